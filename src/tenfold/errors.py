@@ -1,0 +1,41 @@
+"""What can go wrong, as a user sees it.
+
+    TenfoldError            a sentence for the user; the command line prints it and exits with 2
+      ExperimentError       the experiment asks for something that does not exist or does not fit together
+      DataError             a data set cannot be found, fetched, read or understood
+      ModelError            a model cannot be built, or does not accept the data
+      StoreError            a run cannot be found, recorded or resumed
+      TrainingError         training itself failed: the loss is no number, a worker died
+      MachineError          this machine lacks what was asked for (cores, a device, an MPI)
+
+Every message says what was wrong, where, and what would be right. Anything else that is raised is a bug or comes from
+the user's own code, and keeps its traceback.
+"""
+
+
+class TenfoldError(Exception):
+    """Base of all errors whose message is written for the user."""
+
+
+class ExperimentError(TenfoldError):
+    """The experiment asks for something that does not exist or does not fit together."""
+
+
+class DataError(TenfoldError):
+    """A data set cannot be found, fetched, read or understood."""
+
+
+class ModelError(TenfoldError):
+    """A model cannot be built, or does not accept the data."""
+
+
+class StoreError(TenfoldError):
+    """A run cannot be found, recorded or resumed."""
+
+
+class TrainingError(TenfoldError):
+    """Training itself failed."""
+
+
+class MachineError(TenfoldError):
+    """This machine lacks what was asked for."""

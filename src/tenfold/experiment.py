@@ -1,0 +1,461 @@
+"""The experiment: what to run, as one frozen value that loads from and saves to TOML.
+
+Five sections hold the fields. In Python and on the command line each field also goes by its own short name
+(`lr` is `training.lr`); the names are unique across sections. A section's `name` and `options` are called after the
+section: `model` is `model.name`, `data_options` is `data.options`.
+"""
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, get_args, get_origin
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
+
+from tenfold.errors import ExperimentError
+from tenfold.registry import suggest
+
+MODELS = ("lenet5", "cnn", "mlp")
+SOURCES = ("digits", "mnist", "fashion-mnist")
+
+OTHER_NAMES = {
+    "learning_rate": "lr",
+    "num_workers": "workers",
+    "nodes": "workers",
+    "replicas": "workers",
+    "n_workers": "workers",
+    "dataset": "data",
+    "network": "model",
+    "num_epochs": "epochs",
+    "n_epochs": "epochs",
+    "batch": "batch_size",
+    "scheduler": "schedule",
+    "criterion": "loss",
+    "random_state": "seed",
+    "grad_clip": "clip",
+    "early_stopping": "patience",
+    "dataloader_workers": "loader_workers",
+}
+
+
+class Given:
+    """A Python object in the place of a name: a callable, tensors, a data set. Equal only to itself."""
+
+    def __init__(self, value: object, name: str | None = None) -> None:
+        self.value = value
+        self.name = name or getattr(value, "__qualname__", None) or type(value).__name__
+
+    @property
+    def reference(self) -> str:
+        """Return "package.module:name" where importing that gives the object again, else a note in angle brackets."""
+        module = getattr(self.value, "__module__", None)
+        qualified = getattr(self.value, "__qualname__", None)
+        if not module or not qualified or module == "__main__" or "<" in qualified:
+            return f"<{self.name}>"
+        return f"{module}:{qualified}"
+
+    def __repr__(self) -> str:
+        return self.reference
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Given) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+def _wrap(value: object) -> object:
+    return value if isinstance(value, str | Given) or value is None else Given(value)
+
+
+def _wrap_many(value: object) -> object:
+    if isinstance(value, dict):
+        return tuple(Given(function, name) for name, function in value.items())
+    return tuple(_wrap(one) for one in (value if isinstance(value, list | tuple) else (value,)))
+
+
+def _check_name(name: str | Given, kind: str, known: tuple[str, ...]) -> str | Given:
+    """Refuse a name that is neither built in, nor "package.module:callable", nor stands for an object."""
+    if isinstance(name, Given):
+        if kind == "model" and not callable(name.value):
+            raise ValueError(f"a model is a name or a callable that returns an nn.Module, not a {name.name}")
+    elif name not in known and ":" not in name and not name.startswith("<"):
+        raise ValueError(f"unknown {kind} '{name}'; {suggest(name, known)}, or \"package.module:callable\"")
+    return name
+
+
+def _as_tuple(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _text(value: object) -> object:
+    return value.reference if isinstance(value, Given) else value
+
+
+_string = WithJsonSchema({"type": "string"})
+Named = Annotated[
+    str | Given, BeforeValidator(_wrap), PlainSerializer(_text, when_used="json"), _string
+]  # a name, "package.module:callable", or the object itself
+ManyNamed = Annotated[
+    tuple[Annotated[str | Given, PlainSerializer(_text, when_used="json"), _string], ...], BeforeValidator(_wrap_many)
+]
+Listed = BeforeValidator(_as_tuple)
+Fraction = Annotated[float, Field(gt=0, lt=1)]
+
+
+class Section(BaseModel):
+    """Common to all sections: frozen, strict, nothing unknown."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        arbitrary_types_allowed=True,
+        use_attribute_docstrings=True,
+        protected_namespaces=(),
+    )
+
+
+class Model(Section):
+    """The network that every replica trains."""
+
+    name: Named = "lenet5"
+    """A built-in network (lenet5, cnn, mlp), "package.module:callable", or a callable that returns an nn.Module."""
+    hidden: Annotated[tuple[Annotated[int, Field(gt=0)], ...] | None, Listed] = None
+    """Widths of the mlp's hidden layers, such as [128, 64]. Unset: the network's own."""
+    activation: Literal["relu", "sigmoid", "tanh", "gelu"] | None = None
+    """The function between layers. Unset: the network's own (relu)."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """Chance of dropping a unit while training. Unset: the network's own (0)."""
+    batchnorm: bool | None = None
+    """Whether to normalise batches between layers. Unset: the network's own (no)."""
+    options: dict[str, Any] = {}
+    """Further keyword arguments for a callable of your own."""
+
+    _known = field_validator("name")(lambda name: _check_name(name, "model", MODELS))
+
+
+class Data(Section):
+    """What is learnt from, and how it is split into parts."""
+
+    name: Named = "mnist"
+    """A built-in source (digits, mnist, fashion-mnist), "package.module:callable", or the data themselves."""
+    test_fraction: Fraction | None = None
+    """Share of all samples kept for testing. Unset: the source's own test part, or 0.2 where it has none."""
+    validation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of the training samples kept aside to watch the training; 0 watches the test part."""
+    stratify: bool = True
+    """Keep the proportions of the classes in every part."""
+    split_seed: Annotated[int, Field(ge=0)] = 0
+    """Decides which samples go into which part; apart from `seed`, so that seeds compare on the same parts."""
+    limit: Annotated[int, Field(gt=0)] | None = None
+    """Use at most this many samples of each part, for a quick try."""
+    loader_workers: Annotated[int, Field(ge=0)] = 0
+    """Processes that load batches; 0 loads them where the training runs, fastest for data in memory."""
+    options: dict[str, Any] = {}
+    """Keyword arguments for a callable of your own."""
+
+    _known = field_validator("name")(lambda name: _check_name(name, "data set", SOURCES))
+
+
+class Training(Section):
+    """How one replica learns."""
+
+    epochs: Annotated[int, Field(gt=0)] = 3
+    """Passes over the training part."""
+    batch_size: Annotated[int, Field(gt=0)] = 64
+    """Samples per step of one replica."""
+    optimizer: Literal["sgd", "adam", "adamw", "rmsprop", "adagrad", "lbfgs"] = "sgd"
+    """The rule that turns gradients into steps."""
+    lr: Annotated[float, Field(gt=0)] | None = None
+    """Learning rate. Unset: usual for the optimizer (sgd 0.05, adagrad 0.01, lbfgs 0.1, the others 0.001)."""
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """Momentum of sgd; other optimizers have their own."""
+    nesterov: bool = False
+    """Nesterov's momentum, for sgd."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    """Pull of the weights towards zero."""
+    optimizer_options: dict[str, Any] = {}
+    """Further keyword arguments of the torch optimizer, such as {betas = [0.9, 0.99]}."""
+    schedule: Literal["constant", "cosine", "one-cycle"] = "constant"
+    """How the learning rate changes over the run."""
+    warmup: Annotated[float, Field(ge=0)] = 0.0
+    """Epochs, or parts of one, in which the learning rate rises from near zero to its value."""
+    clip: Annotated[float, Field(gt=0)] | None = None
+    """Largest norm of a step's gradient. Unset: not clipped."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """Number format of forward and backward passes; bf16 keeps the weights in fp32."""
+    loss: Named | None = None
+    """cross-entropy, mse, l1, bce, "package.module:callable", or f(outputs, targets). Unset: chosen by the targets."""
+    metrics: ManyNamed = ()
+    """accuracy, mae, rmse, or f(outputs, targets). Empty: accuracy where there are classes."""
+    patience: Annotated[int, Field(gt=0)] | None = None
+    """Stop after this many epochs without a better watched loss, and keep the best epoch's weights. Unset: never."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """Decides the first weights, the order of samples and the dropout."""
+    log_every: Annotated[int, Field(gt=0)] = 20
+    """Steps between two points of the training curve."""
+
+
+class Division(Section):
+    """How the training data are divided among replicas, and how these mix."""
+
+    workers: Annotated[int, Field(gt=0)] = 1
+    """Replicas that train side by side, each on its own shard."""
+    strategy: Literal[
+        "allreduce",
+        "butterfly",
+        "ring",
+        "hopping-ring",
+        "gossip",
+        "hierarchical",
+        "parameter-server",
+        "none",
+        "downpour",
+        "easgd",
+        "ad-psgd",
+    ] = "allreduce"
+    """Who averages with whom in a round."""
+    strategy_options: dict[str, Any] = {}
+    """Keyword arguments of the strategy, such as {sides = 1} for ring."""
+    sync_every: Annotated[int, Field(gt=0)] = 1
+    """Steps between two rounds."""
+    local_after: Annotated[int, Field(ge=0)] = 0
+    """Mix at every step until this one, then every `sync_every` (post-local SGD)."""
+    average: Literal["weights", "gradients"] = "weights"
+    """What a round averages."""
+    outer: Literal["none", "bmuf", "slowmo", "diloco"] = "none"
+    """What the average is used for: taken as it is, or as a step of an outer optimizer."""
+    outer_options: dict[str, Any] = {}
+    """Keyword arguments of the outer optimizer."""
+    compression: Literal["none", "bf16", "int8", "topk", "1bit"] = "none"
+    """How what travels is made smaller."""
+    compression_options: dict[str, Any] = {}
+    """Keyword arguments of the compression, such as {fraction = 0.01} for topk."""
+    lr_scaling: Literal["none", "linear", "sqrt"] = "none"
+    """How the learning rate grows with the number of workers."""
+    optimizer_state: Literal["local", "average", "reset"] = "local"
+    """What a round does to the optimizers' momenta."""
+    shards: Literal["iid", "contiguous", "label-skew", "fractions"] = "iid"
+    """How the samples are dealt out to the replicas."""
+    skew: Annotated[float, Field(gt=0)] = 0.5
+    """Dirichlet's alpha for label-skew shards: the smaller, the more one-sided."""
+    fractions: Annotated[tuple[Fraction, ...] | None, Listed] = None
+    """Each worker's share of the samples, for shards = "fractions"."""
+    folds: Annotated[int, Field(ge=2)] | None = None
+    """Parts of a cross-validation. Unset: none."""
+
+
+class Machine(Section):
+    """Where it runs."""
+
+    device: str = "cpu"
+    """cpu, cuda, cuda:1, mps, or auto (the fastest there is)."""
+    threads: Annotated[int, Field(gt=0)] | None = None
+    """Threads of each worker. Unset: the cores this process may use, shared among the workers."""
+    pin: str = "none"
+    """Cores for the workers: none, compact, scatter, or a list such as "0,1,2,4"."""
+    oversubscribe: bool = False
+    """Allow more threads than there are cores."""
+    engine: Literal["auto", "serial", "processes", "launched", "virtual"] = "auto"
+    """What hosts the replicas. auto: serial for one worker, processes for more, launched under torchrun or mpirun."""
+    transport: Literal["auto", "shared-memory", "torch", "mpi"] = "auto"
+    """How tensors move between workers."""
+    cluster: str | None = None
+    """A file that describes the hardware of a virtual cluster."""
+
+
+SECTIONS: dict[str, type[Section]] = {
+    "model": Model,
+    "data": Data,
+    "training": Training,
+    "division": Division,
+    "machine": Machine,
+}
+
+
+def _short(section: str, field: str) -> str:
+    if field == "name":
+        return section
+    return f"{section}_{field}" if field == "options" else field
+
+
+FIELDS: dict[str, tuple[str, str]] = {
+    _short(section, field): (section, field) for section, cls in SECTIONS.items() for field in cls.model_fields
+}
+"""Every field's short name, with the section and the field that it stands for."""
+
+
+class Experiment(Section):
+    """What to run. Give the fields by their short names, or by section.
+
+    >>> Experiment(model="mlp", lr=0.1).training.lr
+    0.1
+    """
+
+    name: str = ""
+    """A title for tables and plots."""
+    model: Model = Model()
+    data: Data = Data()
+    training: Training = Training()
+    division: Division = Division()
+    machine: Machine = Machine()
+
+    def __init__(self, **fields: Any) -> None:
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            raise ExperimentError("\n".join(_sentence(one) for one in error.errors())) from None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _nest(cls, fields: Any) -> Any:
+        return nested(fields) if isinstance(fields, dict) else fields
+
+    @field_validator("division")
+    @classmethod
+    def _shares_add_up(cls, division: Division) -> Division:
+        if division.shards == "fractions":
+            if division.fractions is None or len(division.fractions) != division.workers:
+                raise ValueError(f'shards = "fractions" needs one of `fractions` per worker, {division.workers} in all')
+            if abs(sum(division.fractions) - 1) > 1e-6:
+                raise ValueError(f"`fractions` add up to {sum(division.fractions):g}; they must add up to 1")
+        return division
+
+    @classmethod
+    def load(cls, path: str | Path, **changes: Any) -> Self:
+        """Read an experiment from a TOML file, with some fields changed."""
+        path = Path(path)
+        try:
+            fields = tomllib.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise ExperimentError(f"there is no file {path}; `tenfold init {path}` writes one") from None
+        except UnicodeDecodeError:
+            raise ExperimentError(f"{path} is not a text file in UTF-8; an experiment is a TOML file") from None
+        except OSError as error:
+            raise ExperimentError(f"{path} cannot be read: {error.strerror}") from None
+        except tomllib.TOMLDecodeError as error:
+            raise ExperimentError(f"{path} is not valid TOML: {error}") from None
+        try:
+            return cls(**nested(fields, changes))
+        except ExperimentError as error:
+            raise ExperimentError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from None
+
+    def save(self, path: str | Path) -> None:
+        """Write the experiment as TOML; fields that are unset are left out."""
+        import tomli_w
+
+        from tenfold.files import write_atomically
+
+        text = tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
+        write_atomically(Path(path), text.encode())
+
+    def replace(self, **fields: Any) -> Self:
+        """Return the experiment with some fields changed, by their short names."""
+        return type(self)(**nested(self._values(), fields))
+
+    def flat(self) -> dict[str, Any]:
+        """Return every field's value as text, numbers and lists, by its short name."""
+        dumped = self.model_dump(mode="json")
+        return {"name": self.name} | {short: dumped[section][field] for short, (section, field) in FIELDS.items()}
+
+    def _values(self) -> dict[str, Any]:
+        sections = {
+            key: {field: getattr(getattr(self, key), field) for field in SECTIONS[key].model_fields} for key in SECTIONS
+        }
+        return {"name": self.name} | sections
+
+
+def nested(*layers: dict[str, Any]) -> dict[str, Any]:
+    """Merge fields into sections, later layers winning. Keys: short names, sections, or "section.field"."""
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        for key, value in layer.items():
+            if key in SECTIONS and isinstance(value, Section):
+                value = {field: getattr(value, field) for field in type(value).model_fields}
+            section, _, field = str(key).partition(".")
+            if key in SECTIONS and _is_section(key, value):
+                merged.setdefault(key, {}).update(value)
+            elif field and section in SECTIONS:
+                merged.setdefault(section, {})[field] = _plain(value)
+            elif key in FIELDS:
+                section, field = FIELDS[key]
+                merged.setdefault(section, {})[field] = _plain(value)
+            else:
+                merged[key] = value
+    return merged
+
+
+def _is_section(key: str, value: object) -> bool:
+    """Tell a section's table from data given as a dictionary of parts."""
+    return isinstance(value, dict) and not (key == "data" and value and set(value) <= {"train", "validation", "test"})
+
+
+def _plain(value: Any) -> Any:
+    """Turn NumPy's numbers into Python's, which is what strict fields accept."""
+    return value.item() if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0 else value
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    """Read "field=value" from the command line; the value as TOML would read it, else as text."""
+    key, equals, value = text.partition("=")
+    key, value = key.strip().replace("-", "_"), value.strip()
+    if not equals or not key:
+        raise ExperimentError(f"'{text}' sets nothing; write field=value, such as lr=0.1")
+    try:
+        return key, tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key, value
+
+
+def _sentence(error: Any) -> str:
+    """Say in one sentence what pydantic found wrong with one field."""
+    path = [part for part in error["loc"] if isinstance(part, str) and part in _ALL_NAMES] or list(error["loc"])
+    where = ".".join(str(part) for part in (path if error["type"] != "extra_forbidden" else error["loc"]))
+    kind, value = error["type"], error["input"]
+    if kind == "extra_forbidden":
+        return f"{where} = {_shown(value)}: unknown field; {_nearest_field(str(error['loc'][-1]))}"
+    if kind == "literal_error":
+        choices = _choices(error["loc"])
+        hint = suggest(str(value), choices) if isinstance(value, str) else f"known: {', '.join(choices)}"
+        return f"{where} = {_shown(value)}: {hint}"
+    message = error["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    return f"{where} = {_shown(value)}: {message}" if kind != "value_error" else f"{where}: {message}"
+
+
+def _nearest_field(name: str) -> str:
+    key = name.lower().replace("-", "_")
+    known = OTHER_NAMES.get(key)
+    if known is None:
+        import difflib
+
+        near = difflib.get_close_matches(key, [*FIELDS, *SECTIONS], n=1, cutoff=0.6)
+        known = near[0] if near else None
+    if known in FIELDS and known is not None:
+        return f"did you mean {'.'.join(FIELDS[known])}?"
+    return f"did you mean [{known}]?" if known else "`tenfold schema` lists the fields"
+
+
+def _shown(value: object) -> str:
+    text = f'"{value}"' if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _choices(loc: tuple[Any, ...]) -> list[str]:
+    field = SECTIONS[loc[0]].model_fields[loc[1]]
+    annotation = field.annotation
+    members = (annotation,) if get_origin(annotation) is Literal else get_args(annotation)
+    return [str(choice) for one in members if get_origin(one) is Literal for choice in get_args(one)]
+
+
+_ALL_NAMES = {"name", *SECTIONS} | {field for cls in SECTIONS.values() for field in cls.model_fields}
