@@ -1,0 +1,73 @@
+"""Tensors and arrays from a user, checked and turned into a part."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tenfold.data.base import Tensors, as_input, as_target
+from tenfold.errors import DataError
+
+
+def is_array(value: Any) -> bool:
+    """Tell whether a value is a tensor, a numpy array, or anything that numpy reads as one."""
+    return isinstance(value, Tensor) or (hasattr(value, "__array__") and not isinstance(value, type))
+
+
+def tensors(x: Any, y: Any, part: str) -> Tensors:
+    """Make a part of inputs x and targets y; `part` is what errors call it."""
+    x, y = as_input(_tensor(x, f"x of the {part} part")), as_target(_target(y, part))
+    if x.dim() < 2:
+        raise DataError(f"x of the {part} part has shape {tuple(x.shape)}; it should be (samples, features, ...)")
+    if len(x) != len(y):
+        raise DataError(f"the {part} part has {len(x)} rows of x but {len(y)} of y; they should be as many")
+    if not len(x):
+        raise DataError(f"the {part} part is empty; it should hold at least one sample")
+    check_finite(x, f"x of the {part} part")
+    check_targets(y, part)
+    return Tensors(x, y)
+
+
+def check_targets(y: Tensor, part: str) -> None:
+    """See that targets are labels 0..C-1 in one dimension, or finite floats."""
+    if y.is_floating_point():
+        check_finite(y, f"y of the {part} part")
+    elif y.dim() != 1:
+        raise DataError(f"labels of the {part} part have shape {tuple(y.shape)}; they should be one number a sample")
+    elif int(y.min()) < 0:
+        raise DataError(f"the {part} part has the label {int(y.min())}; labels should be integers from 0 up")
+
+
+def check_finite(values: Tensor, what: str) -> None:
+    """See that there is no NaN and no infinity."""
+    if values.is_floating_point() and not bool(torch.isfinite(values).all()):
+        row = int((~torch.isfinite(values)).reshape(len(values), -1).any(1).nonzero()[0])
+        raise DataError(f"{what} holds NaN or infinity, first in sample {row}; remove or fill such values")
+
+
+def _target(y: Any, part: str) -> Tensor:
+    if not isinstance(y, Tensor) and np.asarray(y).dtype.kind in "USO":
+        raise DataError(
+            f"labels of the {part} part are of type {np.asarray(y).dtype}; "
+            f"number the classes 0, 1, 2, ... (numpy.unique(y, return_inverse=True)[1] does)"
+        )
+    return _tensor(y, f"y of the {part} part")
+
+
+def _tensor(value: Any, what: str) -> Tensor:
+    if isinstance(value, Tensor):
+        result = value.detach().cpu()
+    else:
+        array = np.asarray(value)
+        if array.dtype.kind not in "fiub":
+            raise DataError(f"{what} is of type {array.dtype}; it should be numbers")
+        if array.dtype.kind == "f":
+            array = array.astype(np.float32, copy=False)
+        elif array.dtype != np.uint8:
+            array = array.astype(np.int64, copy=False)
+        # torch takes neither negative strides nor memory that it may not write to.
+        result = torch.from_numpy(np.require(array, requirements=["C", "W"]))
+    if result.is_complex() or result.is_quantized or result.dim() == 0:
+        raise DataError(f"{what} is {result.dtype} of shape {tuple(result.shape)}; it should be real, samples first")
+    return result.contiguous()

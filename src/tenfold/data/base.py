@@ -1,0 +1,127 @@
+"""What data look like to the rest of the program: parts, and the splits they come in."""
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Indices = Tensor | NDArray[np.int64] | Sequence[int]
+_FINGERPRINT_ELEMENTS = 2**20
+
+
+class Part(ABC):
+    """One part (train, validation or test) of a data set."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def targets(self) -> Tensor | None:
+        """What is to be predicted, one row a sample (a 1-D int64 tensor for labels), or None where unknown."""
+
+    @abstractmethod
+    def batches(self, indices: Iterable[Indices]) -> Iterator[tuple[Any, Any]]:
+        """Yield one (x, y) for each item of `indices`, an item being the sample numbers of one batch."""
+
+    @abstractmethod
+    def subset(self, indices: Indices) -> "Part":
+        """Return a part that holds only these samples, in this order."""
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Return a short hex digest that changes when the data change."""
+
+    @abstractmethod
+    def to(self, device: torch.device | str) -> "Part":
+        """Return a part whose batches live on `device`."""
+
+
+class Tensors(Part):
+    """A part that is in memory as two tensors; a batch is picked by index, without a per-sample loader."""
+
+    def __init__(self, x: Tensor, y: Tensor) -> None:
+        self.x = x
+        self.y = y
+
+    def __len__(self) -> int:
+        return self.x.shape[0]
+
+    @property
+    def targets(self) -> Tensor:
+        """The y of all samples."""
+        return self.y
+
+    def batches(self, indices: Iterable[Indices]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the rows of x and y that each item of `indices` names."""
+        x, y = self.x, self.y
+        for batch in indices:
+            rows = as_indices(batch, x.device)
+            yield x.index_select(0, rows), y.index_select(0, rows)
+
+    def subset(self, indices: Indices) -> "Tensors":
+        """Copy these rows into a part of their own."""
+        rows = as_indices(indices, self.x.device)
+        return Tensors(self.x.index_select(0, rows), self.y.index_select(0, rows))
+
+    def fingerprint(self) -> str:
+        """Digest of shapes, dtypes and content; beyond 2^20 numbers every k-th of them stands for the content."""
+        return digest(self.x, self.y)
+
+    def to(self, device: torch.device | str) -> "Tensors":
+        """Move both tensors to `device`."""
+        return Tensors(self.x.to(device), self.y.to(device))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Splits:
+    """A data set in its parts, and what a model must know to fit it."""
+
+    name: str
+    train: Part
+    validation: Part | None = None
+    test: Part | None = None
+    shape: tuple[int, ...]
+    """Of one sample."""
+    classes: int | None
+    """Number of classes, or None for regression."""
+    outputs: int
+    """Numbers a model predicts per sample: the classes, or the width of the target."""
+
+
+def as_indices(indices: Indices, device: torch.device | None = None) -> Tensor:
+    """Return sample numbers as the int64 tensor that indexing wants."""
+    return torch.as_tensor(indices, dtype=torch.int64, device=device)
+
+
+def as_input(x: Tensor) -> Tensor:
+    """Return x as models take it: floats as float32, uint8 as float32 divided by 255, integers (tokens) as int64."""
+    if x.dtype == torch.uint8:
+        return x.float().div_(255)
+    return x.float() if x.is_floating_point() else x.long()
+
+
+def as_target(y: Tensor) -> Tensor:
+    """Return y as losses take it: floats as float32, integers and booleans as int64."""
+    return y.float() if y.is_floating_point() else y.long()
+
+
+def digest(*facts: Any) -> str:
+    """Hash values and tensors into 16 hex digits, large tensors by an evenly spaced sample."""
+    result = hashlib.blake2b(digest_size=8)
+    for fact in facts:
+        if isinstance(fact, Tensor):
+            result.update(f"{tuple(fact.shape)} {fact.dtype} ".encode())
+            # Rows tend to have an even length; an odd step does not meet the same few columns again and again.
+            step = fact.numel() // _FINGERPRINT_ELEMENTS | 1
+            sample = fact.detach().reshape(-1)[::step].cpu().contiguous()
+            result.update(sample.view(torch.uint8).numpy().tobytes())
+        else:
+            result.update(f"{fact!r} ".encode())
+    return result.hexdigest()

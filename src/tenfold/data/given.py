@@ -1,0 +1,136 @@
+"""A user's own data, in whatever form they come, made into parts."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor
+from torch.utils.data import IterableDataset, TensorDataset
+
+from tenfold.data.arrays import is_array, tensors
+from tenfold.data.base import Part, Splits
+from tenfold.data.datasets import first_sample, is_dataset, mapped
+from tenfold.errors import DataError
+from tenfold.imports import resolve
+from tenfold.registry import suggest
+
+FORMS = (
+    "data should be a built-in name, a pair (x, y) of tensors or arrays, a map-style Dataset, (train, test) or "
+    "(train, validation, test) of those, a dict with the keys train, validation and test, or a callable "
+    "(also as 'package.module:callable') that returns one of these"
+)
+_NAMES = {1: ("train",), 2: ("train", "test"), 3: ("train", "validation", "test")}
+_MANY_CLASSES = 1000
+
+
+def given(data: Any, options: Mapping[str, Any] | None = None) -> Splits:
+    """Make a user's data into parts.
+
+    Accepted are `(x, y)` of tensors or arrays, a map-style Dataset, two or three of those as (train, test) or (train,
+    validation, test) or in a dict, and a callable or "package.module:callable" that returns any of these when called
+    with `options`. Data already in `Splits` stay as they are. Floats become float32, labels int64, uint8 inputs
+    (images) float32 divided by 255, other integer inputs (tokens) int64.
+    """
+    name = "given"
+    if isinstance(data, str):
+        name, data = data, resolve(data, "data", DataError)
+    if callable(data) and not is_dataset(data):
+        name = name if name != "given" else getattr(data, "__qualname__", type(data).__qualname__)
+        data = _call(data, options or {}, name)
+    elif options:
+        raise DataError(f"options ({', '.join(options)}) need data that can be called, which {_kind(data)} cannot")
+    if isinstance(data, Splits):
+        return data
+    parts = {part: _part(value, part) for part, value in _by_name(data).items()}
+    return _described(name, parts)
+
+
+def _call(function: Callable[..., Any], options: Mapping[str, Any], name: str) -> Any:
+    try:
+        inspect.signature(function).bind(**options)
+    except TypeError as error:
+        raise DataError(f"data '{name}' cannot be called with options {dict(options)}: {error}") from None
+    except ValueError:
+        pass  # Callables without a signature are simply tried.
+    return function(**options)
+
+
+def _by_name(data: Any) -> dict[str, Any]:
+    """Tell which value is which part, by position or by key."""
+    if isinstance(data, Mapping):
+        for key in data:
+            if key not in _NAMES[3]:
+                raise DataError(f"data has an unknown key '{key}'; {suggest(str(key), _NAMES[3])}")
+        if data.get("train") is None:
+            raise DataError("data given as a dict needs the key 'train'")
+        return {key: value for key, value in data.items() if value is not None}
+    if _is_one_part(data):
+        return {"train": data}
+    if isinstance(data, (tuple, list)) and len(data) in _NAMES and all(_is_one_part(part) for part in data):
+        return dict(zip(_NAMES[len(data)], data, strict=True))
+    raise DataError(f"{_kind(data)} is no form of data that is understood; {FORMS}")
+
+
+def _is_one_part(value: Any) -> bool:
+    pair = isinstance(value, (tuple, list)) and len(value) == 2 and all(is_array(item) for item in value)
+    return pair or is_dataset(value)
+
+
+def _part(value: Any, name: str) -> Part:
+    if isinstance(value, IterableDataset):
+        raise DataError(
+            f"the {name} part is an iterable-style Dataset, which cannot be divided; "
+            f"give it __len__ and __getitem__ (a map-style Dataset)"
+        )
+    if not _is_one_part(value):
+        raise DataError(f"the {name} part is {_kind(value)}; {FORMS}")
+    if isinstance(value, TensorDataset) and len(value.tensors) == 2:
+        value = value.tensors
+    if isinstance(value, (tuple, list)):
+        return tensors(value[0], value[1], name)
+    return mapped(value, name)
+
+
+def _described(name: str, parts: dict[str, Part]) -> Splits:
+    """Check that the parts go together, and say what a model must know of them."""
+    samples = {part: first_sample(value) for part, value in parts.items()}
+    shapes = {part: tuple(x.shape) for part, (x, _) in samples.items()}
+    widths = {part: y.numel() if y.is_floating_point() else None for part, (_, y) in samples.items()}
+    for part in parts:
+        if shapes[part] != shapes["train"]:
+            raise DataError(
+                f"samples of the {part} part have shape {shapes[part]}, those of train {shapes['train']}; "
+                f"they should be the same"
+            )
+        if widths[part] != widths["train"]:
+            raise DataError(
+                f"the {part} part has {_goal(widths[part])}, train has {_goal(widths['train'])}; "
+                f"they should be the same"
+            )
+    width = widths["train"]
+    classes = _classes(list(parts.values())) if width is None else None
+    return Splits(name=name, **parts, shape=shapes["train"], classes=classes, outputs=classes or width or 1)
+
+
+def _classes(parts: list[Part]) -> int:
+    labels = [part.targets for part in parts if part.targets is not None]
+    classes = max(int(some.max()) for some in labels) + 1
+    if classes > max(_MANY_CLASSES, sum(len(some) for some in labels)):
+        raise DataError(
+            f"the largest label is {classes - 1}, more than there are samples; "
+            f"number the classes from 0 up, or give floats as targets of a regression"
+        )
+    return classes
+
+
+def _goal(width: int | None) -> str:
+    return "labels" if width is None else f"float targets of width {width}"
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, Tensor) or is_array(value):
+        return "one array without targets"
+    if isinstance(value, (tuple, list)):
+        inside = ", ".join(type(item).__name__ for item in value[:4])
+        return f"a {type(value).__name__} of {len(value)} ({inside}{', ...' if len(value) > 4 else ''})"
+    return f"an object of type {type(value).__name__}"

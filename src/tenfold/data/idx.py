@@ -1,0 +1,72 @@
+"""Reading and writing idx files, the format of MNIST and its relatives.
+
+Two zero bytes, a byte for the type, a byte for the number of dimensions, each dimension as a big-endian uint32, then
+the numbers, big-endian, last dimension fastest. Plain or gzipped.
+"""
+
+import gzip
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tenfold.errors import DataError
+
+_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+_GZIP = b"\x1f\x8b"
+
+
+def content(path: Path, name: str | None = None) -> bytes:
+    """Return what a file holds, unzipped if it is gzipped; `name` is what an error calls it."""
+    try:
+        raw = path.read_bytes()
+        return gzip.decompress(raw) if raw.startswith(_GZIP) else raw
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(
+            f"{name or path} cannot be read ({error}); it should be an idx file, plain or gzipped"
+        ) from error
+
+
+def decode(data: bytes, name: str = "the data") -> NDArray[Any]:
+    """Turn the bytes of an idx file into an array; `name` is what an error calls them."""
+    if len(data) < 4 or data[:2] != b"\0\0" or data[2] not in _TYPES:
+        raise DataError(f"{name} does not begin as an idx file should (two zero bytes, then a type)")
+    kind, start = np.dtype(_TYPES[data[2]]), 4 + 4 * data[3]
+    if len(data) < start:
+        raise DataError(f"{name} ends within the idx header after {len(data)} bytes; it is truncated")
+    shape = struct.unpack(f">{data[3]}I", data[4:start])
+    size = start + kind.itemsize * int(np.prod(shape, dtype=np.int64))
+    if len(data) != size:
+        raise DataError(f"{name} holds {len(data)} bytes where its idx header announces {size}; it is damaged")
+    array = np.frombuffer(data, kind, offset=start).reshape(shape)
+    return array.astype(kind.newbyteorder("="))
+
+
+def encode(array: NDArray[Any]) -> bytes:
+    """Turn an array into the bytes of an idx file."""
+    kind = array.dtype.newbyteorder(">")
+    codes = {np.dtype(text): code for code, text in _TYPES.items()}
+    if kind not in codes:
+        known = ", ".join(np.dtype(text).name for text in _TYPES.values())
+        raise DataError(f"idx files cannot hold {array.dtype}; convert to one of {known}")
+    header = bytes([0, 0, codes[kind], array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
+    return header + array.astype(kind).tobytes()
+
+
+def read(path: Path) -> NDArray[Any]:
+    """Read an idx file, plain or gzipped."""
+    return decode(content(path), str(path))
+
+
+def write(path: Path, array: NDArray[Any]) -> None:
+    """Write an idx file, gzipped if its name ends in .gz; the same array always gives the same bytes."""
+    data = encode(array)
+    path.write_bytes(compress(data) if path.suffix == ".gz" else data)
+
+
+def compress(data: bytes) -> bytes:
+    """Gzip without a time stamp."""
+    return gzip.compress(data, compresslevel=6, mtime=0)

@@ -1,0 +1,158 @@
+"""Parts that are read sample by sample through torch's DataLoader."""
+
+import random
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
+
+from tenfold.data.base import Indices, Part, Tensors, as_indices, as_input, as_target, digest
+
+_FINGERPRINT_SAMPLES = 16
+
+
+class Mapped(Part):
+    """A map-style Dataset, read by `loader_workers` processes (0: by this one) that stay alive between epochs.
+
+    With loader processes there is one pass at a time, and an older one that goes on is an error. What a dataset draws
+    at random while it is read in this process comes from the global generators; the loader itself leaves those alone.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        loader_workers: int = 0,
+        *,
+        targets: Tensor | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.dataset = dataset
+        self.loader_workers = loader_workers
+        self.device = torch.device(device)
+        self._targets = targets
+        self._wanted = _Batches()
+        self._loader: DataLoader[Any] | None = None
+        self._passes = 0
+
+    def __len__(self) -> int:
+        return len(self.dataset)  # type: ignore[arg-type]
+
+    @property
+    def targets(self) -> Tensor | None:
+        """The labels, where they are known without reading the samples."""
+        return self._targets
+
+    def batches(self, indices: Iterable[Indices]) -> Iterator[tuple[Any, Any]]:
+        """Yield the collated samples that each item of `indices` names."""
+        if self._loader is None:
+            self._loader = self._make_loader()
+        self._wanted.batches = indices
+        self._passes = this_pass = self._passes + 1
+        for x, y in self._loader:
+            yield self._convert(x, as_input), self._convert(y, as_target)
+            if self.loader_workers and self._passes != this_pass:
+                raise RuntimeError("a newer pass over this part has begun, and its loader serves one at a time")
+
+    def subset(self, indices: Indices) -> "Mapped":
+        """View these samples of the dataset."""
+        rows = as_indices(indices)
+        targets = None if self._targets is None else self._targets.index_select(0, rows)
+        return Mapped(Subset(self.dataset, rows.tolist()), self.loader_workers, targets=targets, device=self.device)
+
+    def fingerprint(self) -> str:
+        """Digest of the length, the known targets and a few samples spread over the dataset."""
+        count = len(self)
+        with quiet_randomness():
+            samples = [self.dataset[i] for i in range(0, count, max(1, count // _FINGERPRINT_SAMPLES))]
+        return digest(count, self._targets, *_leaves(samples))
+
+    def to(self, device: torch.device | str) -> "Mapped":
+        """Read the same dataset, and move each batch to `device`."""
+        return Mapped(self.dataset, self.loader_workers, targets=self._targets, device=device)
+
+    def _make_loader(self) -> DataLoader[Any]:
+        return DataLoader(
+            self.dataset,
+            batch_sampler=self._wanted,
+            num_workers=self.loader_workers,
+            persistent_workers=self.loader_workers > 0,
+            pin_memory=self.device.type == "cuda",
+            # Without a generator of its own the loader would draw from torch's global one and change the training.
+            generator=torch.Generator().manual_seed(0),
+        )
+
+    def _convert(self, value: Any, kind: Any) -> Any:
+        if isinstance(value, Tensor):
+            return kind(value.to(self.device, non_blocking=True))
+        if isinstance(value, dict):
+            return {key: self._convert(item, kind) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._convert(item, kind) for item in value)
+        return value
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_loader": None, "_wanted": _Batches()}
+
+
+class _Batches:
+    """A batch sampler whose contents are swapped for each pass."""
+
+    batches: Iterable[Indices] = ()
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return (as_indices(batch).tolist() for batch in self.batches)
+
+
+def with_loader(part: Part, workers: int) -> Part:
+    """Let a part be read by `workers` loader processes; tensors in memory stay as they are when it is 0."""
+    if isinstance(part, Mapped):
+        return Mapped(part.dataset, workers, targets=part.targets, device=part.device)
+    if isinstance(part, Tensors) and workers > 0:
+        return Mapped(_dataset(part), workers, targets=part.targets)
+    return part
+
+
+def pool(first: Part, second: Part) -> Part:
+    """Join two parts into one, the second after the first."""
+    if isinstance(first, Tensors) and isinstance(second, Tensors):
+        return Tensors(torch.cat([first.x, second.x]), torch.cat([first.y, second.y]))
+    known = first.targets is not None and second.targets is not None
+    targets = torch.cat([first.targets, second.targets]) if known else None  # type: ignore[list-item]
+    workers = first.loader_workers if isinstance(first, Mapped) else 0
+    return Mapped(ConcatDataset([_dataset(first), _dataset(second)]), workers, targets=targets)
+
+
+@contextmanager
+def quiet_randomness() -> Iterator[None]:
+    """Seed the global generators of torch, numpy and Python, and put them back as they were at the end."""
+    states = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(0)
+            np.random.seed(0)
+            random.seed(0)
+            yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+
+
+def _dataset(part: Part) -> Dataset[Any]:
+    if isinstance(part, Mapped):
+        return part.dataset
+    assert isinstance(part, Tensors)
+    return TensorDataset(part.x, part.y)
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        value = list(value.items())
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _leaves(item)
+    else:
+        yield torch.as_tensor(value) if isinstance(value, (np.ndarray, np.generic)) else value

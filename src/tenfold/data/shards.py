@@ -1,0 +1,129 @@
+"""How a training part is divided among replicas, and the order in which a replica visits its shard.
+
+Both are pure functions of their seeds, so every worker can compute them without being told.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tenfold.errors import ExperimentError
+from tenfold.registry import Registry
+
+Shard = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class _Division:
+    samples: int
+    targets: Tensor | None
+    replicas: int
+    generator: np.random.Generator
+    alpha: float
+    fractions: Sequence[float] | None
+
+
+def iid(division: _Division) -> list[Shard]:
+    """Shuffle, then cut into shards whose sizes differ by at most one."""
+    shuffled = division.generator.permutation(division.samples)
+    return [np.sort(shard) for shard in np.array_split(shuffled, division.replicas)]
+
+
+def contiguous(division: _Division) -> list[Shard]:
+    """Cut the samples in the order they come, sizes differing by at most one."""
+    return list(np.array_split(np.arange(division.samples), division.replicas))
+
+
+def label_skew(division: _Division) -> list[Shard]:
+    """Divide each class by shares drawn from a Dirichlet distribution: p_c ~ Dir(alpha, ..., alpha).
+
+    A small alpha gives each replica few classes, a large one tends to `iid`. (Hsu, Qi & Brown 2019, "Measuring the
+    effects of non-identical data distribution for federated visual classification".)
+    """
+    if division.targets is None or division.targets.dim() != 1 or division.targets.is_floating_point():
+        raise ExperimentError("shards of kind 'label-skew' need class labels; use 'iid', 'contiguous' or 'fractions'")
+    if not division.alpha > 0:
+        raise ExperimentError(f"alpha of 'label-skew' shards is {division.alpha}; it should be above 0")
+    labels = division.targets.cpu().numpy()
+    pieces: list[list[Shard]] = [[] for _ in range(division.replicas)]
+    for label in np.unique(labels):
+        members = division.generator.permutation(np.flatnonzero(labels == label))
+        shares = division.generator.dirichlet(np.full(division.replicas, division.alpha))
+        for piece, some in zip(pieces, _cut(members, shares), strict=True):
+            piece.append(some)
+    return _leave_none_empty([np.concatenate(piece) for piece in pieces])
+
+
+def fractions(division: _Division) -> list[Shard]:
+    """Shuffle, then cut into shards as large as the given fractions say."""
+    shares = division.fractions
+    if shares is None or len(shares) != division.replicas:
+        given = "none" if shares is None else str(len(shares))
+        raise ExperimentError(
+            f"shards of kind 'fractions' need one fraction for each of {division.replicas} replicas; got {given}"
+        )
+    if min(shares) <= 0 or abs(sum(shares) - 1) > 1e-6:
+        raise ExperimentError(
+            f"shard fractions {list(shares)} sum to {sum(shares):g}; they should be positive and sum to 1"
+        )
+    return _leave_none_empty(_cut(division.generator.permutation(division.samples), np.asarray(shares)))
+
+
+KINDS: Registry[Callable[[_Division], list[Shard]]] = Registry(
+    "kind of shards", {"iid": iid, "contiguous": contiguous, "label-skew": label_skew, "fractions": fractions}
+)
+
+
+def shards(
+    targets_or_n: Tensor | int,
+    n: int,
+    kind: str = "iid",
+    *,
+    seed: int = 0,
+    alpha: float = 0.5,
+    fractions: Sequence[float] | None = None,
+) -> list[Shard]:
+    """Divide samples among `n` replicas: disjoint, complete, none empty.
+
+    `targets_or_n` is the labels of the part, or its length where labels are unknown. `alpha` belongs to 'label-skew',
+    `fractions` to 'fractions'.
+    """
+    targets = targets_or_n if isinstance(targets_or_n, Tensor) else None
+    samples = len(targets_or_n) if isinstance(targets_or_n, Tensor) else targets_or_n
+    if not 1 <= n <= samples:
+        raise ExperimentError(
+            f"{samples} training samples cannot be divided among {n} replicas; use 1 to {samples} replicas"
+        )
+    generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,)))
+    return KINDS[kind](_Division(samples, targets, n, generator, alpha, fractions))
+
+
+def order(shard: Shard, seed: int, epoch: int, replica: int) -> Tensor:
+    """Return the shard's sample numbers in the order of this epoch, a function of (seed, epoch, replica) alone."""
+    sequence = np.random.SeedSequence(seed, spawn_key=(epoch, replica))
+    shuffled = np.random.Generator(np.random.Philox(sequence)).permutation(shard)
+    return torch.from_numpy(shuffled.astype(np.int64, copy=False))
+
+
+def batches(order: Tensor, batch_size: int) -> list[Tensor]:
+    """Cut an order into batches; the last may be short and is never dropped."""
+    return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+
+
+def _cut(members: Shard, shares: NDArray[np.float64]) -> list[Shard]:
+    """Cut where the running sum of shares says, so that rounding errors never add up."""
+    ends = np.rint(np.cumsum(shares)[:-1] / shares.sum() * len(members)).astype(np.int64)
+    return np.array_split(members, ends)
+
+
+def _leave_none_empty(parts: list[Shard]) -> list[Shard]:
+    """Let the largest shard give one sample to each empty one."""
+    for i, part in enumerate(parts):
+        if not len(part):
+            richest = max(range(len(parts)), key=lambda j: len(parts[j]))
+            parts[i], parts[richest] = parts[richest][-1:], parts[richest][:-1]
+    return [np.sort(part) for part in parts]

@@ -1,0 +1,162 @@
+import errno
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tenfold.data import get, load
+from tenfold.data.fetch import fetch
+from tenfold.data.files import PARTIAL
+from tenfold.errors import DataError
+
+pytestmark = pytest.mark.timeout(60)
+WHOLE = [".lock", "tiny-x.gz", "tiny-y.gz"]
+NOBODY = "http://127.0.0.1:9/"
+"""The discard port: nothing answers there."""
+
+
+@pytest.fixture(autouse=True)
+def _a_cache_of_its_own(cache):
+    pass
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_files_are_fetched_once_and_then_found(cache, tiny, mirror):
+    for _ in range(2):
+        assert get("tiny") == cache
+    assert load("tiny").train.targets.tolist() == list(range(10))
+    assert mirror.asked == ["tiny-x.gz", "tiny-y.gz"]
+    assert names(cache) == WHOLE
+
+
+def test_only_what_is_missing_is_fetched(cache, tiny, mirror, put):
+    put(cache, only=("tiny-x",))
+    get("tiny")
+    assert mirror.asked == ["tiny-y.gz"]
+
+
+def test_progress_is_told(tiny, mirror):
+    told = []
+    get("tiny", progress=lambda done, total, name: told.append((done, total, name)))
+    size = len(mirror.files["tiny-x.gz"])
+    assert told[0] == (size, size, "tiny-x.gz")
+
+
+def test_the_next_mirror_helps_when_one_does_not_answer(cache, tiny, mirror):
+    fetch(replace(tiny, mirrors=(NOBODY, f"{mirror.address}nothing/here/", mirror.address)), cache)
+    assert names(cache) == WHOLE
+
+
+def test_the_fallback_helps_when_no_mirror_answers(cache, tiny, put, tmp_path):
+    plain = put(tmp_path / "plain", gz=False)
+    contents = {name: (plain / name).read_bytes() for name in tiny.files}
+    fetched = fetch(replace(tiny, mirrors=(NOBODY,), fallback=lambda: contents), cache)
+    assert fetched == contents
+    assert names(cache) == WHOLE
+
+
+def test_a_wrong_fallback_is_refused(cache, tiny):
+    with pytest.raises(DataError, match=r"what came for tiny-x\.gz is damaged"):
+        fetch(replace(tiny, mirrors=(), fallback=lambda: {"tiny-x": b"something else"}), cache)
+    assert names(cache) == [".lock"]
+
+
+def test_without_network_the_error_says_what_was_tried_and_what_to_do(cache, tiny):
+    with pytest.raises(DataError) as caught:
+        fetch(replace(tiny, mirrors=(NOBODY,)), cache)
+    message = str(caught.value)
+    assert f"tried {NOBODY} (tiny-x.gz: " in message
+    assert "refused" in message
+    assert f"Put tiny-x.gz, tiny-y.gz into {cache} by hand, or use data 'digits'" in message
+
+
+def test_a_mirror_that_serves_something_else_leaves_nothing(cache, tiny, mirror):
+    mirror.files["tiny-x.gz"] = b"<html>Please log in</html>"
+    with pytest.raises(DataError, match=r"what came for tiny-x\.gz is damaged"):
+        get("tiny")
+    assert names(cache) == [".lock"]
+
+
+def test_a_connection_that_breaks_off_leaves_no_half_file(cache, tiny, mirror):
+    mirror.announce = 1000
+    mirror.files["tiny-y.gz"] = mirror.files["tiny-y.gz"][:-9]
+    with pytest.raises(DataError, match=r"tiny-[xy]\.gz"):
+        get("tiny")
+    assert not [name for name in names(cache) if name.endswith(PARTIAL)]
+
+
+def test_an_interrupt_leaves_no_half_file(cache, tiny):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        get("tiny", progress=interrupt)
+    assert names(cache) == [".lock"]
+    assert get("tiny") == cache
+
+
+def test_what_a_killed_process_left_is_swept_away(cache, tiny):
+    cache.mkdir(parents=True)
+    (cache / f"tiny-x.gz.abc{PARTIAL}").write_bytes(b"half")
+    get("tiny")
+    assert names(cache) == WHOLE
+
+
+def test_a_full_disk_is_explained_and_leaves_no_half_file(cache, tiny, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(DataError, match=r"tiny cannot be stored in .*: No space left on device; .*TENFOLD_CACHE"):
+        get("tiny")
+    assert names(cache) == [".lock"]
+
+
+def test_a_cache_that_cannot_be_made_is_explained(tiny, tmp_path, monkeypatch):
+    (tmp_path / "a-file").touch()
+    monkeypatch.setenv("TENFOLD_CACHE", str(tmp_path / "a-file"))
+    with pytest.raises(DataError, match=r"tiny cannot be stored in .*a-file/data/tiny: Not a directory"):
+        get("tiny")
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_cache_is_explained(cache, tiny):
+    cache.mkdir(parents=True)
+    cache.chmod(0o500)
+    with pytest.raises(DataError, match=r"tiny cannot be stored in .*: Permission denied"):
+        get("tiny")
+    assert names(cache) == []
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from tenfold.data.fetch import fetch
+from tenfold.data.source import Source
+
+folder, mirror, *files = sys.argv[1:]
+source = Source(name="tiny", description="", load=None, files=dict(f.split("=") for f in files), mirrors=(mirror,))
+print("ready", flush=True)
+sys.stdin.readline()
+print(sum(map(len, fetch(source, Path(folder)).values())), flush=True)
+"""
+
+
+def test_processes_that_fetch_at_once_share_one_download(cache, tiny, mirror):
+    files = [f"{name}={sha}" for name, sha in tiny.files.items()]
+    command = [sys.executable, "-c", PROGRAM, str(cache), mirror.address, *files]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    workers = [subprocess.Popen(command, **pipes) for _ in range(2)]
+    assert [worker.stdout.readline() for worker in workers] == ["ready\n"] * 2
+    for worker in workers:
+        worker.stdin.write("go\n")
+        worker.stdin.flush()
+    assert [worker.communicate()[0] for worker in workers] == ["66\n"] * 2
+    assert mirror.asked == ["tiny-x.gz", "tiny-y.gz"]
+    assert names(cache) == WHOLE

@@ -1,0 +1,258 @@
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset
+
+from tenfold.data import Mapped, Splits, Tensors, given
+from tenfold.errors import DataError
+
+X = torch.rand(12, 3)
+Y = torch.arange(12) % 4
+
+
+class Items(Dataset):
+    """A map-style data set over X and Y that counts how often it is read."""
+
+    def __init__(self, y=Y, **attributes):
+        self.y = y
+        self.read = 0
+        self.__dict__.update(attributes)
+
+    def __len__(self):
+        return len(self.y)
+
+    def __getitem__(self, i):
+        self.read += 1
+        return X[i % 12], self.y[i]
+
+
+def samples(data=None, *, count=12):
+    return data or (X[:count], Y[:count])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param((X, Y), id="tensors"),
+        pytest.param([X, Y], id="list"),
+        pytest.param((X.numpy(), Y.numpy()), id="arrays"),
+        pytest.param((X.double().numpy(), Y.numpy().astype(np.uint8)), id="other types"),
+        pytest.param(TensorDataset(X, Y), id="TensorDataset"),
+        pytest.param(((X, Y),), id="one part"),
+        pytest.param(lambda: (X, Y), id="callable"),
+        pytest.param({"train": (X, Y)}, id="dict"),
+    ],
+)
+def test_undivided_tensors_in_every_form(data):
+    splits = given(data)
+    assert isinstance(splits.train, Tensors)
+    assert torch.equal(splits.train.x, X)
+    assert torch.equal(splits.train.y, Y)
+    assert (splits.validation, splits.test) == (None, None)
+    assert (splits.shape, splits.classes, splits.outputs) == ((3,), 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("data", "names"),
+    [
+        (((X, Y), (X, Y)), {"train", "test"}),
+        ([[X, Y], TensorDataset(X, Y)], {"train", "test"}),
+        ((Items(), Items()), {"train", "test"}),
+        ((Items(), (X, Y), (X, Y)), {"train", "validation", "test"}),
+        ({"train": (X, Y), "validation": Items(), "test": None}, {"train", "validation"}),
+        ({"test": (X, Y), "train": Items()}, {"train", "test"}),
+    ],
+)
+def test_parts_in_every_form(data, names):
+    splits = given(data)
+    assert {name for name in ("train", "validation", "test") if getattr(splits, name) is not None} == names
+    assert splits.classes == 4
+
+
+def test_splits_stay_as_they_are():
+    splits = given((X, Y))
+    assert given(splits) is splits
+
+
+def test_a_callable_gets_the_options():
+    assert len(given(samples, {"count": 5}).train) == 5
+    assert given(samples).name == "samples"
+
+
+def test_an_import_path_is_called_and_names_the_data(tmp_path, monkeypatch):
+    (tmp_path / "given_by_path.py").write_text(
+        "import torch\ndef make(n=4):\n    return torch.rand(n, 2), torch.rand(n)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    splits = given("given_by_path:make", {"n": 6})
+    assert len(splits.train) == 6
+    assert splits.name == "given_by_path:make"
+    with pytest.raises(DataError, match="has no 'mak'; did you mean 'make'"):
+        given("given_by_path:mak")
+
+
+def test_uint8_images_become_floats_between_0_and_1():
+    splits = given((np.full((4, 1, 2, 2), 255, dtype=np.uint8), np.array([0, 1, 0, 1])))
+    assert splits.train.x.dtype == torch.float32
+    assert splits.train.x.max() == 1
+
+
+def test_tokens_stay_integers():
+    assert given((np.ones((4, 5), dtype=np.int32), np.array([0, 1, 0, 1]))).train.x.dtype == torch.int64
+
+
+def test_arrays_that_torch_dislikes_are_taken():
+    frozen = X.numpy()[::-1]
+    frozen.flags.writeable = False
+    assert torch.equal(given((frozen, Y.numpy().astype(">i4"))).train.x, X.flip(0))
+
+
+@pytest.mark.parametrize(("y", "outputs"), [(torch.rand(12), 1), (torch.rand(12, 5).double(), 5)])
+def test_float_targets_are_a_regression(y, outputs):
+    for data in ((X, y), Items(y)):
+        splits = given(data)
+        assert (splits.classes, splits.outputs) == (None, outputs)
+        assert next(splits.train.batches([[0, 1]]))[1].dtype == torch.float32
+
+
+def test_classes_are_counted_over_all_parts():
+    assert given(((X, Y * 0), (X, Y))).classes == 4
+
+
+@pytest.mark.parametrize("name", ["targets", "labels"])
+def test_labels_that_a_dataset_lists_are_not_read_one_by_one(name):
+    dataset = Items(**{name: Y.tolist()})
+    splits = given(dataset)
+    assert isinstance(splits.train, Mapped)
+    assert torch.equal(splits.train.targets, Y)
+    assert dataset.read < 5
+
+
+def test_labels_are_found_through_subsets_and_joined_datasets():
+    dataset = Items(targets=Y)
+    assert given(Subset(dataset, [5, 1])).train.targets.tolist() == [1, 1]
+    assert given(ConcatDataset([dataset, Subset(dataset, [3])])).train.targets.tolist() == [*Y.tolist(), 3]
+    assert dataset.read < 10
+
+
+@pytest.mark.parametrize("listed", [None, (Y + 1).tolist(), Y[:3], ["a"] * 12, [[1], [2, 3]]])
+def test_labels_that_a_dataset_does_not_list_rightly_are_read(listed):
+    dataset = Items(targets=listed)
+    assert torch.equal(given(dataset).train.targets, Y)
+    assert dataset.read >= 12
+
+
+def test_anything_with_length_and_items_is_a_dataset():
+    class Plain:
+        def __len__(self):
+            return 2
+
+        def __getitem__(self, i):
+            return np.zeros(3), i
+
+    assert given(Plain()).classes == 2
+
+
+def test_reading_labels_leaves_the_generators_alone():
+    class Noisy(Items):
+        def __getitem__(self, i):
+            return torch.rand(3), int(torch.randint(3, ()))
+
+    before = torch.get_rng_state()
+    given(Noisy())
+    assert torch.equal(before, torch.get_rng_state())
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        yield X[0], 1
+
+
+class NoLength(Dataset):
+    def __getitem__(self, i):
+        return X[0], 1
+
+
+class Strange(Items):
+    def __init__(self, sample):
+        super().__init__()
+        self.sample = sample
+
+    def __getitem__(self, i):
+        return self.sample
+
+
+HOLED = X.clone()
+HOLED[7, 1] = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (X, "one array without targets is no form of data that is understood; data should be a built-in name"),
+        (None, "an object of type NoneType is no form of data"),
+        (3, "an object of type int"),
+        ((X, Y, Y), r"a tuple of 3 \(Tensor, Tensor, Tensor\) is no form of data"),
+        (([1, 2], [0, 1]), r"a tuple of 2 \(list, list\)"),
+        ((), "a tuple of 0"),
+        ([1] * 9, r"a list of 9 \(int, int, int, int, ...\)"),
+        ({"trian": (X, Y)}, "unknown key 'trian'; did you mean 'train'"),
+        ({"test": (X, Y)}, "needs the key 'train'"),
+        ({"train": X}, "the train part is one array without targets; data should be"),
+        (lambda: "mnist", "an object of type str is no form"),
+        (Endless(), "iterable-style Dataset, which cannot be divided"),
+        (NoLength(), "has no __len__"),
+        ((X, Y[:5]), "the train part has 12 rows of x but 5 of y"),
+        (((X, Y), (X[:0], Y[:0])), "the test part is empty"),
+        (Items(Y[:0]), "the train part is empty"),
+        ((HOLED, Y), "x of the train part holds NaN or infinity, first in sample 7"),
+        ((X, torch.full((12,), float("inf"))), "y of the train part holds NaN or infinity"),
+        ((X, Y - 1), "the train part has the label -1; labels should be integers from 0 up"),
+        (Items(Y - 1), "the train part has the label -1"),
+        ((X.numpy(), np.array(["cat"] * 12)), "labels of the train part are of type <U3; number the classes"),
+        ((X.numpy().astype("datetime64[s]"), Y), "x of the train part is of type datetime64"),
+        ((X.to(torch.complex64), Y), "x of the train part is torch.complex64"),
+        ((X, torch.nn.functional.one_hot(Y)), r"labels of the train part have shape \(12, 4\)"),
+        ((X[:, 0], Y), r"x of the train part has shape \(12,\)"),
+        ((X, Y * 1000), "the largest label is 3000, more than there are samples"),
+        (((X, Y), (X[:, :2], Y)), r"samples of the test part have shape \(2,\), those of train \(3,\)"),
+        (((X, Y), (X, Y.float())), "the test part has float targets of width 1, train has labels"),
+        (Strange({"x": 1}), "a sample of the train part is a dict of 1; it should be a pair"),
+        (Strange((1, 2, 3)), "a sample of the train part is a tuple of 3"),
+        (Strange((b"jpeg", 2)), "x of a sample of the train part is a bytes"),
+        (Strange((X[0], "cat")), "y of a sample of the train part is a str"),
+        (Strange((X[0], torch.tensor([1, 0]))), "the label of a sample of the train part is 2 numbers"),
+        ("nowhere_at_all:make", "there is no module 'nowhere_at_all'"),
+    ],
+)
+def test_what_is_not_understood_is_explained(data, message):
+    with pytest.raises(DataError, match=message):
+        given(data)
+
+
+def test_options_need_something_that_takes_them():
+    with pytest.raises(DataError, match=r"options \(count\) need data that can be called"):
+        given((X, Y), {"count": 3})
+    with pytest.raises(DataError, match="unexpected keyword argument 'conut'"):
+        given(samples, {"conut": 3})
+
+
+def test_too_many_unknown_labels_are_not_read(monkeypatch):
+    monkeypatch.setattr("tenfold.data.datasets._MOST_READ_FOR_LABELS", 10)
+    with pytest.raises(DataError, match="give the Dataset an attribute 'targets'"):
+        given(Items())
+
+
+def test_errors_in_the_users_own_code_keep_their_traceback():
+    def broken():
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        given(broken)
+
+
+def test_the_result_is_a_value():
+    assert given((X, Y)).__class__ is Splits

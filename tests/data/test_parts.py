@@ -1,0 +1,141 @@
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset, TensorDataset
+
+from tenfold.data import Mapped, Part, Tensors, with_loader
+from tenfold.data.mapped import pool, quiet_randomness
+
+X = torch.arange(40, dtype=torch.float32).reshape(10, 2, 2)
+Y = torch.arange(10) % 3
+
+
+class Noisy(Dataset):
+    """Augments at random, as image data sets do."""
+
+    def __len__(self):
+        return 10
+
+    def __getitem__(self, i):
+        return X[i] + torch.rand(()) + np.random.rand(), int(Y[i])
+
+
+@pytest.fixture(params=["tensors", "mapped"])
+def part(request) -> Part:
+    return Tensors(X, Y) if request.param == "tensors" else Mapped(TensorDataset(X, Y), targets=Y)
+
+
+class TestEveryPart:
+    def test_batches_hold_the_samples_asked_for(self, part):
+        asked = [torch.tensor([3, 1]), [0], np.array([9, 9, 2]), range(2)]
+        got = list(part.batches(asked))
+        assert len(got) == 4
+        for indices, (x, y) in zip(asked, got, strict=True):
+            rows = torch.as_tensor(list(indices))
+            assert torch.equal(x, X[rows])
+            assert torch.equal(y, Y[rows])
+
+    def test_batches_can_be_asked_for_again_and_lazily(self, part):
+        for _ in range(2):
+            assert [len(y) for _, y in part.batches(iter([[0, 1], [2]]))] == [2, 1]
+        assert list(part.batches([])) == []
+
+    def test_a_pass_may_be_abandoned(self, part):
+        assert next(part.batches([[0], [1]]))[1].tolist() == [0]
+        assert [y.tolist() for _, y in part.batches([[4]])] == [[1]]
+
+    def test_a_subset_holds_its_samples_in_their_order(self, part):
+        some = part.subset([7, 2]).subset([1, 0, 1])
+        assert len(some) == 3
+        assert some.targets.tolist() == Y[[2, 7, 2]].tolist()
+        ((x, _),) = some.batches([[0, 1, 2]])
+        assert torch.equal(x, X[[2, 7, 2]])
+
+    def test_the_fingerprint_depends_on_content_alone(self, part):
+        assert part.fingerprint() == part.subset(range(10)).fingerprint()
+        assert len({part.fingerprint(), part.subset([1, 0]).fingerprint(), part.subset([0, 1]).fingerprint()}) == 3
+
+    def test_it_can_be_sent_to_another_process(self, part):
+        list(part.batches([[0]]))
+        copy = pickle.loads(pickle.dumps(part))
+        assert copy.fingerprint() == part.fingerprint()
+        assert len(list(copy.batches([[1], [2]]))) == 2
+
+    def test_batches_follow_the_part_to_a_device(self, part):
+        moved = part.to("meta")
+        ((x, y),) = moved.batches([[0, 1]])
+        assert x.device.type == y.device.type == "meta"
+        assert len(moved) == len(part)
+
+    def test_the_global_generators_are_left_alone(self, part):
+        before, numpy_before = torch.get_rng_state(), np.random.get_state()[1].copy()
+        list(part.batches([[0], [1]]))
+        part.fingerprint()
+        assert torch.equal(before, torch.get_rng_state())
+        assert np.array_equal(numpy_before, np.random.get_state()[1])
+
+
+@pytest.mark.parametrize("position", [0, 1234, 4_999_999])
+def test_large_tensors_are_fingerprinted_by_shape_type_and_a_sample(position):
+    x = torch.zeros(5000, 1000)
+    part = Tensors(x, torch.zeros(5000, dtype=torch.int64))
+    assert part.fingerprint() != Tensors(x.half(), part.y).fingerprint()
+    assert part.fingerprint() != Tensors(x.reshape(5000, 10, 100), part.y).fingerprint()
+    changed = x.clone()
+    changed.view(-1)[position : position + 20] = 1
+    changed.view(-1)[max(0, position - 20) : position] = 1
+    assert part.fingerprint() != Tensors(changed, part.y).fingerprint()
+
+
+def test_random_augmentation_neither_changes_the_fingerprint_nor_the_generators():
+    part = Mapped(Noisy())
+    torch.manual_seed(1)
+    first, state = part.fingerprint(), torch.get_rng_state()
+    assert part.fingerprint() == first
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_quiet_randomness_restores_after_an_error_too():
+    before = torch.get_rng_state()
+    with pytest.raises(IndexError), quiet_randomness():
+        _ = [][int(torch.randint(9, ()))]
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_batches_of_a_dataset_come_in_the_types_that_training_takes():
+    class Raw(Noisy):
+        def __getitem__(self, i):
+            return {"image": np.full(3, 255, dtype=np.uint8), "tokens": [np.int32(i)], "id": "a"}, np.float64(i)
+
+    ((x, y),) = Mapped(Raw()).batches([[1, 2]])
+    assert x["image"].dtype == torch.float32
+    assert x["image"].max() == 1
+    assert x["tokens"][0].dtype == torch.int64
+    assert x["id"] == ["a", "a"]
+    assert y.dtype == torch.float32
+
+
+def test_a_loader_wraps_tensors_only_when_it_has_workers():
+    part = Tensors(X, Y)
+    assert with_loader(part, 0) is part
+    wrapped = with_loader(part, 2)
+    assert isinstance(wrapped, Mapped)
+    assert wrapped.loader_workers == 2
+    assert wrapped.targets is part.targets
+    assert with_loader(wrapped, 0).loader_workers == 0
+
+
+@pytest.mark.parametrize("first", [Tensors(X, Y), Mapped(TensorDataset(X, Y), targets=Y)])
+@pytest.mark.parametrize("second", [Tensors(X, Y), Mapped(TensorDataset(X, Y), targets=Y)])
+def test_pooling_puts_one_part_after_the_other(first, second):
+    both = pool(first, second.subset([5]))
+    assert len(both) == 11
+    assert both.targets.tolist() == [*Y.tolist(), int(Y[5])]
+    ((x, _),) = both.batches([[0, 10]])
+    assert torch.equal(x, X[[0, 5]])
+
+
+def test_pooling_does_not_guess_unknown_targets():
+    assert pool(Mapped(Noisy()), Tensors(X, Y)).targets is None
