@@ -1,0 +1,94 @@
+"""What a container or a service manager allows this process: the limits of its Linux control groups (v1 and v2)."""
+
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+# Version 1 has no word for "unlimited memory": it answers with a number near 2^63.
+_UNLIMITED_BYTES = 2**60
+
+
+def cpu_quota(root: Path = Path("/")) -> float | None:
+    """The cores' worth of time that this process may use (1.5 = one and a half cores); None where nothing limits it.
+
+    Limits hold for everything below them, so the tightest one between the process's group and the top counts.
+    """
+    limits = [_cpu_limit(group) for group in _groups(root, "cpu")]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def memory_limit(root: Path = Path("/")) -> int | None:
+    """The bytes of memory that this process's group may use; None where nothing limits it."""
+    limits = [_memory_limit(group) for group in _groups(root, "memory")]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _groups(root: Path, controller: str) -> Iterator[Path]:
+    """Folders of the groups that hold this process for `controller`, from its own up to where they are mounted."""
+    paths = _memberships(root)
+    for version, controllers, shown, mounted in _mounts(root):
+        if version == 1 and controller not in controllers:
+            continue
+        path = paths.get(controller if version == 1 else "")
+        if path is None:
+            continue
+        top = root / mounted.lstrip("/")
+        group = top / _below(path, shown)
+        while group != top:
+            yield group
+            group = group.parent
+        yield top
+
+
+def _below(path: str, shown: str) -> PurePosixPath:
+    """`path` as seen from a mount that shows the hierarchy from `shown` downwards."""
+    group = PurePosixPath(path)
+    if group.is_relative_to(shown) and ".." not in group.parts:
+        return group.relative_to(shown)
+    # The group lies outside of what a container can see: the mount's top is the nearest to it.
+    return PurePosixPath()
+
+
+def _memberships(root: Path) -> dict[str, str]:
+    """The path of this process's group for each v1 controller, and under "" the one for version 2."""
+    paths: dict[str, str] = {}
+    for line in _lines(root / "proc/self/cgroup"):
+        _, controllers, path = line.split(":", 2)
+        paths.update(dict.fromkeys(controllers.split(","), path))
+    return paths
+
+
+def _mounts(root: Path) -> Iterator[tuple[int, list[str], str, str]]:
+    """Each cgroup mount: its version, its controllers (version 1), the group it shows and where it is mounted."""
+    for line in _lines(root / "proc/self/mountinfo"):
+        before, _, after = line.partition(" - ")
+        if after.startswith(("cgroup ", "cgroup2 ")):
+            shown, mounted = before.split()[3:5]
+            kind, *_, options = after.split()
+            yield (2 if kind == "cgroup2" else 1), options.split(","), shown, mounted
+
+
+def _cpu_limit(group: Path) -> float | None:
+    words = _words(group / "cpu.max") or _words(group / "cpu.cfs_quota_us") + _words(group / "cpu.cfs_period_us")
+    match words:
+        case [quota, period] if quota.isdigit() and int(period) > 0:
+            return int(quota) / int(period)
+    # "max" in version 2, -1 in version 1, or no such file.
+    return None
+
+
+def _memory_limit(group: Path) -> int | None:
+    match _words(group / "memory.max") or _words(group / "memory.limit_in_bytes"):
+        case [limit] if limit.isdigit() and int(limit) < _UNLIMITED_BYTES:
+            return int(limit)
+    return None
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []
+
+
+def _words(path: Path) -> list[str]:
+    return " ".join(_lines(path)).split()

@@ -1,0 +1,146 @@
+"""The cpus of this machine: how they hang together, and how many of them are ours."""
+
+import math
+import os
+import platform
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from tenfold.machine import cgroups
+
+ROOT = Path("/")
+_HIGHEST_CPU = 65_535
+
+
+def parse_cpus(text: str) -> tuple[int, ...]:
+    """Read a cpu list as Linux writes it, in its own order: "0-2,8" is (0, 1, 2, 8)."""
+    cpus: list[int] = []
+    for part in text.strip().split(","):
+        first, dash, last = part.partition("-")
+        low, high = int(first), int(last if dash else first)
+        if not 0 <= low <= high <= _HIGHEST_CPU:
+            raise ValueError(f"'{part}' is no range of cpus")
+        cpus.extend(range(low, high + 1))
+    return tuple(cpus)
+
+
+def write_cpus(cpus: Iterable[int]) -> str:
+    """Write cpus as a short list, keeping their order: (0, 1, 2, 8) is "0-2,8"."""
+    runs: list[list[int]] = []
+    for cpu in cpus:
+        if runs and cpu == runs[-1][-1] + 1:
+            runs[-1].append(cpu)
+        else:
+            runs.append([cpu])
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
+
+
+@dataclass(frozen=True, slots=True)
+class Cpu:
+    """One logical cpu; `siblings` are all logical cpus of its physical core, itself included."""
+
+    number: int
+    package: int
+    node: int
+    core: int
+    siblings: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """The logical cpus that this process may use, and the cores, NUMA nodes and packages they belong to."""
+
+    cpus: tuple[Cpu, ...]
+
+    @classmethod
+    def read(cls, root: Path = ROOT, allowed: Iterable[int] | None = None) -> "Topology":
+        """Read /sys below `root` for the `allowed` cpus (default: those in this process's affinity mask)."""
+        numbers = usable_cpus() if allowed is None else tuple(sorted(set(allowed)))
+        system = root / "sys/devices/system"
+        if not (system / "cpu").is_dir():
+            return cls(_guess(numbers))
+        nodes = _nodes(system / "node")
+        return cls(tuple(_read_cpu(system / "cpu" / f"cpu{number}" / "topology", number, nodes) for number in numbers))
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The numbers of the logical cpus, ascending."""
+        return tuple(cpu.number for cpu in self.cpus)
+
+    @property
+    def physical(self) -> int:
+        """How many physical cores the cpus belong to."""
+        return len({cpu.siblings for cpu in self.cpus})
+
+    @property
+    def nodes(self) -> int:
+        """How many NUMA nodes the cpus belong to."""
+        return len({cpu.node for cpu in self.cpus})
+
+    @property
+    def packages(self) -> int:
+        """How many packages (sockets) the cpus belong to."""
+        return len({cpu.package for cpu in self.cpus})
+
+
+def usable_cpus() -> tuple[int, ...]:
+    """The cpus that the system lets this process run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return tuple(sorted(os.sched_getaffinity(0)))
+    process = psutil.Process()
+    if hasattr(process, "cpu_affinity"):
+        return tuple(sorted(process.cpu_affinity()))
+    return tuple(range(psutil.cpu_count() or 1))
+
+
+def budget(root: Path = ROOT, allowed: Iterable[int] | None = None) -> int:
+    """How many cores this process may really use: the affinity mask or the cgroup's CPU quota, whichever is less.
+
+    A quota is rounded down, but never to 0. The number of cpus in the machine plays no part.
+    """
+    cpus = len(usable_cpus() if allowed is None else set(allowed))
+    quota = cgroups.cpu_quota(root)
+    return max(1, cpus if quota is None else min(cpus, math.floor(quota)))
+
+
+def _nodes(folder: Path) -> dict[int, int]:
+    """The NUMA node of each cpu; empty where the kernel knows of none."""
+    nodes: dict[int, int] = {}
+    for path in folder.glob("node[0-9]*/cpulist"):
+        # A node that has memory but no cpus has an empty list.
+        if text := path.read_text().strip():
+            nodes.update(dict.fromkeys(parse_cpus(text), int(path.parent.name.removeprefix("node"))))
+    return nodes
+
+
+def _read_cpu(folder: Path, number: int, nodes: dict[int, int]) -> Cpu:
+    # Some virtual machines and sandboxes leave files out or answer -1: such a cpu counts as a core of its own.
+    siblings = _text(folder / "thread_siblings_list") or _text(folder / "core_cpus_list") or str(number)
+    return Cpu(
+        number=number,
+        package=max(0, int(_text(folder / "physical_package_id") or 0)),
+        node=nodes.get(number, 0),
+        core=max(0, int(_text(folder / "core_id") or number)),
+        siblings=parse_cpus(siblings),
+    )
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _guess(numbers: tuple[int, ...]) -> tuple[Cpu, ...]:
+    """Cpus of a system without /sys: one package; Windows numbers SMT siblings next to each other, macOS has none."""
+    logical, physical = psutil.cpu_count() or 1, psutil.cpu_count(logical=False) or 1
+    smt = logical // physical if platform.system() == "Windows" and logical % physical == 0 else 1
+    return tuple(
+        Cpu(number, package=0, node=0, core=number // smt, siblings=tuple(range(first, first + smt)))
+        for number in numbers
+        for first in [number // smt * smt]
+    )

@@ -1,0 +1,98 @@
+"""Where tensors live: the device that a name stands for, and the GPUs there are."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tenfold.errors import MachineError
+from tenfold.registry import suggest
+
+if TYPE_CHECKING:
+    import torch
+
+_KNOWN = ("auto", "cpu", "cuda", "cuda:<number>", "mps")
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU that torch can use; `memory` in bytes, `capability` such as 9.0 (CUDA only)."""
+
+    device: str
+    name: str
+    memory: int
+    capability: str = ""
+
+
+def resolve(device: str) -> "torch.device":
+    """The torch device called `device`: cpu, cuda, cuda:1, mps, or auto (cuda, then mps, then cpu)."""
+    import torch
+
+    kind, colon, index = device.partition(":")
+    if device == "auto":
+        kind = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+        return torch.device(kind)
+    if kind not in ("cpu", "cuda", "mps") or (colon and not (kind == "cuda" and index.isdecimal())):
+        raise MachineError(f"unknown device '{device}'; {suggest(device, _KNOWN)}")
+    if kind == "cuda":
+        _require_cuda(device, int(index or 0))
+    if kind == "mps" and not torch.backends.mps.is_available():
+        raise MachineError(f"device 'mps' needs a Mac with Apple silicon, and torch finds none; use {_alternative()}")
+    return torch.device(device)
+
+
+def gpus() -> list[Gpu]:
+    """The GPUs that torch can use. Asking starts CUDA in this process, so workers must be spawned, not forked."""
+    import torch
+
+    if torch.cuda.is_available():
+        properties = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+        return [
+            Gpu(f"cuda:{index}", found.name, found.total_memory, f"{found.major}.{found.minor}")
+            for index, found in enumerate(properties)
+        ]
+    if torch.backends.mps.is_available():
+        return [Gpu("mps", "Apple GPU", torch.mps.recommended_max_memory())]
+    return []
+
+
+def has_nvidia_card(root: Path = Path("/")) -> bool:
+    """Whether Linux sees an NVIDIA display or compute card, with or without a driver for it."""
+    if any((root / "proc/driver/nvidia/gpus").glob("*")) or (root / "dev/nvidia0").exists():
+        return True
+    cards = (root / "sys/bus/pci/devices").glob("*/vendor")
+    return any(
+        vendor.read_text().strip() == "0x10de" and vendor.with_name("class").read_text().startswith("0x03")
+        for vendor in cards
+    )
+
+
+def built_for_gpus() -> bool:
+    """Whether this torch was built with CUDA (or AMD's ROCm, which goes by the same name)."""
+    import torch
+
+    return bool(torch.version.cuda or torch.version.hip)
+
+
+def _require_cuda(device: str, index: int) -> None:
+    import torch
+
+    if not built_for_gpus():
+        raise MachineError(
+            f"device '{device}' needs a torch that was built with CUDA, but torch {torch.__version__} was not; "
+            f"install a CUDA build of torch, or use {_alternative()}"
+        )
+    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if not found:
+        raise MachineError(
+            f"device '{device}' was asked for, but torch {torch.__version__} finds no GPU it can use; "
+            f"check the driver (nvidia-smi) and CUDA_VISIBLE_DEVICES, or use {_alternative()}"
+        )
+    if index >= found:
+        names = ", ".join(f"'cuda:{number}'" for number in range(found))
+        raise MachineError(f"device '{device}' does not exist; torch finds {names}")
+
+
+def _alternative() -> str:
+    import torch
+
+    return "'mps' or 'cpu'" if torch.backends.mps.is_available() else "'cpu'"

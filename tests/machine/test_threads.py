@@ -1,0 +1,63 @@
+import os
+import re
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tenfold.errors import MachineError
+from tenfold.machine import threads
+
+
+@given(budget=st.integers(1, 256), workers=st.integers(1, 256))
+def test_an_equal_share_fits_the_budget_unless_there_are_more_workers_than_cores(budget: int, workers: int) -> None:
+    each = threads.share(budget, workers)
+    assert each >= 1
+    assert workers * each <= max(budget, workers)
+    assert workers * (each + 1) > budget
+
+
+@given(budget=st.integers(1, 64), workers=st.integers(1, 64), asked=st.integers(1, 64))
+def test_threads_that_fit_are_given_and_others_only_on_purpose(budget: int, workers: int, asked: int) -> None:
+    assert threads.share(budget, workers, asked, oversubscribe=True) == asked
+    if workers * asked <= budget:
+        assert threads.share(budget, workers, asked) == asked
+    else:
+        with pytest.raises(MachineError, match="or set oversubscribe to true"):
+            threads.share(budget, workers, asked)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            (8, 4, 3),
+            "4 workers x 3 threads need 12 cores, but this process may use 8; "
+            "use at most 2 threads each, or set oversubscribe to true",
+        ),
+        (
+            (2, 4, 1),
+            "4 workers x 1 threads need 4 cores, but this process may use 2; "
+            "use at most 2 workers of 1 thread, or set oversubscribe to true",
+        ),
+        ((2, 0), "cannot share 2 cores among 0 workers; there must be at least 1"),
+        ((2, 1, 0), "cannot give each worker 0 threads; there must be at least 1"),
+    ],
+)
+def test_what_does_not_fit_is_explained(arguments: tuple[int, ...], sentence: str) -> None:
+    with pytest.raises(MachineError, match=f"^{re.escape(sentence)}$"):
+        threads.share(*arguments)
+
+
+def test_apply_reaches_torch_and_the_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = torch.get_num_threads()
+    for name in threads.environment(1):
+        monkeypatch.setenv(name, "7")
+    try:
+        threads.apply(1)
+        assert torch.get_num_threads() == 1
+        assert {os.environ[name] for name in threads.environment(1)} == {"1"}
+        assert {"OMP_NUM_THREADS", "MKL_NUM_THREADS"} <= set(threads.environment(1))
+    finally:
+        torch.set_num_threads(before)
