@@ -1,0 +1,50 @@
+"""Elastic averaging: a spring between each replica and a common centre."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from tenfold.mixing.base import AsynchronousStrategy, every, require
+
+
+@dataclass(frozen=True, kw_only=True)
+class EASGD(AsynchronousStrategy):
+    """Every tau steps: d = alpha (x_i - centre); x_i <- x_i - d; centre <- centre + d (Zhang et al. 2015)."""
+
+    name: ClassVar[str] = "easgd"
+    has_centre: ClassVar[bool] = True
+
+    alpha: float = 0.1
+    """How hard the spring pulls; stable for N x alpha up to 1 (the paper takes 0.9 / N)."""
+
+    tau: int = 10
+    """Steps between two exchanges of a worker."""
+
+    def __post_init__(self) -> None:
+        require(0 < self.alpha <= 1, f"easgd: alpha is {self.alpha}; it takes more than 0 and at most 1")
+        require(self.tau >= 1, f"easgd: tau is {self.tau}; it takes at least 1")
+
+    def exchanges(self, steps: int) -> bool:
+        """Say whether a worker meets the centre after its `steps`-th step (1, 2, ...)."""
+        return steps % self.tau == 0
+
+    def exchange(self, x: Tensor, centre: Tensor) -> None:
+        """Let one replica and the centre pull at each other, in place; their sum is kept."""
+        pull = (x - centre).mul_(self.alpha)
+        x.sub_(pull)
+        centre.add_(pull)
+
+    def exchange_all(self, replicas: Sequence[Tensor], centre: Tensor) -> None:
+        """Let all replicas meet the centre at once, in place: the synchronous form, in which all see the old centre."""
+        pulls = [(x - centre).mul_(self.alpha) for x in replicas]
+        for x, pull in zip(replicas, pulls, strict=True):
+            x.sub_(pull)
+            centre.add_(pull)
+
+    def _sentence(self, n: int, /) -> str:
+        return (
+            f"Workers ({n}) and a common centre pull at each other with strength {self.alpha} "
+            f"{every(self.tau, 'step')}, waiting for nobody."
+        )

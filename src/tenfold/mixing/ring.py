@@ -1,0 +1,34 @@
+"""Ring: everyone averages with the neighbours on a circle. (Not the ring all-reduce, which is exact.)"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tenfold.mixing.base import Strategy, require
+from tenfold.mixing.round import Round, shifted_round
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ring(Strategy):
+    """x_i <- (x_{i-1} + x_i + x_{i+1}) / 3, or one-sided x_i <- (x_{i-1} + x_i) / 2."""
+
+    name: ClassVar[str] = "ring"
+
+    sides: int = 2
+    """Read from both neighbours (2) or from the one before only (1)."""
+
+    def __post_init__(self) -> None:
+        require(self.sides in (1, 2), f"ring: sides is {self.sides}; it takes 1 or 2")
+
+    def round(self, _r: int, n: int, /) -> Round:
+        """Return the neighbours on the circle."""
+        return shifted_round(n, (-1, 1)[: self.sides])
+
+    def period(self, _n: int, /) -> int | None:
+        """Return 1: every round is the same."""
+        return 1
+
+    def _sentence(self, n: int, /) -> str:
+        if n <= self.sides + 1:
+            return f"A ring of {n} is so small that every round is their exact mean."
+        who = "both neighbours" if self.sides == 2 else "the neighbour before it"
+        return f"Every round, each of the {n} replicas averages with {who} on a ring; differences fade, slowly."

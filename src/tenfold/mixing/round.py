@@ -1,0 +1,162 @@
+"""A round: who averages with whom, once. The value that transports execute and clocks price."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import zip_longest
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tenfold.errors import ExperimentError
+from tenfold.mixing.collectives import COLLECTIVES, Collective, Group, Message, Phase, Phases, Server, ring
+
+
+@dataclass(frozen=True)
+class Round:
+    """Replica i becomes a convex combination of the replicas in `sources[i]`, all at the same moment.
+
+    Each tuple is sorted and holds its own rank; `(i,)` means that replica i rests. Either the sources divide the
+    replicas into groups that average exactly, or everyone reads, and is read by, equally many: both keep the mean.
+    """
+
+    sources: tuple[tuple[int, ...], ...]
+    collective: Collective = ring
+    """How groups of more than two take their mean over links; it changes the price, never the result."""
+
+    def __post_init__(self) -> None:
+        ranks = range(self.n)
+        if not self.n:
+            raise ExperimentError("a round has no replicas; it takes at least 1")
+        for rank, read in enumerate(self.sources):
+            if rank not in read or list(read) != sorted(set(read)) or read[0] not in ranks or read[-1] not in ranks:
+                raise ExperimentError(
+                    f"a round lets replica {rank} read {read}; it takes its own rank and others of 0 to {self.n - 1}, "
+                    "sorted, each once"
+                )
+        if self.groups is None:
+            fan = len(self.sources[0])
+            read_by = np.bincount([source for read in self.sources for source in read], minlength=self.n)
+            if any(len(read) != fan for read in self.sources) or (read_by != fan).any():
+                raise ExperimentError(
+                    f"a round with the sources {self.sources} changes the mean; replicas either form groups, or each "
+                    "reads and is read by equally many"
+                )
+
+    @property
+    def n(self) -> int:
+        """How many replicas there are."""
+        return len(self.sources)
+
+    @cached_property
+    def groups(self) -> tuple[Group, ...] | None:
+        """The groups that average exactly, singles included, if the round is made of such; else None."""
+        firsts = [read for rank, read in enumerate(self.sources) if read[:1] == (rank,)]
+        if sum(map(len, firsts)) != self.n:
+            return None
+        apart = all(self.sources[member] == group for group in firsts for member in group)
+        return tuple(firsts) if apart else None
+
+    @cached_property
+    def is_idle(self) -> bool:
+        """Nobody reads from anybody else."""
+        return all(len(read) == 1 for read in self.sources)
+
+    def partners(self, rank: int) -> tuple[int, ...]:
+        """Return the ranks that `rank` must wait for: those it reads and those that read it."""
+        return self._partners[rank]
+
+    @cached_property
+    def _partners(self) -> tuple[tuple[int, ...], ...]:
+        met: list[set[int]] = [set(read) for read in self.sources]
+        for rank, read in enumerate(self.sources):
+            for source in read:
+                met[source].add(rank)
+        return tuple(tuple(sorted(others - {rank})) for rank, others in enumerate(met))
+
+    def matrix(self, weights: Sequence[float] | NDArray[np.float64] | None = None) -> NDArray[np.float64]:
+        """Return M, so that x <- M x is the round; its rows sum to 1 and w^T M = w^T for the weights w (samples seen).
+
+        Groups: M_ij = w_j / sum of the group's w. Others, with m sources each and the flow f = min(w) / m:
+        M_ij = f / w_i for j != i, M_ii = 1 - (m-1) f / w_i. Without weights (or with equal ones) that is the plain mean
+        and M is doubly stochastic. Replicas that saw nothing take the plain mean of their sources.
+        """
+        w = self._checked(weights)
+        mix = np.zeros((self.n, self.n))
+        if self.groups is not None:
+            for group in self.groups:
+                share = w[list(group)]
+                mix[np.ix_(group, group)] = share / share.sum() if share.any() else 1 / len(group)
+            return mix
+        fan, lightest = len(self.sources[0]), w.min()
+        for rank, read in enumerate(self.sources):
+            even = w[rank] == lightest
+            flow = 1 / fan if even else lightest / fan / w[rank]
+            mix[rank, list(read)] = flow
+            mix[rank, rank] = flow if even else 1 - (fan - 1) * flow
+        return mix
+
+    def messages(self, nbytes: int, algorithm: str | None = None) -> Phases:
+        """Return what has to travel when each replica has `nbytes`; `algorithm` names another collective for groups.
+
+        Pairs swap and rings read from their neighbours in one phase. Groups go through their phases side by side.
+        """
+        if self.groups is None:
+            return (self._reads(range(self.n), nbytes),)
+        collective = self.collective if algorithm is None else COLLECTIVES[algorithm]
+        swaps = not isinstance(collective, Server)
+        busy = [group for group in self.groups if len(group) > 1]
+        plans = [
+            (self._reads(group, nbytes),) if swaps and len(group) == 2 else collective(group, nbytes) for group in busy
+        ]
+        return tuple(sum(side_by_side, ()) for side_by_side in zip_longest(*plans, fillvalue=()))
+
+    def bytes_per_worker(self, nbytes: int, algorithm: str | None = None) -> tuple[int, ...]:
+        """Return the bytes that each worker sends; what servers send is not counted."""
+        sent = [0] * self.n
+        for phase in self.messages(nbytes, algorithm):
+            for message in phase:
+                if message.src >= 0:
+                    sent[message.src] += message.nbytes
+        return tuple(sent)
+
+    def _reads(self, ranks: Sequence[int], nbytes: int) -> Phase:
+        return tuple(
+            Message(source, rank, nbytes, adds=True)
+            for rank in ranks
+            for source in self.sources[rank]
+            if source != rank
+        )
+
+    def _checked(self, weights: Sequence[float] | NDArray[np.float64] | None) -> NDArray[np.float64]:
+        w = np.ones(self.n) if weights is None else np.asarray(weights, dtype=np.float64)
+        if w.shape != (self.n,) or not np.isfinite(w).all() or (w < 0).any():
+            raise ExperimentError(
+                f"a round of {self.n} replicas got the weights {weights}; it takes {self.n}, none below 0"
+            )
+        return w if w.any() else np.ones(self.n)
+
+
+@lru_cache(maxsize=256)
+def idle_round(n: int) -> Round:
+    """Return the round of `n` replicas in which nothing happens."""
+    return Round(tuple((rank,) for rank in range(n)))
+
+
+@lru_cache(maxsize=256)
+def exact_round(n: int, collective: Collective = ring) -> Round:
+    """Return the round after which all `n` replicas have their mean."""
+    return Round((tuple(range(n)),) * n, collective)
+
+
+@lru_cache(maxsize=256)
+def group_round(groups: tuple[Group, ...], collective: Collective = ring) -> Round:
+    """Return the round in which each group takes its mean; the groups together hold every rank once."""
+    membership = {rank: tuple(sorted(group)) for group in groups for rank in group}
+    return Round(tuple(membership[rank] for rank in sorted(membership)), collective)
+
+
+@lru_cache(maxsize=256)
+def shifted_round(n: int, shifts: tuple[int, ...]) -> Round:
+    """Return the round on a circle of `n` in which replica i reads itself and i + s for each shift s."""
+    return Round(tuple(tuple(sorted({(rank + shift) % n for shift in (0, *shifts)})) for rank in range(n)))

@@ -1,0 +1,100 @@
+"""The phases, priced on one full-duplex link per worker, against the closed forms."""
+
+from collections import Counter
+from math import ceil, floor, log2
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tenfold.mixing.collectives import COLLECTIVES, Message, Phases, Server
+
+N = 5040 * 16  # divisible by every group size and power of two below
+SIZES = [2, 3, 4, 5, 6, 7, 8, 9, 12, 16]
+POWERS = [2, 4, 8, 16]
+OTHERS = [size for size in SIZES if size not in POWERS]
+
+
+def cost(phases: Phases) -> tuple[float, float, float]:
+    """Return how often latency, bytes sent and bytes added count: the busiest worker sets the pace of a phase."""
+    a = b = c = 0
+    for phase in phases:
+        sent, received, added = Counter(), Counter(), Counter()
+        for message in phase:
+            sent[message.src] += message.nbytes
+            received[message.dst] += message.nbytes
+            added[message.dst] += message.nbytes * message.adds
+        a += 1
+        b += max(*sent.values(), *received.values())
+        c += max(added.values())
+    return a, b, c
+
+
+def price(name: str, size: int) -> tuple[float, float, float]:
+    return cost(COLLECTIVES[name](tuple(range(size)), N))
+
+
+@pytest.mark.parametrize("g", SIZES)
+def test_ring(g):
+    assert price("ring", g) == (2 * (g - 1), 2 * N * (g - 1) / g, N * (g - 1) / g)
+
+
+@pytest.mark.parametrize("g", SIZES)
+def test_tree(g):
+    depth = ceil(log2(g))
+    assert price("tree", g) == (2 * depth, 2 * depth * N, depth * N)
+
+
+@pytest.mark.parametrize("g", POWERS)
+def test_recursive_doubling(g):
+    assert price("recursive-doubling", g) == (log2(g), log2(g) * N, log2(g) * N)
+
+
+@pytest.mark.parametrize("g", OTHERS)
+def test_recursive_doubling_folds_other_sizes(g):
+    lg = floor(log2(g))
+    assert price("recursive-doubling", g) == (lg + 2, (lg + 2) * N, (lg + 1) * N)
+
+
+@pytest.mark.parametrize("g", POWERS)
+def test_halving_doubling(g):
+    assert price("halving-doubling", g) == (2 * log2(g), 2 * N * (g - 1) / g, N * (g - 1) / g)
+
+
+@pytest.mark.parametrize("g", OTHERS)
+def test_halving_doubling_folds_other_sizes(g):
+    core = 2 ** floor(log2(g))
+    share = (core - 1) / core
+    assert price("halving-doubling", g) == (2 * log2(core) + 2, (2 * share + 2) * N, (share + 1) * N)
+
+
+@pytest.mark.parametrize("g", SIZES)
+@pytest.mark.parametrize("servers", [1, 2, 4, 8])
+def test_server(g, servers):
+    phases = Server(servers)(tuple(range(g)), N)
+    assert cost(phases) == (2, 2 * N * max(1, g / servers), g * N / servers)
+
+
+@pytest.mark.parametrize("name", list(COLLECTIVES))
+@settings(deadline=None, derandomize=True, max_examples=50)
+@given(
+    group=st.lists(st.integers(0, 99), min_size=1, max_size=20, unique=True).map(sorted).map(tuple),
+    nbytes=st.integers(0, 999),
+)
+def test_any_group_and_any_number_of_bytes(name, group, nbytes):
+    phases = COLLECTIVES[name](group, nbytes)
+    assert bool(phases) == (len(group) > 1)
+    for phase in phases:
+        pairs = [(message.src, message.dst) for message in phase]
+        assert len(set(pairs)) == len(pairs) > 0
+        for message in phase:
+            assert message.src != message.dst
+            assert {rank for rank in message[:2] if rank >= 0} <= set(group)
+            assert 0 <= message.nbytes <= nbytes
+
+
+def test_the_ring_passes_odd_bytes_on_without_losing_any():
+    group = (0, 1, 2)
+    phases = COLLECTIVES["ring"](group, 10)
+    assert phases[0] == (Message(0, 1, 4, True), Message(1, 2, 3, True), Message(2, 0, 3, True))
+    assert sum(message.nbytes for phase in phases for message in phase) == 2 * (len(group) - 1) * 10

@@ -1,0 +1,32 @@
+from math import ceil, log2
+
+import pytest
+
+from tenfold.mixing import consensus
+from tenfold.mixing.allreduce import AllReduce
+from tenfold.mixing.butterfly import Butterfly
+from tenfold.mixing.hopping_ring import HoppingRing
+from tenfold.mixing.none import NoMixing
+from tenfold.mixing.ring import Ring
+
+COLUMNS = [Butterfly(), HoppingRing(), HoppingRing(hops="linear"), Ring(), Ring(sides=1)]
+AFTER_LG_N_ROUNDS = {
+    4: [0, 0, 0, 0.11, 0.50],
+    6: [0, 0.22, 0.25, 0.30, 0.65],
+    8: [0, 0, 0.25, 0.52, 0.79],
+    12: [0, 0.21, 0.30, 0.69, 0.87],
+    16: [0, 0, 0.53, 0.81, 0.93],
+}
+
+
+@pytest.mark.parametrize("n", AFTER_LG_N_ROUNDS)
+def test_what_is_left_after_lg_n_rounds(n):
+    left = [consensus(strategy, n, ceil(log2(n))) for strategy in COLUMNS]
+    assert left == pytest.approx(AFTER_LG_N_ROUNDS[n], abs=0.0051)
+
+
+def test_the_ends_of_the_scale():
+    assert consensus(AllReduce(), 5, 1) == pytest.approx(0, abs=1e-12)
+    assert consensus(NoMixing(), 5, 10) == pytest.approx(1)
+    assert consensus(Ring(), 5, 0) == pytest.approx(1)
+    assert consensus(NoMixing(), 1, 3) == pytest.approx(0)

@@ -1,0 +1,32 @@
+import pytest
+
+from tenfold.errors import ExperimentError
+from tenfold.mixing import due, learning_rate_scale
+
+
+def steps_with_rounds(until: int, **options: int) -> list[int]:
+    return [step for step in range(1, until + 1) if due(step, **options)]
+
+
+def test_rounds_come_every_so_many_steps():
+    assert steps_with_rounds(4, sync_every=1) == [1, 2, 3, 4]
+    assert steps_with_rounds(10, sync_every=3) == [3, 6, 9]
+
+
+def test_post_local_sgd_mixes_every_step_first():
+    assert steps_with_rounds(13, sync_every=4, post_local_until=5) == [1, 2, 3, 4, 5, 9, 13]
+
+
+def test_no_steps_between_rounds_are_refused():
+    with pytest.raises(ExperimentError, match="sync_every is 0; it takes at least 1 step"):
+        due(1, 0)
+
+
+def test_the_learning_rate_follows_the_replicas():
+    assert [learning_rate_scale(kind, 16) for kind in ("none", "linear", "sqrt")] == [1, 16, 4]
+    assert {learning_rate_scale(kind, 1) for kind in ("none", "linear", "sqrt")} == {1}
+
+
+def test_an_unknown_scale_is_named():
+    with pytest.raises(ExperimentError, match="unknown learning rate scale 'squared'; known: none, linear, sqrt"):
+        learning_rate_scale("squared", 4)
