@@ -1,0 +1,23 @@
+"""How weights move between the workers of one run.
+
+The replicas' weights lie in flat buffers; `Transport.mix` carries out one round on them. `Alone` is the world of one,
+`SharedMemory` joins processes on one machine.
+"""
+
+from tenfold.transport.alone import Alone
+from tenfold.transport.average import average_in_rank_order, shares
+from tenfold.transport.base import RoundLike, Transport
+from tenfold.transport.segment import Segment, Verdict, clean_up_orphans
+from tenfold.transport.shared_memory import SharedMemory
+
+__all__ = [
+    "Alone",
+    "RoundLike",
+    "Segment",
+    "SharedMemory",
+    "Transport",
+    "Verdict",
+    "average_in_rank_order",
+    "clean_up_orphans",
+    "shares",
+]

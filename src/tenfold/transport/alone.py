@@ -1,0 +1,35 @@
+"""The world of one."""
+
+from collections.abc import Sequence
+
+import torch
+
+from tenfold.transport.base import RoundLike, Transport, check_size
+
+
+class Alone(Transport):
+    """A single worker: there is nobody to mix with, to wait for or to tell."""
+
+    def __init__(self, numel: int, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> None:
+        super().__init__(rank=0, size=1)
+        self.buffer = torch.zeros(numel, dtype=dtype, device=device)
+
+    def mix(self, round_: RoundLike, weights: Sequence[float] | None = None) -> None:  # noqa: ARG002
+        """Keep the weights: they are their own mean."""
+        check_size(round_, self.size)
+
+    def barrier(self, timeout: float | None = None) -> None:
+        """Return at once."""
+
+    def broadcast(self, root: int = 0) -> None:
+        """Keep the weights: they are the root's."""
+
+    def gather(self, values: Sequence[float]) -> list[list[float]]:
+        """Return the one worker's values."""
+        return [[float(value) for value in values]]
+
+    def abort(self) -> None:
+        """Do nothing: nobody waits."""
+
+    def close(self) -> None:
+        """Do nothing: the buffer is the worker's own."""

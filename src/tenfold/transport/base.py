@@ -1,0 +1,112 @@
+"""What every transport can do."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from time import perf_counter
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+class RoundLike(Protocol):
+    """Who averages with whom, as far as a transport has to know; a hashable value."""
+
+    @property
+    def sources(self) -> tuple[tuple[int, ...], ...]:
+        """For each replica the sorted ranks whose weights it combines, its own among them."""
+        ...
+
+    @property
+    def groups(self) -> tuple[tuple[int, ...], ...] | None:
+        """The parts that average exactly among themselves, if the round falls into such parts."""
+        ...
+
+    def matrix(self, weights: Sequence[float] | None = None) -> NDArray[Any]:
+        """Return the n x n matrix M of the round: x_i <- sum_j M_ij x_j."""
+        ...
+
+    def __hash__(self) -> int: ...
+
+
+class Transport(ABC):
+    """One worker's way to the others.
+
+    All workers call the same operations in the same order. `mix`, `broadcast` and `gather` add to three counters:
+    `bytes_moved` (read from or written to other workers' memory), `wait_seconds` (waiting for the others to come) and
+    `communicate_seconds` (the work itself). Leaving a `with` block by an exception ends the others' waiting, too.
+    """
+
+    rank: int
+    size: int
+    buffer: Tensor
+    """This worker's weights, flat; make the parameters views of it."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank = rank
+        self.size = size
+        self.bytes_moved = 0
+        self.wait_seconds = 0.0
+        self.communicate_seconds = 0.0
+        self._working = _Working(self)
+
+    @abstractmethod
+    def mix(self, round_: RoundLike, weights: Sequence[float] | None = None) -> None:
+        """Carry out one round on all workers' buffers, in place.
+
+        `weights` says how much each rank counts (say, the samples it has seen) and is the same on every worker; without
+        it all count alike.
+        """
+
+    @abstractmethod
+    def barrier(self, timeout: float | None = None) -> None:
+        """Wait until every worker is here, at most `timeout` seconds."""
+
+    @abstractmethod
+    def broadcast(self, root: int = 0) -> None:
+        """Give every worker the weights of `root`."""
+
+    @abstractmethod
+    def gather(self, values: Sequence[float]) -> list[list[float]]:
+        """Return every worker's values by rank; lists may differ in length and should be short."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """End the waiting of all workers, now and later, with an error."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Leave the world; the buffer stays usable for as long as something refers to it."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self.abort()
+        self.close()
+
+
+def check_size(round_: RoundLike, size: int) -> None:
+    """Refuse a round that was made for another number of replicas."""
+    if len(round_.sources) != size:
+        raise ValueError(
+            f"the round is for {len(round_.sources)} replicas but there are {size} workers; make it for n={size}"
+        )
+
+
+class _Working:
+    """Adds the time inside the `with` block, less the waiting, to `communicate_seconds`."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._started = 0.0
+
+    def __enter__(self) -> None:
+        self._started = perf_counter() - self._transport.wait_seconds
+
+    def __exit__(self, *_: object) -> None:
+        self._transport.communicate_seconds += perf_counter() - self._transport.wait_seconds - self._started

@@ -1,0 +1,97 @@
+"""Waiting for each other through shared counters.
+
+Every worker has one counter, which only it writes and which only grows. All workers run through the same operations,
+and an operation moves the counter by the same number of ticks on every worker, whether or not it has anything to do. So
+"worker j has reached tick t" means the same to everybody, a worker that is ahead has simply passed, and each can wait
+for just those it depends on.
+
+On x86 stores become visible in order, so a tick also publishes the weights written before it; elsewhere the words are
+fenced (see `words.FencedWords`).
+"""
+
+import os
+from collections.abc import Iterable
+from time import perf_counter, sleep
+
+import psutil
+
+from tenfold.errors import TrainingError
+from tenfold.transport.segment import Segment, Verdict
+
+SPINS = 300
+YIELD_SECONDS = 0.002
+LONGEST_NAP = 0.001
+LOOK_AROUND_SECONDS = 0.2
+
+
+class Signals:
+    """One worker's counter, and its view of the others'."""
+
+    def __init__(self, segment: Segment, rank: int, timeout: float) -> None:
+        self._segment = segment
+        self._words = segment.words
+        self._timeout = timeout
+        self._mine = segment.counter_at(rank)
+        self._theirs = [segment.counter_at(other) for other in range(segment.size)]
+        self._ticks = self._words[self._mine]
+        self._words[segment.pid_at(rank)] = os.getpid()
+
+    def tick(self) -> None:
+        """Tell the others that this worker is one step further."""
+        self._ticks += 1
+        self._words[self._mine] = self._ticks
+
+    def wait(self, ranks: Iterable[int], timeout: float | None = None) -> None:
+        """Wait until each of the ranks has come as far as this worker."""
+        words, ticks = self._words, self._ticks
+        for rank in ranks:
+            at = self._theirs[rank]
+            for _ in range(SPINS):
+                if words[at] >= ticks:
+                    break
+            else:
+                self._wait_long(rank, timeout if timeout is not None else self._timeout)
+
+    def _wait_long(self, rank: int, timeout: float) -> None:
+        """Give way to others on this core, then nap for 2% of the time waited so far, and look around now and then."""
+        words, at, ticks = self._words, self._theirs[rank], self._ticks
+        started = perf_counter()
+        look_around = started + min(LOOK_AROUND_SECONDS, timeout)
+        while words[at] < ticks:
+            now = perf_counter()
+            waited = now - started
+            if waited < YIELD_SECONDS:
+                os.sched_yield()
+            else:
+                sleep(min(waited / 50, LONGEST_NAP))
+            if now >= look_around:
+                self._look_around(rank, waited, timeout)
+                look_around = now + LOOK_AROUND_SECONDS
+
+    def _look_around(self, rank: int, waited: float, timeout: float) -> None:
+        segment = self._segment
+        pid = self._words[segment.pid_at(rank)]
+        # The counter is read after the death is seen: a worker may finish its part and then leave.
+        if pid and not is_alive(pid) and self._words[self._theirs[rank]] < self._ticks:
+            segment.stop(Verdict.DIED, rank)
+        elif waited >= timeout:
+            segment.stop(Verdict.LATE, rank)
+        verdict, about = segment.verdict
+        if verdict is Verdict.NONE:
+            return
+        worker = f"worker {about} (pid {self._words[segment.pid_at(about)] or 'unknown'})"
+        raise TrainingError(
+            {
+                Verdict.ASKED: "training was stopped by another worker or by whoever started it; see there for why",
+                Verdict.DIED: f"{worker} died; look for its own error message, or for a lack of memory on this machine",
+                Verdict.LATE: f"{worker} did not come within {timeout:g} s; it hangs, or needs a longer timeout",
+            }[verdict]
+        )
+
+
+def is_alive(pid: int) -> bool:
+    """Tell whether a process runs; one that has ended but was not yet collected does not."""
+    try:
+        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,189 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transport_contract import (
+    Crew,
+    Join,
+    StandInRound,
+    TransportContract,
+    everybody,
+    mix_all,
+    receive,
+    ring,
+    starting_weights,
+)
+
+from tenfold.errors import TrainingError
+from tenfold.transport import Segment, SharedMemory, clean_up_orphans
+from tenfold.transport.words import FencedWords
+
+
+def join(name: str, timeout: float, rank: int) -> SharedMemory:
+    return SharedMemory(Segment.attach(name), rank, timeout)
+
+
+def join_fenced(name: str, rank: int) -> SharedMemory:
+    segment = Segment.attach(name)
+    segment.words = FencedWords(segment.words, segment._fd)
+    return SharedMemory(segment, rank, timeout=30)
+
+
+@pytest.fixture(scope="module")
+def crew() -> Iterator[Crew]:
+    crew = Crew()
+    yield crew
+    crew.close()
+
+
+class TestSharedMemory(TransportContract):
+    sizes = (1, 2, 3, 4, 5)
+
+    @pytest.fixture(autouse=True)
+    def _crew(self, crew: Crew) -> None:
+        self.crew = crew
+
+    @contextmanager
+    def world(self, size: int, numel: int, dtype: torch.dtype = torch.float32) -> Iterator[Join]:
+        with Segment.create(size, numel, dtype) as segment:
+            yield partial(join, segment.name, 30.0)
+        assert not Path(segment.name).exists()
+
+    def run(self, size: int, scenario: Callable[..., Any], *arguments: Any) -> list[Any]:
+        return self.crew.run(size, scenario, *arguments)
+
+
+@pytest.mark.timeout(60)
+def test_fenced_words_carry_rounds(crew: Crew) -> None:
+    start, rounds = starting_weights(3, 50), [everybody(3), ring(3, 1)] * 20
+    with Segment.create(3, 50) as segment:
+        results = crew.run(3, mix_all, partial(join_fenced, segment.name), start, rounds, None)
+    torch.testing.assert_close(torch.from_numpy(results[0][0]), start.mean(0))
+
+
+@pytest.mark.timeout(60)
+def test_the_same_workers_may_come_again(crew: Crew) -> None:
+    start = starting_weights(2, 50)
+    with Segment.create(2, 50) as segment:
+        for _ in range(2):
+            results = crew.run(2, mix_all, partial(join, segment.name, 30.0), start, [everybody(2)] * 3, None)
+            torch.testing.assert_close(torch.from_numpy(results[0][0]), start.mean(0))
+
+
+def mix_strictly(join: Join, rank: int, round_: StandInRound) -> float:
+    with warnings.catch_warnings(), join(rank) as transport:
+        warnings.simplefilter("error")
+        transport.buffer.fill_(3e38)
+        transport.mix(round_)
+        return float(transport.buffer.max())
+
+
+@pytest.mark.timeout(60)
+def test_overflow_is_infinite_and_silent(crew: Crew) -> None:
+    with Segment.create(2, 5) as segment:
+        assert crew.run(2, mix_strictly, partial(join, segment.name, 30.0), everybody(2)) == [float("inf")] * 2
+
+
+def mix_until_told(join: Join, rank: int, round_: StandInRound, silent: int, silence: float) -> str:
+    """Mix for ever, except for one rank which keeps silent; return the error that ends it."""
+    try:
+        with join(rank) as transport:
+            transport.barrier(timeout=30)
+            if rank == silent:
+                time.sleep(silence)
+                return "silent"
+            while True:
+                transport.mix(round_)
+    except TrainingError as error:
+        return str(error)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("round_", [everybody(4), ring(4, 1)], ids=["group", "ring"])
+def test_the_dead_are_named_by_everybody(crew: Crew, round_: StandInRound) -> None:
+    with Segment.create(4, 100) as segment:
+        members = crew.start(4, mix_until_told, partial(join, segment.name, 60.0), round_, 2, 60.0)
+        victim = members[2][0]
+        while segment.words[segment.pid_at(2)] != victim.pid:
+            time.sleep(0.01)
+        os.kill(victim.pid, signal.SIGKILL)
+        told = [receive(connection, within=5) for rank, (_, connection) in enumerate(members) if rank != 2]
+    assert all(message.startswith(f"worker 2 (pid {victim.pid}) died; ") for message in told)
+
+
+@pytest.mark.timeout(60)
+def test_who_hangs_is_named(crew: Crew) -> None:
+    with Segment.create(3, 100) as segment:
+        told = crew.run(3, mix_until_told, partial(join, segment.name, 0.3), everybody(3), 1, 1.0)
+    assert told[1] == "silent"
+    assert all(told[rank].startswith("worker 1 (pid ") and "did not come within" in told[rank] for rank in (0, 2))
+
+
+@pytest.mark.timeout(60)
+def test_abort_ends_all_waiting(crew: Crew) -> None:
+    with Segment.create(3, 100) as segment:
+        members = crew.start(3, mix_until_told, partial(join, segment.name, 60.0), everybody(3), 1, 0.0)
+        segment.abort()
+        told = [receive(connection, within=5) for _, connection in members]
+    assert told[0] == told[2] != "silent"
+    assert told[0].startswith("training was stopped by another worker or by whoever started it")
+
+
+def fail_on(join: Join, rank: int, failing: int) -> str:
+    try:
+        with join(rank) as transport:
+            if rank == failing:
+                raise ZeroDivisionError
+            transport.barrier()
+    except (TrainingError, ZeroDivisionError) as error:
+        return type(error).__name__
+    return "passed"
+
+
+@pytest.mark.timeout(60)
+def test_an_exception_in_one_stops_the_others(crew: Crew) -> None:
+    with Segment.create(3, 1) as segment:
+        told = crew.run(3, fail_on, partial(join, segment.name, 60.0), 0)
+    assert told == ["ZeroDivisionError", "TrainingError", "TrainingError"]
+
+
+CREATE_AND_HANG = """
+import pathlib, sys, time
+from tenfold.transport import Segment
+files = Segment.create(2, 1000, directory=pathlib.Path(sys.argv[1]))
+memory = Segment.create(2, 1000)
+print(memory.name, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.timeout(60)
+def test_nothing_is_left_of_a_parent_that_was_killed(tmp_path: Path) -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", CREATE_AND_HANG, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert parent.stdout is not None
+    name = parent.stdout.readline().strip()
+    held = Segment.attach(name)
+    assert clean_up_orphans(tmp_path) == []
+    parent.kill()
+    parent.wait()
+    assert len(clean_up_orphans(tmp_path)) == 1
+    assert list(tmp_path.iterdir()) == []
+    assert not Path(name).exists()
+    held.buffers[1] = 4
+    assert held.buffers[1].sum() == 4000
+    held.close()
