@@ -1,0 +1,48 @@
+"""What every engine does: put replicas somewhere, and drive them to the end of the experiment."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from tenfold.engines.task import Task
+from tenfold.models import build
+from tenfold.runs import Clock, Emit, checkpoint
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an engine returns: the result's numbers, and the weights of the mean of all replicas."""
+
+    result: dict[str, Any]
+    weights: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Resumption:
+    """Where to go on: the folder of a checkpoint, and its manifest."""
+
+    folder: Path
+    manifest: dict[str, Any]
+
+    def state(self, rank: int) -> dict[str, Any]:
+        """Return the saved state of one worker."""
+        return dict(checkpoint.load(self.folder / checkpoint.file_name(self.manifest["epoch"], rank)))
+
+
+class Engine(ABC):
+    """Where replicas run."""
+
+    name: str
+
+    @abstractmethod
+    def run(self, task: Task, clock: Clock, emit: Emit, resumption: Resumption | None = None) -> Outcome:
+        """Train to the end, telling of everything by events."""
+
+
+def make_network(task: Task) -> nn.Module:
+    """Return the network that every replica starts from."""
+    experiment, splits = task.experiment, task.splits
+    return build(experiment.model, splits.shape, splits.outputs, seed=experiment.training.seed)

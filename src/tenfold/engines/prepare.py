@@ -1,0 +1,79 @@
+"""From an experiment to a task: the data loaded, the cores shared out, and the facts of it all written down."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+from tenfold import data
+from tenfold.engines.base import make_network
+from tenfold.engines.task import Task
+from tenfold.errors import DataError
+from tenfold.experiment import Experiment, Given
+from tenfold.machine import affinity, cores, devices, facts, threads
+from tenfold.models import parameter_count
+
+
+def prepare(experiment: Experiment, fetching: data.Progress | None = None) -> Task:
+    """Load the data and decide where the workers run; what cannot work is said now, before anything starts."""
+    workers, machine = experiment.division.workers, experiment.machine
+    per_worker = threads.share(cores.budget(), workers, machine.threads, oversubscribe=machine.oversubscribe)
+    pinned = affinity.plan(cores.Topology.read(), workers, per_worker, machine.pin)
+    device = devices.resolve(machine.device)
+    splits = _load(experiment.data, fetching)
+    if device.type != "cpu":
+        parts = {name: getattr(splits, name) for name in ("train", "validation", "test")}
+        splits = replace(splits, **{name: part and part.to(device) for name, part in parts.items()})
+    return Task(experiment, splits, per_worker, pinned.workers)
+
+
+def describe(task: Task) -> dict[str, Any]:
+    """Return what is recorded with a run: machine, packages, command line, code version, data."""
+    machine = facts.facts()
+    splits = task.splits
+    return {
+        "machine": machine,
+        "packages": machine.pop("packages"),
+        "command": " ".join(sys.argv),
+        "code": _commit(),
+        "parameters": parameter_count(make_network(task)),
+        "data": {
+            "name": splits.name,
+            "shape": list(splits.shape),
+            "classes": splits.classes,
+            "outputs": splits.outputs,
+            "train": len(splits.train),
+            "validation": len(splits.validation) if splits.validation else 0,
+            "test": len(splits.test) if splits.test else 0,
+            "fingerprint": splits.train.fingerprint(),
+        },
+    }
+
+
+def _load(section: Any, fetching: data.Progress | None) -> data.Splits:
+    if isinstance(section.name, str) and section.name.startswith("<"):
+        raise DataError(f"the data {section.name} were given as Python objects; pass them again")
+    return data.load(
+        section.name.value if isinstance(section.name, Given) else section.name,
+        options=section.options,
+        test_fraction=section.test_fraction,
+        validation_fraction=section.validation_fraction,
+        stratify=section.stratify,
+        split_seed=section.split_seed,
+        limit=section.limit,
+        loader_workers=section.loader_workers,
+        progress=fetching,
+    )
+
+
+def _commit() -> str:
+    """Return the commit of the folder that the run was started in, "+" for uncommitted changes; "" outside git."""
+    try:
+        commit = _git("rev-parse", "--short=12", "HEAD")
+        return commit + ("+" if _git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def _git(*command: str) -> str:
+    return subprocess.run(["git", *command], capture_output=True, text=True, timeout=5, check=True).stdout.strip()

@@ -1,0 +1,40 @@
+"""One replica in this process: the world of one, by the same code as any other."""
+
+import torch
+
+from tenfold.engines.base import Engine, Outcome, Resumption, make_network
+from tenfold.engines.supervisor import Supervisor
+from tenfold.engines.task import Task
+from tenfold.engines.worker import Worker
+from tenfold.machine import devices, threads
+from tenfold.runs import Clock, Emit
+from tenfold.training import flat_size
+from tenfold.transport import Alone
+
+
+class Serial(Engine):
+    """Trains one replica here."""
+
+    name = "serial"
+
+    def run(self, task: Task, clock: Clock, emit: Emit, resumption: Resumption | None = None) -> Outcome:
+        """Train to the end."""
+        before = torch.get_num_threads()
+        threads.apply(task.threads)
+        try:
+            with torch.random.fork_rng():
+                return self._run(task, clock, emit, resumption)
+        finally:
+            torch.set_num_threads(before)
+
+    def _run(self, task: Task, clock: Clock, emit: Emit, resumption: Resumption | None) -> Outcome:
+        device = devices.resolve(task.experiment.machine.device)
+        network = make_network(task).to(device)
+        supervisor = Supervisor(task, clock, emit, resumption.manifest if resumption else None)
+        transport = Alone(flat_size(network), device=device)
+        worker = Worker(task, network, transport, clock, emit, lambda message: supervisor.hear([message]))
+        if resumption is not None:
+            worker.resume(resumption.state(0))
+        supervisor.start("resumed" if resumption else "started")
+        worker.train()
+        return Outcome(supervisor.result, supervisor.weights)

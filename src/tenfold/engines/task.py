@@ -1,0 +1,64 @@
+"""What the workers of a run have in common: the experiment, its data, and what follows from both."""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+
+from tenfold.data import Part, Splits, shards
+from tenfold.data.shards import Shard
+from tenfold.experiment import Experiment
+
+
+@dataclass(frozen=True)
+class Task:
+    """An experiment with its data at hand; the same value on every worker."""
+
+    experiment: Experiment
+    splits: Splits
+    threads: int
+    """Of each worker."""
+    cores: tuple[tuple[int, ...], ...] = ()
+    """The cores that each worker is pinned to; none: not pinned."""
+    checkpoints: Path | None = None
+    """The folder for checkpoints; None: none are kept."""
+
+    @property
+    def workers(self) -> int:
+        """How many replicas there are."""
+        return self.experiment.division.workers
+
+    @property
+    def watched(self) -> Part | None:
+        """The part that is evaluated after each epoch."""
+        return self.splits.validation or self.splits.test
+
+    @property
+    def watched_name(self) -> str:
+        """Its name: validation or test."""
+        return "validation" if self.splits.validation is not None else "test"
+
+    @cached_property
+    def shards(self) -> list[Shard]:
+        """Return each replica's sample numbers."""
+        division = self.experiment.division
+        train = self.splits.train
+        return shards(
+            train.targets if train.targets is not None else len(train),
+            self.workers,
+            division.shards,
+            seed=self.experiment.data.split_seed,
+            alpha=division.skew,
+            fractions=division.fractions,
+        )
+
+    @cached_property
+    def steps_per_epoch(self) -> int:
+        """Steps of the replica with the largest shard; one with fewer batches only joins the rounds at the end."""
+        return max(math.ceil(len(shard) / self.experiment.training.batch_size) for shard in self.shards)
+
+    def share(self, part: Part, rank: int) -> torch.Tensor:
+        """Return the sample numbers of a part that this rank evaluates."""
+        return torch.tensor_split(torch.arange(len(part)), self.workers)[rank]

@@ -1,0 +1,60 @@
+"""Where a worker's time goes."""
+
+from time import perf_counter
+
+from tenfold.runs import Clock, Emit, Span
+from tenfold.runs.events import SpanKind
+
+SINGLE_SPANS = 600
+TRAINING: tuple[SpanKind, ...] = ("data", "compute", "wait", "communicate")
+
+
+class Timekeeper:
+    """Gives every moment of a worker to one kind of span.
+
+    The first spans are told one by one, for the timeline; later ones are added up until the next `tell`.
+    """
+
+    def __init__(self, clock: Clock, emit: Emit, worker: int, seconds: float = 0.0) -> None:
+        self.clock = clock
+        self.emit = emit
+        self.worker = worker
+        self.seconds = seconds
+        """Training time so far."""
+        self.times: dict[str, float] = {}
+        self._single = SINGLE_SPANS
+        self._since = perf_counter()
+        self._window = self._since
+        self._sums: dict[SpanKind, tuple[float, int]] = {}
+
+    def skip(self) -> None:
+        """Give the time since the last lap to nothing."""
+        self._since = perf_counter()
+
+    def lap(self, kind: SpanKind, *, waited: float = 0.0) -> None:
+        """Give the time since the last lap to a kind, except for what was spent waiting."""
+        now = perf_counter()
+        if waited:
+            self._add("wait", self._since, waited)
+        self._add(kind, self._since + waited, now - self._since - waited)
+        self._since = now
+
+    def tell(self, epoch: int) -> None:
+        """Emit what has been added up since the last time."""
+        for kind, (seconds, count) in self._sums.items():
+            at = self._window - self.clock.origin
+            self.emit(Span(at=at, kind=kind, seconds=seconds, count=count, epoch=epoch, worker=self.worker))
+        self._sums.clear()
+        self._window = self._since
+
+    def _add(self, kind: SpanKind, start: float, seconds: float) -> None:
+        self.times[kind] = self.times.get(kind, 0.0) + seconds
+        if kind in TRAINING:
+            self.seconds += seconds
+        if self._single > 0:
+            self._single -= 1
+            self.emit(Span(at=start - self.clock.origin, kind=kind, seconds=seconds, worker=self.worker))
+            self._window = start + seconds
+        else:
+            total, count = self._sums.get(kind, (0.0, 0))
+            self._sums[kind] = (total + seconds, count + 1)

@@ -1,0 +1,216 @@
+"""The life of a worker: it trains its replica on its shard, joins the rounds, and reports after every epoch.
+
+The same code runs alone, in one of many processes, or under a launcher; only the transport and `tell` differ.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tenfold.data import Part, batches, order
+from tenfold.engines.messages import Finished, Message, Reviewed, Saved, Verdict
+from tenfold.engines.mixer import Mixer
+from tenfold.engines.task import Task
+from tenfold.engines.timekeeper import Timekeeper
+from tenfold.errors import ModelError, StoreError, TenfoldError, TrainingError
+from tenfold.mixing import learning_rate_scale
+from tenfold.runs import Clock, Emit, Metric, checkpoint
+from tenfold.training import Replica, choose_loss, predict
+from tenfold.transport import Transport
+
+Tell = Callable[[Message], Verdict]
+
+
+class Worker:
+    """One worker with its replica."""
+
+    def __init__(
+        self, task: Task, network: nn.Module, transport: Transport, clock: Clock, emit: Emit, tell: Tell
+    ) -> None:
+        self.task = task
+        self.rank = transport.rank
+        self.transport = transport
+        self.clock = clock
+        self.emit = emit
+        self.tell = tell
+        training = task.experiment.training
+        self.replica = Replica(
+            network,
+            training,
+            choose_loss(training, task.splits.classes),
+            steps_per_epoch=task.steps_per_epoch,
+            rate_scale=learning_rate_scale(task.experiment.division.lr_scaling, task.workers),
+            vector=transport.buffer,
+        )
+        shard_sizes = [float(len(shard)) for shard in task.shards]
+        self.mixer = Mixer(task.experiment.division, self.replica, transport, shard_sizes)
+        self.time = Timekeeper(clock, emit, self.rank)
+        self.epoch = 0
+        self.best: dict[str, Any] | None = None
+        self._losses: list[Tensor] = []
+        self._sizes: list[int] = []
+
+    def train(self) -> None:
+        """Train to the end, or until the supervisor says stop."""
+        training = self.task.experiment.training
+        stopped = False
+        while self.epoch < training.epochs and not stopped:
+            loss, samples = self._train_epoch()
+            stopped = self._review(loss, samples)
+            self.epoch = training.epochs if stopped else self.epoch + 1
+            self._save()
+        self._finish()
+
+    def resume(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state."""
+        self.replica.load(state["replica"])
+        self.mixer.load(state["mixer"])
+        self.epoch, self.best = state["epoch"], state["best"]
+        self.time.seconds, self.time.times = state["seconds"], dict(state["times"])
+
+    def _train_epoch(self) -> tuple[float, int]:
+        task, training, time = self.task, self.task.experiment.training, self.time
+        torch.manual_seed(_mixed_seed(training.seed, self.epoch, self.rank))
+        self.replica.network.train()
+        visits = batches(order(task.shards[self.rank], training.seed, self.epoch, self.rank), training.batch_size)
+        stream = task.splits.train.batches(visits)
+        loss, samples = 0.0, 0
+        first = self.epoch * task.steps_per_epoch
+        time.skip()
+        for step in range(1, task.steps_per_epoch + 1):
+            if step <= len(visits):
+                x, y = next(stream)
+                time.lap("data")
+                self._step(x, y)
+                self._sizes.append(len(visits[step - 1]))
+                time.lap("compute")
+            if self.mixer.due(first + step):
+                waited = self.transport.wait_seconds
+                self.mixer.mix()
+                time.lap("communicate", waited=self.transport.wait_seconds - waited)
+            if step % training.log_every == 0 or step == task.steps_per_epoch:
+                added = self._log(first + step)
+                loss, samples = loss + added[0], samples + added[1]
+        return loss, samples
+
+    def _step(self, x: Any, y: Any) -> None:
+        try:
+            self._losses.append(self.replica.step(x, y))
+        except TenfoldError:
+            raise
+        except Exception as error:
+            if self.replica.steps > 1:
+                raise
+            name = self.task.experiment.model.name
+            raise ModelError(
+                f"model {name} failed on its first batch, inputs {_described(x)} and targets {_described(y)}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+    def _log(self, step: int) -> tuple[float, int]:
+        """Tell of the steps since the last time; return the sum of their losses over samples, and the samples."""
+        if not self._losses:
+            return 0.0, 0
+        sizes = torch.tensor(self._sizes, dtype=torch.float64)
+        losses = torch.stack(self._losses).double().cpu()
+        total, samples = float((losses * sizes).sum()), int(sizes.sum())
+        self._losses, self._sizes = [], []
+        if not torch.isfinite(losses).all():
+            rate = self.replica.rate
+            raise TrainingError(
+                f"the loss became {losses[~torch.isfinite(losses)][0]:g} before step {step} (worker {self.rank}); "
+                f"try a learning rate below {rate:g}, a warm-up, or clip"
+            )
+        if self.rank == 0:
+            self._measure("loss", total / samples, step)
+            self._measure("lr", self.replica.rate, step)
+        self.time.tell(self.epoch)
+        return total, samples
+
+    def _measure(self, name: str, value: float, step: int) -> None:
+        at, seconds = self.clock.now(), self.time.seconds
+        self.emit(Metric(at=at, name=name, value=value, part="train", step=step, epoch=self.epoch, seconds=seconds))
+
+    def _review(self, loss: float, samples: int) -> bool:
+        """Evaluate the mean of all replicas, hear what to do, and go on from this replica's own weights."""
+        flat = self.replica.flat.vector
+        own = flat.clone()
+        self.mixer.consensus()
+        outputs = self._predict(self.task.watched)
+        verdict = self.tell(
+            Reviewed(
+                epoch=self.epoch,
+                step=(self.epoch + 1) * self.task.steps_per_epoch,
+                seconds=self.time.seconds,
+                loss=loss,
+                samples=samples,
+                outputs=outputs,
+            )
+        )
+        if verdict.best and self.rank == 0 and self.task.experiment.training.patience is not None:
+            self.best = {name: tensor.clone() for name, tensor in self.replica.network.state_dict().items()}
+        flat.copy_(own)
+        self.time.lap("evaluate")
+        return verdict.stop
+
+    def _predict(self, part: Part | None) -> Tensor | None:
+        if part is None:
+            return None
+        precision = self.task.experiment.training.precision
+        return predict(self.replica.network, part, self.task.share(part, self.rank), precision=precision)
+
+    def _save(self) -> None:
+        folder, problem = self.task.checkpoints, ""
+        if folder is not None:
+            state = {
+                "replica": self.replica.state(),
+                "mixer": self.mixer.state(),
+                "epoch": self.epoch,
+                "best": self.best,
+                "seconds": self.time.seconds,
+                "times": self.time.times,
+            }
+            try:
+                checkpoint.save(state, folder / checkpoint.file_name(self.epoch, self.rank))
+            except StoreError as error:
+                problem = str(error)
+        self.tell(Saved(epoch=self.epoch, seconds=self.time.seconds, problem=problem))
+        self.time.lap("save")
+        self.time.tell(self.epoch - 1)
+
+    def _finish(self) -> None:
+        self.mixer.consensus()
+        if self.best is not None:
+            self.replica.network.load_state_dict(self.best)
+        if self.task.experiment.training.patience is not None:
+            self.transport.broadcast()
+        outputs = self._predict(self.task.splits.test)
+        self.time.lap("evaluate")
+        weights = {name: tensor.detach().cpu().clone() for name, tensor in self.replica.network.state_dict().items()}
+        self.tell(
+            Finished(
+                step=self.replica.steps,
+                seconds=self.time.seconds,
+                times=self.time.times,
+                bytes_moved=self.transport.bytes_moved,
+                outputs=outputs,
+                weights=weights if self.rank == 0 else None,
+            )
+        )
+
+
+def _mixed_seed(*numbers: int) -> int:
+    """Return one seed for dropout and the like, a function of (seed, epoch, replica)."""
+    import numpy as np
+
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)
+
+
+def _described(value: Any) -> str:
+    return (
+        f"{tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}"
+        if isinstance(value, Tensor)
+        else str(type(value))
+    )

@@ -1,0 +1,81 @@
+"""The built-in networks, one file each, and a user's own by import path or callable."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from tenfold.errors import ModelError
+from tenfold.experiment import Given, Model
+from tenfold.imports import resolve
+from tenfold.models.cnn import cnn
+from tenfold.models.lenet5 import lenet5
+from tenfold.models.mlp import mlp
+from tenfold.registry import Registry
+
+__all__ = ["NETWORKS", "build", "parameter_count"]
+
+NETWORKS: Registry[Callable[..., nn.Module]] = Registry("model", {"lenet5": lenet5, "cnn": cnn, "mlp": mlp}, ModelError)
+
+
+def build(model: Model, shape: tuple[int, ...], outputs: int, *, seed: int) -> nn.Module:
+    """Return a fresh network for samples of this shape; the same seed gives the same first weights.
+
+    A callable of the user's own is given `shape` and `outputs` where its signature names them.
+    """
+    chosen = {key: getattr(model, key) for key in ("hidden", "activation", "dropout", "batchnorm")}
+    options = {key: value for key, value in chosen.items() if value is not None} | model.options
+    if isinstance(model.name, str) and model.name in NETWORKS:
+        make, offered, who = NETWORKS[model.name], {"shape": shape, "outputs": outputs}, model.name
+    else:
+        make, who = _callable(model.name), str(model.name)
+        accepted = _parameters(make)
+        offered = {key: value for key, value in {"shape": shape, "outputs": outputs}.items() if key in accepted}
+    _check_options(make, options, who)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = make(**offered, **options)
+    if not isinstance(network, nn.Module):
+        raise ModelError(f"model {who} returned a {type(network).__name__}; it must return an nn.Module")
+    return network
+
+
+def parameter_count(network: nn.Module) -> int:
+    """Return how many numbers the network learns."""
+    return sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad)
+
+
+def _callable(name: str | Given) -> Callable[..., Any]:
+    if isinstance(name, Given):
+        value = name.value
+    elif name.startswith("<"):
+        raise ModelError(f"the model {name} was given as a Python object and cannot be found by name; pass it again")
+    else:
+        value = resolve(name, "model")
+    if isinstance(value, nn.Module):
+        raise ModelError(
+            f"model {name} is a network that exists already; give a callable that returns a fresh one, "
+            "such as its class or a lambda"
+        )
+    if not callable(value):
+        raise ModelError(f"model {name} is a {type(value).__name__}; it must be a callable that returns an nn.Module")
+    return value
+
+
+def _parameters(make: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    try:
+        return dict(inspect.signature(make).parameters)
+    except (TypeError, ValueError):
+        return {}
+
+
+def _check_options(make: Callable[..., Any], options: dict[str, Any], who: str) -> None:
+    accepted = _parameters(make)
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values()):
+        return
+    for key in options:
+        if key not in accepted:
+            known = ", ".join(name for name in accepted if name not in ("shape", "outputs")) or "none"
+            raise ModelError(f"model {who} has no option '{key}'; its options: {known}")

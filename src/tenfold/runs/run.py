@@ -1,0 +1,125 @@
+"""One execution of an experiment, as its user sees it: read from the store, nothing made up."""
+
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tenfold.errors import StoreError
+from tenfold.experiment import Experiment
+from tenfold.runs.events import Event, Lifecycle, Metric, Span
+from tenfold.runs.store import Store
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Build = Callable[["Run"], "nn.Module"]
+
+
+class Run:
+    """A recorded run: its experiment, how it ended, its measurements and its model."""
+
+    def __init__(
+        self, store: Store, record: dict[str, Any], *, build: Build, experiment: Experiment | None = None
+    ) -> None:
+        self.store = store
+        self.id: int = record["id"]
+        self.title: str = record["title"]
+        self.kind: str = record["kind"]
+        self.status: str = record["status"]
+        """running, finished, failed or interrupted."""
+        self.created: float = record["created"]
+        """When it began, in seconds since 1970."""
+        self.ended: float | None = record["ended"]
+        self.error: str = record["error"]
+        self.facts: dict[str, Any] = record["facts"]
+        """Machine, package versions, command line, code version and data, as they were."""
+        self.result: dict[str, Any] = record["result"]
+        """Everything that came out, as numbers and text; the attributes below are its entries."""
+        self.experiment = experiment or Experiment(**record["experiment"])
+        self._build = build
+
+    @property
+    def path(self) -> Path:
+        """The folder of its artifacts: experiment.toml, model.pt, checkpoint.pt, trace.json."""
+        return self.store.path(self.id, self.title)
+
+    @property
+    def accuracy(self) -> float | None:
+        """Share of right answers on the test part (else the validation part); None where there are no classes."""
+        return self.metrics.get("accuracy")
+
+    @property
+    def loss(self) -> float | None:
+        """Loss on the same part."""
+        return self.metrics.get("loss")
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """All final measurements, by name."""
+        return dict(self.result.get("metrics", {}))
+
+    @property
+    def seconds(self) -> float | None:
+        """Measured training time: without start-up, evaluation and saving, which are in `times`."""
+        return self.result.get("seconds")
+
+    @property
+    def times(self) -> dict[str, float]:
+        """Measured seconds by kind: start, data, compute, wait, communicate, evaluate, save."""
+        return dict(self.result.get("times", {}))
+
+    @cached_property
+    def history(self) -> list[dict[str, float]]:
+        """One row an epoch: epoch, step, seconds, train_loss, and what was measured on the watched part."""
+        rows: dict[int, dict[str, float]] = {}
+        for metric in self.measurements():
+            if metric.name == "epoch_loss" or metric.part != "train":
+                row = rows.setdefault(metric.epoch, {"epoch": metric.epoch + 1})
+                row |= {"step": metric.step, "seconds": metric.seconds}
+                row[f"{metric.part}_{metric.name.removeprefix('epoch_')}"] = metric.value
+        return [rows[epoch] for epoch in sorted(rows)]
+
+    @cached_property
+    def model(self) -> "nn.Module":
+        """The trained network, in evaluation mode."""
+        if not (self.path / "model.pt").exists():
+            raise StoreError(
+                f"run {self.id} has no saved model: it is {self.status}; `tenfold resume {self.id}` goes on"
+            )
+        return self._build(self)
+
+    def measurements(self) -> Iterator[Metric]:
+        """Every metric event, in order."""
+        return (event for event in self.events("metric") if isinstance(event, Metric))
+
+    def spans(self) -> Iterator[Span]:
+        """Every span event, in order."""
+        return (event for event in self.events("span") if isinstance(event, Span))
+
+    def lifecycle(self) -> Iterator[Lifecycle]:
+        """Every lifecycle event, in order."""
+        return (event for event in self.events("lifecycle") if isinstance(event, Lifecycle))
+
+    def events(self, kind: str | None = None) -> Iterator[Event]:
+        """Every event of one type ("metric", "span", "lifecycle"), or of all."""
+        return self.store.events(self.id, kind)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the run as one dictionary that can be written as JSON."""
+        return {
+            "id": self.id,
+            "title": self.title,
+            "kind": self.kind,
+            "status": self.status,
+            "error": self.error,
+            "path": str(self.path),
+            "created": self.created,
+            **self.result,
+            "experiment": self.experiment.flat(),
+        }
+
+    def __repr__(self) -> str:
+        measured = "".join(f", {name} {value:.4g}" for name, value in self.metrics.items())
+        time = f", {self.seconds:.3g} s" if self.seconds is not None else ""
+        return f"<Run {self.id} {self.title}: {self.status}{measured}{time}>"

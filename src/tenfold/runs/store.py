@@ -1,0 +1,197 @@
+"""The run store: one SQLite file for all runs and their events, and a folder of artifacts for each run.
+
+A write is one transaction in write-ahead mode, so a process that dies at any instant leaves a store that can be read.
+A run whose process is gone without having said how it ended is shown as interrupted.
+"""
+
+import json
+import os
+import re
+import socket
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tenfold.errors import StoreError
+from tenfold.experiment import Experiment
+from tenfold.runs.events import TYPES, Event, as_row
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS runs (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, title TEXT NOT NULL, kind TEXT NOT NULL, status TEXT NOT NULL,
+    created REAL NOT NULL, ended REAL, experiment TEXT NOT NULL, facts TEXT NOT NULL, result TEXT NOT NULL,
+    error TEXT NOT NULL DEFAULT '', host TEXT NOT NULL, pid INTEGER NOT NULL, pid_started REAL NOT NULL
+);
+CREATE TABLE IF NOT EXISTS events (
+    id INTEGER PRIMARY KEY, run INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE, type TEXT NOT NULL,
+    epoch INTEGER NOT NULL, superseded INTEGER NOT NULL DEFAULT 0, body TEXT NOT NULL
+);
+CREATE INDEX IF NOT EXISTS events_by_run ON events(run, type, superseded);
+"""
+COLUMNS = "id, title, kind, status, created, ended, experiment, facts, result, error, host, pid, pid_started"
+
+
+def default_folder() -> Path:
+    """Return $TENFOLD_RUNS, or `runs` in the current folder."""
+    return Path(os.environ.get("TENFOLD_RUNS") or "runs")
+
+
+class Store:
+    """All runs of one folder."""
+
+    def __init__(self, folder: str | Path | None = None, *, create: bool = True) -> None:
+        self.folder = Path(folder) if folder is not None else default_folder()
+        self.file = self.folder / "tenfold.db"
+        if not create and not self.file.exists():
+            raise StoreError(
+                f"there are no runs in {self.folder}; `tenfold train` records one, --runs names another folder"
+            )
+        with self._explained("opened"):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with self._connect() as connection:
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.executescript(SCHEMA)
+
+    def create(self, experiment: Experiment, *, kind: str, facts: dict[str, Any]) -> int:
+        """Record a new run, make its folder, and return its number."""
+        title = experiment.name or "-".join(
+            str(getattr(experiment, key).model_dump(mode="json")["name"]).strip("<>").split(":")[-1]
+            for key in ("model", "data")
+        )
+        pid, started = _this_process()
+        values = (title, kind, "running", time.time(), experiment.model_dump_json(), json.dumps(facts), "{}")
+        with self._explained("written to"):
+            with self._connect() as connection:
+                cursor = connection.execute(
+                    "INSERT INTO runs (title, kind, status, created, experiment, facts, result, host, pid, pid_started)"
+                    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    (*values, socket.gethostname(), pid, started),
+                )
+                run = int(cursor.lastrowid or 0)
+            self.path(run, title).mkdir(parents=True, exist_ok=True)
+            experiment.save(self.path(run, title) / "experiment.toml")
+        return run
+
+    def path(self, run: int, title: str) -> Path:
+        """Return the folder of a run's artifacts."""
+        return self.folder / f"{run}-{re.sub(r'[^A-Za-z0-9._-]+', '_', title)[:60]}"
+
+    def append(self, run: int, events: Iterable[Event]) -> None:
+        """Record events, all of them or none."""
+        rows = [(run, row["type"], row["epoch"], json.dumps(row)) for row in map(as_row, events)]
+        with self._explained("written to"), self._connect() as connection:
+            connection.executemany("INSERT INTO events (run, type, epoch, body) VALUES (?, ?, ?, ?)", rows)
+
+    def update(self, run: int, *, result: dict[str, Any], status: str | None = None, error: str = "") -> None:
+        """Record what is known of a run's result, and how it ended."""
+        with self._explained("written to"), self._connect() as connection:
+            connection.execute("UPDATE runs SET result = ? WHERE id = ?", (json.dumps(result), run))
+            if status is not None:
+                connection.execute(
+                    "UPDATE runs SET status = ?, error = ?, ended = ? WHERE id = ?", (status, error, time.time(), run)
+                )
+
+    def reopen(self, run: int, *, epoch: int) -> float:
+        """Claim a run to go on with it at this epoch, and return how long it had run.
+
+        Events of the epochs that will be repeated are kept, but marked as superseded.
+        """
+        pid, started = _this_process()
+        with self._explained("written to"), self._connect() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            row = connection.execute("SELECT status, host, pid, pid_started FROM runs WHERE id = ?", (run,)).fetchone()
+            if row[0] == "running" and _alive(*row[1:]):
+                raise StoreError(f"run {run} is still running, in process {row[2]}; wait for it or stop it first")
+            connection.execute(
+                "UPDATE runs SET status = 'running', error = '', ended = NULL, host = ?, pid = ?, pid_started = ?"
+                " WHERE id = ?",
+                (socket.gethostname(), pid, started, run),
+            )
+            connection.execute("UPDATE events SET superseded = 1 WHERE run = ? AND epoch >= ?", (run, epoch))
+            (elapsed,) = connection.execute(
+                "SELECT COALESCE(MAX(json_extract(body, '$.at')), 0) FROM events WHERE run = ?", (run,)
+            ).fetchone()
+        return float(elapsed)
+
+    def runs(self) -> list[dict[str, Any]]:
+        """Return all runs, oldest first."""
+        with self._explained("read"), self._connect() as connection:
+            return [_record(row) for row in connection.execute(f"SELECT {COLUMNS} FROM runs ORDER BY id")]
+
+    def find(self, reference: str | int) -> dict[str, Any]:
+        """Return a run by its number, by "last", or by its title or folder when only one has it."""
+        runs = self.runs()
+        text = str(reference)
+        if not runs:
+            raise StoreError(f"there are no runs in {self.folder} yet; `tenfold train` records one")
+        if text == "last":
+            return runs[-1]
+        found = [run for run in runs if str(run["id"]) == text]
+        found = found or [run for run in runs if text in (run["title"], self.path(run["id"], run["title"]).name)]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            numbers = ", ".join(str(run["id"]) for run in found[-8:])
+            raise StoreError(f"'{text}' names {len(found)} runs; say which: {numbers}")
+        raise StoreError(f"there is no run '{text}' in {self.folder}; say a number from 1 to {runs[-1]['id']}, or last")
+
+    def events(self, run: int, kind: str | None = None) -> Iterator[Event]:
+        """Return a run's events of one type, or of all, in the order in which they were recorded."""
+        with self._explained("read"), self._connect() as connection:
+            rows = connection.execute(
+                "SELECT body FROM events WHERE run = ? AND superseded = 0 AND type = COALESCE(?, type) ORDER BY id",
+                (run, kind),
+            ).fetchall()
+        for (body,) in rows:
+            row = json.loads(body)
+            yield TYPES[row.pop("type")](**row)
+
+    @contextmanager
+    def _connect(self) -> Iterator[sqlite3.Connection]:
+        connection = sqlite3.connect(self.file, timeout=30)
+        try:
+            with connection:
+                yield connection
+        finally:
+            connection.close()
+
+    @contextmanager
+    def _explained(self, done: str) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            raise StoreError(f"the run store {self.file} cannot be {done}: {error}") from None
+        except OSError as error:
+            raise StoreError(f"the run store {self.folder} cannot be {done}: {error.strerror or error}") from None
+
+
+def _record(row: tuple[Any, ...]) -> dict[str, Any]:
+    record = dict(zip(COLUMNS.split(", "), row, strict=True))
+    for key in ("experiment", "facts", "result"):
+        record[key] = json.loads(record[key])
+    process = record.pop("host"), record.pop("pid"), record.pop("pid_started")
+    if record["status"] == "running" and not _alive(*process):
+        record["status"] = "interrupted"
+    return record
+
+
+def _this_process() -> tuple[int, float]:
+    import psutil
+
+    return os.getpid(), psutil.Process().create_time()
+
+
+def _alive(host: str, pid: int, started: float) -> bool:
+    """Tell whether the process that claimed a run still lives; one on another host is taken to."""
+    import psutil
+
+    if host != socket.gethostname():
+        return True
+    try:
+        process = psutil.Process(pid)
+        return bool(process.status() != psutil.STATUS_ZOMBIE and abs(process.create_time() - started) < 1)
+    except psutil.Error:
+        return False

@@ -1,0 +1,25 @@
+"""One replica: how it steps, and how good it is."""
+
+from tenfold.training.evaluation import all_targets, evaluate, measure, predict
+from tenfold.training.flat import FlatState, flat_size
+from tenfold.training.measures import LOSSES, METRICS, choose_loss, choose_metrics
+from tenfold.training.optimizers import OPTIMIZERS, learning_rate
+from tenfold.training.replica import Replica
+from tenfold.training.schedules import SCHEDULES
+
+__all__ = [
+    "LOSSES",
+    "METRICS",
+    "OPTIMIZERS",
+    "SCHEDULES",
+    "FlatState",
+    "Replica",
+    "all_targets",
+    "choose_loss",
+    "choose_metrics",
+    "evaluate",
+    "flat_size",
+    "learning_rate",
+    "measure",
+    "predict",
+]

@@ -1,0 +1,61 @@
+"""A network's whole state as views into one vector, so that a round is arithmetic on one tensor."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+ALIGNMENT = 16  # floats in a cache line: every tensor begins on one, as its own allocation would
+
+
+def flat_size(network: nn.Module) -> int:
+    """Return how many numbers the vector of this network has."""
+    return sum(_padded(tensor.numel()) for tensor in _floating(network))
+
+
+class FlatState:
+    """Parameters, then floating-point buffers, laid one after another into `vector`.
+
+    Batch normalisation keeps a running variance, and variances do not average: var = avg(var_i) + var(mean_i). Their
+    second moments do, so these take the variances' place while replicas are mixed (`mixable`).
+    """
+
+    def __init__(self, network: nn.Module, vector: Tensor | None = None) -> None:
+        tensors = list(_floating(network))
+        if any(tensor.dtype != torch.float32 for tensor in tensors):
+            raise TypeError("a network's state must be float32 to be laid out flat")
+        device = tensors[0].device if tensors else torch.device("cpu")
+        size = sum(_padded(tensor.numel()) for tensor in tensors)
+        self.vector = torch.zeros(size, device=device) if vector is None else vector
+        start = 0
+        for tensor in tensors:
+            view = self.vector[start : start + tensor.numel()].view(tensor.shape)
+            view.copy_(tensor.detach())
+            tensor.data = view
+            start += _padded(tensor.numel())
+        self.parameters = sum(_padded(parameter.numel()) for parameter in network.parameters())
+        self._statistics = [
+            (layer.running_mean, layer.running_var)
+            for layer in network.modules()
+            if isinstance(layer, _BatchNorm) and layer.running_mean is not None and layer.running_var is not None
+        ]
+
+    def to_moments(self) -> None:
+        """Put E[x^2] = var + mean^2 in the place of each running variance, before a round."""
+        for mean, variance in self._statistics:
+            variance.addcmul_(mean, mean)
+
+    def to_variances(self) -> None:
+        """Put var = E[x^2] - mean^2 back, after a round."""
+        for mean, variance in self._statistics:
+            variance.addcmul_(mean, mean, value=-1).clamp_(min=0)
+
+
+def _floating(network: nn.Module) -> Iterator[Tensor]:
+    yield from network.parameters()
+    yield from (buffer for buffer in network.buffers() if buffer.is_floating_point())
+
+
+def _padded(count: int) -> int:
+    return -(-count // ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,86 @@
+"""Losses and metrics, by name or as the user's own functions of (outputs, targets)."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from tenfold.errors import ExperimentError
+from tenfold.experiment import Given, Training
+from tenfold.imports import resolve
+from tenfold.registry import Registry
+
+Measure = Callable[[Any, Any], Any]
+
+
+def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the share of samples whose largest output, or the sign of whose only one, names the right class."""
+    if outputs.ndim == targets.ndim + 1:
+        return (outputs.argmax(1) == targets).float().mean()
+    return ((outputs > 0) == (targets > 0.5)).float().mean()
+
+
+def mean_absolute_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean of |output - target|."""
+    return (outputs.reshape(targets.shape) - targets).abs().mean()
+
+
+def root_mean_square_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the root of the mean of (output - target)^2."""
+    return (outputs.reshape(targets.shape) - targets).square().mean().sqrt()
+
+
+def _shaped(loss: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+    """Let (batch, 1) outputs meet (batch,) targets without broadcasting into (batch, batch)."""
+
+    def shaped(outputs: Tensor, targets: Tensor) -> Tensor:
+        return loss(outputs.reshape(targets.shape), targets.to(outputs.dtype))
+
+    return shaped
+
+
+LOSSES: Registry[Measure] = Registry(
+    "loss",
+    {
+        "cross-entropy": functional.cross_entropy,
+        "mse": _shaped(functional.mse_loss),
+        "l1": _shaped(functional.l1_loss),
+        "bce": _shaped(functional.binary_cross_entropy_with_logits),
+    },
+)
+METRICS: Registry[Measure] = Registry(
+    "metric", {"accuracy": accuracy, "mae": mean_absolute_error, "rmse": root_mean_square_error}
+)
+
+
+def choose_loss(training: Training, classes: int | None) -> Measure:
+    """Return the loss of the experiment; unset: cross-entropy where there are classes, else the squared error."""
+    if training.loss is None:
+        return LOSSES["cross-entropy" if classes is not None else "mse"]
+    return _find(training.loss, LOSSES)
+
+
+def choose_metrics(training: Training, classes: int | None) -> dict[str, Measure]:
+    """Return the metrics of the experiment by name; none given: accuracy where there are classes."""
+    chosen = training.metrics or (("accuracy",) if classes is not None else ())
+    return {_label(name): _find(name, METRICS) for name in chosen}
+
+
+def _label(name: str | Given) -> str:
+    return name.name if isinstance(name, Given) else name.split(":")[-1]
+
+
+def _find(name: str | Given, family: Registry[Measure]) -> Measure:
+    if isinstance(name, Given):
+        value = name.value
+    elif name.startswith("<"):
+        raise ExperimentError(f"the {family.kind} {name} was given as a Python object; pass it again")
+    else:
+        value = resolve(name, family.kind) if ":" in name else family[name]
+    if isinstance(value, type) and issubclass(value, torch.nn.Module):
+        value = value()
+    if not callable(value):
+        raise ExperimentError(f"the {family.kind} {name} is a {type(value).__name__}; it must be f(outputs, targets)")
+    return value

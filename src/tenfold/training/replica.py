@@ -1,0 +1,91 @@
+"""One replica: a network with its optimizer, and what a step does to them."""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tenfold.experiment import Training
+from tenfold.training.flat import FlatState
+from tenfold.training.measures import Measure
+from tenfold.training.optimizers import learning_rate, make_optimizer
+from tenfold.training.schedules import factor
+
+
+class Replica:
+    """A network, its state as one flat vector, its optimizer, and the steps it has taken."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        training: Training,
+        loss: Measure,
+        *,
+        steps_per_epoch: int,
+        rate_scale: float = 1.0,
+        vector: Tensor | None = None,
+    ) -> None:
+        self.network = network
+        self.flat = FlatState(network, vector)
+        self.training = training
+        self.loss = loss
+        self.optimizer = make_optimizer(training, network.parameters())
+        self.steps = 0
+        self.base_rate = learning_rate(training) * rate_scale
+        self.rate = self.base_rate
+        self._total = steps_per_epoch * training.epochs
+        self._warmup = min(self._total, round(training.warmup * steps_per_epoch))
+        self._device_type = self.flat.vector.device.type
+        self._parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
+
+    def forward(self, x: Any, y: Any) -> Tensor:
+        """Return the loss of one batch, with what the backward pass needs."""
+        with autocast(self.training.precision, self._device_type):
+            return self.loss(self.network(x), y)  # type: ignore[no-any-return]
+
+    def backward(self, x: Any, y: Any) -> Tensor:
+        """Leave the gradient of one batch in the parameters, and return its loss."""
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = self.forward(x, y)
+        loss.backward()  # type: ignore[no-untyped-call]
+        if self.training.clip is not None:
+            nn.utils.clip_grad_norm_(self._parameters, self.training.clip)
+        return loss.detach()
+
+    def advance(self) -> None:
+        """Set the learning rate of the step that comes next, and count it."""
+        self.rate = self.base_rate * factor(self.training.schedule, self.steps, self._total, self._warmup)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.rate
+        self.steps += 1
+
+    def step(self, x: Any, y: Any) -> Tensor:
+        """Learn from one batch, and return its loss before the step."""
+        self.advance()
+        if isinstance(self.optimizer, torch.optim.LBFGS):
+            return self.optimizer.step(lambda: self.backward(x, y))  # type: ignore[no-any-return, no-untyped-call]
+        loss = self.backward(x, y)
+        self.optimizer.step()
+        return loss
+
+    def state(self) -> dict[str, Any]:
+        """Return all that a resumed run needs to go on with the very same numbers."""
+        return {
+            "network": self.network.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "steps": self.steps,
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Take on a saved state."""
+        self.network.load_state_dict(state["network"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.steps = state["steps"]
+
+
+def autocast(precision: str, device_type: str) -> AbstractContextManager[Any]:
+    """Return the context in which forward passes of this precision run."""
+    if precision == "fp32":
+        return nullcontext()
+    return torch.autocast(device_type, dtype=torch.bfloat16)

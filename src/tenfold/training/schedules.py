@@ -1,0 +1,39 @@
+"""The learning rate over a run, as a pure function of the step."""
+
+import math
+from collections.abc import Callable
+
+from tenfold.registry import Registry
+
+
+def constant(_progress: float) -> float:
+    """Return 1."""
+    return 1.0
+
+
+def cosine(progress: float) -> float:
+    """Return (1 + cos(pi p)) / 2: from 1 down to 0 (Loshchilov & Hutter 2017, without restarts)."""
+    return (1 + math.cos(math.pi * progress)) / 2
+
+
+def one_cycle(progress: float, *, rise: float = 0.3, start: float = 1 / 25, end: float = 1 / 25e4) -> float:
+    """Return a cosine rise from 1/25 to 1 over the first 30 %, then a fall to 1/250,000 (Smith & Topin 2018)."""
+    if progress < rise:
+        return start + (1 - start) * (1 - cosine(progress / rise))
+    return end + (1 - end) * cosine((progress - rise) / (1 - rise))
+
+
+SCHEDULES: Registry[Callable[[float], float]] = Registry(
+    "schedule", {"constant": constant, "cosine": cosine, "one-cycle": one_cycle}
+)
+
+
+def factor(schedule: str, step: int, steps: int, warmup_steps: int = 0) -> float:
+    """Return what the learning rate is multiplied by at this step, counted from 0, of so many.
+
+    During the warm-up it rises linearly, (step + 1) / (warmup_steps + 1); the schedule runs over the rest.
+    """
+    if step < warmup_steps:
+        return (step + 1) / (warmup_steps + 1)
+    rest = max(1, steps - warmup_steps - (schedule == "one-cycle"))
+    return SCHEDULES[schedule](min(1.0, (step - warmup_steps) / rest))
