@@ -46,6 +46,8 @@ class Mixer:
         self._apply(self.strategy.final(self.transport.size))
 
     def _apply(self, round_: Any) -> None:
+        if round_.is_idle:
+            return
         self.replica.flat.to_moments()
         self.transport.mix(round_, self.samples)
         self.replica.flat.to_variances()

@@ -1,0 +1,34 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check bench clean
+
+help:  ## list what make can do
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-7s %s\n", $$1, $$2}' Makefile
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+setup: $(VENV)/.installed  ## make .venv with everything that development and CI need
+
+demo: setup  ## train LeNet-5 and write a report with plots
+	$(BIN)/python examples/demo.py
+
+test: setup  ## run the tests
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+check: setup  ## lint, types, import contract
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup  ## run every benchmark; each prints its ratios
+	for benchmark in benchmarks/*.py; do $(BIN)/python $$benchmark || exit 1; done
+
+clean:  ## remove .venv and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,74 @@
+"""The command line: one file per verb, which parses, calls and shows. Heavy imports wait until a verb runs."""
+
+import sys
+import warnings
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from tenfold.cli.data import app as data_app
+from tenfold.cli.doctor import doctor
+from tenfold.cli.init import init
+from tenfold.cli.report import report
+from tenfold.cli.resume import resume
+from tenfold.cli.runs import runs
+from tenfold.cli.schema import schema
+from tenfold.cli.show import show
+from tenfold.cli.train import train
+from tenfold.errors import TenfoldError
+
+
+class Verbs(TyperGroup):
+    """Turns errors that are written for the user into one line and exit code 2."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a verb."""
+        warnings.showwarning = _show_warning
+        try:
+            return super().invoke(ctx)
+        except TenfoldError as error:
+            for line in str(error).splitlines():
+                typer.secho(f"error: {line}", err=True, fg="red")
+            raise typer.Exit(2) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+
+
+app = typer.Typer(
+    cls=Verbs,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Examples: [cyan]tenfold train --model lenet5 --data mnist --epochs 3[/], [cyan]tenfold runs[/], "
+    "[cyan]tenfold report last -o report.html[/]. Each verb's --help has more.",
+)
+
+
+@app.callback()
+def _main(
+    version: bool = typer.Option(False, "--version", help="Print the version and leave.", is_eager=True),
+) -> None:
+    """Train neural networks faster by dividing their data, and know beforehand how much faster."""
+    if version:
+        from tenfold import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+for verb in (train, resume, runs, show, report, init, schema, doctor):
+    app.command()(verb)
+app.add_typer(data_app, name="data")
+
+
+def main() -> None:
+    """Run the command line."""
+    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
+    app()
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    typer.secho(f"warning: {message}", err=True, fg="yellow")

@@ -1,0 +1,33 @@
+"""`tenfold init`: write a commented experiment file."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tenfold.cli import options
+
+
+def init(
+    path: Annotated[Path, typer.Argument(help="The file to write.")] = Path("experiment.toml"),
+    settings: options.Set = None,
+    model: options.Model = None,
+    data: options.Data = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+) -> None:
+    """Write an experiment file in which every field is explained.
+
+    Examples: [cyan]tenfold init lenet.toml[/], [cyan]tenfold init mlp.toml --model mlp --set hidden=[128,64][/]
+    """
+    from tenfold.errors import ExperimentError
+    from tenfold.files import write_atomically
+    from tenfold.template import commented
+
+    if path.exists() and not force:
+        raise ExperimentError(f"{path} exists; name another file, or replace it with --force")
+    text = commented(options.experiment_from(None, settings, model=model, data=data))
+    try:
+        write_atomically(path, text.encode())
+    except OSError as error:
+        raise ExperimentError(f"{path} cannot be written: {error.strerror}") from None
+    typer.echo(f"wrote {path}; `tenfold train {path}` runs it")

@@ -1,0 +1,55 @@
+"""Options that several verbs have, declared once."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+if TYPE_CHECKING:
+    from tenfold.experiment import Experiment
+
+EXPERIMENT, WHERE = "The experiment", "Where it runs"
+
+File = Annotated[
+    Optional[Path],  # noqa: UP045 - typer reads this form for an argument that may be left out
+    typer.Argument(help="An experiment file; `tenfold init` writes one. Left out: the defaults.", show_default=False),
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", "-s", help="Change any field: lr=0.1, training.lr=0.1, hidden=[64,32].", metavar="FIELD=VALUE"
+    ),
+]
+Runs = Annotated[
+    Path | None,
+    typer.Option("--runs", help="Folder of the run store. [$TENFOLD_RUNS, else ./runs]", show_default=False),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+Reference = Annotated[str, typer.Argument(metavar="RUN", help="A run's number, its title, or last.")]
+
+
+def field(name: str, text: str, panel: str) -> Any:
+    """Return the option of an experiment's field; left out, the field keeps its value."""
+    return typer.Option(f"--{name}", help=text, show_default=False, rich_help_panel=panel)
+
+
+Name = Annotated[str | None, field("name", "A title for tables and plots.", EXPERIMENT)]
+Model = Annotated[str | None, field("model", "lenet5, cnn, mlp, or package.module:callable.", EXPERIMENT)]
+Data = Annotated[str | None, field("data", "digits, mnist, fashion-mnist, or package.module:callable.", EXPERIMENT)]
+Epochs = Annotated[int | None, field("epochs", "Passes over the training part.", EXPERIMENT)]
+BatchSize = Annotated[int | None, field("batch-size", "Samples per step of one replica.", EXPERIMENT)]
+Optimizer = Annotated[str | None, field("optimizer", "sgd, adam, adamw, rmsprop, adagrad, lbfgs.", EXPERIMENT)]
+Lr = Annotated[float | None, field("lr", "Learning rate.", EXPERIMENT)]
+Seed = Annotated[int | None, field("seed", "Decides first weights, order and dropout.", EXPERIMENT)]
+Device = Annotated[str | None, field("device", "cpu, cuda, mps or auto.", WHERE)]
+Threads = Annotated[int | None, field("threads", "Threads of each worker.", WHERE)]
+
+
+def experiment_from(file: Path | None, settings: list[str] | None, **fields: Any) -> "Experiment":
+    """Return the experiment of a file, with the options that were given and then the settings in place."""
+    from tenfold.experiment import Experiment, nested, parse_setting
+
+    changes = nested({key: value for key, value in fields.items() if value is not None})
+    changes = nested(changes, dict(parse_setting(text) for text in settings or []))
+    return Experiment.load(file, **changes) if file else Experiment(**changes)

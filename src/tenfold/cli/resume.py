@@ -1,0 +1,24 @@
+"""`tenfold resume`: go on with an interrupted run."""
+
+from tenfold.cli import options
+from tenfold.cli.output import print_run, resumable
+
+
+def resume(
+    run: options.Reference = "last",
+    runs: options.Runs = None,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> None:
+    """Go on with an interrupted run from its last whole epoch; it ends with the weights it would have had.
+
+    Examples: [cyan]tenfold resume 12[/], [cyan]tenfold resume last[/]
+    """
+    from tenfold import api
+    from tenfold.report.progress import Progress
+
+    interrupted = api.open_run(run, runs=runs)
+    quiet = quiet or as_json
+    with resumable(quiet), Progress(interrupted.experiment, quiet=quiet) as show:
+        resumed = api.resume(interrupted, listen=show)
+    print_run(resumed, as_json)

@@ -1,0 +1,30 @@
+"""`tenfold runs`: list what was run."""
+
+from typing import Annotated
+
+import typer
+
+from tenfold.cli import options
+from tenfold.cli.output import print_json, print_rich
+
+
+def runs(
+    last: Annotated[int, typer.Option("--last", "-n", help="How many, newest last; 0 for all.")] = 20,
+    runs: options.Runs = None,
+    as_json: options.Json = False,
+) -> None:
+    """List the recorded runs, newest last.
+
+    Examples: [cyan]tenfold runs[/], [cyan]tenfold runs -n 0 --json[/]
+    """
+    from tenfold import api
+    from tenfold.report.tables import runs_table
+
+    recorded = api.list_runs(runs=runs)
+    shown = recorded[-last:] if last > 0 else recorded
+    if as_json:
+        print_json([run.summary() for run in shown])
+        return
+    print_rich(runs_table(shown))
+    if len(shown) < len(recorded):
+        typer.echo(f"{len(shown)} of {len(recorded)} runs; `tenfold runs -n 0` lists all")

@@ -1,0 +1,49 @@
+"""`tenfold train`: train a model and record the run."""
+
+from tenfold.cli import options
+from tenfold.cli.output import fetching, print_run, resumable
+
+
+def train(
+    file: options.File = None,
+    settings: options.Set = None,
+    name: options.Name = None,
+    model: options.Model = None,
+    data: options.Data = None,
+    epochs: options.Epochs = None,
+    batch_size: options.BatchSize = None,
+    optimizer: options.Optimizer = None,
+    lr: options.Lr = None,
+    seed: options.Seed = None,
+    device: options.Device = None,
+    threads: options.Threads = None,
+    runs: options.Runs = None,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> None:
+    """Train a model and record the run.
+
+    Examples: [cyan]tenfold train lenet.toml[/], [cyan]tenfold train --model mlp --data digits --epochs 5[/],
+    [cyan]tenfold train lenet.toml --set lr=0.1 --set schedule=cosine[/]
+    """
+    experiment = options.experiment_from(
+        file,
+        settings,
+        name=name,
+        model=model,
+        data=data,
+        epochs=epochs,
+        batch_size=batch_size,
+        optimizer=optimizer,
+        lr=lr,
+        seed=seed,
+        device=device,
+        threads=threads,
+    )
+    from tenfold import api
+    from tenfold.report.progress import Progress
+
+    quiet = quiet or as_json
+    with resumable(quiet), fetching(quiet) as progress, Progress(experiment, quiet=quiet) as show:
+        run = api.train(experiment, runs=runs, listen=show, fetching=progress)
+    print_run(run, as_json)

@@ -1,0 +1,1 @@
+"""Virtual hardware and its clock."""

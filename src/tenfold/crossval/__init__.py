@@ -1,0 +1,1 @@
+"""K-fold cross-validation on top of engines."""
