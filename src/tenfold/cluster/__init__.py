@@ -1,1 +1,0 @@
-"""Virtual hardware and its clock."""

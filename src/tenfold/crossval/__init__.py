@@ -1,1 +1,0 @@
-"""K-fold cross-validation on top of engines."""
