@@ -1,0 +1,64 @@
+"""The numbers of runs for other programs: CSV for spreadsheets and data frames, JSON for everything else."""
+
+import csv
+import io
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from tenfold.runs import Run
+
+COLUMNS = ("run", "title", "part", "metric", "epoch", "step", "seconds", "value")
+
+
+def to_rows(run: Run) -> list[dict[str, Any]]:
+    """Return one flat row for each measurement, in order; epochs count from 1, seconds are training time so far."""
+    return [
+        {
+            "run": run.id,
+            "title": run.title,
+            "part": metric.part,
+            "metric": metric.name,
+            "epoch": metric.epoch + 1,
+            "step": metric.step,
+            "seconds": round(metric.seconds, 6),
+            "value": metric.value,
+        }
+        for metric in run.measurements()
+    ]
+
+
+def to_csv(runs: Sequence[Run]) -> str:
+    """Return the rows of all runs as one CSV table with a header."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    for run in runs:
+        writer.writerows(to_rows(run))
+    return text.getvalue()
+
+
+def to_json(runs: Sequence[Run]) -> str:
+    """Return everything known of the runs but their spans, as a JSON list; numbers that are none become null.
+
+    A run's `measurements` are columns of equal length, as `pandas.DataFrame` takes them.
+    """
+    listed = [
+        {**run.summary(), "ended": run.ended, "facts": run.facts, "history": run.history, "measurements": _columns(run)}
+        for run in runs
+    ]
+    return json.dumps(_finite(listed), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def _columns(run: Run) -> dict[str, list[Any]]:
+    rows = to_rows(run)
+    return {name: [row[name] for row in rows] for name in COLUMNS[2:]}
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value

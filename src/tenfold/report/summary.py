@@ -1,0 +1,124 @@
+"""What came out of one run, in words: the facts that tables and pages show alike."""
+
+from collections import defaultdict
+from typing import Any
+
+from tenfold.report.words import count, duration, measure, plain, rate, setting, several
+from tenfold.runs import Run
+
+KINDS = ("data", "compute", "wait", "communicate", "evaluate", "save", "start")
+"""What time is spent on, in the order in which it is shown."""
+TRAINING_KINDS = KINDS[:4]
+NAMES = {
+    "evaluate": "evaluation",
+    "save": "saving",
+    "start": "start",
+    "wait": "waiting",
+    "communicate": "communication",
+}
+
+
+def model(run: Run) -> str:
+    """Return the network and its size."""
+    name = setting(run.experiment.flat()["model"])
+    size = parameters(run)
+    return f"{name}, {several(size, 'parameter')}" if size is not None else name
+
+
+def parameters(run: Run) -> int | None:
+    """Return how many numbers the network learns."""
+    known: int | None = run.facts.get("parameters", run.result.get("parameters"))
+    return known
+
+
+def data(run: Run) -> str:
+    """Return the data set and the sizes of its parts."""
+    facts: dict[str, Any] = run.facts.get("data") or {}
+    parts = [("train", "training"), ("validation", "validation"), ("test", "test")]
+    sizes = [f"{count(facts[key])} {word}" for key, word in parts if facts.get(key)]
+    name = plain(str(facts.get("name") or setting(run.experiment.flat()["data"])))
+    return f"{name}, {_listed(sizes)} samples" if sizes else name
+
+
+def trained(run: Run) -> str:
+    """Return for how long, in epochs and steps."""
+    wanted, done = run.experiment.training.epochs, run.result.get("epochs", len(run.history))
+    text = several(done, "epoch") if done == wanted else f"{count(done)} of {several(wanted, 'epoch')}"
+    if (steps := run.result.get("steps")) is not None:
+        text += f", {several(steps, 'step')}"
+    if run.result.get("stopped_early"):
+        text += ", stopped early"
+    if (best := run.result.get("best_epoch")) is not None:
+        text += f", weights of epoch {count(best)}"
+    return text
+
+
+def speed(run: Run) -> str:
+    """Return the training time, which is always said to be measured, and the samples a second."""
+    text = f"{duration(run.seconds)} measured"
+    per_second = run.result.get("samples_per_second")
+    return f"{text}, {rate(per_second)}" if per_second is not None else text
+
+
+def besides(run: Run) -> str:
+    """Return the time that was spent on other things than training."""
+    times = run.times
+    return ", ".join(
+        f"{NAMES[kind]} {duration(times[kind])}" for kind in ("start", "evaluate", "save") if kind in times
+    )
+
+
+def hosts(run: Run) -> str:
+    """Return how many workers and threads did it."""
+    workers = run.result.get("workers", run.experiment.division.workers)
+    threads = run.result.get("threads", run.experiment.machine.threads)
+    each = f" with {several(threads, 'thread')}" + (" each" if workers > 1 else "") if threads else ""
+    return f"{several(workers, 'worker')}{each} on {setting(run.experiment.machine.device)}"
+
+
+def part(run: Run) -> str:
+    """Return which part of the data the final measurements were made on."""
+    return plain(str(run.result.get("part") or "test"))
+
+
+def scores(run: Run) -> dict[str, float]:
+    """Return the final measurements, the accuracy first and the loss last."""
+    return dict(sorted(run.metrics.items(), key=lambda item: (item[0] != "accuracy", item[0] == "loss")))
+
+
+def outcome(run: Run) -> list[tuple[str, str]]:
+    """Return everything that came out, as names and texts; what was not measured is left out."""
+    rows = [("model", model(run)), ("data", data(run)), ("trained", trained(run))]
+    rows += [(f"{part(run)} {plain(name)}", measure(name, value)) for name, value in scores(run).items()]
+    if run.seconds is not None:
+        rows.append(("training time", speed(run)))
+    if other := besides(run):
+        rows.append(("besides", other))
+    return [*rows, ("workers", hosts(run))]
+
+
+def ending(run: Run) -> str:
+    """Return what went wrong and what to do about it; nothing for a run that finished."""
+    if run.status == "failed":
+        return run.error.strip() or "failed, without having said why"
+    if run.status == "interrupted":
+        reason = f"{run.error.strip()}\n" if run.error.strip() else ""
+        return f"{reason}`tenfold resume {run.id}` goes on from the last epoch that was saved"
+    return "still running; what is shown is what is known so far" if run.status == "running" else ""
+
+
+def times(run: Run) -> dict[str, float]:
+    """Return the measured seconds by kind, in the order of KINDS; without a result, added up from the spans."""
+    known: dict[str, float] = run.times
+    if not known:
+        workers = set()
+        sums: dict[str, float] = defaultdict(float)
+        for span in run.spans():
+            sums[span.kind] += span.seconds
+            workers.add(span.worker)
+        known = {kind: seconds / len(workers) for kind, seconds in sums.items()}
+    return {kind: known[kind] for kind in (*KINDS, *sorted(set(known) - set(KINDS))) if known.get(kind)}
+
+
+def _listed(words: list[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

@@ -1,0 +1,182 @@
+"""Runs as tables for a terminal: pure functions from runs to what rich can print."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Group
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from tenfold.experiment import FIELDS, SECTIONS
+from tenfold.report import summary
+from tenfold.report.compare import labels, repeats, settings, unusual
+from tenfold.report.words import NOTHING, ago, count, duration, measure, moment, plain, setting, spread
+from tenfold.runs import Run
+
+STATUS_STYLES = {"finished": "green", "running": "cyan", "failed": "bold red", "interrupted": "yellow"}
+
+
+def result_table(run: Run) -> Table:
+    """Return what came out of a run: what `tenfold train` prints at its end."""
+    table = _grid()
+    table.add_row(f"run {run.id}", Text.assemble((plain(run.title), "bold"), "  ", _status(run)))
+    for name, text in summary.outcome(run):
+        table.add_row(name, Text(text, style="bold" if name.endswith("accuracy") else ""))
+    if ending := summary.ending(run):
+        table.add_row(run.status, _styled(run, "\n".join(plain(line) for line in ending.splitlines())))
+    table.add_row("folder", Text(str(run.path), overflow="fold"))
+    return table
+
+
+def runs_table(runs: Sequence[Run], *, now: float | None = None) -> Table:
+    """Return one line a run, with the fields that tell it from the others: what `tenfold runs` prints."""
+    scores = [name for name in ("accuracy", "loss") if any(name in run.metrics for run in runs)][:1] or ["accuracy"]
+    if any(run.metrics and scores[0] not in run.metrics for run in runs):
+        scores = ["accuracy", "loss"]
+    table = _table("run", "title, and what differs", "status", "when", "epochs", *scores, "training")
+    _right(table, 0, *range(4, len(table.columns)))
+    for run in runs:
+        table.add_row(
+            str(run.id),
+            Text.assemble(plain(run.title), "  ", (settings(run, runs), "dim"), overflow="fold"),
+            _status(run),
+            ago(run.created, now),
+            _epochs(run),
+            *(measure(name, run.metrics.get(name)) for name in scores),
+            duration(run.seconds),
+        )
+    table.caption = "training: measured, without start, evaluation and saving" if runs else "no runs yet"
+    return table
+
+
+def comparison_table(runs: Sequence[Run]) -> Table:
+    """Return the runs side by side; those that differ only in the seed as one line, mean ± standard deviation."""
+    groups = repeats(runs)
+    names = list(dict.fromkeys(name for run in runs for name in summary.scores(run)))
+    table = _table("runs", *(plain(name) for name in names), "training", "samples/s")
+    _right(table, *range(1, len(table.columns)))
+    for label, group in zip(group_labels(groups), groups, strict=True):
+        values = ([run.metrics[name] for run in group if name in run.metrics] for name in names)
+        seconds = [run.seconds for run in group if run.seconds is not None]
+        speeds = [speed for run in group if (speed := run.result.get("samples_per_second")) is not None]
+        table.add_row(
+            Text(label),
+            *(spread(name, listed) for name, listed in zip(names, values, strict=True)),
+            spread("seconds", seconds),
+            count(sum(speeds) / len(speeds)) if speeds else NOTHING,
+        )
+    table.caption = "training: measured, without start, evaluation and saving; ±: standard deviation over seeds"
+    return table
+
+
+def group_labels(groups: Sequence[Sequence[Run]]) -> list[str]:
+    """Return a short name for each group of repeats, with the number of runs where there are several."""
+    names = labels([group[0] for group in groups])
+    return [
+        f"{name}, {len(group)} seeds" if len(group) > 1 else name for name, group in zip(names, groups, strict=True)
+    ]
+
+
+def show_tables(run: Run) -> Group:
+    """Return all about one run: what `tenfold show` prints."""
+    tables = [result_table(run), experiment_table(run)]
+    if run.history:
+        tables.append(history_table(run))
+    if summary.times(run):
+        tables.append(times_table(run))
+    return Group(*(Padding(table, (0, 0, 1, 0)) for table in (*tables, origin_table(run))))
+
+
+def experiment_table(run: Run) -> Table:
+    """Return every field: first those that differ from the defaults, one a line, then the rest by section."""
+    table = _grid(title="experiment")
+    changed = unusual(run.experiment)
+    for key, value in changed.items():
+        table.add_row(key, Text(setting(value), style="bold", overflow="fold"))
+    table.add_row("defaults", Text("for all the rest" if changed else "for everything"))
+    flat = run.experiment.flat()
+    for section in SECTIONS:
+        rest = (
+            f"{key}={setting(flat[key])}" for key, (home, _) in FIELDS.items() if home == section and key not in changed
+        )
+        table.add_row(f"  {section}", Text("  ".join(rest), style="dim"))
+    return table
+
+
+def history_table(run: Run) -> Table:
+    """Return one line an epoch."""
+    names = history_columns(run)
+    table = _table("epoch", "step", "training", *(plain(name.replace("_", " ")) for name in names), title="epochs")
+    _right(table, *range(len(table.columns)))
+    for row in run.history:
+        measured = (measure(name, row.get(name)) for name in names)
+        table.add_row(count(row["epoch"]), count(row.get("step")), duration(row.get("seconds")), *measured)
+    return table
+
+
+def history_columns(run: Run) -> list[str]:
+    """Return the names of what was measured in any epoch, such as train_loss and test_accuracy."""
+    names = dict.fromkeys(name for row in run.history for name in row)
+    return [name for name in names if name not in ("epoch", "step", "seconds")]
+
+
+def times_table(run: Run) -> Table:
+    """Return what the time was spent on."""
+    times = summary.times(run)
+    total = sum(times.values())
+    table = _table("spent on", "time", "share", title="time, measured")
+    _right(table, 1, 2)
+    for kind, seconds in times.items():
+        table.add_row(summary.NAMES.get(kind, kind), duration(seconds), f"{seconds / total:.1%}")
+    return table
+
+
+def origin_table(run: Run) -> Table:
+    """Return when, by which command and from which code the run came, and where its files are."""
+    table = _grid(title="origin")
+    ended = f", ended {moment(run.ended)}" if run.ended is not None else ""
+    table.add_row("began", f"{moment(run.created)}{ended}")
+    for key in ("command", "code"):
+        if run.facts.get(key):
+            table.add_row(key, Text(plain(str(run.facts[key])), overflow="fold"))
+    files = sorted(path.name for path in run.path.iterdir()) if run.path.is_dir() else []
+    table.add_row("files", Text(", ".join(files) or "none", overflow="fold"))
+    return table
+
+
+def _grid(title: str | None = None) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0), **_headings(title))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    return table
+
+
+def _table(*columns: str, title: str | None = None) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, **_headings(title))
+    for at, name in enumerate(columns):
+        table.add_column(Text(name), no_wrap=at != (name != "runs"))  # names and titles may wrap, numbers never
+    return table
+
+
+def _headings(title: str | None) -> dict[str, Any]:
+    return {"title": title, "title_justify": "left", "title_style": "bold", "caption_justify": "left"}
+
+
+def _right(table: Table, *columns: int) -> None:
+    for column in columns:
+        table.columns[column].justify = "right"
+
+
+def _status(run: Run) -> Text:
+    return _styled(run, run.status)
+
+
+def _styled(run: Run, text: str) -> Text:
+    return Text(text, style=STATUS_STYLES.get(run.status, ""))
+
+
+def _epochs(run: Run) -> str:
+    wanted, done = run.experiment.training.epochs, run.result.get("epochs")
+    return str(wanted) if done == wanted else f"{NOTHING if done is None else done}/{wanted}"

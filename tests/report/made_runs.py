@@ -1,0 +1,159 @@
+"""Runs that look like real ones, made without training."""
+
+import json
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+from tenfold.experiment import Experiment
+from tenfold.runs import Event, Lifecycle, Metric, Recorder, Run, Span, Store
+
+FACTS: dict[str, Any] = {
+    "machine": {
+        "host": "somewhere",
+        "platform": "Linux-6.1-x86_64",
+        "python": "3.11.9",
+        "cpu": {"model": "Example CPU @ 2.40GHz", "logical": 4, "physical": 2, "instructions": ["avx2", "avx512f"]},
+        "memory": {"total": 16 * 2**30, "available": 9 * 2**30, "limit": None},
+        "gpus": [],
+    },
+    "packages": {"tenfold": "0.1.0", "torch": "2.10.0"},
+    "command": "tenfold train --set lr=0.05",
+    "code": "1a2b3c4 (changed)",
+    "data": {"name": "mnist", "shape": [1, 28, 28], "classes": 10, "train": 60000, "validation": 0, "test": 10000},
+}
+
+
+def started(experiment: Experiment, steps_per_epoch: int, samples: int = 60000) -> Lifecycle:
+    detail = {
+        "steps_per_epoch": steps_per_epoch,
+        "batch_size": experiment.training.batch_size,
+        "workers": experiment.division.workers,
+        "train_samples": samples,
+    }
+    return Lifecycle(at=0.0, what="started", detail=json.dumps(detail))
+
+
+def epoch_events(
+    experiment: Experiment,
+    epoch: int,
+    *,
+    steps_per_epoch: int = 938,
+    accuracy: bool = True,
+    step_seconds: float = 0.0036,
+) -> list[Event]:
+    """Return what training emits in one epoch."""
+    noise = random.Random(experiment.training.seed * 1000 + epoch)
+    lr = experiment.training.lr or 0.05
+    events: list[Event] = []
+    every = experiment.training.log_every
+    at0 = 1.2 + epoch * (steps_per_epoch * step_seconds + 0.4)
+    for step in range(1, steps_per_epoch + 1):
+        total = epoch * steps_per_epoch + step
+        at = at0 + (step - 1) * step_seconds
+        for worker in range(experiment.division.workers):
+            shares = {"data": 0.08, "compute": 0.8, "wait": 0.05 + 0.02 * worker, "communicate": 0.05}
+            if experiment.division.workers == 1:
+                shares = {"data": 0.1, "compute": 0.9}
+            if total <= 200:
+                begin = at
+                for kind, share in shares.items():
+                    events.append(Span(at=begin, kind=kind, seconds=share * step_seconds, epoch=epoch, worker=worker))
+                    begin += share * step_seconds
+            elif step % every == 0:
+                for kind, share in shares.items():
+                    begin = at - (every - 1) * step_seconds
+                    events.append(
+                        Span(
+                            at=begin,
+                            kind=kind,
+                            seconds=share * step_seconds * every,
+                            count=every,
+                            epoch=epoch,
+                            worker=worker,
+                        )
+                    )
+        if step % every == 0:
+            value = 2.3 * math.exp(-total * lr / 12) + 0.05 + 0.1 * noise.random() / (1 + epoch)
+            seconds = total * step_seconds
+            common = {"part": "train", "step": total, "epoch": epoch, "seconds": seconds, "at": at}
+            events.append(Metric(name="loss", value=value, **common))
+            events.append(Metric(name="lr", value=lr, **common))
+    total = (epoch + 1) * steps_per_epoch
+    end = {"step": total, "epoch": epoch, "seconds": total * step_seconds, "at": at0 + steps_per_epoch * step_seconds}
+    reached = 0.3 * math.exp(-epoch * 0.8) + 0.04 + 0.3 * abs(lr - 0.08) + 0.004 * noise.random()
+    events.append(Metric(name="epoch_loss", value=reached, part="train", **end))
+    events.append(Metric(name="loss", value=reached * 0.9 + 0.01, part="test", **end))
+    if accuracy:
+        events.append(Metric(name="accuracy", value=1 - reached * 0.35, part="test", **end))
+    events.append(Span(at=end["at"], kind="evaluate", seconds=0.38, epoch=epoch))
+    events.append(Lifecycle(at=end["at"] + 0.39, what="epoch", epoch=epoch))
+    return events
+
+
+def make_run(
+    folder: Path,
+    *,
+    status: str = "finished",
+    epochs_done: int | None = None,
+    error: str = "",
+    facts: dict[str, Any] | None = None,
+    warnings: tuple[str, ...] = (),
+    steps_per_epoch: int = 938,
+    accuracy: bool = True,
+    empty: bool = False,
+    **fields: Any,
+) -> Run:
+    """Record a run of an experiment with these fields, and return it."""
+    experiment = Experiment(**fields)
+    store = Store(folder)
+    number = store.create(experiment, kind="train", facts=FACTS if facts is None else facts)
+    record = Recorder(store, number)
+    epochs = experiment.training.epochs if epochs_done is None else epochs_done
+    result: dict[str, Any] = {}
+    if not empty:
+        record(started(experiment, steps_per_epoch))
+        record(Span(at=0.0, kind="start", seconds=1.2))
+        for warning in warnings:
+            record(Lifecycle(at=0.5, what="warning", detail=warning))
+        last: dict[str, float] = {}
+        for epoch in range(epochs):
+            for event in epoch_events(experiment, epoch, steps_per_epoch=steps_per_epoch, accuracy=accuracy):
+                record(event)
+                if isinstance(event, Metric) and event.part == "test":
+                    last[event.name] = event.value
+        seconds = epochs * steps_per_epoch * 0.0036
+        record(Lifecycle(at=seconds + 3, what=status, detail=error))
+        if status == "finished":
+            workers = experiment.division.workers
+            shares = (
+                {"data": 0.1, "compute": 0.9}
+                if workers == 1
+                else {"data": 0.08, "compute": 0.8, "wait": 0.07, "communicate": 0.05}
+            )
+            times = {kind: share * seconds for kind, share in shares.items()}
+            result = {
+                "part": "test",
+                "metrics": last,
+                "seconds": seconds,
+                "times": {"start": 1.2, **times, "evaluate": 0.38 * epochs, "save": 0.02},
+                "epochs": epochs,
+                "steps": epochs * steps_per_epoch,
+                "samples": epochs * 60000,
+                "samples_per_second": epochs * 60000 / seconds,
+                "parameters": 61706,
+                "workers": workers,
+                "threads": 2,
+                "stopped_early": False,
+                "best_epoch": None,
+            }
+    record.close(result=result, status=status, error=error)
+    return read_run(store, number)
+
+
+def read_run(store: Store, number: int) -> Run:
+    def build(run: Run) -> Any:
+        raise NotImplementedError
+
+    return Run(store, store.find(number), build=build)

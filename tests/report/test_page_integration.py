@@ -1,0 +1,111 @@
+import csv
+import io
+from pathlib import Path
+
+import pytest
+from made_runs import make_run
+
+from tenfold.report import export, html
+
+CHROMIUM = Path("/usr/bin/chromium")
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+FLAGS += ["--disable-component-update", "--disable-sync"]
+
+playwright = pytest.importorskip("playwright.sync_api", reason="looking at the page needs playwright")
+pytestmark = [
+    pytest.mark.timeout(90),
+    pytest.mark.skipif(not CHROMIUM.exists(), reason=f"looking at the page needs {CHROMIUM}"),
+]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as start:
+        browser = start.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return make_run(
+        tmp_path_factory.mktemp("runs"), steps_per_epoch=60, name="seen <script>alert(1)</script>", workers=2
+    )
+
+
+@pytest.fixture(scope="module")
+def address(run):
+    return html.write([run], run.store.folder / "report.html").as_uri()
+
+
+@pytest.fixture
+def look(browser, address):
+    pages = []
+
+    def look(scheme="light", width=1200):
+        page = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 900})
+        page.problems, page.requests = [], []
+        page.on("console", lambda message: page.problems.append(message.text))
+        page.on("pageerror", lambda error: page.problems.append(str(error)))
+        page.on("dialog", lambda dialog: page.problems.append(dialog.message))
+        page.on("request", lambda request: page.requests.append(request.url))
+        page.goto(address)
+        pages.append(page)
+        return page
+
+    yield look
+    for page in pages:
+        page.close()
+
+
+def background(page):
+    return page.evaluate("getComputedStyle(document.body).backgroundColor")
+
+
+def test_the_page_loads_quietly_and_alone(look, address):
+    page = look()
+    assert page.problems == []
+    assert page.requests == [address]
+    assert page.locator("h1").inner_text() == "seen <script>alert(1)</script>"
+    assert page.locator("svg.plot >> visible=true").count() == 4
+
+
+def test_light_and_dark_differ_and_the_button_switches(look):
+    light, dark = look("light"), look("dark")
+    seen = background(light), background(dark)
+    assert seen[0] != seen[1]
+    for page, other in ((light, seen[1]), (dark, seen[0])):
+        page.click("#theme")
+        assert background(page) == other
+        page.click("#theme")
+        assert background(page) != other
+
+
+def test_plots_take_the_colour_of_the_page(look):
+    ink = "getComputedStyle(document.querySelector('svg.plot text')).fill"
+    assert look("light").evaluate(ink) != look("dark").evaluate(ink)
+
+
+def test_curves_switch_from_steps_to_time(look):
+    page = look()
+    assert page.locator(".over-steps").is_visible()
+    page.click("text=by training time")
+    assert page.locator(".over-seconds").is_visible()
+    assert not page.locator(".over-steps").is_visible()
+
+
+def test_the_download_is_the_csv(look, run):
+    page = look()
+    with page.expect_download() as coming:
+        page.click("a[download$='.csv']")
+    saved = coming.value
+    assert saved.suggested_filename == f"tenfold-run-{run.id}.csv"
+    text = Path(saved.path()).read_text()
+    assert text == export.to_csv([run])
+    assert len(list(csv.DictReader(io.StringIO(text)))) == len(export.to_rows(run))
+
+
+@pytest.mark.parametrize("width", [360, 400, 800, 1200])
+def test_nothing_sticks_out_sideways(look, width):
+    page = look(width=width)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width

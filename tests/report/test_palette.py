@@ -1,0 +1,50 @@
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from tenfold.report import palette
+
+# What is left of red, green and blue light for eyes without one kind of cone (Machado et al. 2009, severity 1).
+EYES = {
+    "usual": np.eye(3),
+    "protanopic": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deuteranopic": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]],
+    "tritanopic": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.3039]],
+}
+TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+WHITE = TO_XYZ.sum(axis=1)
+
+
+def lab(colour, eyes):
+    shares = np.array([int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)])
+    light = np.where(shares <= 0.04045, shares / 12.92, ((shares + 0.055) / 1.055) ** 2.4)
+    x, y, z = TO_XYZ @ np.clip(np.array(EYES[eyes]) @ light, 0, 1) / WHITE
+    x, y, z = (np.cbrt(one) if one > 0.008856 else 7.787 * one + 16 / 116 for one in (x, y, z))
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("eyes", EYES)
+def test_any_two_colours_can_be_told_apart(eyes):
+    distances = [np.linalg.norm(lab(one, eyes) - lab(other, eyes)) for one, other in combinations(palette.SERIES, 2)]
+    assert min(distances) >= 20
+
+
+def test_kinds_of_time_have_a_colour_each():
+    assert len(set(palette.KINDS.values())) == len(palette.KINDS)
+    assert set(palette.KINDS.values()) <= set(palette.SERIES)
+
+
+@pytest.mark.parametrize("colour", sorted({*palette.SERIES, *palette.KINDS.values()}))
+@pytest.mark.parametrize("background", [palette.LIGHT_BACKGROUND, palette.DARK_BACKGROUND])
+def test_colours_read_on_both_backgrounds(colour, background):
+    assert palette.contrast(colour, background) >= 3
+
+
+def test_contrast_of_black_and_white_is_21():
+    assert palette.contrast("#000000", "#ffffff") == pytest.approx(21)
+
+
+def test_neighbouring_runs_never_look_alike():
+    looks = [palette.series(at) for at in range(40)]
+    assert len(set(looks)) == 40
