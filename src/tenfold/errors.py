@@ -5,7 +5,8 @@
       DataError             a data set cannot be found, fetched, read or understood
       ModelError            a model cannot be built, or does not accept the data
       StoreError            a run cannot be found, recorded or resumed
-      TrainingError         training itself failed: the loss is no number, a worker died
+      TrainingError         training itself failed: the loss is no number, say
+        WorkerLost          a worker died or hangs; the run can be resumed
       MachineError          this machine lacks what was asked for (cores, a device, an MPI)
 
 Every message says what was wrong, where, and what would be right. Anything else that is raised is a bug or comes from
@@ -35,6 +36,17 @@ class StoreError(TenfoldError):
 
 class TrainingError(TenfoldError):
     """Training itself failed."""
+
+
+class WorkerLost(TrainingError):  # noqa: N818 - it says what happened, not that something is wrong
+    """A worker died or hangs; the run can be resumed."""
+
+    def __init__(self, rank: int, message: str) -> None:
+        super().__init__(message)
+        self.rank = rank
+
+    def __reduce__(self) -> tuple[type["WorkerLost"], tuple[int, str]]:
+        return type(self), (self.rank, str(self))
 
 
 class MachineError(TenfoldError):

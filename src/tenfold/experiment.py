@@ -5,11 +5,16 @@ Five sections hold the fields. In Python and on the command line each field also
 section: `model` is `model.name`, `data_options` is `data.options`.
 """
 
+import inspect
+import json
+import math
+import sys
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args, get_origin
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -26,6 +31,10 @@ from tenfold.registry import suggest
 
 MODELS = ("lenet5", "cnn", "mlp")
 SOURCES = ("digits", "mnist", "fashion-mnist")
+LOSSES = ("cross-entropy", "mse", "l1", "bce")
+METRICS = ("accuracy", "mae", "rmse")
+LARGEST = 2**63
+DEEPEST = 32
 
 OTHER_NAMES = {
     "learning_rate": "lr",
@@ -52,25 +61,43 @@ class Given:
 
     def __init__(self, value: object, name: str | None = None) -> None:
         self.value = value
-        self.name = name or getattr(value, "__qualname__", None) or type(value).__name__
+        qualified = getattr(value, "__qualname__", None) or type(value).__name__
+        self.name = name or qualified.rpartition(".")[2].strip("<>")
 
     @property
     def reference(self) -> str:
         """Return "package.module:name" where importing that gives the object again, else a note in angle brackets."""
         module = getattr(self.value, "__module__", None)
         qualified = getattr(self.value, "__qualname__", None)
-        if not module or not qualified or module == "__main__" or "<" in qualified:
-            return f"<{self.name}>"
-        return f"{module}:{qualified}"
+        if isinstance(module, str) and isinstance(qualified, str) and module not in ("__main__", "__mp_main__"):
+            found: Any = sys.modules.get(module)
+            for attribute in qualified.split("."):
+                found = getattr(found, attribute, None)
+            same = found is self.value or (inspect.ismethod(self.value) and found == self.value)
+            if same and self.name == qualified.rpartition(".")[2]:
+                return f"{module}:{qualified}"
+        return f"<{self.name}>"
 
     def __repr__(self) -> str:
         return self.reference
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel by value, so that what is defined in a script or a notebook reaches other processes."""
+        import cloudpickle
+
+        return _unpack, (cloudpickle.dumps(self.value), self.name)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Given) and self.value is other.value
 
     def __hash__(self) -> int:
         return id(self.value)
+
+
+def _unpack(value: bytes, name: str) -> Given:
+    import cloudpickle
+
+    return Given(cloudpickle.loads(value), name)
 
 
 def _wrap(value: object) -> object:
@@ -86,15 +113,48 @@ def _wrap_many(value: object) -> object:
 def _check_name(name: str | Given, kind: str, known: tuple[str, ...]) -> str | Given:
     """Refuse a name that is neither built in, nor "package.module:callable", nor stands for an object."""
     if isinstance(name, Given):
-        if kind == "model" and not callable(name.value):
-            raise ValueError(f"a model is a name or a callable that returns an nn.Module, not a {name.name}")
+        if kind != "data set" and not callable(name.value):
+            wanted = "a callable that returns an nn.Module" if kind == "model" else "f(outputs, targets)"
+            raise ValueError(f"a {kind} is a name or {wanted}, not a {name.name}")
     elif name not in known and ":" not in name and not name.startswith("<"):
         raise ValueError(f"unknown {kind} '{name}'; {suggest(name, known)}, or \"package.module:callable\"")
     return name
 
 
+def _check_text(text: str) -> str:
+    """Refuse text that no file can hold, such as a command-line argument that is not in UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{text!a} is not valid Unicode text") from None
+    return text
+
+
+def _written(value: Any, depth: int = 0) -> Any:
+    """Return options as a file would give them back: tuples as lists, NumPy's numbers as Python's."""
+    value = _plain(value)
+    if depth > DEEPEST:
+        raise ValueError(f"options are nested deeper than {DEEPEST} levels")
+    if isinstance(value, str):
+        return _check_text(value)
+    if isinstance(value, bool) or (isinstance(value, int) and -LARGEST <= value < LARGEST):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    if isinstance(value, list | tuple):
+        return [_written(one, depth + 1) for one in value]
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {_check_text(key): _written(one, depth + 1) for key, one in value.items()}
+    raise ValueError(
+        f"{_shown(value)} cannot be written to a file; options hold text, numbers (finite, up to 64 bits), true or "
+        "false, lists and tables; other objects go into a callable of your own, such as a functools.partial"
+    )
+
+
 def _as_tuple(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else value
+    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
+        value = value.tolist()
+    return tuple(map(_plain, value)) if isinstance(value, list | tuple) else value
 
 
 def _text(value: object) -> object:
@@ -102,14 +162,18 @@ def _text(value: object) -> object:
 
 
 _string = WithJsonSchema({"type": "string"})
+Text = Annotated[str, AfterValidator(_check_text)]
 Named = Annotated[
-    str | Given, BeforeValidator(_wrap), PlainSerializer(_text, when_used="json"), _string
+    Text | Given, BeforeValidator(_wrap), PlainSerializer(_text, when_used="json"), _string
 ]  # a name, "package.module:callable", or the object itself
 ManyNamed = Annotated[
-    tuple[Annotated[str | Given, PlainSerializer(_text, when_used="json"), _string], ...], BeforeValidator(_wrap_many)
+    tuple[Annotated[Text | Given, PlainSerializer(_text, when_used="json"), _string], ...], BeforeValidator(_wrap_many)
 ]
 Listed = BeforeValidator(_as_tuple)
 Fraction = Annotated[float, Field(gt=0, lt=1)]
+Count = Annotated[int, Field(gt=0, lt=LARGEST)]
+Whole = Annotated[int, Field(ge=0, lt=LARGEST)]
+Options = Annotated[dict[str, Any], AfterValidator(_written)]
 
 
 class Section(BaseModel):
@@ -131,7 +195,7 @@ class Model(Section):
 
     name: Named = "lenet5"
     """A built-in network (lenet5, cnn, mlp), "package.module:callable", or a callable that returns an nn.Module."""
-    hidden: Annotated[tuple[Annotated[int, Field(gt=0)], ...] | None, Listed] = None
+    hidden: Annotated[tuple[Count, ...] | None, Listed] = None
     """Widths of the mlp's hidden layers, such as [128, 64]. Unset: the network's own."""
     activation: Literal["relu", "sigmoid", "tanh", "gelu"] | None = None
     """The function between layers. Unset: the network's own (relu)."""
@@ -139,7 +203,7 @@ class Model(Section):
     """Chance of dropping a unit while training. Unset: the network's own (0)."""
     batchnorm: bool | None = None
     """Whether to normalise batches between layers. Unset: the network's own (no)."""
-    options: dict[str, Any] = {}
+    options: Options = {}
     """Further keyword arguments for a callable of your own."""
 
     _known = field_validator("name")(lambda name: _check_name(name, "model", MODELS))
@@ -156,13 +220,13 @@ class Data(Section):
     """Share of the training samples kept aside to watch the training; 0 watches the test part."""
     stratify: bool = True
     """Keep the proportions of the classes in every part."""
-    split_seed: Annotated[int, Field(ge=0)] = 0
+    split_seed: Whole = 0
     """Decides which samples go into which part; apart from `seed`, so that seeds compare on the same parts."""
-    limit: Annotated[int, Field(gt=0)] | None = None
+    limit: Count | None = None
     """Use at most this many samples of each part, for a quick try."""
-    loader_workers: Annotated[int, Field(ge=0)] = 0
+    loader_workers: Whole = 0
     """Processes that load batches; 0 loads them where the training runs, fastest for data in memory."""
-    options: dict[str, Any] = {}
+    options: Options = {}
     """Keyword arguments for a callable of your own."""
 
     _known = field_validator("name")(lambda name: _check_name(name, "data set", SOURCES))
@@ -171,9 +235,9 @@ class Data(Section):
 class Training(Section):
     """How one replica learns."""
 
-    epochs: Annotated[int, Field(gt=0)] = 3
+    epochs: Count = 3
     """Passes over the training part."""
-    batch_size: Annotated[int, Field(gt=0)] = 64
+    batch_size: Count = 64
     """Samples per step of one replica."""
     optimizer: Literal["sgd", "adam", "adamw", "rmsprop", "adagrad", "lbfgs"] = "sgd"
     """The rule that turns gradients into steps."""
@@ -185,7 +249,7 @@ class Training(Section):
     """Nesterov's momentum, for sgd."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     """Pull of the weights towards zero."""
-    optimizer_options: dict[str, Any] = {}
+    optimizer_options: Options = {}
     """Further keyword arguments of the torch optimizer, such as {betas = [0.9, 0.99]}."""
     schedule: Literal["constant", "cosine", "one-cycle"] = "constant"
     """How the learning rate changes over the run."""
@@ -199,18 +263,23 @@ class Training(Section):
     """cross-entropy, mse, l1, bce, "package.module:callable", or f(outputs, targets). Unset: chosen by the targets."""
     metrics: ManyNamed = ()
     """accuracy, mae, rmse, or f(outputs, targets). Empty: accuracy where there are classes."""
-    patience: Annotated[int, Field(gt=0)] | None = None
+    patience: Count | None = None
     """Stop after this many epochs without a better watched loss, and keep the best epoch's weights. Unset: never."""
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    seed: Whole = 0
     """Decides the first weights, the order of samples and the dropout."""
-    log_every: Annotated[int, Field(gt=0)] = 20
+    log_every: Count = 20
     """Steps between two points of the training curve."""
+
+    _known_loss = field_validator("loss")(lambda loss: loss and _check_name(loss, "loss", LOSSES))
+    _known_metrics = field_validator("metrics")(
+        lambda metrics: tuple(_check_name(metric, "metric", METRICS) for metric in metrics)
+    )
 
 
 class Division(Section):
     """How the training data are divided among replicas, and how these mix."""
 
-    workers: Annotated[int, Field(gt=0)] = 1
+    workers: Count = 1
     """Replicas that train side by side, each on its own shard."""
     strategy: Literal[
         "allreduce",
@@ -226,21 +295,21 @@ class Division(Section):
         "ad-psgd",
     ] = "allreduce"
     """Who averages with whom in a round."""
-    strategy_options: dict[str, Any] = {}
+    strategy_options: Options = {}
     """Keyword arguments of the strategy, such as {sides = 1} for ring."""
-    sync_every: Annotated[int, Field(gt=0)] = 1
+    sync_every: Count = 1
     """Steps between two rounds."""
-    local_after: Annotated[int, Field(ge=0)] = 0
+    local_after: Whole = 0
     """Mix at every step until this one, then every `sync_every` (post-local SGD)."""
     average: Literal["weights", "gradients"] = "weights"
     """What a round averages."""
     outer: Literal["none", "bmuf", "slowmo", "diloco"] = "none"
     """What the average is used for: taken as it is, or as a step of an outer optimizer."""
-    outer_options: dict[str, Any] = {}
+    outer_options: Options = {}
     """Keyword arguments of the outer optimizer."""
     compression: Literal["none", "bf16", "int8", "topk", "1bit"] = "none"
     """How what travels is made smaller."""
-    compression_options: dict[str, Any] = {}
+    compression_options: Options = {}
     """Keyword arguments of the compression, such as {fraction = 0.01} for topk."""
     lr_scaling: Literal["none", "linear", "sqrt"] = "none"
     """How the learning rate grows with the number of workers."""
@@ -252,18 +321,18 @@ class Division(Section):
     """Dirichlet's alpha for label-skew shards: the smaller, the more one-sided."""
     fractions: Annotated[tuple[Fraction, ...] | None, Listed] = None
     """Each worker's share of the samples, for shards = "fractions"."""
-    folds: Annotated[int, Field(ge=2)] | None = None
+    folds: Annotated[int, Field(ge=2, lt=LARGEST)] | None = None
     """Parts of a cross-validation. Unset: none."""
 
 
 class Machine(Section):
     """Where it runs."""
 
-    device: str = "cpu"
+    device: Text = "cpu"
     """cpu, cuda, cuda:1, mps, or auto (the fastest there is)."""
-    threads: Annotated[int, Field(gt=0)] | None = None
+    threads: Count | None = None
     """Threads of each worker. Unset: the cores this process may use, shared among the workers."""
-    pin: str = "none"
+    pin: Text = "none"
     """Cores for the workers: none, compact, scatter, or a list such as "0,1,2,4"."""
     oversubscribe: bool = False
     """Allow more threads than there are cores."""
@@ -271,7 +340,7 @@ class Machine(Section):
     """What hosts the replicas. auto: serial for one worker, processes for more, launched under torchrun or mpirun."""
     transport: Literal["auto", "shared-memory", "torch", "mpi"] = "auto"
     """How tensors move between workers."""
-    cluster: str | None = None
+    cluster: Text | None = None
     """A file that describes the hardware of a virtual cluster."""
 
 
@@ -303,7 +372,7 @@ class Experiment(Section):
     0.1
     """
 
-    name: str = ""
+    name: Text = ""
     """A title for tables and plots."""
     model: Model = Model()
     data: Data = Data()
@@ -311,11 +380,13 @@ class Experiment(Section):
     division: Division = Division()
     machine: Machine = Machine()
 
-    def __init__(self, **fields: Any) -> None:
+    def __init__(self, /, **fields: Any) -> None:
         try:
             super().__init__(**fields)
         except ValidationError as error:
-            raise ExperimentError("\n".join(_sentence(one) for one in error.errors())) from None
+            # What is neither text nor an object fails both ways; the second says nothing new.
+            found = [one for one in error.errors() if one["type"] != "is_instance_of"]
+            raise ExperimentError("\n".join(map(_sentence, found))) from None
 
     @model_validator(mode="before")
     @classmethod
@@ -333,18 +404,20 @@ class Experiment(Section):
         return division
 
     @classmethod
-    def load(cls, path: str | Path, **changes: Any) -> Self:
+    def load(cls, path: str | Path, /, **changes: Any) -> Self:
         """Read an experiment from a TOML file, with some fields changed."""
         path = Path(path)
         try:
-            fields = tomllib.loads(path.read_text(encoding="utf-8"))
+            fields = tomllib.loads(path.read_text(encoding="utf-8-sig"))
         except FileNotFoundError:
             raise ExperimentError(f"there is no file {path}; `tenfold init {path}` writes one") from None
         except UnicodeDecodeError:
             raise ExperimentError(f"{path} is not a text file in UTF-8; an experiment is a TOML file") from None
         except OSError as error:
             raise ExperimentError(f"{path} cannot be read: {error.strerror}") from None
-        except tomllib.TOMLDecodeError as error:
+        except RecursionError:
+            raise ExperimentError(f"{path} is not an experiment: its values are nested too deeply") from None
+        except ValueError as error:  # besides TOMLDecodeError: a number with thousands of digits
             raise ExperimentError(f"{path} is not valid TOML: {error}") from None
         try:
             return cls(**nested(fields, changes))
@@ -360,7 +433,7 @@ class Experiment(Section):
         text = tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
         write_atomically(Path(path), text.encode())
 
-    def replace(self, **fields: Any) -> Self:
+    def replace(self, /, **fields: Any) -> Self:
         """Return the experiment with some fields changed, by their short names."""
         return type(self)(**nested(self._values(), fields))
 
@@ -379,18 +452,23 @@ class Experiment(Section):
 def nested(*layers: dict[str, Any]) -> dict[str, Any]:
     """Merge fields into sections, later layers winning. Keys: short names, sections, or "section.field"."""
     merged: dict[str, Any] = {}
+
+    def put(section: str, fields: dict[str, Any]) -> None:
+        if isinstance(merged.setdefault(section, {}), dict):  # else it is refused as a whole when it is validated
+            merged[section] |= {field: _plain(value) for field, value in fields.items()}
+
     for layer in layers:
         for key, value in layer.items():
             if key in SECTIONS and isinstance(value, Section):
                 value = {field: getattr(value, field) for field in type(value).model_fields}
             section, _, field = str(key).partition(".")
             if key in SECTIONS and _is_section(key, value):
-                merged.setdefault(key, {}).update(value)
+                put(key, value)
             elif field and section in SECTIONS:
-                merged.setdefault(section, {})[field] = _plain(value)
+                put(section, {field: value})
             elif key in FIELDS:
                 section, field = FIELDS[key]
-                merged.setdefault(section, {})[field] = _plain(value)
+                put(section, {field: value})
             else:
                 merged[key] = value
     return merged
@@ -413,9 +491,10 @@ def parse_setting(text: str) -> tuple[str, Any]:
     if not equals or not key:
         raise ExperimentError(f"'{text}' sets nothing; write field=value, such as lr=0.1")
     try:
-        return key, tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+        read = tomllib.loads(f"value = {value}")
+    except (ValueError, RecursionError):
         return key, value
+    return key, read["value"] if len(read) == 1 else value
 
 
 def _sentence(error: Any) -> str:
@@ -447,7 +526,10 @@ def _nearest_field(name: str) -> str:
 
 
 def _shown(value: object) -> str:
-    text = f'"{value}"' if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else repr(value)
+    try:
+        text = json.dumps(value, ensure_ascii=False) if isinstance(value, str | bool) else repr(value)
+    except (RecursionError, ValueError):  # nested too deeply; a number with thousands of digits
+        return f"<{type(value).__name__}>"
     return text if len(text) <= 60 else text[:57] + "..."
 
 

@@ -28,8 +28,8 @@ class Registry(Generic[T]):
     def __getitem__(self, name: str) -> T:
         try:
             return self._members[name]
-        except KeyError:
-            raise self._error(f"unknown {self.kind} '{name}'; {suggest(name, self)}") from None
+        except (KeyError, TypeError):  # TypeError: from a file, a list or a table in the place of a name
+            raise self._error(f"unknown {self.kind} '{name}'; {suggest(str(name), self)}") from None
 
     def __contains__(self, name: object) -> bool:
         return name in self._members

@@ -28,10 +28,15 @@ def _explained(text: str) -> list[str]:
     return textwrap.wrap(" ".join(text.split()), WIDTH, initial_indent="# ", subsequent_indent="# ")
 
 
+def _key(key: str) -> str:
+    """Return a key as TOML writes it: in quotes where it is not a plain word."""
+    return tomli_w.dumps({key: 0}).removesuffix(" = 0\n")
+
+
 def _value(value: Any) -> str:
     """Return a value as TOML writes it on one line."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key} = {_value(one)}" for key, one in value.items()) + "}"
+        return "{" + ", ".join(f"{_key(key)} = {_value(one)}" for key, one in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(_value, value)) + "]"
     return tomli_w.dumps({"value": value}).removeprefix("value = ").rstrip("\n")

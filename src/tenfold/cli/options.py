@@ -8,7 +8,7 @@ import typer
 if TYPE_CHECKING:
     from tenfold.experiment import Experiment
 
-EXPERIMENT, WHERE = "The experiment", "Where it runs"
+EXPERIMENT, DIVISION, WHERE = "The experiment", "How the data are divided", "Where it runs"
 
 File = Annotated[
     Optional[Path],  # noqa: UP045 - typer reads this form for an argument that may be left out
@@ -42,6 +42,18 @@ BatchSize = Annotated[int | None, field("batch-size", "Samples per step of one r
 Optimizer = Annotated[str | None, field("optimizer", "sgd, adam, adamw, rmsprop, adagrad, lbfgs.", EXPERIMENT)]
 Lr = Annotated[float | None, field("lr", "Learning rate.", EXPERIMENT)]
 Seed = Annotated[int | None, field("seed", "Decides first weights, order and dropout.", EXPERIMENT)]
+Workers = Annotated[int | None, field("workers", "Replicas that train side by side.", DIVISION)]
+Strategy = Annotated[
+    str | None,
+    field(
+        "strategy",
+        "allreduce, butterfly, ring, hopping-ring, gossip, hierarchical, parameter-server, none, downpour, easgd, "
+        "ad-psgd.",
+        DIVISION,
+    ),
+]
+SyncEvery = Annotated[int | None, field("sync-every", "Steps between two rounds of mixing.", DIVISION)]
+Pin = Annotated[str | None, field("pin", "Cores for the workers: none, compact, scatter, or a list: 0,1,2,4.", WHERE)]
 Device = Annotated[str | None, field("device", "cpu, cuda, mps or auto.", WHERE)]
 Threads = Annotated[int | None, field("threads", "Threads of each worker.", WHERE)]
 

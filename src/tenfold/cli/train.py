@@ -15,7 +15,11 @@ def train(
     optimizer: options.Optimizer = None,
     lr: options.Lr = None,
     seed: options.Seed = None,
+    workers: options.Workers = None,
+    strategy: options.Strategy = None,
+    sync_every: options.SyncEvery = None,
     device: options.Device = None,
+    pin: options.Pin = None,
     threads: options.Threads = None,
     runs: options.Runs = None,
     quiet: options.Quiet = False,
@@ -24,7 +28,8 @@ def train(
     """Train a model and record the run.
 
     Examples: [cyan]tenfold train lenet.toml[/], [cyan]tenfold train --model mlp --data digits --epochs 5[/],
-    [cyan]tenfold train lenet.toml --set lr=0.1 --set schedule=cosine[/]
+    [cyan]tenfold train lenet.toml --set lr=0.1 --set schedule=cosine[/],
+    [cyan]tenfold train lenet.toml --workers 4 --strategy butterfly --sync-every 16 --pin compact[/]
     """
     experiment = options.experiment_from(
         file,
@@ -37,9 +42,17 @@ def train(
         optimizer=optimizer,
         lr=lr,
         seed=seed,
+        workers=workers,
+        strategy=strategy,
+        sync_every=sync_every,
         device=device,
+        pin=pin,
         threads=threads,
     )
+    if experiment.division.workers > 1:
+        from tenfold.machine.crew import warm_up
+
+        warm_up()
     from tenfold import api
     from tenfold.report.progress import Progress
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from tenfold.engines.base import Engine, Outcome, Resumption
 from tenfold.engines.task import Task
-from tenfold.errors import StoreError, TenfoldError
+from tenfold.errors import StoreError, TenfoldError, WorkerLost
 from tenfold.runs import Clock, Emit, Event, Lifecycle, Recorder, Store, checkpoint
 
 
@@ -30,9 +30,11 @@ def execute(
         emit(Lifecycle(at=clock.now(), what=status, detail=error.partition("\n")[0]))
         recorder.close(result=result or {}, status=status, error=error)
 
-    start = clock.now()
     try:
         outcome = engine.run(task, clock, emit, resumption)
+    except WorkerLost as error:
+        end("interrupted", str(error))
+        raise
     except TenfoldError as error:
         end("failed", str(error))
         raise
@@ -42,8 +44,6 @@ def execute(
     except BaseException:
         end("failed", traceback.format_exc())
         raise
-    if resumption is None:
-        outcome.result["times"]["start"] = start
     outcome.result["total_seconds"] = clock.now()
     try:
         checkpoint.save(outcome.weights, path / "model.pt")

@@ -3,13 +3,13 @@
 import torch
 
 from tenfold.engines.base import Engine, Outcome, Resumption, make_network
+from tenfold.engines.links import alone
 from tenfold.engines.supervisor import Supervisor
 from tenfold.engines.task import Task
 from tenfold.engines.worker import Worker
 from tenfold.machine import devices, threads
 from tenfold.runs import Clock, Emit
 from tenfold.training import flat_size
-from tenfold.transport import Alone
 
 
 class Serial(Engine):
@@ -31,8 +31,8 @@ class Serial(Engine):
         device = devices.resolve(task.experiment.machine.device)
         network = make_network(task).to(device)
         supervisor = Supervisor(task, clock, emit, resumption.manifest if resumption else None)
-        transport = Alone(flat_size(network), device=device)
-        worker = Worker(task, network, transport, clock, emit, lambda message: supervisor.hear([message]))
+        links = alone(flat_size(network), device)
+        worker = Worker(task, network, links, clock, emit, lambda message: supervisor.hear([message]))
         if resumption is not None:
             worker.resume(resumption.state(0))
         supervisor.start("resumed" if resumption else "started")

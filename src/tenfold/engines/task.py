@@ -59,6 +59,11 @@ class Task:
         """Steps of the replica with the largest shard; one with fewer batches only joins the rounds at the end."""
         return max(math.ceil(len(shard) / self.experiment.training.batch_size) for shard in self.shards)
 
+    def batch_sizes(self, step: int) -> list[int]:
+        """Return how many samples each replica has in a step, counted from 0 in the epoch; 0 when it has none left."""
+        size = self.experiment.training.batch_size
+        return [max(0, min(size, len(shard) - step * size)) for shard in self.shards]
+
     def share(self, part: Part, rank: int) -> torch.Tensor:
         """Return the sample numbers of a part that this rank evaluates."""
         return torch.tensor_split(torch.arange(len(part)), self.workers)[rank]

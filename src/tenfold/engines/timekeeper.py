@@ -27,16 +27,25 @@ class Timekeeper:
         self._window = self._since
         self._sums: dict[SpanKind, tuple[float, int]] = {}
 
+    def begin(self) -> None:
+        """Give everything before the first step to the start; a resumed run has started before."""
+        if not self.times:
+            self._since = self.clock.origin
+            self.lap("start")
+
     def skip(self) -> None:
         """Give the time since the last lap to nothing."""
         self._since = perf_counter()
 
-    def lap(self, kind: SpanKind, *, waited: float = 0.0) -> None:
-        """Give the time since the last lap to a kind, except for what was spent waiting."""
+    def lap(self, kind: SpanKind, *, communicated: float = 0.0, waited: float = 0.0) -> None:
+        """Give the time since the last lap to a kind, except for what was spent on talking and waiting."""
         now = perf_counter()
+        own = now - self._since - communicated - waited
+        self._add(kind, self._since, own)
         if waited:
-            self._add("wait", self._since, waited)
-        self._add(kind, self._since + waited, now - self._since - waited)
+            self._add("wait", self._since + own, waited)
+        if communicated:
+            self._add("communicate", now - communicated, communicated)
         self._since = now
 
     def tell(self, epoch: int) -> None:

@@ -10,15 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from tenfold.data import Part, batches, order
+from tenfold.engines.asynchronous import AsynchronousMixer
+from tenfold.engines.division import make_mixer
+from tenfold.engines.links import Links
 from tenfold.engines.messages import Finished, Message, Reviewed, Saved, Verdict
-from tenfold.engines.mixer import Mixer
 from tenfold.engines.task import Task
 from tenfold.engines.timekeeper import Timekeeper
 from tenfold.errors import ModelError, StoreError, TenfoldError, TrainingError
 from tenfold.mixing import learning_rate_scale
 from tenfold.runs import Clock, Emit, Metric, checkpoint
 from tenfold.training import Replica, choose_loss, predict
-from tenfold.transport import Transport
 
 Tell = Callable[[Message], Verdict]
 
@@ -26,12 +27,10 @@ Tell = Callable[[Message], Verdict]
 class Worker:
     """One worker with its replica."""
 
-    def __init__(
-        self, task: Task, network: nn.Module, transport: Transport, clock: Clock, emit: Emit, tell: Tell
-    ) -> None:
+    def __init__(self, task: Task, network: nn.Module, links: Links, clock: Clock, emit: Emit, tell: Tell) -> None:
         self.task = task
-        self.rank = transport.rank
-        self.transport = transport
+        self.rank = links.weights.rank
+        self.links = links
         self.clock = clock
         self.emit = emit
         self.tell = tell
@@ -42,10 +41,10 @@ class Worker:
             choose_loss(training, task.splits.classes),
             steps_per_epoch=task.steps_per_epoch,
             rate_scale=learning_rate_scale(task.experiment.division.lr_scaling, task.workers),
-            vector=transport.buffer,
+            vector=links.weights.buffer,
         )
-        shard_sizes = [float(len(shard)) for shard in task.shards]
-        self.mixer = Mixer(task.experiment.division, self.replica, transport, shard_sizes)
+        samples = [float(len(shard)) for shard in task.shards]
+        self.mixer = make_mixer(task.experiment.division, self.replica, links, samples)
         self.time = Timekeeper(clock, emit, self.rank)
         self.epoch = 0
         self.best: dict[str, Any] | None = None
@@ -56,6 +55,8 @@ class Worker:
         """Train to the end, or until the supervisor says stop."""
         training = self.task.experiment.training
         stopped = False
+        self.links.weights.barrier()
+        self.time.begin()
         while self.epoch < training.epochs and not stopped:
             loss, samples = self._train_epoch()
             stopped = self._review(loss, samples)
@@ -80,24 +81,37 @@ class Worker:
         first = self.epoch * task.steps_per_epoch
         time.skip()
         for step in range(1, task.steps_per_epoch + 1):
-            if step <= len(visits):
-                x, y = next(stream)
-                time.lap("data")
-                self._step(x, y)
-                self._sizes.append(len(visits[step - 1]))
-                time.lap("compute")
-            if self.mixer.due(first + step):
-                waited = self.transport.wait_seconds
-                self.mixer.mix()
-                time.lap("communicate", waited=self.transport.wait_seconds - waited)
-            if step % training.log_every == 0 or step == task.steps_per_epoch:
+            x, y = next(stream, (None, None))
+            time.lap("data")
+            waited, communicated = self._talking()
+            self._step(x, y, task.batch_sizes(step - 1))
+            self.mixer.mix(first + step)
+            now_waited, now_communicated = self._talking()
+            time.lap("compute", waited=now_waited - waited, communicated=now_communicated - communicated)
+            if self._is_telling(step):
                 added = self._log(first + step)
                 loss, samples = loss + added[0], samples + added[1]
         return loss, samples
 
-    def _step(self, x: Any, y: Any) -> None:
+    def _talking(self) -> tuple[float, float]:
+        """Return the seconds spent waiting and communicating so far."""
+        weights, second = self.links.weights, self.links.second
+        return (
+            weights.wait_seconds + second.wait_seconds + self.links.lock_seconds,
+            weights.communicate_seconds + second.communicate_seconds + self.links.exchange_seconds,
+        )
+
+    def _is_telling(self, step: int) -> bool:
+        """Say whether to log after this step of the epoch; a short rest at the end goes with the window before."""
+        every, last = self.task.experiment.training.log_every, self.task.steps_per_epoch
+        return step == last or (step % every == 0 and (last - step) * 2 >= every)
+
+    def _step(self, x: Any, y: Any, sizes: list[int]) -> None:
         try:
-            self._losses.append(self.replica.step(x, y))
+            loss = self.mixer.step(x, y, sizes)
+            if loss is not None:
+                self._losses.append(loss)
+                self._sizes.append(sizes[self.rank])
         except TenfoldError:
             raise
         except Exception as error:
@@ -126,12 +140,26 @@ class Worker:
         if self.rank == 0:
             self._measure("loss", total / samples, step)
             self._measure("lr", self.replica.rate, step)
+        if isinstance(self.mixer, AsynchronousMixer) and self.mixer.staleness:
+            self._measure("staleness", sum(self.mixer.staleness) / len(self.mixer.staleness), step)
+            self.mixer.staleness.clear()
         self.time.tell(self.epoch)
         return total, samples
 
     def _measure(self, name: str, value: float, step: int) -> None:
         at, seconds = self.clock.now(), self.time.seconds
-        self.emit(Metric(at=at, name=name, value=value, part="train", step=step, epoch=self.epoch, seconds=seconds))
+        self.emit(
+            Metric(
+                at=at,
+                name=name,
+                value=value,
+                part="train",
+                step=step,
+                epoch=self.epoch,
+                seconds=seconds,
+                worker=self.rank,
+            )
+        )
 
     def _review(self, loss: float, samples: int) -> bool:
         """Evaluate the mean of all replicas, hear what to do, and go on from this replica's own weights."""
@@ -185,7 +213,7 @@ class Worker:
         if self.best is not None:
             self.replica.network.load_state_dict(self.best)
         if self.task.experiment.training.patience is not None:
-            self.transport.broadcast()
+            self.links.weights.broadcast()
         outputs = self._predict(self.task.splits.test)
         self.time.lap("evaluate")
         weights = {name: tensor.detach().cpu().clone() for name, tensor in self.replica.network.state_dict().items()}
@@ -194,7 +222,7 @@ class Worker:
                 step=self.replica.steps,
                 seconds=self.time.seconds,
                 times=self.time.times,
-                bytes_moved=self.transport.bytes_moved,
+                bytes_moved=int(self.mixer.bytes_moved),
                 outputs=outputs,
                 weights=weights if self.rank == 0 else None,
             )

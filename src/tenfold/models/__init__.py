@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from tenfold.errors import ModelError
 from tenfold.experiment import Given, Model
@@ -26,19 +27,30 @@ def build(model: Model, shape: tuple[int, ...], outputs: int, *, seed: int) -> n
     A callable of the user's own is given `shape` and `outputs` where its signature names them.
     """
     chosen = {key: getattr(model, key) for key in ("hidden", "activation", "dropout", "batchnorm")}
-    options = {key: value for key, value in chosen.items() if value is not None} | model.options
+    options = {key: value for key, value in chosen.items() if value is not None}
     if isinstance(model.name, str) and model.name in NETWORKS:
+        if model.options:
+            raise ModelError(
+                f"model.options are for a callable of your own, but model {model.name} was given "
+                f"{', '.join(model.options)}; hidden, activation, dropout and batchnorm are fields of their own"
+            )
         make, offered, who = NETWORKS[model.name], {"shape": shape, "outputs": outputs}, model.name
     else:
+        options |= model.options
         make, who = _callable(model.name), str(model.name)
         accepted = _parameters(make)
         offered = {key: value for key, value in {"shape": shape, "outputs": outputs}.items() if key in accepted}
-    _check_options(make, options, who)
+    arguments = offered | options
+    _check_arguments(make, arguments, who)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        network = make(**offered, **options)
+        network = make(**arguments)
     if not isinstance(network, nn.Module):
         raise ModelError(f"model {who} returned a {type(network).__name__}; it must return an nn.Module")
+    if any(map(is_lazy, network.parameters())):
+        raise ModelError(
+            f"model {who} has lazy layers; give them their sizes, from the arguments `shape` and `outputs`"
+        )
     return network
 
 
@@ -71,11 +83,14 @@ def _parameters(make: Callable[..., Any]) -> dict[str, inspect.Parameter]:
         return {}
 
 
-def _check_options(make: Callable[..., Any], options: dict[str, Any], who: str) -> None:
+def _check_arguments(make: Callable[..., Any], arguments: dict[str, Any], who: str) -> None:
     accepted = _parameters(make)
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values()):
-        return
-    for key in options:
-        if key not in accepted:
-            known = ", ".join(name for name in accepted if name not in ("shape", "outputs")) or "none"
-            raise ModelError(f"model {who} has no option '{key}'; its options: {known}")
+    known = ", ".join(name for name in accepted if name not in ("shape", "outputs")) or "none"
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values()):
+        for key in arguments:
+            if key not in accepted:
+                raise ModelError(f"model {who} has no option '{key}'; its options: {known}")
+    for key, parameter in accepted.items():
+        named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        if named and parameter.default is parameter.empty and key not in arguments:
+            raise ModelError(f"model {who} needs '{key}'; give it in model.options, such as {{{key} = ...}}")

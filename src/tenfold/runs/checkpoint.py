@@ -60,6 +60,8 @@ def latest(folder: Path) -> dict[str, Any] | None:
     """Return the manifest of the last complete checkpoint; None before the first."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
+        if not isinstance(manifest, dict) or not isinstance(manifest.get("epoch"), int):
+            raise ValueError("it names no epoch")
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:

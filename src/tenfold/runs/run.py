@@ -84,9 +84,12 @@ class Run:
     def model(self) -> "nn.Module":
         """The trained network, in evaluation mode."""
         if not (self.path / "model.pt").exists():
-            raise StoreError(
-                f"run {self.id} has no saved model: it is {self.status}; `tenfold resume {self.id}` goes on"
-            )
+            way_out = {
+                "finished": "its file model.pt is gone or could not be written; train again",
+                "running": "it is still running",
+            }
+            otherwise = f"it is {self.status}; `tenfold resume {self.id}` goes on"
+            raise StoreError(f"run {self.id} has no saved model: {way_out.get(self.status, otherwise)}")
         return self._build(self)
 
     def measurements(self) -> Iterator[Metric]:

@@ -63,14 +63,14 @@ class Store:
         )
         pid, started = _this_process()
         values = (title, kind, "running", time.time(), experiment.model_dump_json(), json.dumps(facts), "{}")
-        with self._explained("written to"):
-            with self._connect() as connection:
-                cursor = connection.execute(
-                    "INSERT INTO runs (title, kind, status, created, experiment, facts, result, host, pid, pid_started)"
-                    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                    (*values, socket.gethostname(), pid, started),
-                )
-                run = int(cursor.lastrowid or 0)
+        with self._explained("written to"), self._connect() as connection:
+            cursor = connection.execute(
+                "INSERT INTO runs (title, kind, status, created, experiment, facts, result, host, pid, pid_started)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (*values, socket.gethostname(), pid, started),
+            )
+            run = int(cursor.lastrowid or 0)
+            # before the commit: a run that is in the store has its folder and its experiment
             self.path(run, title).mkdir(parents=True, exist_ok=True)
             experiment.save(self.path(run, title) / "experiment.toml")
         return run
@@ -103,6 +103,10 @@ class Store:
         with self._explained("written to"), self._connect() as connection:
             connection.execute("BEGIN IMMEDIATE")
             row = connection.execute("SELECT status, host, pid, pid_started FROM runs WHERE id = ?", (run,)).fetchone()
+            if row is None:
+                raise StoreError(f"there is no run {run} in {self.folder}")
+            if row[0] == "finished":
+                raise StoreError(f"run {run} is finished; there is nothing to resume")
             if row[0] == "running" and _alive(*row[1:]):
                 raise StoreError(f"run {run} is still running, in process {row[2]}; wait for it or stop it first")
             connection.execute(
@@ -111,10 +115,8 @@ class Store:
                 (socket.gethostname(), pid, started, run),
             )
             connection.execute("UPDATE events SET superseded = 1 WHERE run = ? AND epoch >= ?", (run, epoch))
-            (elapsed,) = connection.execute(
-                "SELECT COALESCE(MAX(json_extract(body, '$.at')), 0) FROM events WHERE run = ?", (run,)
-            ).fetchone()
-        return float(elapsed)
+            bodies = connection.execute("SELECT body FROM events WHERE run = ?", (run,)).fetchall()
+        return max((float(json.loads(body)["at"]) for (body,) in bodies), default=0.0)
 
     def runs(self) -> list[dict[str, Any]]:
         """Return all runs, oldest first."""

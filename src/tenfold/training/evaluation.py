@@ -12,14 +12,15 @@ BATCH = 512
 
 def predict(network: nn.Module, part: Part, samples: Tensor, *, precision: str = "fp32") -> Tensor:
     """Return the network's outputs for these samples of the part, in evaluation mode; it is left as it was."""
-    training = network.training
+    modes = [(module, module.training) for module in network.modules()]  # a frozen layer may differ from the whole
     network.eval()
     device_type = next((parameter.device.type for parameter in network.parameters()), "cpu")
     try:
         with torch.no_grad(), autocast(precision, device_type):
             outputs = [network(x) for x, _ in part.batches(batches(samples, BATCH))]
     finally:
-        network.train(training)
+        for module, training in modes:
+            module.training = training
     joined = torch.cat(outputs) if outputs else torch.empty(0)
     return joined.float().cpu() if joined.is_floating_point() else joined.cpu()
 

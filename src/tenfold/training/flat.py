@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from tenfold.errors import ModelError
+
 ALIGNMENT = 16  # floats in a cache line: every tensor begins on one, as its own allocation would
 
 
@@ -23,8 +25,11 @@ class FlatState:
 
     def __init__(self, network: nn.Module, vector: Tensor | None = None) -> None:
         tensors = list(_floating(network))
-        if any(tensor.dtype != torch.float32 for tensor in tensors):
-            raise TypeError("a network's state must be float32 to be laid out flat")
+        odd = {str(tensor.dtype).removeprefix("torch.") for tensor in tensors} - {"float32"}
+        if odd:
+            raise ModelError(
+                f"the network has weights of {', '.join(sorted(odd))}; they must be float32: network.float()"
+            )
         device = tensors[0].device if tensors else torch.device("cpu")
         size = sum(_padded(tensor.numel()) for tensor in tensors)
         self.vector = torch.zeros(size, device=device) if vector is None else vector
@@ -34,12 +39,22 @@ class FlatState:
             view.copy_(tensor.detach())
             tensor.data = view
             start += _padded(tensor.numel())
-        self.parameters = sum(_padded(parameter.numel()) for parameter in network.parameters())
+        self._slots = [(parameter, _padded(parameter.numel())) for parameter in network.parameters()]
+        self.parameters = sum(room for _, room in self._slots)
+        """How many of the vector's first numbers are parameters."""
         self._statistics = [
             (layer.running_mean, layer.running_var)
             for layer in network.modules()
             if isinstance(layer, _BatchNorm) and layer.running_mean is not None and layer.running_var is not None
         ]
+
+    def add_gradients(self, total: Tensor) -> None:
+        """Add the parameters' gradients to a vector that is laid out like this one."""
+        start = 0
+        for parameter, room in self._slots:
+            if parameter.grad is not None:
+                total[start : start + parameter.numel()].add_(parameter.grad.reshape(-1))
+            start += room
 
     def to_moments(self) -> None:
         """Put E[x^2] = var + mean^2 in the place of each running variance, before a round."""

@@ -17,9 +17,9 @@ Measure = Callable[[Any, Any], Any]
 
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return the share of samples whose largest output, or the sign of whose only one, names the right class."""
-    if outputs.ndim == targets.ndim + 1:
+    if outputs.ndim == targets.ndim + 1 and outputs.shape[1] > 1:
         return (outputs.argmax(1) == targets).float().mean()
-    return ((outputs > 0) == (targets > 0.5)).float().mean()
+    return ((outputs.reshape(targets.shape) > 0) == (targets > 0.5)).float().mean()
 
 
 def mean_absolute_error(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -65,11 +65,20 @@ def choose_loss(training: Training, classes: int | None) -> Measure:
 def choose_metrics(training: Training, classes: int | None) -> dict[str, Measure]:
     """Return the metrics of the experiment by name; none given: accuracy where there are classes."""
     chosen = training.metrics or (("accuracy",) if classes is not None else ())
-    return {_label(name): _find(name, METRICS) for name in chosen}
+    measures: dict[str, Measure] = {}
+    for name in chosen:
+        label = _label(name)
+        if label in measures or label == "loss":
+            taken = "the loss goes by it" if label == "loss" else "another metric has it"
+            raise ExperimentError(
+                f"a metric cannot be called '{label}', {taken}; name them: metrics={{'name': f, ...}}"
+            )
+        measures[label] = _find(name, METRICS)
+    return measures
 
 
 def _label(name: str | Given) -> str:
-    return name.name if isinstance(name, Given) else name.split(":")[-1]
+    return name.name if isinstance(name, Given) else name.rpartition(":")[2].rpartition(".")[2]
 
 
 def _find(name: str | Given, family: Registry[Measure]) -> Measure:

@@ -40,10 +40,14 @@ def make_optimizer(training: Training, parameters: Iterable[nn.Parameter]) -> to
         options["weight_decay"] = training.weight_decay
     elif training.weight_decay:
         raise ExperimentError("training.weight_decay: lbfgs has none; leave it 0 or take another optimizer")
-    if training.optimizer in FUSED and all(p.dtype.is_floating_point and p.is_contiguous() for p in parameters):
+    given = training.optimizer_options
+    if "lr" in given:
+        raise ExperimentError("training.optimizer_options: the learning rate is a field of its own; set training.lr")
+    plain = all(p.dtype.is_floating_point and p.is_contiguous() for p in parameters)
+    if training.optimizer in FUSED and plain and not given.keys() & {"foreach", "differentiable", "capturable"}:
         options["fused"] = True
-    options |= {key: tuple(v) if isinstance(v, list) else v for key, v in training.optimizer_options.items()}
+    options |= {key: tuple(v) if isinstance(v, list) else v for key, v in given.items()}
     try:
         return OPTIMIZERS[training.optimizer](parameters, **options)
-    except (TypeError, ValueError) as error:
+    except Exception as error:  # whatever torch makes of options that do not fit
         raise ExperimentError(f'training.optimizer = "{training.optimizer}" cannot be made: {error}') from None

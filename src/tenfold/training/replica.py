@@ -35,9 +35,9 @@ class Replica:
         self.base_rate = learning_rate(training) * rate_scale
         self.rate = self.base_rate
         self._total = steps_per_epoch * training.epochs
-        self._warmup = min(self._total, round(training.warmup * steps_per_epoch))
+        self._warmup = round(min(self._total, training.warmup * steps_per_epoch))
         self._device_type = self.flat.vector.device.type
-        self._parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
+        self.learning = [parameter for parameter in network.parameters() if parameter.requires_grad]
 
     def forward(self, x: Any, y: Any) -> Tensor:
         """Return the loss of one batch, with what the backward pass needs."""
@@ -50,7 +50,7 @@ class Replica:
         loss = self.forward(x, y)
         loss.backward()  # type: ignore[no-untyped-call]
         if self.training.clip is not None:
-            nn.utils.clip_grad_norm_(self._parameters, self.training.clip)
+            nn.utils.clip_grad_norm_(self.learning, self.training.clip)
         return loss.detach()
 
     def advance(self) -> None:

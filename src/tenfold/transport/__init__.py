@@ -9,12 +9,14 @@ from tenfold.transport.average import average_in_rank_order, shares
 from tenfold.transport.base import RoundLike, Transport
 from tenfold.transport.segment import Segment, Verdict, clean_up_orphans
 from tenfold.transport.shared_memory import SharedMemory
+from tenfold.transport.shared_tensor import SharedTensor
 
 __all__ = [
     "Alone",
     "RoundLike",
     "Segment",
     "SharedMemory",
+    "SharedTensor",
     "Transport",
     "Verdict",
     "average_in_rank_order",

@@ -1,0 +1,151 @@
+"""The processes of a run: started together, watched, and ended together."""
+
+import contextlib
+import multiprocessing
+import multiprocessing.forkserver
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import BaseContext
+from typing import Any
+
+from tenfold.errors import WorkerLost
+
+BEAT = 0.5
+"""Seconds between two signs of life of a worker."""
+SILENCE = 4.0
+"""Seconds without one after which a worker is given up."""
+PATIENCE = 1.0
+"""Seconds a worker has to end by itself before it is killed."""
+PRELOADED = "tenfold.engines.process"
+"""What workers run, by name: nothing here imports it, so that a server can start before this process has torch."""
+
+
+def context() -> BaseContext:
+    """Return how processes are started: forked from a server that has imported torch once, or spawned afresh."""
+    method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+    return multiprocessing.get_context(method)
+
+
+def warm_up() -> None:
+    """Let the server import what workers need, while this process does other things."""
+    if context().get_start_method() == "forkserver":
+        multiprocessing.set_forkserver_preload([PRELOADED])
+        with _no_main():
+            multiprocessing.forkserver.ensure_running()
+
+
+class Crew:
+    """Processes that run `target(rank, connection, beats, *arguments)`.
+
+    They end when this process does, however that happens: each holds one end of a pipe whose other end is only here.
+    """
+
+    def __init__(self, size: int, target: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        started = context()
+        self.beats = started.RawArray("d", size)
+        lifeline, self._lifeline = started.Pipe(duplex=False)
+        self.connections: list[Connection] = []
+        self.processes = []
+        with _no_main():
+            for rank in range(size):
+                here, there = started.Pipe()
+                process = started.Process(  # type: ignore[attr-defined]
+                    target=target, args=(rank, there, lifeline, self.beats, *arguments), name=f"tenfold-worker-{rank}"
+                )
+                process.start()
+                there.close()
+                self.connections.append(here)
+                self.processes.append(process)
+        lifeline.close()
+
+    def messages(self) -> Iterator[tuple[int, Any]]:
+        """Yield (rank, message) as they come; raise when a worker is lost."""
+        ranks = {id(connection): rank for rank, connection in enumerate(self.connections)}
+        looked = time.monotonic()
+        while True:
+            ready = wait([*self.connections, *(process.sentinel for process in self.processes)], timeout=BEAT)
+            for connection in ready:
+                if isinstance(connection, Connection):
+                    with contextlib.suppress(EOFError, ConnectionResetError):
+                        yield ranks[id(connection)], pickle.loads(connection.recv_bytes())
+            self._check_alive()
+            now = time.monotonic()
+            if now - looked < 2 * BEAT:  # else this process itself was held up, and knows nothing
+                self._check_beats(now)
+            looked = now
+
+    def send(self, rank: int, message: Any) -> None:
+        """Send a message to one worker."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its death is noticed by `messages`
+            self.connections[rank].send_bytes(pickle.dumps(message))
+
+    def _check_alive(self) -> None:
+        for rank, process in enumerate(self.processes):
+            if not process.is_alive() and not self.connections[rank].poll():
+                code = process.exitcode
+                cause = (
+                    f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"ended with code {code}"
+                )
+                raise WorkerLost(rank, f"worker {rank} (process {process.pid}) {cause}")
+
+    def _check_beats(self, now: float) -> None:
+        for rank, beat in enumerate(self.beats):
+            if beat and now - beat > SILENCE:
+                process = self.processes[rank]
+                raise WorkerLost(
+                    rank, f"worker {rank} (process {process.pid}) has given no sign of life for {SILENCE:g} s"
+                )
+
+    def end(self) -> None:
+        """End all processes, whatever they are doing."""
+        for process in self.processes:
+            if process.is_alive():
+                process.terminate()
+        until = time.monotonic() + PATIENCE
+        for process in self.processes:
+            process.join(max(0.0, until - time.monotonic()))
+            if process.is_alive():
+                process.kill()
+                process.join()
+        for connection in (*self.connections, self._lifeline):
+            connection.close()
+
+    def join(self) -> None:
+        """Wait for processes that are done."""
+        for process in self.processes:
+            process.join(PATIENCE)
+        self.end()
+
+
+def live(rank: int, lifeline: Connection, beats: Any) -> None:
+    """In a worker: give signs of life, die with the parent, and leave Ctrl-C to it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def beat() -> None:
+        while True:
+            beats[rank] = time.monotonic()
+            if lifeline.poll(BEAT):  # nobody ever writes: the other end is gone
+                os._exit(1)
+
+    threading.Thread(target=beat, daemon=True, name="tenfold-beat").start()
+
+
+@contextlib.contextmanager
+def _no_main() -> Iterator[None]:
+    """Hide the user's script while processes start, so that it is not run again in them.
+
+    What they need of it travels by value, so a script needs no `if __name__ == "__main__"`.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
