@@ -10,13 +10,13 @@ from typing import Any
 import torch
 
 from tenfold.engines.base import Resumption, make_network
-from tenfold.machine.crew import live
 from tenfold.engines.links import SharedLinks
 from tenfold.engines.messages import Message, Verdict
 from tenfold.engines.parcel import Parcel
 from tenfold.engines.worker import Worker
 from tenfold.errors import TenfoldError
 from tenfold.machine import affinity
+from tenfold.machine.crew import live
 from tenfold.runs import Clock, Event, Lifecycle
 
 # The first optimizer of a process makes torch import its compiler, which takes a second. The server that workers are

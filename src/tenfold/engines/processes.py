@@ -1,7 +1,6 @@
 """N replicas in N processes of this machine, mixing in shared memory."""
 
 from tenfold.engines.base import Engine, Outcome, Resumption, make_network
-from tenfold.machine.crew import Crew, context, warm_up
 from tenfold.engines.division import make_strategy
 from tenfold.engines.links import SharedLinks
 from tenfold.engines.messages import Finished, Message
@@ -10,6 +9,7 @@ from tenfold.engines.process import work
 from tenfold.engines.supervisor import Supervisor
 from tenfold.engines.task import Task
 from tenfold.errors import MachineError, WorkerLost
+from tenfold.machine.crew import Crew, context, warm_up
 from tenfold.runs import Clock, Emit
 from tenfold.training import flat_size
 from tenfold.transport import clean_up_orphans
