@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tenfold.api import list_runs, open_run, resume, train
+    from tenfold.compare import compare
     from tenfold.errors import TenfoldError
     from tenfold.experiment import Experiment
     from tenfold.runs import Run
 
-__all__ = ["Experiment", "Run", "TenfoldError", "list_runs", "open_run", "resume", "train"]
+__all__ = ["Experiment", "Run", "TenfoldError", "compare", "list_runs", "open_run", "resume", "train"]
 
 try:
     __version__ = version("tenfold")
@@ -21,6 +22,7 @@ _HOMES = {
     "Experiment": "tenfold.experiment",
     "Run": "tenfold.runs",
     "TenfoldError": "tenfold.errors",
+    "compare": "tenfold.compare",
     "list_runs": "tenfold.api",
     "open_run": "tenfold.api",
     "resume": "tenfold.api",

@@ -25,20 +25,21 @@ def train(
     runs: str | Path | None = None,
     listen: Emit | None = None,
     fetching: Fetching | None = None,
+    kind: str = "train",
     **fields: Any,
 ) -> Run:
     """Train a model and record the run.
 
     The experiment is given whole, or by its fields: `train(model="lenet5", data="mnist", epochs=3, lr=0.05)`; fields
     beside an experiment change it. `runs` is the folder of the run store ($TENFOLD_RUNS, else "runs"), `listen` is
-    called with every event, `fetching` with the progress of a download.
+    called with every event, `fetching` with the progress of a download; `kind` is what the store files the run under.
     """
     clock = Clock()
     experiment = (experiment or Experiment()).replace(**fields)
     engine = choose(experiment)
     task = prepare(experiment, fetching)
     store = Store(runs)
-    number = store.create(experiment, kind="train", facts=describe(task))
+    number = store.create(experiment, kind=kind, facts=describe(task))
     execute(engine, task, store, number, clock, listen or _ignore)
     return _opened(store, number, experiment)
 

@@ -465,7 +465,9 @@ def nested(*layers: dict[str, Any]) -> dict[str, Any]:
             if key in SECTIONS and _is_section(key, value):
                 put(key, value)
             elif field and section in SECTIONS:
-                put(section, {field: value})
+                field, _, option = field.partition(".")
+                known = merged.get(section, {}).get(field, {}) if isinstance(merged.get(section), dict) else {}
+                put(section, {field: {**known, option: value} if option and isinstance(known, dict) else value})
             elif key in FIELDS:
                 section, field = FIELDS[key]
                 put(section, {field: value})
@@ -490,11 +492,16 @@ def parse_setting(text: str) -> tuple[str, Any]:
     key, value = key.strip().replace("-", "_"), value.strip()
     if not equals or not key:
         raise ExperimentError(f"'{text}' sets nothing; write field=value, such as lr=0.1")
+    return key, parse_value(value)
+
+
+def parse_value(text: str) -> Any:
+    """Read a value as TOML would, else as text."""
     try:
-        read = tomllib.loads(f"value = {value}")
+        read = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):
-        return key, value
-    return key, read["value"] if len(read) == 1 else value
+        return text
+    return read["value"] if len(read) == 1 else text
 
 
 def _sentence(error: Any) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from tenfold.cli.compare import compare
 from tenfold.cli.data import app as data_app
 from tenfold.cli.doctor import doctor
 from tenfold.cli.init import init
@@ -47,19 +48,24 @@ app = typer.Typer(
 )
 
 
-@app.callback()
-def _main(
-    version: bool = typer.Option(False, "--version", help="Print the version and leave.", is_eager=True),
-) -> None:
-    """Train neural networks faster by dividing their data, and know beforehand how much faster."""
-    if version:
+def _print_version(asked: bool) -> None:
+    if asked:
         from tenfold import __version__
 
         typer.echo(__version__)
         raise typer.Exit
 
 
-for verb in (train, resume, runs, show, report, init, schema, doctor):
+@app.callback()
+def _main(
+    _version: bool = typer.Option(
+        False, "--version", help="Print the version and leave.", is_eager=True, callback=_print_version
+    ),
+) -> None:
+    """Train neural networks faster by dividing their data, and know beforehand how much faster."""
+
+
+for verb in (train, compare, resume, runs, show, report, init, schema, doctor):
     app.command()(verb)
 app.add_typer(data_app, name="data")
 

@@ -41,13 +41,12 @@ def print_run(run: "Run", as_json: bool) -> None:
 
 
 @contextmanager
-def resumable(quiet: bool) -> Iterator[None]:
+def resumable(how: str = "`tenfold resume last` goes on from the last whole epoch") -> Iterator[None]:
     """On Ctrl-C, say how to go on."""
     try:
         yield
     except KeyboardInterrupt:
-        if not quiet:
-            typer.secho("interrupted; `tenfold resume last` goes on from the last whole epoch", err=True, fg="yellow")
+        typer.secho(f"interrupted; {how}", err=True, fg="yellow")
         raise
 
 

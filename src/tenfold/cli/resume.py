@@ -19,6 +19,6 @@ def resume(
 
     interrupted = api.open_run(run, runs=runs)
     quiet = quiet or as_json
-    with resumable(quiet), Progress(interrupted.experiment, quiet=quiet) as show:
+    with resumable(), Progress(interrupted.experiment, quiet=quiet) as show:
         resumed = api.resume(interrupted, listen=show)
     print_run(resumed, as_json)

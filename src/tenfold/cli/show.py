@@ -1,19 +1,30 @@
 """`tenfold show`: everything about one run."""
 
+from typing import Annotated
+
+import typer
+
 from tenfold.cli import options
 from tenfold.cli.output import print_json, print_rich
 
 
-def show(run: options.Reference = "last", runs: options.Runs = None, as_json: options.Json = False) -> None:
+def show(
+    run: options.Reference = "last",
+    shards: Annotated[bool, typer.Option("--shards", help="Show how the training data were dealt out.")] = False,
+    runs: options.Runs = None,
+    as_json: options.Json = False,
+) -> None:
     """Show one run: its experiment, its epochs, where its time went, and where its files are.
 
-    Examples: [cyan]tenfold show 12[/], [cyan]tenfold show last --json[/]
+    Examples: [cyan]tenfold show 12[/], [cyan]tenfold show last --json[/], [cyan]tenfold show last --shards[/]
     """
     from tenfold import api
-    from tenfold.report.tables import show_tables
+    from tenfold.report.tables import shards_table, show_tables
 
     found = api.open_run(run, runs=runs)
     if as_json:
         print_json(found.summary() | {"history": found.history, "facts": found.facts})
+    elif shards:
+        print_rich(shards_table(found))
     else:
         print_rich(show_tables(found))

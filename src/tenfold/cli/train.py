@@ -57,6 +57,6 @@ def train(
     from tenfold.report.progress import Progress
 
     quiet = quiet or as_json
-    with resumable(quiet), fetching(quiet) as progress, Progress(experiment, quiet=quiet) as show:
+    with resumable(), fetching(quiet) as progress, Progress(experiment, quiet=quiet) as show:
         run = api.train(experiment, runs=runs, listen=show, fetching=progress)
     print_run(run, as_json)

@@ -9,7 +9,7 @@ from tenfold.data.fetch import Progress
 from tenfold.data.given import given
 from tenfold.data.locate import Listed, available, contents, get, where
 from tenfold.data.mapped import Mapped, with_loader
-from tenfold.data.shards import KINDS, batches, order, shards
+from tenfold.data.shards import KINDS, batch_sizes, batches, order, shards
 from tenfold.data.sources import SOURCES
 from tenfold.data.split import split
 from tenfold.errors import DataError
@@ -24,6 +24,7 @@ __all__ = [
     "Splits",
     "Tensors",
     "available",
+    "batch_sizes",
     "batches",
     "get",
     "given",

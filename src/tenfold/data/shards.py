@@ -110,8 +110,22 @@ def order(shard: Shard, seed: int, epoch: int, replica: int) -> Tensor:
 
 
 def batches(order: Tensor, batch_size: int) -> list[Tensor]:
-    """Cut an order into batches; the last may be short and is never dropped."""
-    return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+    """Cut an order into batches of the sizes that `batch_sizes` gives."""
+    return list(torch.split(order, batch_sizes(len(order), batch_size)))
+
+
+def batch_sizes(samples: int, batch_size: int) -> list[int]:
+    """Return the sizes of the batches that so many samples make; the last may be short and is never dropped.
+
+    A single sample left over joins the batch before it: batch normalisation cannot learn from one.
+    """
+    whole, rest = divmod(samples, batch_size)
+    sizes = [batch_size] * whole
+    if rest == 1 and whole:
+        sizes[-1] += 1
+    elif rest:
+        sizes.append(rest)
+    return sizes
 
 
 def _cut(members: Shard, shares: NDArray[np.float64]) -> list[Shard]:

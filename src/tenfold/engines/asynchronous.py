@@ -1,5 +1,6 @@
 """Mixing without rounds: each worker exchanges with a centre or a partner at its own pace."""
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -33,16 +34,13 @@ class AsynchronousMixer(Mixer):
             links.centre[0].copy_(replica.flat.vector)
 
     def consensus(self) -> None:
-        """Take the centre's weights where there is one, else the mean of all replicas."""
+        """Take the mean of all replicas; of the parameters, the centre's where there is one."""
         flat = self.replica.flat
-        if not self.strategy.has_centre:
-            flat.to_moments()
-            self.links.weights.mix(exact_round(self.size), self.samples)
-            flat.to_variances()
-            return
-        self.links.weights.barrier()
-        flat.vector[: flat.parameters].copy_(self.links.centre[0, : flat.parameters])
-        self.links.weights.barrier()
+        flat.to_moments()
+        self.links.weights.mix(exact_round(self.size), self.samples)
+        flat.to_variances()
+        if self.strategy.has_centre:
+            flat.vector[: flat.parameters].copy_(self.links.centre[0, : flat.parameters])
 
     def _met(self, owner: int, own_changes: int = 1) -> None:
         """Note how stale this worker's view of the owner's weights was, and that it has changed them."""
@@ -72,7 +70,7 @@ class DownpourMixer(AsynchronousMixer):
         self.rule = cast(Downpour, strategy)
         self.accrued = torch.zeros(replica.flat.parameters)
 
-    def step(self, x: Any, y: Any, sizes: list[int]) -> Tensor | None:
+    def step(self, x: Any, y: Any, sizes: Sequence[int]) -> Tensor | None:
         """Take a local step and add its gradient to what is pushed next."""
         loss = super().step(x, y, sizes)
         if loss is not None:
@@ -97,6 +95,15 @@ class DownpourMixer(AsynchronousMixer):
             self.accrued.zero_()
         self.bytes_moved += self.nbytes * (pushes + fetches)
 
+    def state(self) -> dict[str, Any]:
+        """Return also the gradients that were not pushed yet."""
+        return super().state() | {"accrued": self.accrued}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Take on a saved state."""
+        super().load(state)
+        self.accrued.copy_(state["accrued"])
+
 
 class ElasticMixer(AsynchronousMixer):
     """A spring between the replica and the centre."""
@@ -115,12 +122,12 @@ class ElasticMixer(AsynchronousMixer):
 class PairMixer(AsynchronousMixer):
     """Averages with a random partner, whatever that one is doing; gradients are computed without the lock."""
 
-    def step(self, x: Any, y: Any, sizes: list[int]) -> Tensor | None:  # noqa: ARG002
+    def step(self, x: Any, y: Any, sizes: Sequence[int]) -> Tensor | None:  # noqa: ARG002
         """Compute a gradient on weights that a partner may change meanwhile, then apply it to what they are now."""
-        if x is None:
-            return None
         replica, versions = self.replica, self.links.versions
         replica.advance()
+        if x is None:
+            return None
         before = float(versions[self.rank])
         loss = replica.backward(x, y)
         with self.links.holding(self.rank):

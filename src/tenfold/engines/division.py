@@ -47,6 +47,10 @@ def check(experiment: Experiment) -> None:
                 )
         if experiment.training.optimizer == "lbfgs":
             raise ExperimentError('training.optimizer = "lbfgs" steps by itself; set division.average = "weights"')
+    if division.optimizer_state == "average" and experiment.training.optimizer == "lbfgs":
+        raise ExperimentError(
+            'training.optimizer = "lbfgs" has no state to average; set division.optimizer_state = "local"'
+        )
     if strategy.asynchronous:
         for field, plain in (("compression", "none"), ("optimizer_state", "local")):
             if getattr(division, field) != plain:

@@ -1,6 +1,7 @@
 """Mixing in the course of training: what rounds do to a replica, from the strategy to the optimizer's state."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from tenfold.mixing import Round, Strategy, due
 from tenfold.mixing.compression import Compressor
 from tenfold.mixing.outer import OuterOptimizer
 from tenfold.training import Replica
+from tenfold.training.optimizers import make_optimizer
 
 
 class Mixer(ABC):
@@ -20,9 +22,12 @@ class Mixer(ABC):
     bytes_moved: float = 0.0
     """What this worker would send over links."""
 
-    def step(self, x: Any, y: Any, sizes: list[int]) -> Tensor | None:  # noqa: ARG002
+    def step(self, x: Any, y: Any, sizes: Sequence[int]) -> Tensor | None:  # noqa: ARG002
         """Learn from one batch; `sizes` are all workers' batches in this step, 0 for those that have none left."""
-        return self.replica.step(x, y) if x is not None else None
+        if x is not None:
+            return self.replica.step(x, y)
+        self.replica.advance()  # the learning rate follows the run, not the shard
+        return None
 
     @abstractmethod
     def mix(self, step: int) -> None:
@@ -111,7 +116,7 @@ class RoundMixer(Mixer):
     def _mix_optimizer(self, round_: Round) -> None:
         optimizer = self.replica.optimizer
         if self.division.optimizer_state == "reset":
-            optimizer.state.clear()
+            self.replica.optimizer = make_optimizer(self.replica.training, self.replica.network.parameters())
             return
         states = [optimizer.state[parameter] for parameter in self.replica.learning if parameter in optimizer.state]
         for key in states[0] if states else ():
@@ -142,7 +147,7 @@ class RoundMixer(Mixer):
 class GradientMixer(RoundMixer):
     """Gradients are averaged before every step, weighted by the batches they come from; weights never differ."""
 
-    def step(self, x: Any, y: Any, sizes: list[int]) -> Tensor | None:
+    def step(self, x: Any, y: Any, sizes: Sequence[int]) -> Tensor | None:
         """Average this worker's gradient with the others', then step."""
         replica, round_ = self.replica, self.strategy.round(self.rounds, self.size)
         replica.advance()

@@ -7,6 +7,7 @@ import cloudpickle
 
 from tenfold.data import Part, Splits, Tensors
 from tenfold.engines.task import Task
+from tenfold.errors import ExperimentError
 from tenfold.transport import SharedTensor
 
 
@@ -31,7 +32,14 @@ class Parcel:
         self._parts = {name: self._pack(getattr(task.splits, name)) for name in names}
         about = {one.name: getattr(task.splits, one.name) for one in fields(task.splits) if one.name not in names}
         experiment = task.experiment.replace(data="<in shared memory>")
-        self._content = cloudpickle.dumps((replace(task, experiment=experiment, splits=None), about, self._parts))  # type: ignore[arg-type]
+        try:
+            self._content = cloudpickle.dumps((replace(task, experiment=experiment, splits=None), about, self._parts))  # type: ignore[arg-type]
+        except Exception as error:  # whatever an object of the user's own makes of being pickled
+            self.close()
+            raise ExperimentError(
+                f"what was given as Python objects (model, data, loss) cannot be sent to worker processes: {error}; "
+                "let them make inside what cannot be pickled, such as locks and open files"
+            ) from error
 
     def open(self) -> Task:
         """Return the task, in the process that it was sent to."""

@@ -5,6 +5,8 @@ import sys
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from tenfold import data
 from tenfold.engines.base import make_network
 from tenfold.engines.task import Task
@@ -13,18 +15,22 @@ from tenfold.experiment import Experiment, Given
 from tenfold.machine import affinity, cores, devices, facts, threads
 from tenfold.models import parameter_count
 
+MOST_CLASSES = 100
+"""Beyond so many, the audit of shards counts samples but not classes."""
+
 
 def prepare(experiment: Experiment, fetching: data.Progress | None = None) -> Task:
     """Load the data and decide where the workers run; what cannot work is said now, before anything starts."""
     workers, machine = experiment.division.workers, experiment.machine
-    per_worker = threads.share(cores.budget(), workers, machine.threads, oversubscribe=machine.oversubscribe)
+    usable = affinity.room(machine.pin, cores.budget())
+    per_worker = threads.share(usable, workers, machine.threads, oversubscribe=machine.oversubscribe)
     pinned = affinity.plan(cores.Topology.read(), workers, per_worker, machine.pin)
     device = devices.resolve(machine.device)
     splits = _load(experiment.data, fetching)
     if device.type != "cpu":
         parts = {name: getattr(splits, name) for name in ("train", "validation", "test")}
         splits = replace(splits, **{name: part and part.to(device) for name, part in parts.items()})
-    return Task(experiment, splits, per_worker, pinned.workers)
+    return Task(experiment, splits, per_worker, pinned)
 
 
 def describe(task: Task) -> dict[str, Any]:
@@ -47,6 +53,24 @@ def describe(task: Task) -> dict[str, Any]:
             "test": len(splits.test) if splits.test else 0,
             "fingerprint": splits.train.fingerprint(),
         },
+        "shards": audit(task),
+        "cores": task.cores.record(),
+    }
+
+
+def audit(task: Task) -> dict[str, Any]:
+    """Return what each replica gets to see, and whether all together hold every sample exactly once."""
+    train, classes = task.splits.train, task.splits.classes
+    dealt = np.concatenate(task.shards)
+    counts = None
+    if classes is not None and classes <= MOST_CLASSES and train.targets is not None:
+        labels = train.targets.cpu().numpy()
+        counts = [np.bincount(labels[shard], minlength=classes).tolist() for shard in task.shards]
+    return {
+        "kind": task.experiment.division.shards,
+        "samples": [len(shard) for shard in task.shards],
+        "classes": counts,
+        "once": len(dealt) == len(train) and len(np.unique(dealt)) == len(train),
     }
 
 

@@ -78,10 +78,9 @@ def work(
     post = Post(connection)
     try:
         task = parcel.open()
-        if task.cores:
-            trouble = affinity.apply(task.cores[rank])
-            if trouble and rank == 0:
-                post.emit(Lifecycle(at=clock.now(), what="warning", detail=trouble))
+        trouble = affinity.apply(task.cores.cpus(rank))
+        if trouble and rank == 0:
+            post.emit(Lifecycle(at=clock.now(), what="warning", detail=trouble))
         torch.set_num_threads(task.threads)
         warnings.simplefilter("ignore")
         worker = Worker(task, make_network(task), links.opens(rank), clock, post.emit, post.tell)

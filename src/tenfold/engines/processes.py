@@ -1,5 +1,7 @@
 """N replicas in N processes of this machine, mixing in shared memory."""
 
+from contextlib import closing
+
 from tenfold.engines.base import Engine, Outcome, Resumption, make_network
 from tenfold.engines.division import make_strategy
 from tenfold.engines.links import SharedLinks
@@ -32,20 +34,17 @@ class Processes(Engine):
             )
         clean_up_orphans()
         supervisor = Supervisor(task, clock, emit, resumption.manifest if resumption else None)
-        parcel = Parcel(task)
-        links = _links(task)
-        crew = Crew(task.workers, work, (parcel, links, clock, resumption))
-        try:
-            supervisor.start("resumed" if resumption else "started")
-            self._supervise(crew, supervisor, emit)
-            crew.join()
-        except WorkerLost as lost:
-            links.stop(Stop.DIED, lost.rank)
-            raise
-        finally:
-            crew.end()
-            links.close()
-            parcel.close()
+        with closing(_links(task)) as links, closing(Parcel(task)) as parcel:
+            crew = Crew(task.workers, work, (parcel, links, clock, resumption))
+            try:
+                supervisor.start("resumed" if resumption else "started")
+                self._supervise(crew, supervisor, emit)
+                crew.join()
+            except WorkerLost as lost:
+                links.stop(Stop.DIED, lost.rank)
+                raise
+            finally:
+                crew.end()
         return Outcome(supervisor.result, supervisor.weights)
 
     def _supervise(self, crew: Crew, supervisor: Supervisor, emit: Emit) -> None:

@@ -7,8 +7,8 @@ from tenfold.engines.links import alone
 from tenfold.engines.supervisor import Supervisor
 from tenfold.engines.task import Task
 from tenfold.engines.worker import Worker
-from tenfold.machine import devices, threads
-from tenfold.runs import Clock, Emit
+from tenfold.machine import affinity, devices
+from tenfold.runs import Clock, Emit, Lifecycle
 from tenfold.training import flat_size
 
 
@@ -20,9 +20,11 @@ class Serial(Engine):
     def run(self, task: Task, clock: Clock, emit: Emit, resumption: Resumption | None = None) -> Outcome:
         """Train to the end."""
         before = torch.get_num_threads()
-        threads.apply(task.threads)
+        torch.set_num_threads(task.threads)
         try:
-            with torch.random.fork_rng():
+            with torch.random.fork_rng(), affinity.pinned(task.cores.cpus(0)) as trouble:
+                if trouble:
+                    emit(Lifecycle(at=clock.now(), what="warning", detail=trouble))
                 return self._run(task, clock, emit, resumption)
         finally:
             torch.set_num_threads(before)

@@ -1,15 +1,16 @@
 """What the workers of a run have in common: the experiment, its data, and what follows from both."""
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
 
 import torch
 
-from tenfold.data import Part, Splits, shards
+from tenfold.data import Part, Splits, batch_sizes, shards
 from tenfold.data.shards import Shard
 from tenfold.experiment import Experiment
+from tenfold.machine.affinity import NOT_PINNED, CoreMap
 
 
 @dataclass(frozen=True)
@@ -20,8 +21,8 @@ class Task:
     splits: Splits
     threads: int
     """Of each worker."""
-    cores: tuple[tuple[int, ...], ...] = ()
-    """The cores that each worker is pinned to; none: not pinned."""
+    cores: CoreMap = NOT_PINNED
+    """The cores that each worker is pinned to."""
     checkpoints: Path | None = None
     """The folder for checkpoints; None: none are kept."""
 
@@ -57,12 +58,13 @@ class Task:
     @cached_property
     def steps_per_epoch(self) -> int:
         """Steps of the replica with the largest shard; one with fewer batches only joins the rounds at the end."""
-        return max(math.ceil(len(shard) / self.experiment.training.batch_size) for shard in self.shards)
+        return len(self.batch_sizes)
 
-    def batch_sizes(self, step: int) -> list[int]:
-        """Return how many samples each replica has in a step, counted from 0 in the epoch; 0 when it has none left."""
+    @cached_property
+    def batch_sizes(self) -> list[tuple[int, ...]]:
+        """For each step of an epoch, how many samples each replica has; 0 when it has none left."""
         size = self.experiment.training.batch_size
-        return [max(0, min(size, len(shard) - step * size)) for shard in self.shards]
+        return list(zip_longest(*(batch_sizes(len(shard), size) for shard in self.shards), fillvalue=0))
 
     def share(self, part: Part, rank: int) -> torch.Tensor:
         """Return the sample numbers of a part that this rank evaluates."""

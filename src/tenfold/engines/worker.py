@@ -3,7 +3,7 @@
 The same code runs alone, in one of many processes, or under a launcher; only the transport and `tell` differ.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -84,7 +84,7 @@ class Worker:
             x, y = next(stream, (None, None))
             time.lap("data")
             waited, communicated = self._talking()
-            self._step(x, y, task.batch_sizes(step - 1))
+            self._step(x, y, task.batch_sizes[step - 1])
             self.mixer.mix(first + step)
             now_waited, now_communicated = self._talking()
             time.lap("compute", waited=now_waited - waited, communicated=now_communicated - communicated)
@@ -106,7 +106,7 @@ class Worker:
         every, last = self.task.experiment.training.log_every, self.task.steps_per_epoch
         return step == last or (step % every == 0 and (last - step) * 2 >= every)
 
-    def _step(self, x: Any, y: Any, sizes: list[int]) -> None:
+    def _step(self, x: Any, y: Any, sizes: Sequence[int]) -> None:
         try:
             loss = self.mixer.step(x, y, sizes)
             if loss is not None:
@@ -164,6 +164,7 @@ class Worker:
     def _review(self, loss: float, samples: int) -> bool:
         """Evaluate the mean of all replicas, hear what to do, and go on from this replica's own weights."""
         flat = self.replica.flat.vector
+        self.links.weights.barrier()  # until then a partner may still reach into this replica
         own = flat.clone()
         self.mixer.consensus()
         outputs = self._predict(self.task.watched)

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
@@ -33,6 +33,10 @@ class CoreMap:
     workers: tuple[tuple[int, ...], ...]
     note: str = ""
 
+    def cpus(self, worker: int) -> tuple[int, ...]:
+        """The cpus of a worker; none where it is not pinned."""
+        return self.workers[worker] if worker < len(self.workers) else ()
+
     def table(self) -> list[tuple[str, str]]:
         """Rows for printing: a worker and its cpus."""
         return [(str(worker), write_cpus(cpus) or "not pinned") for worker, cpus in enumerate(self.workers)]
@@ -40,6 +44,9 @@ class CoreMap:
     def record(self) -> CoreMapRecord:
         """The map in types that JSON knows."""
         return {"policy": self.policy, "workers": [list(cpus) for cpus in self.workers], "note": self.note}
+
+
+NOT_PINNED = CoreMap("none", ())
 
 
 def compact(topology: Topology, threads: int) -> tuple[int, ...]:  # noqa: ARG001 - every order is asked alike
@@ -99,6 +106,14 @@ def plan(topology: Topology, workers: int, threads: int, policy: str) -> CoreMap
     return CoreMap(policy, tuple(tuple(dict.fromkeys(cpus)) for cpus in taken), note)
 
 
+def room(policy: str, otherwise: int) -> int:
+    """How many cpus a list names, at least 1; `otherwise` for a policy, which takes what there is."""
+    try:
+        return max(1, len(set(parse_cpus(policy)))) if policy[:1].isdigit() else otherwise
+    except ValueError:  # `plan` says what is wrong with the list
+        return otherwise
+
+
 def apply(cpus: tuple[int, ...]) -> str | None:
     """Pin this process, with all its threads, to `cpus` (none: leave it alone); say so where the system cannot."""
     if not cpus:
@@ -114,6 +129,17 @@ def apply(cpus: tuple[int, ...]) -> str | None:
         reason = getattr(error, "strerror", None) or str(error)
         return f"workers are not pinned: the system refused cpus {write_cpus(cpus)} ({reason}); set pin to 'none'"
     return None
+
+
+@contextlib.contextmanager
+def pinned(cpus: tuple[int, ...]) -> Iterator[str | None]:
+    """Pin this process for a while; yields the sentence that says why it could not be."""
+    before = tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
+    try:
+        yield apply(cpus)
+    finally:
+        if cpus:
+            apply(before)
 
 
 def _from_list(topology: Topology, workers: int, threads: int, text: str) -> CoreMap:

@@ -66,16 +66,19 @@ class Crew:
         lifeline.close()
 
     def messages(self) -> Iterator[tuple[int, Any]]:
-        """Yield (rank, message) as they come; raise when a worker is lost."""
-        ranks = {id(connection): rank for rank, connection in enumerate(self.connections)}
+        """Yield (rank, message) as they come; raise when a worker is lost.
+
+        What a worker said before it was lost comes first, and what the others say of it not at all.
+        """
         looked = time.monotonic()
         while True:
-            ready = wait([*self.connections, *(process.sentinel for process in self.processes)], timeout=BEAT)
-            for connection in ready:
-                if isinstance(connection, Connection):
-                    with contextlib.suppress(EOFError, ConnectionResetError):
-                        yield ranks[id(connection)], pickle.loads(connection.recv_bytes())
-            self._check_alive()
+            wait([*self.connections, *(process.sentinel for process in self.processes)], timeout=BEAT)
+            heard = {rank: self._read(rank) for rank in range(len(self.connections))}
+            for rank, (messages, gone) in sorted(heard.items(), key=lambda one: not one[1][1]):
+                for message in messages:
+                    yield rank, message
+                if gone:
+                    raise self._lost(rank)
             now = time.monotonic()
             if now - looked < 2 * BEAT:  # else this process itself was held up, and knows nothing
                 self._check_beats(now)
@@ -86,14 +89,23 @@ class Crew:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its death is noticed by `messages`
             self.connections[rank].send_bytes(pickle.dumps(message))
 
-    def _check_alive(self) -> None:
-        for rank, process in enumerate(self.processes):
-            if not process.is_alive() and not self.connections[rank].poll():
-                code = process.exitcode
-                cause = (
-                    f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"ended with code {code}"
-                )
-                raise WorkerLost(rank, f"worker {rank} (process {process.pid}) {cause}")
+    def _read(self, rank: int) -> tuple[list[Any], bool]:
+        """Return what a worker has sent, and whether it is gone."""
+        connection, messages = self.connections[rank], []
+        alive = self.processes[rank].is_alive()  # asked before reading: what the dead have sent is there
+        try:
+            while connection.poll():
+                messages.append(pickle.loads(connection.recv_bytes()))
+        except (EOFError, OSError):
+            return messages, True
+        return messages, not alive
+
+    def _lost(self, rank: int) -> WorkerLost:
+        process = self.processes[rank]
+        process.join(PATIENCE)
+        code = process.exitcode
+        cause = f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"ended with code {code}"
+        return WorkerLost(rank, f"worker {rank} (process {process.pid}) {cause}")
 
     def _check_beats(self, now: float) -> None:
         for rank, beat in enumerate(self.beats):
@@ -114,8 +126,10 @@ class Crew:
             if process.is_alive():
                 process.kill()
                 process.join()
+            process.close()
         for connection in (*self.connections, self._lifeline):
             connection.close()
+        self.processes, self.connections = [], []
 
     def join(self) -> None:
         """Wait for processes that are done."""

@@ -28,8 +28,11 @@ class Round:
         ranks = range(self.n)
         if not self.n:
             raise ExperimentError("a round has no replicas; it takes at least 1")
+        distinct = {id(read): read for read in self.sources}  # a group's members share one tuple, looked at once
+        members = {key: set(read) for key, read in distinct.items()}
+        tidy = {key: list(read) == sorted(members[key]) for key, read in distinct.items()}
         for rank, read in enumerate(self.sources):
-            if rank not in read or list(read) != sorted(set(read)) or read[0] not in ranks or read[-1] not in ranks:
+            if rank not in members[id(read)] or not tidy[id(read)] or read[0] not in ranks or read[-1] not in ranks:
                 raise ExperimentError(
                     f"a round lets replica {rank} read {read}; it takes its own rank and others of 0 to {self.n - 1}, "
                     "sorted, each once"
@@ -54,7 +57,8 @@ class Round:
         firsts = [read for rank, read in enumerate(self.sources) if read[:1] == (rank,)]
         if sum(map(len, firsts)) != self.n:
             return None
-        apart = all(self.sources[member] == group for group in firsts for member in group)
+        reads = self.sources  # where members share one tuple, `is` spares comparing it with itself
+        apart = all(reads[member] is group or reads[member] == group for group in firsts for member in group)
         return tuple(firsts) if apart else None
 
     @cached_property

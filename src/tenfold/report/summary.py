@@ -73,7 +73,14 @@ def hosts(run: Run) -> str:
     workers = run.result.get("workers", run.experiment.division.workers)
     threads = run.result.get("threads", run.experiment.machine.threads)
     each = f" with {several(threads, 'thread')}" + (" each" if workers > 1 else "") if threads else ""
-    return f"{several(workers, 'worker')}{each} on {setting(run.experiment.machine.device)}"
+    return f"{several(workers, 'worker')}{each} on {setting(run.experiment.machine.device)}{pinned(run)}"
+
+
+def pinned(run: Run) -> str:
+    """Return which worker had which cpus, "" where none was pinned."""
+    cores = run.facts.get("cores", {})
+    cpus = [",".join(map(str, listed)) for listed in cores.get("workers", []) if listed]
+    return f", cpus {' | '.join(cpus)}" if cpus else ""
 
 
 def part(run: Run) -> str:

@@ -146,6 +146,20 @@ def origin_table(run: Run) -> Table:
     return table
 
 
+def shards_table(run: Run) -> Table:
+    """Return the audit of how the training data were dealt out: samples, and classes where there are few."""
+    dealt = run.facts.get("shards", {})
+    samples, classes = dealt.get("samples", []), dealt.get("classes")
+    labels = [f"class {label}" for label in range(len(classes[0]))] if classes else []
+    table = _table("replica", "samples", *labels, title=f"shards, {dealt.get('kind', 'not recorded')}")
+    _right(table, *range(len(table.columns)))
+    for replica, number in enumerate(samples):
+        table.add_row(str(replica), count(number), *(count(one) for one in (classes[replica] if classes else ())))
+    total = f"{count(sum(samples))} samples"
+    table.caption = f"{total}, every one exactly once" if dealt.get("once") else f"{total}; NOT every one exactly once"
+    return table
+
+
 def _grid(title: str | None = None) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0), **_headings(title))
     table.add_column(style="dim", no_wrap=True)

@@ -68,7 +68,7 @@ def rate(per_second: float | None) -> str:
 def storage(size: float) -> str:
     """Return a number of bytes in a unit that suits it: 15.6 GiB."""
     for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(size) < 1024:
+        if abs(size) < 999.5:
             return f"{size:.3g} {unit}"
         size /= 1024
     return f"{size:.3g} TiB"

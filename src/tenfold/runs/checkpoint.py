@@ -23,8 +23,8 @@ def save(state: Any, path: Path) -> None:
     try:
         with replacing(path) as file:
             torch.save(state, file)
-    except (OSError, RuntimeError) as error:  # torch reports a failed write as a RuntimeError
-        raise StoreError(f"{path} cannot be written: {error}") from None
+    except (OSError, RuntimeError) as error:
+        raise StoreError(f"{path} cannot be written: {_reason(error)}") from None
 
 
 def load(path: Path) -> Any:
@@ -72,3 +72,13 @@ def latest(folder: Path) -> dict[str, Any] | None:
 def remove(folder: Path) -> None:
     """Remove the checkpoints of a run that has finished."""
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _reason(error: BaseException) -> str:
+    """Return why a write failed; torch reports it as a RuntimeError of its own, raised over the system's reason."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror
+        cause = cause.__cause__ or cause.__context__
+    return str(error)

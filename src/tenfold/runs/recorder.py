@@ -22,6 +22,7 @@ class Recorder:
         self.store = store
         self.run = run
         self.problem = ""
+        self._failing = False
         self._waiting: list[Event] = []
         self._flushed = time.monotonic()
 
@@ -53,5 +54,8 @@ class Recorder:
             write(*args, **kwargs)
         except StoreError as error:
             self.report(str(error))
+            self._failing = True
             return False
+        if self._failing:  # what could not be written has been by now
+            self._failing, self.problem = False, ""
         return True

@@ -31,6 +31,7 @@ CREATE TABLE IF NOT EXISTS events (
 );
 CREATE INDEX IF NOT EXISTS events_by_run ON events(run, type, superseded);
 """
+LOCK_SECONDS = 30
 COLUMNS = "id, title, kind, status, created, ended, experiment, facts, result, error, host, pid, pid_started"
 
 
@@ -52,7 +53,7 @@ class Store:
         with self._explained("opened"):
             self.folder.mkdir(parents=True, exist_ok=True)
             with self._connect() as connection:
-                connection.execute("PRAGMA journal_mode = WAL")
+                _write_ahead(connection)
                 connection.executescript(SCHEMA)
 
     def create(self, experiment: Experiment, *, kind: str, facts: dict[str, Any]) -> int:
@@ -147,13 +148,13 @@ class Store:
                 "SELECT body FROM events WHERE run = ? AND superseded = 0 AND type = COALESCE(?, type) ORDER BY id",
                 (run, kind),
             ).fetchall()
-        for (body,) in rows:
-            row = json.loads(body)
-            yield TYPES[row.pop("type")](**row)
+        with self._explained("read"):
+            for (body,) in rows:
+                yield _event(body)
 
     @contextmanager
     def _connect(self) -> Iterator[sqlite3.Connection]:
-        connection = sqlite3.connect(self.file, timeout=30)
+        connection = sqlite3.connect(self.file, timeout=LOCK_SECONDS)
         try:
             with connection:
                 yield connection
@@ -166,8 +167,23 @@ class Store:
             yield
         except sqlite3.DatabaseError as error:
             raise StoreError(f"the run store {self.file} cannot be {done}: {error}") from None
+        except ValueError as error:  # a row that is damaged, or that another version wrote
+            raise StoreError(f"the run store {self.file} cannot be {done}: {error}") from None
         except OSError as error:
             raise StoreError(f"the run store {self.folder} cannot be {done}: {error.strerror or error}") from None
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Switch to write-ahead mode; when several processes make a store at once, SQLite does not wait here by itself."""
+    deadline = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
 
 
 def _record(row: tuple[Any, ...]) -> dict[str, Any]:
@@ -178,6 +194,14 @@ def _record(row: tuple[Any, ...]) -> dict[str, Any]:
     if record["status"] == "running" and not _alive(*process):
         record["status"] = "interrupted"
     return record
+
+
+def _event(body: str) -> Event:
+    row = json.loads(body)
+    try:
+        return TYPES[row.pop("type")](**row)
+    except (KeyError, TypeError):
+        raise ValueError(f"this version of Tenfold does not know the event {body}") from None
 
 
 def _this_process() -> tuple[int, float]:

@@ -1,0 +1,130 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from tenfold.errors import ModelError
+from tenfold.experiment import Model
+from tenfold.models import NETWORKS, build, parameter_count
+from tenfold.models.layers import ACTIVATIONS
+
+SHAPES = {"digits": (1, 8, 8), "mnist": (1, 28, 28), "colour": (3, 32, 32)}
+
+
+def make(shape=(1, 28, 28), outputs=10, seed=0, **fields):
+    return build(Model(**fields), shape, outputs, seed=seed)
+
+
+def refused(**arguments):
+    with pytest.raises(ModelError) as caught:
+        make(**arguments)
+    return str(caught.value)
+
+
+def kinds(network, kind):
+    return [layer for layer in network.modules() if isinstance(layer, kind)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "shape", "count"),
+    [
+        ({"name": "lenet5"}, (1, 28, 28), 61_706),
+        ({"name": "cnn"}, (1, 28, 28), 1_199_882),
+        ({"name": "mlp"}, (1, 28, 28), 784 * 128 + 128 + 128 * 10 + 10),
+        ({"name": "mlp", "hidden": (30, 20)}, (64,), 64 * 30 + 30 + 30 * 20 + 20 + 20 * 10 + 10),
+        ({"name": "mlp", "hidden": ()}, (64,), 64 * 10 + 10),
+        ({"name": "mlp", "hidden": (30,), "batchnorm": True}, (64,), 64 * 30 + 30 + 2 * 30 + 30 * 10 + 10),
+    ],
+)
+def test_the_networks_have_as_many_parameters_as_is_said(fields, shape, count):
+    assert parameter_count(make(shape, **fields)) == count
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("batchnorm", [False, True])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_network_learns_from_every_shape(name, batchnorm, shape):
+    network = make(shape, outputs=7, name=name, batchnorm=batchnorm, dropout=0.2)
+    outputs = network(torch.rand(3, *shape))
+    assert outputs.shape == (3, 7)
+    outputs.square().sum().backward()
+    assert all(parameter.grad is not None for parameter in network.parameters())
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(st.sampled_from(list(NETWORKS)), st.tuples(st.integers(1, 3), st.integers(1, 34), st.integers(1, 34)))
+def test_a_network_takes_images_of_a_size_or_says_which_it_takes(name, shape):
+    smallest = {"lenet5": 4, "cnn": 6, "mlp": 1}[name]
+    if min(shape[1:]) < smallest:
+        assert f"{name} needs images of at least {smallest}x{smallest} pixels" in refused(shape=shape, name=name)
+    else:
+        assert make(shape, name=name).eval()(torch.rand(2, *shape)).shape == (2, 10)
+
+
+@pytest.mark.parametrize("name", ["lenet5", "cnn"])
+@pytest.mark.parametrize("shape", [(64,), (28, 28), (1, 2, 28, 28), ()])
+def test_what_is_no_image_is_refused_with_a_way_out(name, shape):
+    message = refused(shape=shape, name=name)
+    assert f"{name} looks at images, (channels, height, width), but a sample here has shape {shape}" in message
+    assert "mlp" in message
+
+
+@settings(deadline=None, derandomize=True, max_examples=20)
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=4).map(tuple), st.integers(1, 4))
+def test_an_mlp_takes_any_shape(shape, outputs):
+    network = make(shape, outputs, name="mlp", hidden=(3,))
+    assert network(torch.rand(2, *shape)).shape == (2, outputs)
+    assert parameter_count(network) == math.prod(shape) * 3 + 3 + 3 * outputs + outputs
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_activations_are_what_they_are_called(name, activation):
+    layers = kinds(make(name=name, activation=activation), type(ACTIVATIONS[activation]()))
+    assert layers
+    assert not kinds(make(name=name, activation="tanh"), nn.ReLU)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_dropout_and_normalisation_come_only_when_asked_for(name):
+    plain, full = make(name=name), make(name=name, dropout=0.25, batchnorm=True)
+    normalising = (nn.BatchNorm1d, nn.BatchNorm2d)
+    assert not kinds(plain, (nn.Dropout, *normalising))
+    assert {layer.p for layer in kinds(full, nn.Dropout)} == {0.25}
+    assert kinds(full, normalising)
+
+
+def test_a_field_that_a_network_lacks_is_refused():
+    assert refused(name="lenet5", hidden=(3,)) == (
+        "model lenet5 has no option 'hidden'; its options: activation, dropout, batchnorm"
+    )
+
+
+@pytest.mark.parametrize("options", [{"activation": ["relu"]}, {"shape": [1]}, {"wings": 2}])
+def test_a_built_in_network_takes_no_further_options(options):
+    assert "model.options are for a callable of your own, but model mlp was given" in refused(
+        name="mlp", options=options
+    )
+
+
+@settings(deadline=None, derandomize=True, max_examples=10)
+@given(st.integers(0, 2**63 - 1), st.sampled_from(list(NETWORKS)))
+def test_the_same_seed_gives_the_same_weights_and_leaves_the_global_generator_alone(seed, name):
+    before = torch.get_rng_state()
+    one, other = make((1, 8, 8), name=name, seed=seed), make((1, 8, 8), name=name, seed=seed)
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_another_seed_gives_other_weights():
+    one, other = make(name="mlp", seed=1), make(name="mlp", seed=2)
+    assert not torch.equal(next(one.parameters()), next(other.parameters()))
+
+
+def test_parameters_that_do_not_learn_are_not_counted():
+    network = make(name="mlp", hidden=(3,))
+    next(network.parameters()).requires_grad_(False)
+    assert parameter_count(network) == 3 + 3 * 10 + 10

@@ -1,0 +1,130 @@
+import functools
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from tenfold.errors import ExperimentError, ModelError
+from tenfold.experiment import Model
+from tenfold.models import build
+
+
+class Net(nn.Linear):
+    def __init__(self):
+        super().__init__(4, 2)
+
+
+class Sized(nn.Linear):
+    def __init__(self, shape, outputs, bias=True):
+        super().__init__(shape[0], outputs, bias=bias)
+
+
+def made(name, *, seed=0, **fields):
+    return build(Model(name=name, **fields), (4,), 2, seed=seed)
+
+
+def refused(*args, error=ModelError, **kwargs):
+    with pytest.raises(error) as caught:
+        made(*args, **kwargs)
+    return str(caught.value)
+
+
+def only_outputs(outputs):
+    return nn.Linear(4, outputs)
+
+
+def anything(**arguments):
+    network = nn.Linear(4, 2)
+    network.arguments = arguments
+    return network
+
+
+@pytest.mark.parametrize(
+    "name",
+    [Net, Sized, only_outputs, lambda: nn.Linear(4, 2), lambda shape: nn.Linear(*shape, 2), functools.partial(Net)],
+)
+def test_a_callable_is_given_what_its_signature_names(name):
+    assert made(name)(torch.rand(3, 4)).shape == (3, 2)
+
+
+def test_a_callable_that_takes_anything_is_given_its_options_only():
+    assert made(anything, options={"width": 3}).arguments == {"width": 3}
+
+
+def test_options_reach_the_callable_and_win():
+    assert made(Sized, options={"bias": False}).bias is None
+    assert made(only_outputs, options={"outputs": 5}).out_features == 5
+    assert made(functools.partial(Sized, bias=False)).bias is None
+
+
+def test_fields_of_the_built_in_networks_reach_a_callable_that_has_them():
+    def network(dropout=0.0):
+        return nn.Dropout(dropout)
+
+    assert made(network, dropout=0.5).p == 0.5
+
+
+def test_a_callable_is_found_by_its_path(tmp_path, monkeypatch):
+    (tmp_path / "my_own_networks.py").write_text(
+        "from torch import nn\ndef net(outputs): return nn.Linear(4, outputs)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert made("my_own_networks:net").out_features == 2
+    monkeypatch.delitem(sys.modules, "my_own_networks")
+
+
+def test_own_networks_start_from_the_seed_and_leave_the_global_generator_alone():
+    before = torch.get_rng_state()
+    one, same, other = made(Net, seed=3), made(Net, seed=3), made(Net, seed=4)
+    assert torch.equal(one.weight, same.weight)
+    assert not torch.equal(one.weight, other.weight)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def failing():
+    torch.rand(3)
+    raise RuntimeError("my own fault")
+
+
+def test_what_the_callable_raises_keeps_its_traceback_and_the_generator_its_state():
+    before = torch.get_rng_state()
+    with pytest.raises(RuntimeError, match="my own fault"):
+        made(failing)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def needs_width(width):
+    return nn.Linear(4, width)
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "message"),
+    [
+        (Net(), {}, "is a network that exists already; give a callable that returns a fresh one"),
+        (lambda: 3, {}, "model <lambda> returned a int; it must return an nn.Module"),
+        (lambda: Net, {}, "returned a type; it must return an nn.Module"),
+        (Sized, {"options": {"wings": 2}}, "has no option 'wings'; its options: bias"),
+        (Net, {"options": {"wings": 2}}, "has no option 'wings'; its options: none"),
+        (Net, {"hidden": (3,)}, "has no option 'hidden'; its options: none"),
+        (needs_width, {}, "needs 'width'; give it in model.options"),
+        (lambda: nn.LazyLinear(2), {}, "model <lambda> has lazy layers; give them their sizes"),
+        ("<lambda>", {}, "the model <lambda> was given as a Python object and cannot be found by name; pass it again"),
+        ("math:pi", {}, "model math:pi is a float; it must be a callable that returns an nn.Module"),
+    ],
+)
+def test_what_is_no_model_is_explained(name, fields, message):
+    assert message in refused(name, **fields)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("no_such_module_anywhere:Net", "there is no module 'no_such_module_anywhere'"),
+        ("torch.nn:Liner", "'torch.nn' has no 'Liner'; did you mean"),
+        ("torch.nn:", "is no import path"),
+    ],
+)
+def test_a_path_that_leads_nowhere_is_explained(name, message):
+    assert message in refused(name, error=ExperimentError)

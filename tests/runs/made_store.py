@@ -1,0 +1,22 @@
+"""Stores and events for the tests of this folder."""
+
+from tenfold.experiment import Experiment
+from tenfold.runs import Lifecycle, Metric, Span, Store
+
+DIGITS = Experiment(model="mlp", data="digits")
+
+
+def some_events(epoch=0, at=1.0):
+    return [
+        Lifecycle(at=at, what="epoch", detail="over", epoch=epoch),
+        Metric(at=at, name="loss", value=0.5, part="train", step=10, epoch=epoch, seconds=at),
+        Span(at=at, kind="compute", seconds=0.25, count=10, epoch=epoch, worker=1),
+    ]
+
+
+def new_run(folder, experiment=DIGITS, events=()):
+    """Return a store in the folder with one new run in it, and its number."""
+    store = Store(folder)
+    number = store.create(experiment, kind="train", facts={"cores": 2})
+    store.append(number, events)
+    return store, number

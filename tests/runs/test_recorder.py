@@ -1,0 +1,119 @@
+import warnings
+
+import pytest
+from made_store import new_run, some_events
+
+from tenfold.errors import StoreError
+from tenfold.runs import Recorder, recorder
+
+
+class FullDisk:
+    """A store whose disk is full until it is told otherwise."""
+
+    def __init__(self, store):
+        self.store = store
+        self.full = True
+
+    def append(self, *args):
+        self._check()
+        self.store.append(*args)
+
+    def update(self, *args, **kwargs):
+        self._check()
+        self.store.update(*args, **kwargs)
+
+    def _check(self):
+        if self.full:
+            raise StoreError("the disk is full")
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that stands still until it is moved."""
+    times = {"now": 0.0}
+    monkeypatch.setattr(recorder.time, "monotonic", lambda: times["now"])
+    return times
+
+
+def test_events_wait_for_company_and_are_recorded_together(tmp_path, clock):
+    store, number = new_run(tmp_path)
+    record = Recorder(store, number)
+    first, second, third = some_events()
+    record(first)
+    record(second)
+    assert list(store.events(number)) == []
+    clock["now"] += recorder.FLUSH_SECONDS + 0.1
+    record(third)
+    assert list(store.events(number)) == [first, second, third]
+
+
+def test_a_flush_records_what_waits_and_nothing_twice(tmp_path, clock):
+    store, number = new_run(tmp_path)
+    record = Recorder(store, number)
+    for event in some_events():
+        record(event)
+    record.flush()
+    record.flush()
+    assert list(store.events(number)) == some_events()
+
+
+def test_closing_records_what_waits_and_how_it_ended(tmp_path, clock):
+    store, number = new_run(tmp_path)
+    record = Recorder(store, number)
+    for event in some_events():
+        record(event)
+    record.close(result={"seconds": 1.0}, status="failed", error="why")
+    found = store.find(number)
+    assert (found["status"], found["error"], found["result"]) == ("failed", "why", {"seconds": 1.0})
+    assert list(store.events(number)) == some_events()
+
+
+def test_a_full_disk_is_told_once_and_the_events_are_kept_and_tried_again(tmp_path, clock):
+    store, number = new_run(tmp_path)
+    disk = FullDisk(store)
+    record = Recorder(disk, number)
+    assert record.problem == ""
+
+    def train():
+        for event in some_events():
+            record(event)
+            record.flush()
+
+    with pytest.warns(UserWarning, match="the disk is full; the training goes on") as warned:
+        train()
+    assert len(warned) == 1
+    assert record.problem == "the disk is full"
+    disk.full = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        record.flush()
+    assert list(store.events(number)) == some_events()
+
+
+def test_a_disk_that_stays_full_ends_no_training(tmp_path, clock):
+    store, number = new_run(tmp_path)
+    record = Recorder(FullDisk(store), number)
+    record(some_events()[0])
+    with pytest.warns(UserWarning, match="goes on") as warned:
+        record.close(result={}, status="finished")
+    assert len(warned) == 1
+    assert store.find(number)["status"] == "running"
+
+
+def test_other_problems_are_told_once_too(tmp_path):
+    store, number = new_run(tmp_path)
+    record = Recorder(store, number)
+    with pytest.warns(UserWarning, match="no checkpoint; the training goes on"):
+        record.report("no checkpoint")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        record.report("still no checkpoint")
+    assert record.problem == "still no checkpoint"
+
+
+def test_only_trouble_with_the_store_is_forgiven(tmp_path):
+    store, number = new_run(tmp_path)
+    record = Recorder(store, number)
+    record("not an event")
+    with pytest.raises(TypeError):
+        record.flush()

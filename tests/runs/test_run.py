@@ -1,0 +1,117 @@
+import json
+
+import pytest
+import torch
+from made_store import DIGITS, new_run, some_events
+
+from tenfold.errors import StoreError
+from tenfold.experiment import Experiment
+from tenfold.runs import Metric, Run, checkpoint
+
+
+def opened(store, number, build=None, **kwargs):
+    return Run(store, store.find(number), build=build or (lambda run: torch.nn.Identity()), **kwargs)
+
+
+def metric(name, value, part, epoch, step=0, seconds=0.0):
+    return Metric(at=0, name=name, value=value, part=part, step=step, epoch=epoch, seconds=seconds)
+
+
+def test_a_run_says_what_was_recorded(tmp_path):
+    store, number = new_run(tmp_path, events=some_events())
+    result = {"metrics": {"loss": 0.25, "accuracy": 0.9}, "seconds": 1.5, "times": {"compute": 1.0}}
+    store.update(number, result=result, status="finished")
+    run = opened(store, number)
+    assert (run.id, run.title, run.kind, run.status, run.error) == (number, "mlp-digits", "train", "finished", "")
+    assert (run.accuracy, run.loss, run.seconds) == (0.9, 0.25, 1.5)
+    assert (run.metrics, run.times, run.facts) == (result["metrics"], {"compute": 1.0}, {"cores": 2})
+    assert run.experiment == DIGITS
+    assert run.path == tmp_path / "1-mlp-digits"
+    assert run.ended >= run.created
+    assert repr(run) == "<Run 1 mlp-digits: finished, loss 0.25, accuracy 0.9, 1.5 s>"
+
+
+def test_a_run_without_a_result_makes_nothing_up(tmp_path):
+    run = opened(*new_run(tmp_path))
+    assert (run.accuracy, run.loss, run.seconds, run.metrics, run.times) == (None, None, None, {}, {})
+    assert (run.history, run.ended) == ([], None)
+    assert repr(run) == "<Run 1 mlp-digits: running>"
+
+
+def test_events_are_sorted_by_type(tmp_path):
+    run = opened(*new_run(tmp_path, events=some_events()))
+    lifecycle, measured, span = some_events()
+    assert list(run.lifecycle()) == [lifecycle]
+    assert list(run.measurements()) == [measured]
+    assert list(run.spans()) == [span]
+    assert list(run.events()) == some_events()
+
+
+def test_the_history_has_one_row_an_epoch(tmp_path):
+    events = [
+        metric("loss", 2.0, "train", 0, step=5),
+        metric("lr", 0.1, "train", 0, step=5),
+        metric("epoch_loss", 1.5, "train", 0, step=10, seconds=1.0),
+        metric("loss", 1.25, "test", 0, step=10, seconds=1.0),
+        metric("accuracy", 0.5, "test", 0, step=10, seconds=1.0),
+        metric("epoch_loss", 1.0, "train", 1, step=20, seconds=2.0),
+        metric("loss", 0.75, "test", 1, step=20, seconds=2.0),
+        metric("accuracy", 0.625, "test", 1, step=20, seconds=2.0),
+    ]
+    run = opened(*new_run(tmp_path, events=events))
+    assert run.history == [
+        {"epoch": 1, "step": 10, "seconds": 1.0, "train_loss": 1.5, "test_loss": 1.25, "test_accuracy": 0.5},
+        {"epoch": 2, "step": 20, "seconds": 2.0, "train_loss": 1.0, "test_loss": 0.75, "test_accuracy": 0.625},
+    ]
+
+
+def test_the_history_of_a_resumed_run_has_no_epoch_twice(tmp_path):
+    events = [metric("epoch_loss", float(epoch), "train", epoch) for epoch in range(3)]
+    store, number = new_run(tmp_path, events=events)
+    store.update(number, result={}, status="interrupted")
+    store.reopen(number, epoch=1)
+    store.append(number, [metric("epoch_loss", 10.0 + epoch, "train", epoch) for epoch in (1, 2)])
+    assert [row["train_loss"] for row in opened(store, number).history] == [0.0, 11.0, 12.0]
+
+
+def test_the_model_is_built_once_when_it_is_asked_for(tmp_path):
+    store, number = new_run(tmp_path)
+    built = []
+    run = opened(store, number, build=lambda run: built.append(run) or torch.nn.Identity())
+    checkpoint.save({}, run.path / "model.pt")
+    assert built == []
+    assert run.model is run.model
+    assert built == [run]
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        ("interrupted", "run 1 has no saved model: it is interrupted; `tenfold resume 1` goes on"),
+        ("failed", "run 1 has no saved model: it is failed; `tenfold resume 1` goes on"),
+        ("running", "run 1 has no saved model: it is still running"),
+        ("finished", "run 1 has no saved model: its file model.pt is gone or could not be written; train again"),
+    ],
+)
+def test_a_missing_model_is_explained(tmp_path, status, message):
+    store, number = new_run(tmp_path)
+    if status != "running":
+        store.update(number, result={}, status=status)
+    with pytest.raises(StoreError) as caught:
+        opened(store, number).model  # noqa: B018
+    assert str(caught.value) == message
+
+
+def test_the_summary_is_json_with_the_experiment_in_it(tmp_path):
+    store, number = new_run(tmp_path, Experiment(name="mine", model=lambda: None, data="digits", lr=0.5))
+    store.update(number, result={"seconds": 2.0}, status="finished")
+    summary = json.loads(json.dumps(opened(store, number).summary()))
+    assert (summary["title"], summary["status"], summary["seconds"]) == ("mine", "finished", 2.0)
+    assert (summary["experiment"]["lr"], summary["experiment"]["model"]) == (0.5, "<lambda>")
+
+
+def test_the_objects_of_the_experiment_are_there_only_when_given_again(tmp_path):
+    original = Experiment(model=lambda: "built", data="digits")
+    store, number = new_run(tmp_path, original)
+    assert opened(store, number).experiment.model.name == "<lambda>"
+    assert opened(store, number, experiment=original).experiment is original

@@ -1,0 +1,240 @@
+import json
+import sqlite3
+import time
+
+import pytest
+from made_store import DIGITS, new_run, some_events
+
+from tenfold.errors import StoreError
+from tenfold.experiment import Experiment
+from tenfold.runs import Store, store
+
+
+def test_a_new_run_is_running_and_has_a_folder_with_its_experiment(tmp_path):
+    runs, number = new_run(tmp_path)
+    record = runs.find(number)
+    assert (record["id"], record["title"], record["kind"], record["status"]) == (1, "mlp-digits", "train", "running")
+    assert record["facts"] == {"cores": 2}
+    assert record["result"] == {}
+    assert record["ended"] is None
+    assert abs(record["created"] - time.time()) < 60
+    assert Experiment(**record["experiment"]) == DIGITS
+    assert Experiment.load(runs.path(number, record["title"]) / "experiment.toml") == DIGITS
+
+
+def test_another_store_of_the_folder_sees_the_same(tmp_path):
+    _, number = new_run(tmp_path, events=some_events())
+    other = Store(tmp_path, create=False)
+    assert [record["id"] for record in other.runs()] == [number]
+    assert list(other.events(number)) == some_events()
+
+
+def test_numbers_go_up_and_runs_come_oldest_first(tmp_path):
+    runs, _ = new_run(tmp_path)
+    numbers = [runs.create(DIGITS, kind="train", facts={}) for _ in range(3)]
+    assert numbers == [2, 3, 4]
+    assert [record["id"] for record in runs.runs()] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("experiment", "title"),
+    [
+        (Experiment(name="My run"), "My run"),
+        (Experiment(), "lenet5-mnist"),
+        (Experiment(model="package.module:Net", data="digits"), "Net-digits"),
+        (Experiment(model=lambda: None, data=([0], [1])), "lambda-tuple"),
+    ],
+)
+def test_a_run_is_called_by_its_name_or_by_its_model_and_data(tmp_path, experiment, title):
+    runs, number = new_run(tmp_path, experiment)
+    assert runs.find(number)["title"] == title
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "a/b", "/", "..", "\0", "x" * 500, "ünï çödé", "a\nb", "CON: *?"])
+def test_no_name_leads_out_of_the_folder(tmp_path, name):
+    runs, number = new_run(tmp_path / "runs", Experiment(name=name))
+    folder = runs.path(number, runs.find(number)["title"])
+    assert folder.parent == tmp_path / "runs"
+    assert (folder / "experiment.toml").exists()
+    assert runs.find(number)["title"] == name
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["runs"]
+
+
+def test_events_come_back_in_order_and_by_type(tmp_path):
+    runs, number = new_run(tmp_path, events=some_events(0) + some_events(1))
+    assert list(runs.events(number)) == some_events(0) + some_events(1)
+    assert list(runs.events(number, "metric")) == [some_events(0)[1], some_events(1)[1]]
+    assert list(runs.events(number + 1)) == []
+
+
+def test_events_are_recorded_all_or_none(tmp_path):
+    runs, number = new_run(tmp_path)
+
+    def spoilt():
+        yield from some_events()
+        raise RuntimeError("halfway")
+
+    with pytest.raises(RuntimeError):
+        runs.append(number, spoilt())
+    assert list(runs.events(number)) == []
+
+
+def test_a_result_without_a_status_leaves_the_run_running(tmp_path):
+    runs, number = new_run(tmp_path)
+    runs.update(number, result={"seconds": 1.5})
+    assert (runs.find(number)["status"], runs.find(number)["result"]) == ("running", {"seconds": 1.5})
+    runs.update(number, result={"seconds": 2.5}, status="failed", error="why")
+    record = runs.find(number)
+    assert (record["status"], record["error"], record["result"]) == ("failed", "why", {"seconds": 2.5})
+    assert record["ended"] >= record["created"]
+
+
+def test_a_run_is_found_by_number_title_folder_or_as_the_last(tmp_path):
+    runs, first = new_run(tmp_path, Experiment(name="one"))
+    second = runs.create(Experiment(name="two"), kind="train", facts={})
+    for reference in (first, "1", "one", "1-one"):
+        assert runs.find(reference)["id"] == first
+    for reference in (second, "last", "two", "2-two"):
+        assert runs.find(reference)["id"] == second
+
+
+def test_a_number_is_no_title(tmp_path):
+    runs, _ = new_run(tmp_path, Experiment(name="2"))
+    second = runs.create(DIGITS, kind="train", facts={})
+    assert runs.find("2")["id"] == second
+
+
+def refused(action, *args, **kwargs):
+    with pytest.raises(StoreError) as caught:
+        action(*args, **kwargs)
+    return str(caught.value)
+
+
+def test_what_cannot_be_found_is_explained(tmp_path):
+    assert f"there are no runs in {tmp_path / 'none'}" in refused(Store, tmp_path / "none", create=False)
+    assert not (tmp_path / "none").exists()
+    empty = Store(tmp_path / "empty")
+    assert "there are no runs in" in refused(empty.find, "last")
+    runs, _ = new_run(tmp_path / "runs")
+    runs.create(DIGITS, kind="train", facts={})
+    assert "there is no run '9'" in refused(runs.find, 9)
+    assert "say a number from 1 to 2, or last" in refused(runs.find, "nine")
+    assert refused(runs.find, "mlp-digits") == "'mlp-digits' names 2 runs; say which: 1, 2"
+    assert "there is no run 9" in refused(runs.reopen, 9, epoch=0)
+
+
+def test_a_file_in_the_way_of_the_folder_is_explained(tmp_path):
+    (tmp_path / "runs").write_text("")
+    assert "cannot be opened: File exists" in refused(Store, tmp_path / "runs")
+    assert "cannot be opened: Not a directory" in refused(Store, tmp_path / "runs" / "deeper")
+
+
+@pytest.mark.parametrize("content", [b"not a database at all" * 100, b"SQLite format 3\0" + b"\xff" * 5000])
+def test_a_damaged_file_is_explained(tmp_path, content):
+    (tmp_path / "tenfold.db").write_bytes(content)
+    message = refused(Store, tmp_path, create=False)
+    assert "tenfold.db cannot be opened" in message
+
+
+def test_a_file_that_is_damaged_later_is_explained(tmp_path):
+    runs, number = new_run(tmp_path, events=some_events())
+    for name in ("tenfold.db-wal", "tenfold.db-shm"):
+        (tmp_path / name).unlink(missing_ok=True)
+    size = (tmp_path / "tenfold.db").stat().st_size
+    (tmp_path / "tenfold.db").write_bytes(b"\xff" * size)
+    assert "cannot be read" in refused(runs.runs)
+    assert "cannot be written to" in refused(runs.append, number, some_events())
+
+
+@pytest.mark.parametrize("column", ["experiment", "facts", "result"])
+def test_a_record_that_is_damaged_is_explained(tmp_path, column):
+    runs, _ = new_run(tmp_path)
+    with sqlite3.connect(runs.file) as connection:
+        connection.execute(f"UPDATE runs SET {column} = '{{half of'")
+    assert "cannot be read" in refused(runs.runs)
+
+
+def test_events_that_another_version_wrote_are_explained(tmp_path):
+    runs, number = new_run(tmp_path)
+    with sqlite3.connect(runs.file) as connection:
+        connection.execute(
+            "INSERT INTO events (run, type, epoch, body) VALUES (?, 'metric', 0, ?)",
+            (number, json.dumps({"type": "omen", "at": 1})),
+        )
+    assert "cannot be read" in refused(lambda: list(runs.events(number)))
+
+
+def test_the_folder_comes_from_the_environment(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TENFOLD_RUNS", raising=False)
+    assert str(store.default_folder()) == "runs"
+    monkeypatch.setenv("TENFOLD_RUNS", str(tmp_path / "else"))
+    assert Store().folder == tmp_path / "else"
+
+
+def test_reopening_keeps_the_events_of_whole_epochs_and_supersedes_the_rest(tmp_path):
+    runs, number = new_run(tmp_path, events=some_events(0, at=1.0) + some_events(1, at=2.0) + some_events(2, at=3.5))
+    runs.update(number, result={}, status="failed", error="oh")
+    assert runs.reopen(number, epoch=1) == 3.5
+    assert list(runs.events(number)) == some_events(0, at=1.0)
+    record = runs.find(number)
+    assert (record["status"], record["error"], record["ended"]) == ("running", "", None)
+    runs.append(number, some_events(1, at=4.0))
+    assert [event.at for event in runs.events(number, "span")] == [1.0, 4.0]
+    with sqlite3.connect(runs.file) as connection:
+        assert connection.execute("SELECT COUNT(*) FROM events").fetchone() == (12,)
+
+
+def test_reopening_touches_no_other_run(tmp_path):
+    runs, first = new_run(tmp_path, events=some_events())
+    second = runs.create(DIGITS, kind="train", facts={})
+    runs.update(second, result={}, status="interrupted")
+    runs.reopen(second, epoch=0)
+    assert list(runs.events(first)) == some_events()
+
+
+def test_a_run_without_events_reopens_at_zero(tmp_path):
+    runs, number = new_run(tmp_path)
+    runs.update(number, result={}, status="interrupted")
+    assert runs.reopen(number, epoch=0) == 0.0
+
+
+def test_a_run_that_is_running_is_not_reopened(tmp_path):
+    runs, number = new_run(tmp_path, events=some_events())
+    assert "is still running, in process" in refused(runs.reopen, number, epoch=0)
+    assert list(runs.events(number)) == some_events()
+
+
+def claim(runs, number, *, host=None, pid=None, started=None):
+    with sqlite3.connect(runs.file) as connection:
+        for column, value in {"host": host, "pid": pid, "pid_started": started}.items():
+            if value is not None:
+                connection.execute(f"UPDATE runs SET {column} = ? WHERE id = ?", (value, number))
+
+
+def test_a_run_whose_process_is_gone_is_interrupted(tmp_path):
+    runs, number = new_run(tmp_path)
+    claim(runs, number, pid=2**22 + 1)
+    assert runs.find(number)["status"] == "interrupted"
+    runs.reopen(number, epoch=0)
+    assert runs.find(number)["status"] == "running"
+
+
+def test_a_run_whose_number_another_process_took_over_is_interrupted(tmp_path):
+    runs, number = new_run(tmp_path)
+    claim(runs, number, started=1.0)
+    assert runs.find(number)["status"] == "interrupted"
+
+
+def test_a_run_on_another_host_is_taken_to_be_running(tmp_path):
+    runs, number = new_run(tmp_path)
+    claim(runs, number, host="elsewhere", pid=2**22 + 1)
+    assert runs.find(number)["status"] == "running"
+
+
+@pytest.mark.parametrize("status", ["finished", "failed", "interrupted"])
+def test_how_a_run_ended_does_not_depend_on_its_process(tmp_path, status):
+    runs, number = new_run(tmp_path)
+    runs.update(number, result={}, status=status)
+    claim(runs, number, pid=2**22 + 1)
+    assert runs.find(number)["status"] == status

@@ -1,0 +1,67 @@
+"""Every program in examples/ runs to its end and does what it says."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import tenfold
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def check_demo(output: str, folder: Path) -> None:
+    assert "MNIST is out of reach here" in output
+    assert "test accuracy" in output
+    run = tenfold.open_run(runs=folder / "runs")
+    assert run.status == "finished"
+    assert run.accuracy is not None
+    assert run.accuracy > 0.9
+    page = (folder / "report.html").read_text()
+    assert "<svg" in page
+    assert "</html>" in page
+
+
+CHECKS: dict[str, Callable[[str, Path], None]] = {"demo.py": check_demo}
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """No data set is on the machine, and nothing can be fetched: what remains is what ships with scikit-learn."""
+    closed = "http://127.0.0.1:9"
+    kept = {key: value for key, value in os.environ.items() if not key.lower().endswith("_proxy")}
+    return kept | {
+        "PYTHONPATH": str(Path(tenfold.__file__).parents[1]),
+        "TENFOLD_CACHE": str(folder / "cache"),
+        "TENFOLD_DATA": str(folder / "data"),
+        "TENFOLD_RUNS": str(folder / "runs"),
+        "PIP_NO_INDEX": "1",
+        "http_proxy": closed,
+        "https_proxy": closed,
+    }
+
+
+def test_none_is_forgotten() -> None:
+    assert {path.name for path in EXAMPLES.glob("*.py")} == CHECKS.keys()
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", CHECKS)
+def test_it_runs(name: str, tmp_path: Path) -> None:
+    if name == "demo.py" and Path("/usr/share/datasets/mnist").exists():
+        pytest.skip("MNIST comes with this machine, and training on it takes long")
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / name],
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "Traceback" not in done.stdout
+    CHECKS[name](done.stdout, tmp_path)

@@ -1,0 +1,160 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from tenfold.errors import ModelError
+from tenfold.training import FlatState, flat_size
+from tenfold.training.flat import ALIGNMENT
+
+
+def network(features=5):
+    return nn.Sequential(nn.Linear(3, features), nn.BatchNorm1d(features), nn.Linear(features, 2, bias=False))
+
+
+def state(made):
+    return {name: tensor.clone() for name, tensor in made.state_dict().items()}
+
+
+@settings(deadline=None, derandomize=True, max_examples=20)
+@given(st.integers(1, 40))
+def test_laying_out_changes_no_number(features):
+    made = network(features)
+    before = state(made)
+    flat = FlatState(made)
+    assert flat.vector.numel() == flat_size(network(features))
+    assert flat.vector.numel() % ALIGNMENT == 0
+    assert all(torch.equal(before[name], tensor) for name, tensor in made.state_dict().items())
+
+
+def test_parameters_and_statistics_are_views_of_the_vector():
+    made = network()
+    flat = FlatState(made)
+    beginning, end = flat.vector.data_ptr(), flat.vector.data_ptr() + 4 * flat.vector.numel()
+    for tensor in [*made.parameters(), made[1].running_mean, made[1].running_var]:
+        assert beginning <= tensor.data_ptr() < end
+        assert (tensor.data_ptr() - beginning) % (4 * ALIGNMENT) == 0
+    flat.vector.fill_(7.0)
+    assert all((tensor == 7).all() for name, tensor in made.state_dict().items() if "num_batches" not in name)
+    made[0].weight.data.fill_(3.0)
+    assert int((flat.vector == 3).sum()) == 15
+
+
+def test_training_steps_and_loading_write_into_the_vector():
+    made = network()
+    flat = FlatState(made)
+    before = flat.vector.clone()
+    optimizer = torch.optim.SGD(made.parameters(), lr=0.1)
+    made(torch.randn(4, 3)).square().sum().backward()
+    optimizer.step()
+    assert not torch.equal(flat.vector, before)
+    made.load_state_dict(network().state_dict())
+    flat.vector.zero_()
+    assert not made[2].weight.any()
+
+
+def test_a_vector_from_elsewhere_is_filled_and_used():
+    vector = torch.full((flat_size(network()),), 9.0)
+    made = network()
+    weight = made[0].weight.clone()
+    flat = FlatState(made, vector)
+    assert flat.vector is vector
+    assert torch.equal(vector[:15], weight.flatten())
+
+
+def test_parameters_come_first():
+    made = network()
+    flat = FlatState(made)
+    flat.vector[: flat.parameters] = 0
+    assert not any(parameter.any() for parameter in made.parameters())
+    assert torch.equal(made[1].running_var, torch.ones(5))
+
+
+def test_shared_weights_are_laid_out_once_and_stay_shared():
+    made = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
+    made[1].weight = made[0].weight
+    flat = FlatState(made)
+    assert flat.vector.numel() == 16
+    flat.vector.fill_(2.0)
+    assert made[1].weight is made[0].weight
+    assert (made[1].weight == 2).all()
+
+
+def test_a_network_without_weights_has_an_empty_vector():
+    assert FlatState(nn.ReLU()).vector.numel() == flat_size(nn.ReLU()) == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_other_number_formats_are_refused(dtype):
+    name = str(dtype).removeprefix("torch.")
+    with pytest.raises(ModelError, match=f"weights of {name}; they must be float32"):
+        FlatState(nn.Linear(2, 2).to(dtype))
+
+
+def test_gradients_are_added_in_the_places_of_their_parameters():
+    made = network()
+    flat = FlatState(made)
+    total = torch.zeros_like(flat.vector)
+    flat.add_gradients(total)
+    assert not total.any()
+    made(torch.randn(4, 3)).square().sum().backward()
+    made[2].weight.grad = None
+    flat.add_gradients(total)
+    flat.add_gradients(total)
+    flat.vector.copy_(total)
+    for parameter in [*made[0].parameters(), *made[1].parameters()]:
+        assert torch.equal(parameter, 2 * parameter.grad)
+    assert not made[2].weight.any()
+
+
+@settings(deadline=None, derandomize=True, max_examples=30)
+@given(st.integers(1, 8), st.integers(0, 10_000))
+def test_the_whole_state_is_mixed(replicas, seed):
+    """Law 6: mean = avg(mean_i), var = avg(var_i) + var(mean_i)."""
+    generator = torch.Generator().manual_seed(seed)
+    made = [network() for _ in range(replicas)]
+    flats = [FlatState(one) for one in made]
+    means, variances = torch.randn(replicas, 5, generator=generator), torch.rand(replicas, 5, generator=generator)
+    for one, mean, variance in zip(made, means, variances, strict=True):
+        one[1].running_mean.copy_(mean)
+        one[1].running_var.copy_(variance)
+    for flat in flats:
+        flat.to_moments()
+    average = torch.stack([flat.vector for flat in flats]).mean(0)
+    for flat in flats:
+        flat.vector.copy_(average)
+        flat.to_variances()
+    for one in made:
+        torch.testing.assert_close(one[1].running_mean, means.mean(0))
+        expected = variances.mean(0) + means.var(0, unbiased=False)
+        torch.testing.assert_close(one[1].running_var, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_the_moments_are_those_of_all_samples_together():
+    """The mixed statistics of equal parts are the statistics of the whole."""
+    x = torch.randn(4, 100, 5, dtype=torch.float64) * 2 + torch.arange(4.0).reshape(4, 1, 1)
+    made = [network() for _ in range(4)]
+    flats = [FlatState(one) for one in made]
+    for one, flat, part in zip(made, flats, x, strict=True):
+        one[1].running_mean.copy_(part.mean(0))
+        one[1].running_var.copy_(part.var(0, unbiased=False))
+        flat.to_moments()
+    flats[0].vector.copy_(torch.stack([flat.vector for flat in flats]).mean(0))
+    flats[0].to_variances()
+    torch.testing.assert_close(
+        made[0][1].running_var.double(), x.flatten(0, 1).var(0, unbiased=False), rtol=1e-4, atol=0
+    )
+
+
+def test_moments_touch_nothing_but_variances_and_variances_never_go_below_zero():
+    made = network()
+    flat = FlatState(made)
+    before = state(made)
+    made[1].running_mean.fill_(3.0)
+    flat.to_moments()
+    assert torch.equal(made[1].running_var, before["1.running_var"] + 9)
+    made[1].running_var.fill_(8.999)
+    flat.to_variances()
+    assert torch.equal(made[1].running_var, torch.zeros(5))
+    assert torch.equal(made[0].weight, before["0.weight"])

@@ -1,0 +1,159 @@
+import copy
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional
+
+from tenfold.experiment import Training
+from tenfold.training import Replica
+
+BATCHES = 12
+
+
+def network():
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(6, 17), nn.BatchNorm1d(17), nn.Tanh(), nn.Linear(17, 3))
+
+
+def batches(count=BATCHES):
+    generator = torch.Generator().manual_seed(2)
+    for _ in range(count):
+        yield torch.randn(9, 6, generator=generator), torch.randint(3, (9,), generator=generator)
+
+
+def replica(made=None, steps_per_epoch=BATCHES, rate_scale=1.0, **fields):
+    training = Training(**({"epochs": 1} | fields))
+    return Replica(
+        made or network(), training, functional.cross_entropy, steps_per_epoch=steps_per_epoch, rate_scale=rate_scale
+    )
+
+
+def same(one, other):
+    return all(torch.equal(one[key], other[key]) for key in one) and one.keys() == other.keys()
+
+
+def plain_loop(optimizer_class, clip=None, **options):
+    made = network()
+    optimizer = optimizer_class(made.parameters(), fused=True, **options)
+    losses = []
+    for x, y in batches():
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(made(x), y)
+        loss.backward()
+        if clip:
+            nn.utils.clip_grad_norm_(made.parameters(), clip)
+        optimizer.step()
+        losses.append(loss.item())
+    return made.state_dict(), losses
+
+
+@pytest.mark.parametrize(
+    ("fields", "plain"),
+    [
+        ({"lr": 0.1, "momentum": 0.0}, (torch.optim.SGD, None, {"lr": 0.1})),
+        ({"lr": 0.1}, (torch.optim.SGD, None, {"lr": 0.1, "momentum": 0.9})),
+        (
+            {"lr": 0.1, "nesterov": True, "weight_decay": 0.01, "clip": 0.1},
+            (torch.optim.SGD, 0.1, {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01}),
+        ),
+        ({"optimizer": "adam"}, (torch.optim.Adam, None, {"lr": 0.001})),
+        ({"optimizer": "adamw", "weight_decay": 0.1}, (torch.optim.AdamW, None, {"lr": 0.001, "weight_decay": 0.1})),
+        ({"optimizer": "adagrad"}, (torch.optim.Adagrad, None, {"lr": 0.01})),
+    ],
+)
+def test_its_steps_are_those_of_a_plain_loop_bit_for_bit(fields, plain):
+    optimizer_class, clip, options = plain
+    weights, losses = plain_loop(optimizer_class, clip, **options)
+    trained = replica(**fields)
+    assert [float(trained.step(x, y)) for x, y in batches()] == losses
+    assert same(trained.network.state_dict(), weights)
+
+
+def test_the_loss_is_that_before_the_step():
+    one = replica(optimizer="lbfgs", optimizer_options={"max_iter": 4})
+    (x, y) = next(batches())
+    expected = functional.cross_entropy(network()(x), y)
+    loss = one.step(x, y)
+    assert float(loss) == float(expected.detach())
+    assert not loss.requires_grad
+
+
+def test_the_gradient_is_clipped_to_its_norm():
+    clipped, free = replica(clip=0.01), replica()
+    for one in (clipped, free):
+        one.backward(*next(batches()))
+
+    def norm(one):
+        return float(torch.cat([parameter.grad.flatten() for parameter in one.network.parameters()]).norm())
+
+    assert norm(free) > 0.01
+    assert norm(clipped) == pytest.approx(0.01, rel=1e-3)
+
+
+def test_the_rate_of_every_step_follows_schedule_warm_up_and_scale():
+    one = replica(lr=0.5, schedule="cosine", warmup=0.25, epochs=1, steps_per_epoch=8, rate_scale=2.0)
+    rates = []
+    for x, y in batches(8):
+        one.step(x, y)
+        rates.append(one.rate)
+        assert {group["lr"] for group in one.optimizer.param_groups} == {one.rate}
+    cosine = [(1 + torch.cos(torch.tensor(torch.pi * step / 6)).item()) / 2 for step in range(6)]
+    assert rates == pytest.approx([1 / 3, 2 / 3, *cosine], abs=1e-6)
+    assert one.steps == 8
+
+
+@pytest.mark.parametrize("warmup", [5.0, 1e308])
+def test_a_warm_up_beyond_the_end_rises_to_the_end(warmup):
+    one = replica(lr=1.0, warmup=warmup, steps_per_epoch=4)
+    rates = []
+    for x, y in batches(4):
+        one.step(x, y)
+        rates.append(one.rate)
+    assert rates == pytest.approx([0.2, 0.4, 0.6, 0.8])
+
+
+def test_bf16_keeps_the_weights_in_fp32_and_learns_nearly_the_same():
+    full, half = replica(), replica(precision="bf16")
+    for x, y in batches():
+        exact, rounded = float(full.step(x, y)), float(half.step(x, y))
+        assert rounded == pytest.approx(exact, rel=0.1)
+    assert {parameter.dtype for parameter in half.network.parameters()} == {torch.float32}
+    assert not same(full.network.state_dict(), half.network.state_dict())
+
+
+@settings(deadline=None, derandomize=True, max_examples=24)
+@given(st.sampled_from(["sgd", "adam", "adamw", "rmsprop", "adagrad", "lbfgs"]), st.integers(0, BATCHES))
+def test_a_replica_goes_on_from_its_saved_state_bit_for_bit(optimizer, pause):
+    fields = {"optimizer": optimizer, "schedule": "cosine", "warmup": 0.2}
+    whole, before, after = replica(**fields), replica(**fields), replica(**fields)
+    losses = [float(whole.step(x, y)) for x, y in batches()]
+    given_batches = list(batches())
+    for x, y in given_batches[:pause]:
+        before.step(x, y)
+    after.load(copy.deepcopy(before.state()))
+    assert [float(after.step(x, y)) for x, y in given_batches[pause:]] == losses[pause:]
+    assert same(after.network.state_dict(), whole.network.state_dict())
+    assert after.steps == BATCHES
+
+
+def test_after_loading_the_flat_vector_still_is_the_network():
+    one = replica()
+    state = copy.deepcopy(one.state())
+    one.step(*next(batches()))
+    one.load(state)
+    one.flat.vector.zero_()
+    assert all(not parameter.any() for parameter in one.network.parameters())
+
+
+def test_frozen_parameters_stay_as_they_were():
+    made = network()
+    made[0].weight.requires_grad_(False)
+    before = made[0].weight.clone()
+    one = replica(made, clip=1.0, weight_decay=0.1)
+    for x, y in batches():
+        one.step(x, y)
+    assert torch.equal(made[0].weight, before)
+    assert not torch.equal(made[3].weight, network()[3].weight)
