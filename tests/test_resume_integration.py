@@ -126,6 +126,15 @@ def test_half_written_files_are_swept_when_the_run_goes_on(
     assert not list(run.path.glob(".*"))
 
 
+def test_several_may_begin_at_once_in_a_new_folder(nursery: ForkServerContext, tmp_path: Path) -> None:
+    for number in range(4):
+        children = [start(nursery, killed_training.train, str(tmp_path / str(number)), epochs=1) for _ in range(3)]
+        for child in children:
+            child.join(60)
+        assert [child.exitcode for child in children] == [0, 0, 0]
+        assert [run.status for run in tenfold.list_runs(runs=tmp_path / str(number))] == ["finished"] * 3
+
+
 def test_a_run_in_another_process_is_left_alone(nursery: ForkServerContext, tmp_path: Path) -> None:
     child = start(nursery, killed_training.train, str(tmp_path), epochs=1_000_000)
     try:

@@ -3,11 +3,12 @@
 import json
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click import unstyle
 from click.testing import Result
 from typer.testing import CliRunner
 
@@ -16,9 +17,8 @@ from tenfold.cli import app
 from tenfold.runs import Event, Lifecycle
 
 SMALL = ("--model", "mlp", "--data", "digits", "--epochs", "2", "--threads", "1", "--set", "limit=200")
-VERBS = ("train", "resume", "runs", "show", "report", "init", "schema", "doctor")
-DATA_VERBS = ("list", "get", "where")
-Run = Callable[..., Result]
+VERBS = [command.callback.__name__ for command in app.registered_commands if command.callback]
+DATA_VERBS = ["list", "get", "where"]
 
 
 @pytest.fixture(autouse=True)
@@ -28,6 +28,8 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.delenv("TENFOLD_DATA", raising=False)
     monkeypatch.setenv("TENFOLD_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(sys, "path", [*sys.path])
+    for name in ("FORCE_COLOR", "CLICOLOR_FORCE"):
+        monkeypatch.delenv(name, raising=False)
     with warnings.catch_warnings():
         yield
 
@@ -86,7 +88,8 @@ class TestTrain:
 
     def test_a_file_then_options_then_settings(self, tmp_path: Path) -> None:
         (tmp_path / "one.toml").write_text(
-            'name = "mine"\n[model]\nname = "mlp"\n[data]\nname = "digits"\nlimit = 200\n[training]\nlr = 0.5\nseed = 1\n'
+            'name = "mine"\n[model]\nname = "mlp"\n'
+            '[data]\nname = "digits"\nlimit = 200\n[training]\nlr = 0.5\nseed = 1\n'
         )
         said = tenfold_("train", "one.toml", "--epochs", "3", "--lr", "0.2", "-s", "training.lr=0.1", "--json")
         experiment = json.loads(said.stdout)["experiment"]
@@ -191,6 +194,7 @@ class TestTheRest:
 class TestHelp:
     def test_it_lists_the_verbs_and_shows_examples(self) -> None:
         said = tenfold_("--help")
+        assert {"train", "resume", "runs", "show", "report", "init", "schema", "doctor"} <= set(VERBS)
         assert all(verb in said.stdout for verb in VERBS)
         assert "Examples:" in said.stdout
 
@@ -198,7 +202,8 @@ class TestHelp:
     def test_each_verb_has_an_example(self, verb: tuple[str, ...]) -> None:
         said = tenfold_(*verb, "--help")
         assert said.exit_code == 0
-        assert f"tenfold {' '.join(verb)}" in " ".join(said.stdout.split("Example", 1)[1].split())
+        examples = unstyle(said.stdout).split("Example", 1)[1]
+        assert f"tenfold {' '.join(verb)}" in " ".join(examples.split())
 
     def test_without_a_verb(self) -> None:
         assert "Usage:" in tenfold_().output
@@ -211,14 +216,14 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
     "no run to report": (("report",), "there are no runs in runs"),
     "no such file": (
         ("train", "nothing.toml"),
-        "there is no file nothing.toml; `tenfold init nothing.toml` writes one",
+        "there is no file nothing.toml; `tenfold init nothing.toml`",
     ),
     "a folder for a file": (("train", "."), ". cannot be read: Is a directory"),
     "not TOML": (("train", "bad.toml"), "bad.toml is not valid TOML"),
     "not text": (("train", "binary.toml"), "binary.toml is not a text file"),
     "unknown field in a file": (
         ("train", "field.toml"),
-        "field.toml: training.learning_rate = 0.1: unknown field; did",
+        "field.toml: training.learning_rate = 0.1: unknown field",
     ),
     "unknown field": (("train", "--set", "learning_rate=0.1"), "did you mean training.lr?"),
     "setting without =": (("train", "--set", "lr"), "'lr' sets nothing; write field=value, such as lr=0.1"),
@@ -228,7 +233,7 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
     "misspelt optimizer": (("train", "--optimizer", "addam"), "did you mean 'adam'?"),
     "misspelt schedule": (("train", "--set", "schedule=cosin"), "did you mean 'cosine'?"),
     "misspelt strategy": (("train", "--set", "strategy=buterfly"), "did you mean 'butterfly'?"),
-    "no such module": (("train", "--model", "nowhere:net"), "there is no module 'nowhere'"),
+    "no such module": (("train", *SMALL, "--model", "nowhere:net"), "there is no module 'nowhere'"),
     "no such callable": (("train", *SMALL, "--model", "json:net"), "'json' has no 'net'"),
     "no workers": (("train", "--set", "workers=0"), "division.workers = 0: should be greater than 0"),
     "no epochs": (("train", "--epochs", "0"), "training.epochs = 0: should be greater than 0"),

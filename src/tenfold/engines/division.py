@@ -9,7 +9,6 @@ from tenfold.engines.mixer import GradientMixer, Mixer, RoundMixer
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Division, Experiment
 from tenfold.mixing import COMPRESSIONS, OUTER, STRATEGIES, AsynchronousStrategy, Strategy
-from tenfold.mixing.round import exact_round
 from tenfold.training import Replica
 
 EXACT = "allreduce or parameter-server"
@@ -24,7 +23,7 @@ def check(experiment: Experiment) -> None:
     """Refuse what cannot work together, before anything starts."""
     division, n = experiment.division, experiment.division.workers
     strategy = make_strategy(division)
-    exact = strategy.period(n) == 1 and strategy.round(0, n).sources == exact_round(n).sources
+    exact = strategy.period(n) == 1 and strategy.round(0, n).groups == (tuple(range(n)),)
     _member("outer", OUTER[division.outer], division.outer_options)
     compressor = _member("compression", COMPRESSIONS[division.compression], division.compression_options, 1)
     choices = {
