@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tenfold.api import list_runs, open_run, resume, train
-    from tenfold.compare import compare
     from tenfold.errors import TenfoldError
     from tenfold.experiment import Experiment
+    from tenfold.grid import compare
     from tenfold.runs import Run
 
 __all__ = ["Experiment", "Run", "TenfoldError", "compare", "list_runs", "open_run", "resume", "train"]
@@ -22,7 +22,7 @@ _HOMES = {
     "Experiment": "tenfold.experiment",
     "Run": "tenfold.runs",
     "TenfoldError": "tenfold.errors",
-    "compare": "tenfold.compare",
+    "compare": "tenfold.grid",
     "list_runs": "tenfold.api",
     "open_run": "tenfold.api",
     "resume": "tenfold.api",

@@ -103,6 +103,28 @@ class TestTrain:
         assert json.loads(said.stdout)["title"] == "net-digits"
 
 
+class TestCtrlC:
+    def test_it_says_how_to_go_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def stop(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("tenfold.training.Replica.step", stop)
+        said = tenfold_("train", *SMALL)
+        assert said.exit_code == 130
+        assert "`tenfold resume " in said.stderr
+        assert tenfold.open_run().status == "interrupted"
+
+    @pytest.mark.xfail(reason="`tenfold resume last` is advised before there is a run; it would go on with another one")
+    def test_before_a_run_is_recorded_there_is_nothing_to_go_on_with(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def stop(*_: object, **__: object) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("tenfold.data.load", stop)
+        said = tenfold_("train", *SMALL)
+        assert said.exit_code == 130
+        assert "resume" not in said.stderr
+
+
 class TestAboutRuns:
     def test_runs(self, recorded: Path) -> None:
         said = tenfold_("runs", "--runs", str(recorded))

@@ -7,6 +7,7 @@ from made_runs import FACTS, make_run
 
 from tenfold.errors import StoreError
 from tenfold.report import export, html
+from tenfold.report.comparison import Comparison
 
 VOID = {"meta", "input", "br", "link", "img", "hr"}
 EVIL = "<script>alert('x')</script> & \"quoted\""
@@ -100,10 +101,19 @@ def test_downloads_hold_the_numbers(run, page):
 def test_several_runs_are_compared(folder):
     runs = [make_run(folder, steps_per_epoch=60, lr=lr, seed=seed) for lr, seed in ((0.1, 0), (0.2, 0), (0.2, 1))]
     page = Page(html.render(runs))
-    for expected in ("3 runs compared", "Comparison", "Over seeds", "±", "lr 0.2, 2 seeds", "all finished"):
+    for expected in (
+        "2 settings compared",
+        "Settings",
+        "±",
+        "lr 0.2",
+        "3 runs, all finished",
+        "mean ± standard deviation",
+    ):
         assert expected in page.text
     assert len(page.ids) == len(set(page.ids))
-    assert next(iter(page.links)) == f"tenfold-runs-{runs[0].id}-{runs[1].id}-{runs[2].id}.csv"
+    name = f"tenfold-runs-{runs[0].id}-{runs[1].id}-{runs[2].id}"
+    assert list(page.links) == [f"{name}-table.csv", f"{name}.csv", f"{name}.json"]
+    assert "Scaling" not in page.text
 
 
 def test_the_same_experiment_twice_is_said(folder):
@@ -142,7 +152,37 @@ def test_no_run_and_no_place_are_explained(run, tmp_path):
 
 def test_timelines_name_their_own_run(folder):
     runs = [make_run(folder, empty=True, lr=0.3), make_run(folder, steps_per_epoch=40, lr=0.4)]
-    assert f"The first steps of run {runs[1].id}, one by one" in re.sub(r"\s+", " ", html.render(runs))
+    assert f"lr 0.4 (run {runs[1].id}): the fastest and the slowest." in html.render(runs)
+
+
+def grid(folder):
+    common = {"steps_per_epoch": 30, "epochs": 1}
+    yield from (make_run(folder, **common, workers=1, seed=seed) for seed in (0, 1))
+    for strategy in ("allreduce", "ring", "butterfly", "gossip"):
+        for every in (1, 4, 16):
+            for seed in (0, 1):
+                fields = {"strategy": strategy, "sync_every": every, "seed": seed, "workers": 2}
+                yield make_run(folder, **common, **fields)
+
+
+def test_a_grid_speaks_of_settings(tmp_path, recwarn):
+    runs = list(grid(tmp_path))
+    text = html.render(Comparison(runs, {"9 workers, seed 0": "too many", "9 workers, seed 1": "too many"}))
+    page = Page(text)
+    assert "13 settings compared" in page.text
+    for expected in ("Scaling", "Speed and quality", "8 of 13 settings are drawn", "All 26 runs, one by one"):
+        assert expected in page.text
+    assert "9 workers, seed 0 | 9 workers, seed 1: too many" in page.text
+    assert "as many times as workers" in page.text
+    assert len(page.ids) == len(set(page.ids))
+    assert list(recwarn) == []
+
+
+def test_a_warning_is_shown_once_with_the_runs_that_gave_it(tmp_path):
+    runs = [make_run(tmp_path, steps_per_epoch=30, epochs=1, seed=seed, warnings=("mind this",)) for seed in (0, 1)]
+    text = html.render(runs)
+    assert text.count('class="note warning"') == 1
+    assert "Warning in run 1, 2" in text
 
 
 def test_a_machine_is_shown_once_however_much_memory_was_free(folder):

@@ -109,3 +109,21 @@ def test_the_download_is_the_csv(look, run):
 def test_nothing_sticks_out_sideways(look, width):
     page = look(width=width)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("width", [400, 1200])
+def test_a_comparison_loads_quietly_and_fits(browser, tmp_path, width):
+    common = {"steps_per_epoch": 30, "epochs": 1}
+    runs = [make_run(tmp_path, **common)]
+    for strategy in ("allreduce", "hopping-ring", "parameter-server"):
+        runs += [make_run(tmp_path, **common, workers=2, strategy=strategy, sync_every=every) for every in (1, 16)]
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    problems = []
+    page.on("console", lambda message: problems.append(message.text))
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.goto(html.write(runs, tmp_path / "page.html").as_uri())
+    assert problems == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.locator("table.settings tbody tr").count() == len(runs)
+    assert page.locator("svg.plot >> visible=true").count() >= 6
+    page.close()

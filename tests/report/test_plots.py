@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from made_runs import make_run, read_run
 
 from tenfold.experiment import Experiment
-from tenfold.report import plots
+from tenfold.report import plots, summary, timeline
+from tenfold.report.looks import Looks, single
+from tenfold.report.rows import rows_of
 from tenfold.runs import Metric, Recorder, Span, Store
 
 NAMES = ["plain", "_hidden", "$x_1$ \\alpha", "<b>&\"'</b>", "日本語"]
@@ -19,6 +21,15 @@ def runs(tmp_path_factory):
     return [make_run(folder, steps_per_epoch=100), make_run(folder, steps_per_epoch=100, lr=0.1, workers=2)]
 
 
+def series(runs):
+    rows = rows_of(runs)
+    return [Looks(rows).series(row) for row in rows]
+
+
+def bars(runs):
+    return [(row.label, row.times) for row in rows_of(runs)]
+
+
 def texts(svg):
     return ["".join(one.itertext()) for one in ElementTree.fromstring(svg).iter() if one.tag.endswith("text")]
 
@@ -26,24 +37,24 @@ def texts(svg):
 @pytest.mark.parametrize("over", ["steps", "seconds"])
 @pytest.mark.parametrize("metric", ["loss", "accuracy"])
 def test_curves_are_labelled_with_what_differs_and_units(runs, metric, over):
-    found = texts(plots.curves(runs, metric, over))
+    found = texts(plots.curves(series(runs), metric, over))
     assert plots.AXES[over] in found
-    assert {"lr unset, workers 1", "lr 0.1, workers 2"} <= set(found)
+    assert {"1 worker, lr unset", "2 workers, lr 0.1"} <= set(found)
     assert ("accuracy (%)" if metric == "accuracy" else "loss") in found
 
 
 def test_one_run_names_its_parts(runs):
-    assert {"training", "test"} <= set(texts(plots.curves(runs[:1], "loss", "steps")))
+    assert {"training", "test"} <= set(texts(plots.curves([single(runs[0])], "loss", "steps")))
 
 
 def test_times_are_said_to_be_measured(runs):
-    assert "time (s, measured)" in texts(plots.time_split(runs))
-    assert any("measured" in text for text in texts(plots.timeline(runs[1])))
-    assert {"worker 0", "worker 1"} <= set(texts(plots.timeline(runs[1])))
+    assert "time (s, measured)" in texts(plots.time_split(bars(runs)))
+    assert any("measured" in text for text in texts(timeline.timeline(runs[1])))
+    assert {"worker 0", "worker 1"} <= set(texts(timeline.timeline(runs[1])))
 
 
 def test_an_svg_takes_colour_and_font_from_the_page_and_fetches_nothing(runs):
-    svg = plots.curves(runs, "loss", "steps")
+    svg = plots.curves(series(runs), "loss", "steps")
     assert "currentColor" in svg
     assert "#010203" not in svg
     assert "DejaVu" not in svg
@@ -53,8 +64,8 @@ def test_an_svg_takes_colour_and_font_from_the_page_and_fetches_nothing(runs):
 
 
 def test_ids_are_unique_over_all_plots_of_a_page(runs):
-    drawn = [plots.curves(runs, name, over) for name in plots.metric_names(runs) for over in plots.AXES]
-    drawn += [plots.time_split(runs), *(plots.timeline(run) for run in runs)]
+    drawn = [plots.curves(series(runs), name, over) for name in plots.metric_names(runs) for over in plots.AXES]
+    drawn += [plots.time_split(bars(runs)), *(timeline.timeline(run) for run in runs)]
     ids = re.findall(r'\bid="([^"]*)"', "".join(drawn))
     assert len(ids) == len(set(ids))
     used = set(re.findall(r'(?:url\(|href=")#([^")]*)', "".join(drawn)))
@@ -63,17 +74,42 @@ def test_ids_are_unique_over_all_plots_of_a_page(runs):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_any_title_can_be_drawn(tmp_path, name):
-    many = {"lr": 0.1, "workers": 2, "epochs": 2, "seed": 2}
+    many = {"lr": 0.1, "workers": 2, "epochs": 2, "momentum": 0.5}
     pair = [make_run(tmp_path, steps_per_epoch=40, name=name), make_run(tmp_path, steps_per_epoch=40, name="b", **many)]
-    assert name in [text.strip() for text in texts(plots.curves(pair, "loss", "steps"))]
-    assert name in [text.strip() for text in texts(plots.time_split(pair))]
+    assert name in [text.strip() for text in texts(plots.curves(series(pair), "loss", "steps"))]
+    assert name in [text.strip() for text in texts(plots.time_split(bars(pair)))]
+
+
+def test_repeats_are_drawn_as_their_mean_as_far_as_all_have_come(tmp_path):
+    store = Store(tmp_path)
+    for seed, values in enumerate([(4.0, 2.0), (2.0,)]):
+        record = Recorder(store, store.create(Experiment(seed=seed), kind="train", facts={}))
+        for step, value in enumerate(values):
+            record(Metric(at=0, name="loss", value=value, part="test", step=step, epoch=0, seconds=step + seed))
+        record.close(result={}, status="finished")
+    runs = [read_run(store, 1), read_run(store, 2)]
+    assert plots._points(runs, "loss", "steps") == {"test": [(0.0, 3.0)]}
+    assert plots._points(runs, "loss", "seconds") == {"test": [(0.5, 3.0)]}
+
+
+def test_many_settings_show_no_training_curves(tmp_path):
+    few = [make_run(tmp_path, steps_per_epoch=40, epochs=1, lr=lr) for lr in (0.1, 0.2, 0.3)]
+    many = [*few, make_run(tmp_path, steps_per_epoch=40, epochs=1, lr=0.4)]
+    lines = [plots.curves(series(runs), "loss", "steps").count("stroke-width: 0.9") for runs in (few, many)]
+    assert lines == [3, 0]
+
+
+def test_timelines_can_share_a_scale(runs):
+    own, longer = timeline.timeline(runs[1]), timeline.timeline(runs[1], until=10.0)
+    assert "10000" in texts(longer)
+    assert "10000" not in texts(own)
 
 
 def test_an_empty_run_draws_nothing(tmp_path):
     run = make_run(tmp_path, empty=True)
-    assert plots.curves([run], "loss", "steps") == ""
-    assert plots.time_split([run]) == ""
-    assert plots.timeline(run) == ""
+    assert plots.curves([single(run)], "loss", "steps") == ""
+    assert plots.time_split([("", summary.times(run))]) == ""
+    assert timeline.timeline(run) == ""
 
 
 def test_a_loss_that_is_no_number_is_left_out(tmp_path):
@@ -82,7 +118,7 @@ def test_a_loss_that_is_no_number_is_left_out(tmp_path):
     for step, value in enumerate([1.0, float("nan"), float("inf"), 0.5]):
         record(Metric(at=0, name="loss", value=value, part="train", step=step, epoch=0, seconds=step))
     record.close(result={}, status="failed")
-    assert "nan" not in plots.curves([read_run(store, number)], "loss", "steps").lower()
+    assert "nan" not in plots.curves([single(read_run(store, number))], "loss", "steps").lower()
 
 
 def test_own_metrics_come_after_loss_and_accuracy(tmp_path):
@@ -98,8 +134,8 @@ def test_the_timeline_keeps_single_steps_and_what_came_between_them():
     start, first = Span(at=0, kind="start", seconds=1), Span(at=1, kind="compute", seconds=1)
     between, second = Span(at=2, kind="evaluate", seconds=1), Span(at=3, kind="compute", seconds=1)
     merged, late = Span(at=4, kind="compute", seconds=20, count=20), Span(at=30, kind="evaluate", seconds=1)
-    assert plots.first_steps([start, first, between, second, merged, late]) == [first, second, between]
-    assert plots.first_steps([start, late]) == []
+    assert timeline.first_steps([start, first, between, second, merged, late]) == [first, second, between]
+    assert timeline.first_steps([start, late]) == []
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=400), st.integers(4, 60))

@@ -64,14 +64,6 @@ def test_no_runs_is_said():
     assert "no runs yet" in shown(tables.runs_table([]))
 
 
-def test_comparison_joins_seeds_with_their_spread(tmp_path):
-    runs = [make_run(tmp_path, steps_per_epoch=40, seed=seed) for seed in (0, 1, 2)]
-    text = shown(tables.comparison_table([*runs, make_run(tmp_path, steps_per_epoch=40, lr=0.1)]))
-    assert "lr unset, 3 seeds" in text
-    assert "±" in text
-    assert "measured" in text
-
-
 def test_show_has_everything(tmp_path):
     run = make_run(tmp_path, lr=0.1, workers=2, name="two")
     text = shown(tables.show_tables(run))

@@ -53,14 +53,6 @@ def test_measure_knows_accuracies(name, value, text):
     assert words.measure(name, value) == text
 
 
-def test_spread_is_mean_and_standard_deviation():
-    assert words.spread("accuracy", [0.97, 0.98, 0.99]) == "98.00 ± 1.00%"
-    assert words.spread("loss", [0.1, 0.3]) == "0.2000 ± 0.1414"
-    assert words.spread("seconds", [9.0, 11.0]) == "10.0 ± 1.4 s"
-    assert words.spread("seconds", [9.0]) == "9.00 s"
-    assert words.spread("loss", []) == words.NOTHING
-
-
 @pytest.mark.parametrize(
     ("passed", "text"),
     [(-5, "just now"), (3, "just now"), (45, "45 s ago"), (200, "3 min ago"), (7300, "2 h ago"), (90000, "1 day ago")],

@@ -1,16 +1,23 @@
 """`tenfold compare`: one experiment over a grid of settings."""
 
+import shutil
+import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tenfold.cli import options
 from tenfold.cli.output import print_rich, resumable
 
+if TYPE_CHECKING:
+    from tenfold.grid import Turn
+
 Values = str | None
 GRID = "The grid: values separated by commas"
+CLEAR = "\r\x1b[K"
+"""Begins the terminal's line anew."""
 
 
 class Form(StrEnum):
@@ -85,8 +92,7 @@ def compare(
         from tenfold.machine.crew import warm_up
 
         warm_up()
-    from tenfold.compare import compare as run_all
-    from tenfold.report.html import write
+    from tenfold.grid import compare as run_all
 
     form = Form.JSON if as_json else form
     with resumable("the same command goes on with what is left"):
@@ -96,13 +102,28 @@ def compare(
     else:
         typer.echo({"csv": result.to_csv, "json": result.to_json, "markdown": result.to_markdown}[form](), nl=False)
     if output is not None:
-        typer.echo(f"the report is in {write(result.runs, output)}", err=form is not Form.TABLE)
+        typer.echo(f"the report is in {result.report(output)}", err=form is not Form.TABLE)
 
 
-def _say(place: int, count: int, experiment: Any) -> None:
-    flat = experiment.flat()
-    told = ", ".join(f"{name} {flat[name]}" for name in ("workers", "strategy", "sync_every", "seed"))
-    typer.echo(f"{place + 1}/{count}  {flat['model']} on {flat['data']}, {told}", err=True)
+def _say(turn: "Turn") -> None:
+    """Print a line for each run when it is done; on a terminal, until then, which one is running."""
+    from tenfold.report.summary import scores
+    from tenfold.report.words import duration, measure
+
+    line = f"{turn.place:>{len(str(turn.count))}}/{turn.count}  {turn.label}"
+    terminal = sys.stderr.isatty()
+    if turn.begins:
+        if terminal:
+            room = shutil.get_terminal_size().columns - 5
+            typer.secho(f"{line[:room]} ...", err=True, nl=False, dim=True)
+        return
+    if turn.run is None:
+        said = f"failed: {turn.error}"
+    else:
+        name, value = next(iter(scores(turn.run).items()), ("loss", None))
+        said = "recorded already, " if turn.recorded else ""
+        said += f"{duration(turn.run.seconds)} measured, {name} {measure(name, value)}"
+    typer.secho(f"{CLEAR if terminal else ''}{line}: {said}", err=True, fg="red" if turn.run is None else None)
 
 
 def _values(text: str) -> list[Any]:
@@ -115,8 +136,11 @@ def _values(text: str) -> list[Any]:
 
 def _varied(text: str) -> tuple[str, list[Any]]:
     from tenfold.errors import ExperimentError
+    from tenfold.experiment import FIELDS
 
     name, equals, values = text.partition("=")
-    if not equals:
+    if not (equals and name.strip() and values.strip()):
         raise ExperimentError(f"'{text}' varies nothing; write field=a,b, such as momentum=0,0.9")
-    return name.strip().replace("-", "_"), _values(values.strip())
+    name = name.strip().replace("-", "_")
+    whole = {f"{section}.{field}": short for short, (section, field) in FIELDS.items()}
+    return whole.get(name, name), _values(values.strip())

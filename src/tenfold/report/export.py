@@ -48,7 +48,7 @@ def to_json(runs: Sequence[Run]) -> str:
         {**run.summary(), "ended": run.ended, "facts": run.facts, "history": run.history, "measurements": _columns(run)}
         for run in runs
     ]
-    return json.dumps(_finite(listed), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return json.dumps(finite(listed), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def _columns(run: Run) -> dict[str, list[Any]]:
@@ -56,9 +56,10 @@ def _columns(run: Run) -> dict[str, list[Any]]:
     return {name: [row[name] for row in rows] for name in COLUMNS[2:]}
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """Return a nested value with None for the numbers that are none, as JSON has no word for them."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):
-        return {key: _finite(one) for key, one in value.items()}
-    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value
+        return {key: finite(one) for key, one in value.items()}
+    return [finite(one) for one in value] if isinstance(value, list | tuple) else value

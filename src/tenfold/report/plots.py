@@ -1,26 +1,25 @@
-"""What runs look like: curves, where the time went, and the first steps one by one."""
+"""What runs look like: curves, and where the time went."""
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
 from tenfold.report import palette, summary
-from tenfold.report.compare import LABEL_LETTERS, labels
-from tenfold.report.svg import INK, draw
+from tenfold.report.differences import LABEL_LETTERS
+from tenfold.report.looks import Series
+from tenfold.report.svg import COMPACT_LEGEND, INK, NARROW, WIDE, below, draw
 from tenfold.report.words import duration, plain
-from tenfold.runs import Metric, Run, Span
+from tenfold.runs import Metric, Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.patches import PathPatch
 
-NARROW, WIDE = 4.6, 9.6
-"""Widths in inches, so that letters come out equally large where one takes half the page and the other all of it."""
 MOST_POINTS = 1000
-MOST_STEPS = 25
-MOST_LANES = 24
+MOST_WITH_TRAINING = 3
+"""Among more settings than these the training curves, which are noisy, would hide what was evaluated."""
+FEW_BARS = 12
 LOG_RANGE = 30.0
 """A loss that falls by more than this factor is shown on a logarithmic axis."""
 
@@ -28,104 +27,57 @@ Over = Literal["steps", "seconds"]
 AXES: dict[Over, str] = {"steps": "step", "seconds": "training time (s, measured)"}
 
 
-def curves(runs: Sequence[Run], metric: str, over: Over) -> str:
-    """Return one metric of all runs: the training curve thin, what was evaluated after each epoch with markers."""
-    found = [_points(run, metric, over) for run in runs]
+def curves(series: Sequence[Series], metric: str, over: Over) -> str:
+    """Return one metric, the mean over repeats: the training curve thin, what was evaluated with markers."""
+    found = [_points(one.runs, metric, over) for one in series]
+    if len(series) > MOST_WITH_TRAINING and any(part != "train" for parts in found for part in parts):
+        found = [{part: points for part, points in parts.items() if part != "train"} for parts in found]
     if not any(points for parts in found for points in parts.values()):
         return ""
 
     def paint(figure: "Figure") -> None:
         axes = figure.subplots()
-        for at, parts in enumerate(found):
-            colour, marker = palette.series(at)
+        for one, parts in zip(series, found, strict=True):
             for part, points in parts.items():
                 x, y = zip(*thinned(points), strict=True)
-                if part == "train":
-                    axes.plot(x, y, color=colour, linewidth=0.9, alpha=0.8)
-                else:
-                    dashes = "--" if part == "validation" else "-"
-                    axes.plot(x, y, color=colour, linewidth=1.4, linestyle=dashes, marker=marker, markersize=4)
+                axes.plot(x, y, **_strokes(one, part))
         _scale(axes, metric, [y for parts in found for points in parts.values() for _, y in points])
         axes.set_xlabel(AXES[over])
         axes.set_ylabel(f"{plain(metric)} (%)" if metric == "accuracy" else plain(metric))
         axes.set_xlim(left=0)
         axes.xaxis.set_major_formatter("{x:,.0f}" if over == "steps" else "{x:g}")
-        _curve_legend(axes, runs, found)
+        _name_curves(figure, series, found)
 
     return draw(f"{_identifier(metric)}-{over}", f"{plain(metric)} over {over}", (NARROW, 3.0), paint)
 
 
-def time_split(runs: Sequence[Run]) -> str:
-    """Return what each run's time was spent on, as bars of measured seconds."""
-    times = [summary.times(run) for run in runs]
-    kinds = [kind for kind in summary.KINDS if any(kind in one for one in times)]
-    longest = max((sum(one.values()) for one in times), default=0.0)
+def time_split(bars: Sequence[tuple[str, dict[str, float]]]) -> str:
+    """Return what time was spent on, one bar of measured seconds for each name."""
+    kinds = [kind for kind in summary.KINDS if any(times.get(kind) for _, times in bars)]
+    totals = [sum(times.values()) for _, times in bars]
+    longest = max(totals, default=0.0)
     if not longest:
         return ""
 
     def paint(figure: "Figure") -> None:
         axes = figure.subplots()
-        begins = [0.0] * len(runs)
+        begins = [0.0] * len(bars)
         for kind in kinds:
-            seconds = [one.get(kind, 0.0) for one in times]
-            label = summary.NAMES.get(kind, kind)
-            bars = axes.barh(
-                range(len(runs)), seconds, left=begins, height=0.62, color=palette.KINDS[kind], label=label
-            )
+            seconds = [times.get(kind, 0.0) for _, times in bars]
+            looks: dict[str, Any] = {"height": 0.62, "color": palette.KINDS[kind]}
+            drawn = axes.barh(range(len(bars)), seconds, left=begins, label=summary.NAMES.get(kind, kind), **looks)
             named = [duration(one) if one > 0.09 * longest else "" for one in seconds]
-            axes.bar_label(bars, named, label_type="center", color="white", fontsize=8)
+            axes.bar_label(drawn, named, label_type="center", color="white", fontsize=8)
             begins = [begin + one for begin, one in zip(begins, seconds, strict=True)]
-        names = [_short(label) for label in labels(runs)] if len(runs) > 1 else [""]
-        axes.set_yticks(range(len(runs)), names)
-        axes.set_ylim(len(runs) - 0.5, -0.5)
+        axes.set_yticks(range(len(bars)), [_short(name) for name, _ in bars])
+        axes.set_ylim(len(bars) - 0.5, -0.5)
         axes.grid(visible=False, axis="y")
         axes.spines["left"].set_visible(False)
         axes.set_xlabel("time (s, measured)")
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=7, **_SMALL_LEGEND)
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=7, **COMPACT_LEGEND)
 
-    return draw("times", "what the time was spent on", (WIDE, 1.1 + 0.34 * len(runs)), paint)
-
-
-def timeline(run: Run) -> str:
-    """Return the first steps of a run, one lane a worker, coloured by what each moment was spent on."""
-    spans = first_steps(run.spans())
-    if not spans:
-        return ""
-    workers = sorted({span.worker for span in spans})[:MOST_LANES]
-    kinds = [kind for kind in summary.KINDS if any(span.kind == kind for span in spans)]
-    origin = min(span.at for span in spans)
-
-    def paint(figure: "Figure") -> None:
-        axes = figure.subplots()
-        lanes = {worker: lane for lane, worker in enumerate(workers)}
-        for kind in kinds:
-            chosen = [span for span in spans if span.kind == kind and span.worker in lanes]
-            boxes = [((span.at - origin) * 1e3, lanes[span.worker] - 0.36, span.seconds * 1e3, 0.72) for span in chosen]
-            axes.add_patch(_boxes(boxes, facecolor=palette.KINDS[kind], label=summary.NAMES.get(kind, kind)))
-        axes.set_yticks(range(len(workers)), [f"worker {worker}" for worker in workers])
-        axes.set_ylim(len(workers) - 0.4, -0.6)
-        axes.set_xlim(0, max(span.at + span.seconds - origin for span in spans) * 1e3)
-        axes.grid(visible=False, axis="y")
-        axes.spines["left"].set_visible(False)
-        axes.set_xlabel("time since the first step began (ms, measured)")
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=7, **_SMALL_LEGEND)
-
-    return draw(f"timeline-{run.id}", "the first steps of every worker", (WIDE, 1.0 + 0.28 * len(workers)), paint)
-
-
-def first_steps(spans: Iterable[Span]) -> list[Span]:
-    """Return the spans of every worker's first steps, recorded one by one, and what came between these steps."""
-    counted: Counter[tuple[int, str]] = Counter()
-    steps, others = [], []
-    for span in spans:
-        if span.count == 1 and span.kind in summary.TRAINING_KINDS:
-            counted[span.worker, span.kind] += 1
-            if counted[span.worker, span.kind] <= MOST_STEPS:
-                steps.append(span)
-        elif span.count == 1:
-            others.append(span)
-    begin, end = min((span.at for span in steps), default=0.0), max((span.at for span in steps), default=0.0)
-    return [*steps, *(span for span in others if begin <= span.at < end)]
+    height = 0.34 if len(bars) <= FEW_BARS else 0.24
+    return draw("times", "what the time was spent on", (WIDE, 1.1 + height * len(bars)), paint)
 
 
 def thinned(points: Sequence[tuple[float, float]], most: int = MOST_POINTS) -> list[tuple[float, float]]:
@@ -147,28 +99,28 @@ def metric_names(runs: Sequence[Run]) -> list[str]:
     return list(dict.fromkeys(["loss", *(["accuracy"] if "accuracy" in evaluated else []), *evaluated]))
 
 
-_SMALL_LEGEND: dict[str, Any] = {"handlelength": 0.9, "handleheight": 0.9, "columnspacing": 1.2, "handletextpad": 0.5}
+def _points(runs: Sequence[Run], metric: str, over: Over) -> dict[str, list[tuple[float, float]]]:
+    """Return the finite points of one metric by part, those of training first; an accuracy in percent.
 
-
-def _boxes(boxes: Sequence[tuple[float, float, float, float]], **looks: Any) -> "PathPatch":
-    """Return boxes (left, bottom, width, height) as one shape, which is far shorter in an SVG than many."""
-    from matplotlib.patches import PathPatch
-    from matplotlib.path import Path
-
-    corners = [((x, y), (x + w, y), (x + w, y + h), (x, y + h), (x, y)) for x, y, w, h in boxes]
-    codes = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY] * len(boxes)
-    return PathPatch(Path([point for box in corners for point in box], codes), linewidth=0, **looks)
-
-
-def _points(run: Run, metric: str, over: Over) -> dict[str, list[tuple[float, float]]]:
-    """Return the finite points of one metric by part, those of training first; an accuracy in percent."""
-    place: Callable[[Metric], float] = (lambda one: one.step) if over == "steps" else (lambda one: one.seconds)
+    Of several runs, the mean of value and time at each step, as far as all have come.
+    """
     factor = 100.0 if metric == "accuracy" else 1.0
-    parts: dict[str, list[tuple[float, float]]] = {}
-    for one in run.measurements():
+    parts: dict[str, dict[int, list[Metric]]] = {}
+    for one in (one for run in runs for one in run.measurements()):
         if one.name == metric and math.isfinite(one.value) and not one.worker:
-            parts.setdefault(one.part, []).append((place(one), one.value * factor))
-    return dict(sorted(parts.items(), key=lambda item: item[0] != "train"))
+            parts.setdefault(one.part, {}).setdefault(one.step, []).append(one)
+    found: dict[str, list[tuple[float, float]]] = {}
+    for part, steps in sorted(parts.items(), key=lambda item: item[0] != "train"):
+        many = max(map(len, steps.values()))
+        whole = [(step, listed) for step, listed in sorted(steps.items()) if len(listed) == many]
+        found[part] = [
+            (
+                float(step) if over == "steps" else fmean(one.seconds for one in listed),
+                fmean(one.value for one in listed) * factor,
+            )
+            for step, listed in whole
+        ]
+    return found
 
 
 def _scale(axes: "Axes", metric: str, values: Sequence[float]) -> None:
@@ -181,24 +133,34 @@ def _scale(axes: "Axes", metric: str, values: Sequence[float]) -> None:
         axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def _curve_legend(axes: "Axes", runs: Sequence[Run], found: Sequence[dict[str, Any]]) -> None:
-    """Name the runs if there are several, else the parts of the one."""
+def _strokes(one: Series, part: str) -> dict[str, Any]:
+    """Return how a curve is drawn."""
+    look = one.look
+    if part == "train":
+        return {"color": look.colour, "linestyle": look.dashes, "linewidth": 0.9, "alpha": 0.8}
+    dashes = "--" if part == "validation" and not one.label else look.dashes
+    marker = {"marker": look.marker, "markersize": 4, "fillstyle": look.fill}
+    return {"color": look.colour, "linestyle": dashes, "linewidth": 1.4, **marker}
+
+
+def _name_curves(figure: "Figure", series: Sequence[Series], found: Sequence[dict[str, Any]]) -> None:
+    """Name the settings if there are several, else the parts of the one."""
     from matplotlib.lines import Line2D
 
-    if len(runs) == 1:
-        colour, marker = palette.series(0)
-        thin, thick = {"linewidth": 0.9, "alpha": 0.8}, {"linewidth": 1.4, "marker": marker, "markersize": 4}
-        lines = [Line2D([], [], color=colour, **(thin if part == "train" else thick)) for part in found[0]]
-        names = ["training" if part == "train" else part for part in found[0]]
+    if any(one.label for one in series):
+        below(figure, [(Line2D([], [], **_strokes(one, "test")), _cut(one.label)) for one in series])
     else:
-        looks = [palette.series(at) for at in range(len(runs))]
-        lines = [Line2D([], [], color=colour, marker=marker, linewidth=1.4, markersize=4) for colour, marker in looks]
-        names = [_short(label) for label in labels(runs)]
-    axes.legend(lines, names, loc="best", labelcolor=INK)
+        lines = [Line2D([], [], **_strokes(series[0], part)) for part in found[0]]
+        names = ["training" if part == "train" else part for part in found[0]]
+        figure.axes[0].legend(lines, names, loc="best", labelcolor=INK)
+
+
+def _cut(label: str) -> str:
+    return label if len(label) <= LABEL_LETTERS else f"{label[: LABEL_LETTERS - 1]}…"
 
 
 def _short(label: str) -> str:
-    text = label if len(label) <= LABEL_LETTERS else f"{label[: LABEL_LETTERS - 1]}…"
+    text = _cut(label)
     return f" {text}" if text.startswith("_") else text  # matplotlib hides names that begin with an underscore
 
 

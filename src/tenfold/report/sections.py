@@ -1,62 +1,35 @@
 """What the sections of a report say: plain values, ready for the template."""
 
 import json
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tenfold.experiment import FIELDS, SECTIONS
-from tenfold.report import palette, summary
-from tenfold.report.compare import differing, labels, repeats, unusual
-from tenfold.report.tables import group_labels, history_columns
-from tenfold.report.words import count, duration, measure, plain, rate, setting, several, spread, storage
+from tenfold.report import summary
+from tenfold.report.differences import differing, unusual
+from tenfold.report.tables import history_columns
+from tenfold.report.words import count, duration, measure, plain, setting, several, storage
 from tenfold.runs import Run
 
-Row = list[str]
 
-
-def headline(runs: Sequence[Run]) -> list[dict[str, str]]:
-    """Return the few numbers that matter most, each with its name and a note."""
-    return _headline_of_one(runs[0]) if len(runs) == 1 else _headline_of_many(runs)
-
-
-def _headline_of_one(run: Run) -> list[dict[str, str]]:
+def headline(run: Run) -> list[dict[str, str]]:
+    """Return the few numbers of a run that matter most, each with its name and a note."""
     result = run.result
-    numbers = [_number(f"{summary.part(run)} {name}", measure(name, one)) for name, one in summary.scores(run).items()]
+    numbers = [number(f"{summary.part(run)} {name}", measure(name, one)) for name, one in summary.scores(run).items()]
     if run.seconds is not None:
-        numbers.append(_number("training time", duration(run.seconds), "measured"))
+        numbers.append(number("training time", duration(run.seconds), "measured"))
     if (speed := result.get("samples_per_second")) is not None:
-        numbers.append(_number("samples a second", count(speed), "measured"))
+        numbers.append(number("samples a second", count(speed), "measured"))
     if "epochs" in result:
         steps = several(result["steps"], "step") if "steps" in result else ""
-        numbers.append(_number("epochs", count(result["epochs"]), steps))
+        numbers.append(number("epochs", count(result["epochs"]), steps))
     if (size := summary.parameters(run)) is not None:
-        numbers.append(_number("parameters", count(size)))
+        numbers.append(number("parameters", count(size)))
     return numbers
 
 
-def _headline_of_many(runs: Sequence[Run]) -> list[dict[str, str]]:
-    names = dict(zip((run.id for run in runs), labels(runs), strict=True))
-    numbers = []
-    for name, best, word in (("accuracy", max, "best"), ("loss", min, "lowest")):
-        having = [run for run in runs if math.isfinite(run.metrics.get(name, math.nan))]
-        if having:
-            run = best(having, key=lambda run: run.metrics[name])
-            numbers.append(
-                _number(f"{word} {summary.part(run)} {name}", measure(name, run.metrics[name]), names[run.id])
-            )
-    timed = [(run.seconds, run) for run in runs if run.seconds is not None]
-    if timed:
-        seconds, run = min(timed, key=lambda pair: pair[0])
-        numbers.append(_number("shortest training, measured", duration(seconds), names[run.id]))
-    finished = sum(run.status == "finished" for run in runs)
-    return [
-        *numbers,
-        _number("runs", count(len(runs)), "all finished" if finished == len(runs) else f"{finished} finished"),
-    ]
-
-
-def _number(name: str, value: str, note: str = "") -> dict[str, str]:
+def number(name: str, value: str, note: str = "") -> dict[str, str]:
+    """Return a number of the headline."""
     return {"name": plain(name), "value": value, "note": note}
 
 
@@ -69,46 +42,6 @@ def epochs(run: Run) -> dict[str, Any]:
         for row in run.history
     ]
     return {"columns": ["epoch", "step", "training", *(name.replace("_", " ") for name in names)], "rows": rows}
-
-
-def comparison(runs: Sequence[Run]) -> dict[str, Any]:
-    """Return the table of all runs side by side, each with the colour of its curves."""
-    names = list(dict.fromkeys(name for run in runs for name in summary.scores(run)))
-    rows = [
-        {
-            "colour": palette.series(at)[0],
-            "label": label,
-            "id": run.id,
-            "status": run.status,
-            "cells": [
-                *(measure(name, run.metrics.get(name)) for name in names),
-                duration(run.seconds),
-                rate(run.result.get("samples_per_second")),
-            ],
-        }
-        for at, (run, label) in enumerate(zip(runs, labels(runs), strict=True))
-    ]
-    return {"columns": [*names, "training, measured", "speed, measured"], "rows": rows}
-
-
-def over_seeds(runs: Sequence[Run]) -> dict[str, Any] | None:
-    """Return mean and standard deviation of the runs that differ only in their seed; None if no two do."""
-    groups = repeats(runs)
-    if len(groups) == len(runs):
-        return None
-    names = list(dict.fromkeys(name for run in runs for name in summary.scores(run)))
-    rows = []
-    for label, group in zip(group_labels(groups), groups, strict=True):
-        scores = [spread(name, [run.metrics[name] for run in group if name in run.metrics]) for name in names]
-        rows.append([label, *scores, spread("seconds", [run.seconds for run in group if run.seconds is not None])])
-    return {"columns": ["runs", *names, "training, measured"], "rows": rows}
-
-
-def differences(runs: Sequence[Run]) -> dict[str, Any]:
-    """Return the table of fields in which the runs differ, one line a run."""
-    fields = differing(runs)
-    rows = [[f"{run.id}", *(setting(fields[key][at]) for key in fields)] for at, run in enumerate(runs)]
-    return {"columns": ["run", *fields], "rows": rows if fields else []}
 
 
 def fields(runs: Sequence[Run]) -> list[dict[str, Any]]:
@@ -185,6 +118,15 @@ def happenings(run: Run) -> list[dict[str, str]]:
         for event in run.lifecycle()
         if event.what != "epoch"
     ]
+
+
+def warnings(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Return what the runs warned of, each once, with the numbers of the runs that did."""
+    found: dict[str, list[int]] = {}
+    for run in runs:
+        for text in dict.fromkeys(event.detail for event in run.lifecycle() if event.what == "warning"):
+            found.setdefault(_detail(text), []).append(run.id)
+    return [{"text": text, "runs": numbers} for text, numbers in found.items()]
 
 
 def _detail(text: str) -> str:

@@ -3,15 +3,22 @@
 import io
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+NARROW, WIDE = 4.6, 9.6
+"""Widths in inches, so that letters come out equally large where one takes half the page and the other all of it."""
+LEGEND_LETTERS = 80
+"""As many letters of size 8 fit side by side into a narrow figure; a line's sample takes as much as six."""
+LINE_HEIGHT = 0.19
 INK = "#010203"
 """Stands for the page's text colour while drawing; in the SVG it becomes currentColor."""
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+
+COMPACT_LEGEND: dict[str, Any] = {"handlelength": 0.9, "handleheight": 0.9, "columnspacing": 1.2, "handletextpad": 0.5}
 
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -55,12 +62,25 @@ def draw(name: str, about: str, size: tuple[float, float], paint: Callable[["Fig
 
     text = io.StringIO()
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing")  # the page's fonts draw the text, not these
+        warnings.simplefilter("ignore")  # of missing glyphs, say: the page's fonts draw the text, not matplotlib's
         figure = Figure(figsize=size, layout="constrained")
         FigureCanvasSVG(figure)
         paint(figure)
         figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None, "Format": None})
     return _inline(text.getvalue(), name, about)
+
+
+def below(figure: "Figure", entries: Sequence[tuple[Any, str]]) -> None:
+    """Put a legend below the plot, in as many columns as fit, and make the figure as much higher as that takes."""
+    if not entries:
+        return
+    handles, names = zip(*entries, strict=True)
+    columns = min(max(1, LEGEND_LETTERS // (max(map(len, names)) + 6)), 4, len(names))
+    figure.set_figheight(figure.get_figheight() + LINE_HEIGHT * -(-len(names) // columns))
+    shown = [f" {name}" if name.startswith("_") else name for name in names]  # it hides those with an underscore
+    figure.legend(
+        handles, shown, loc="outside lower left", ncols=columns, columnspacing=1.0, handlelength=1.7, handletextpad=0.6
+    )
 
 
 def _inline(drawn: str, name: str, about: str) -> str:

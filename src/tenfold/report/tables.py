@@ -11,8 +11,8 @@ from rich.text import Text
 
 from tenfold.experiment import FIELDS, SECTIONS
 from tenfold.report import summary
-from tenfold.report.compare import labels, repeats, settings, unusual
-from tenfold.report.words import NOTHING, ago, count, duration, measure, moment, plain, setting, spread
+from tenfold.report.differences import settings, unusual
+from tenfold.report.words import NOTHING, ago, count, duration, measure, moment, plain, setting
 from tenfold.runs import Run
 
 STATUS_STYLES = {"finished": "green", "running": "cyan", "failed": "bold red", "interrupted": "yellow"}
@@ -49,34 +49,6 @@ def runs_table(runs: Sequence[Run], *, now: float | None = None) -> Table:
         )
     table.caption = "training: measured, without start, evaluation and saving" if runs else "no runs yet"
     return table
-
-
-def comparison_table(runs: Sequence[Run]) -> Table:
-    """Return the runs side by side; those that differ only in the seed as one line, mean ± standard deviation."""
-    groups = repeats(runs)
-    names = list(dict.fromkeys(name for run in runs for name in summary.scores(run)))
-    table = _table("runs", *(plain(name) for name in names), "training", "samples/s")
-    _right(table, *range(1, len(table.columns)))
-    for label, group in zip(group_labels(groups), groups, strict=True):
-        values = ([run.metrics[name] for run in group if name in run.metrics] for name in names)
-        seconds = [run.seconds for run in group if run.seconds is not None]
-        speeds = [speed for run in group if (speed := run.result.get("samples_per_second")) is not None]
-        table.add_row(
-            Text(label),
-            *(spread(name, listed) for name, listed in zip(names, values, strict=True)),
-            spread("seconds", seconds),
-            count(sum(speeds) / len(speeds)) if speeds else NOTHING,
-        )
-    table.caption = "training: measured, without start, evaluation and saving; ±: standard deviation over seeds"
-    return table
-
-
-def group_labels(groups: Sequence[Sequence[Run]]) -> list[str]:
-    """Return a short name for each group of repeats, with the number of runs where there are several."""
-    names = labels([group[0] for group in groups])
-    return [
-        f"{name}, {len(group)} seeds" if len(group) > 1 else name for name, group in zip(names, groups, strict=True)
-    ]
 
 
 def show_tables(run: Run) -> Group:
@@ -170,7 +142,7 @@ def _grid(title: str | None = None) -> Table:
 def _table(*columns: str, title: str | None = None) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, **_headings(title))
     for at, name in enumerate(columns):
-        table.add_column(Text(name), no_wrap=at != (name != "runs"))  # names and titles may wrap, numbers never
+        table.add_column(Text(name), no_wrap=at != 1)  # titles may wrap, numbers never
     return table
 
 

@@ -1,9 +1,7 @@
 """Numbers as people read them: with units, and no more digits than they deserve."""
 
 import math
-import statistics
 import time
-from collections.abc import Sequence
 from typing import Any
 
 NOTHING = "–"
@@ -24,25 +22,6 @@ def measure(name: str, value: float | None) -> str:
     if name.endswith("accuracy"):
         return f"{value:.2%}"
     return f"{value:.4f}" if 1e-3 <= abs(value) < 1e4 or value == 0 else f"{value:.3g}"
-
-
-def spread(name: str, values: Sequence[float]) -> str:
-    """Return the mean of repeated measurements with their standard deviation; of one, only that one.
-
-    "seconds" is a name too, shown as a duration.
-    """
-    show = duration if name == "seconds" else lambda value: measure(name, value)
-    if not values:
-        return NOTHING
-    if len(values) == 1:
-        return show(values[0])
-    mean, deviation = statistics.fmean(values), statistics.stdev(values)
-    if name == "seconds":
-        return f"{mean:#.3g} ± {deviation:.2g} s"
-    if name.endswith("accuracy"):
-        return f"{mean * 100:.2f} ± {deviation * 100:.2f}%"
-    shown = show(mean)
-    return f"{shown} ± {deviation:.2g}" if "e" in shown else f"{shown} ± {deviation:.4f}"
 
 
 def duration(seconds: float | None) -> str:

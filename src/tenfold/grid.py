@@ -1,6 +1,7 @@
 """Comparisons: the same experiment over a grid of settings, run in turns, recorded, and put side by side."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,33 @@ from tenfold.errors import ExperimentError, TenfoldError
 from tenfold.experiment import FIELDS, SECTIONS, Division, Experiment
 from tenfold.registry import suggest
 from tenfold.report.comparison import Comparison
-from tenfold.runs import Emit, Run, Store
+from tenfold.report.differences import spoken
+from tenfold.runs import Run, Store
 
 KIND = "compare"
-Watch = Callable[[int, int, Experiment], Emit | None]
-"""Called before each run with its place, their number and its experiment; returns a listener, or None."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One run of a comparison, as it begins and as it is done."""
+
+    place: int
+    """Which it is, from 1."""
+    count: int
+    label: str
+    """Its settings in words."""
+    run: Run | None = None
+    recorded: bool = False
+    """Whether the run was recorded already and stands for this one."""
+    error: str = ""
+
+    @property
+    def begins(self) -> bool:
+        """Whether it has only begun."""
+        return self.run is None and not self.error
+
+
+Watch = Callable[[Turn], None]
 
 
 def compare(
@@ -31,30 +54,37 @@ def compare(
     `compare(experiment, workers=[1, 2, 4], strategy=["allreduce", "butterfly"], repeats=3)`: a list is a dimension of
     the grid, anything else changes the experiment. Repeats differ in the seed and come in turns, so that a machine
     that slows down slows all down. What is recorded already is not run again, unless `fresh`; what fails is reported
-    and does not stop the rest.
+    and does not stop the rest. `watch` is called with a `Turn` when a run begins and when it is done.
     """
     base = (experiment or Experiment()).replace(
         **{key: value for key, value in grid.items() if not _listed(key, value)}
     )
     dimensions = {key: list(value) for key, value in grid.items() if _listed(key, value)}
+    planned = list(plan(base, dimensions, repeats))
     store = Store(runs)
     known = {} if fresh else _finished(store)
-    planned = list(plan(base, dimensions, repeats))
+    watch = watch or _ignore
     done: list[Run] = []
     failed: dict[str, str] = {}
-    for place, one in enumerate(planned):
+    for place, one in enumerate(planned, 1):
+        turn = Turn(place, len(planned), _label(one, dimensions, repeats))
         recorded = known.get(one.model_dump_json())
         if recorded is not None:
             done.append(api.open_run(recorded, runs=store.folder))
+            watch(replace(turn, run=done[-1], recorded=True))
             continue
+        watch(turn)
         try:
-            listen = watch(place, len(planned), one) if watch else None
-            done.append(api.train(one, runs=store.folder, listen=listen, kind=KIND))
+            done.append(api.train(one, runs=store.folder, kind=KIND))
         except TenfoldError as error:
-            failed[_label(one, dimensions)] = str(error)
+            failed[turn.label] = str(error).replace("\n", "; ")
+            watch(replace(turn, error=failed[turn.label]))
+        else:
+            watch(replace(turn, run=done[-1]))
     if not done:
         reasons = "; ".join(dict.fromkeys(failed.values()))
-        raise ExperimentError(f"none of the {len(planned)} runs could be done: {reasons}")
+        none = f"none of the {len(planned)} runs could be done" if len(planned) > 1 else "the run could not be done"
+        raise ExperimentError(f"{none}: {reasons}")
     return Comparison(done, failed)
 
 
@@ -71,16 +101,15 @@ def plan(base: Experiment, dimensions: dict[str, list[Any]], repeats: int) -> It
             raise ExperimentError(f"'{name}' is no field of an experiment; {suggest(name, FIELDS)}")
         if not dimensions[name]:
             raise ExperimentError(f"{name} = []: give at least one value to compare")
-    seen: set[str] = set()
+    seen: list[Experiment] = []
     for repeat in range(repeats):
         for values in product(*dimensions.values()):
             one = base.replace(**dict(zip(dimensions, values, strict=True)))
             one = one.replace(seed=one.training.seed + repeat)
             if one.division.workers == 1:
                 one = one.replace(division=Division())
-            text = one.model_dump_json()
-            if text not in seen:
-                seen.add(text)
+            if one not in seen:  # by equality, which tells apart Python objects of one name
+                seen.append(one)
                 yield one
 
 
@@ -95,14 +124,22 @@ def _listed(key: str, value: Any) -> bool:
 
 def _finished(store: Store) -> dict[str, int]:
     """Return the runs that can stand for an experiment; one with Python objects in it is never taken for another."""
-    texts = ((run["id"], Experiment(**run["experiment"]).model_dump_json()) for run in _compared(store.runs()))
-    return {text: number for number, text in texts if '"<' not in text}
+    found = {}
+    for record in store.runs():
+        if record["kind"] == KIND and record["status"] == "finished":
+            text = Experiment(**record["experiment"]).model_dump_json()
+            if '"<' not in text:
+                found[text] = record["id"]
+    return found
 
 
-def _compared(records: Sequence[dict[str, Any]]) -> Iterable[dict[str, Any]]:
-    return (record for record in records if record["kind"] == KIND and record["status"] == "finished")
-
-
-def _label(experiment: Experiment, dimensions: dict[str, list[Any]]) -> str:
+def _label(experiment: Experiment, dimensions: dict[str, list[Any]], repeats: int) -> str:
     flat = experiment.flat()
-    return ", ".join(f"{key} {flat[key]}" for key in (*dimensions, "seed"))
+    names = [name for name in dimensions if len(dimensions[name]) > 1] or ["model", "data"]
+    names = sorted(names, key=lambda name: name != "workers")
+    told = spoken({name: flat[name] for name in names})
+    return f"{told}, seed {flat['seed']}" if repeats > 1 and "seed" not in names else told
+
+
+def _ignore(_turn: Turn) -> None:
+    """Watch nothing."""

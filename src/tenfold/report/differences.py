@@ -1,0 +1,81 @@
+"""What runs have in common and what tells them apart."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tenfold.experiment import FIELDS, Experiment
+from tenfold.report.words import plain, setting, several
+from tenfold.runs import Run
+
+LABEL_FIELDS = 3
+"""A legend names settings by all that differs; if that is more than this, rather by the titles they were given."""
+LABEL_LETTERS = 60
+SPEAK_FOR_THEMSELVES = ("model", "data", "optimizer", "strategy", "shards", "device", "engine", "transport")
+MIXING = tuple(name for name, (section, _) in FIELDS.items() if section == "division" and name != "workers")
+"""How replicas share the data and mix: without meaning where there is only one."""
+
+
+def unusual(experiment: Experiment) -> dict[str, Any]:
+    """Return the fields that differ from the defaults, by their short names; the title is not one of them."""
+    defaults = Experiment().flat()
+    return {key: value for key, value in experiment.flat().items() if key != "name" and value != defaults[key]}
+
+
+def differing(runs: Sequence[Run]) -> dict[str, list[Any]]:
+    """Return every field in which the runs' experiments differ, with each run's value."""
+    flats = [run.experiment.flat() for run in runs]
+    names = [key for key in flats[0] if key != "name"] if flats else []
+    values = {key: [flat[key] for flat in flats] for key in names}
+    return {key: listed for key, listed in values.items() if any(value != listed[0] for value in listed)}
+
+
+def varied(runs: Sequence[Run]) -> list[str]:
+    """Return the fields that make different settings, the workers first; a seed makes none, nor mixing with oneself."""
+    mixing = differing([run for run in runs if run.experiment.division.workers > 1])
+    names = [name for name in differing(runs) if name != "seed" and (name not in MIXING or name in mixing)]
+    return sorted(names, key=lambda name: name != "workers")
+
+
+def settings(run: Run, among: Sequence[Run]) -> str:
+    """Return in one line how a run differs from the defaults, as far as it also differs from the others."""
+    told = {"model", "data"} if not run.experiment.name else set()  # an unnamed run's title is its model and data
+    own = unusual(run.experiment)
+    return " ".join(f"{key}={setting(own[key])}" for key in differing(among) if key in own and key not in told)
+
+
+def spoken(fields: Mapping[str, Any]) -> str:
+    """Return fields in words: "4 workers, butterfly, sync every 16"."""
+    alone = fields.get("workers") == 1
+    return ", ".join(_phrase(name, value) for name, value in fields.items() if not (alone and name in MIXING))
+
+
+def labels(runs: Sequence[Run]) -> list[str]:
+    """Return a short name for each run: what differs, or its title where that is too much; never two the same."""
+    names = varied(runs)
+    titles = [plain(run.title) for run in runs]
+    if not names or (len(names) > LABEL_FIELDS and len(set(titles)) == len(runs)):
+        told = titles
+    else:
+        told = [spoken({name: flat[name] for name in names}) for flat in (run.experiment.flat() for run in runs)]
+    seen = Counter(told)
+    return [name if seen[name] == 1 else f"{name} (run {run.id})" for name, run in zip(told, runs, strict=True)]
+
+
+def repeats(runs: Sequence[Run]) -> list[list[Run]]:
+    """Return the runs in groups that differ in nothing but the seed, in the order of their first run."""
+    groups: list[tuple[Experiment, list[Run]]] = []
+    for run in runs:
+        one = run.experiment.replace(name="", seed=0)
+        group = next((group for experiment, group in groups if experiment == one), None)
+        if group is None:
+            groups.append((one, [run]))
+        else:
+            group.append(run)
+    return [group for _, group in groups]
+
+
+def _phrase(name: str, value: Any) -> str:
+    if name in ("workers", "threads") and value is not None:
+        return several(value, name.removesuffix("s"))
+    return setting(value) if name in SPEAK_FOR_THEMSELVES else f"{name.replace('_', ' ')} {setting(value)}"

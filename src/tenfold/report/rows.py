@@ -1,0 +1,152 @@
+"""What each setting gains and what it costs, over its repeats: the numbers behind tables and plots of several runs."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean, stdev
+from typing import Any
+
+from tenfold.experiment import FIELDS
+from tenfold.report import summary
+from tenfold.report.differences import MIXING, labels, repeats, varied
+from tenfold.runs import Run
+
+OF_THE_MACHINE = ("threads", "pin", "engine", "transport")
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A repeated measurement."""
+
+    values: tuple[float, ...] = ()
+
+    @property
+    def mean(self) -> float | None:
+        """The mean; None of nothing."""
+        return fmean(self.values) if self.values else None
+
+    @property
+    def deviation(self) -> float | None:
+        """The standard deviation; None for fewer than two."""
+        return stdev(self.values) if len(self.values) > 1 else None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One setting, over its repeats. All times were measured."""
+
+    label: str
+    settings: dict[str, Any]
+    """The fields in which the compared runs differ."""
+    runs: tuple[Run, ...]
+    workers: int
+    threads: int | None
+    cores: int
+    """Cores in use: workers x threads, as far as there are so many."""
+    seconds: Spread
+    metrics: dict[str, Spread]
+    """The final measurements, the accuracy first and the loss last."""
+    bytes_per_worker: float
+    times: dict[str, float]
+    """Mean seconds of training by kind: data, compute, wait, communicate."""
+    speedup: float | None = None
+    """T1 / Tn, against one worker with the same settings otherwise."""
+    speedup_deviation: float | None = None
+    """S sqrt((s1 / T1)^2 + (sn / Tn)^2): the spreads s of both times, carried over to the speedup S."""
+    efficiency: float | None = None
+    """Speedup for each core that is used more."""
+    improvement: float | None = None
+    """PI = (T1 - Tn) / T1 x 100."""
+    gain: float | None = None
+    """Tslowest / Tn x 100."""
+    shares: dict[str, float] = field(init=False)
+    """Of the training time, by kind."""
+
+    def __post_init__(self) -> None:
+        whole = sum(self.times.values()) or 1.0
+        object.__setattr__(self, "shares", {kind: seconds / whole for kind, seconds in self.times.items()})
+
+    @property
+    def accuracy(self) -> Spread:
+        """The accuracy; of nothing where there are no classes."""
+        return self.metrics.get("accuracy", Spread())
+
+    @property
+    def loss(self) -> Spread:
+        """The loss."""
+        return self.metrics.get("loss", Spread())
+
+
+def rows_of(runs: Sequence[Run]) -> list[Row]:
+    """Return one row for each setting, in the order of their first runs."""
+    names, groups = varied(runs), repeats(runs)
+    rows = [_row(label, group, names) for label, group in zip(labels([one[0] for one in groups]), groups, strict=True)]
+    slowest = max((row.seconds.mean for row in rows if row.seconds.mean), default=0.0)
+    return [_rated(row, _baseline(row, rows), slowest) for row in rows]
+
+
+def _row(label: str, group: Sequence[Run], names: Sequence[str]) -> Row:
+    first = group[0]
+    flat = first.experiment.flat()
+    workers = first.result.get("workers", first.experiment.division.workers)
+    threads = first.result.get("threads", first.experiment.machine.threads)
+    times = [run.times for run in group if run.times]
+    return Row(
+        label=label if names or len(group) == 1 else "all runs",
+        settings={name: flat[name] for name in names},
+        runs=tuple(group),
+        workers=workers,
+        threads=threads,
+        cores=_cores(first, workers * (threads or 1)),
+        seconds=_spread(run.seconds for run in group),
+        metrics=_metrics(group),
+        bytes_per_worker=_spread(run.result.get("bytes_moved") for run in group).mean or 0.0,
+        times={kind: fmean(one.get(kind, 0.0) for one in times) for kind in summary.TRAINING_KINDS} if times else {},
+    )
+
+
+def _metrics(group: Sequence[Run]) -> dict[str, Spread]:
+    names = dict.fromkeys(name for run in group for name in summary.scores(run))
+    return {name: _spread(run.metrics.get(name) for run in group) for name in names}
+
+
+def _spread(values: Iterable[float | None]) -> Spread:
+    return Spread(tuple(value for value in values if value is not None and math.isfinite(value)))
+
+
+def _rated(row: Row, alone: Row | None, slowest: float) -> Row:
+    """Return the row with what needs others to be said."""
+    seconds, single = row.seconds.mean, alone.seconds.mean if alone else None
+    if not seconds:
+        return row
+    row = replace(row, gain=slowest / seconds * 100)
+    if alone is None or not single:
+        return row
+    speedup = single / seconds
+    apart = [(one.deviation, one.mean) for one in {id(one): one for one in (row.seconds, alone.seconds)}.values()]
+    parts = [deviation / mean for deviation, mean in apart if deviation is not None and mean]
+    return replace(
+        row,
+        speedup=speedup,
+        speedup_deviation=speedup * math.hypot(*parts) if len(parts) == 2 else None,
+        efficiency=speedup * alone.cores / row.cores,
+        improvement=(single - seconds) / single * 100,
+    )
+
+
+def _baseline(row: Row, rows: Sequence[Row]) -> Row | None:
+    """Return the row of one worker with the same settings otherwise; of several, the one on the most alike machine."""
+    ours = row.runs[0].experiment.flat()
+    matters = [name for name in FIELDS if name not in (*MIXING, *OF_THE_MACHINE, "workers", "seed")]
+    best, alike = None, -1
+    for other in rows:
+        theirs = other.runs[0].experiment.flat()
+        if other.workers == 1 and other.seconds.values and all(theirs[name] == ours[name] for name in matters):
+            same = sum(theirs[name] == ours[name] for name in OF_THE_MACHINE)
+            if same > alike:
+                best, alike = other, same
+    return best
+
+
+def _cores(run: Run, asked: int) -> int:
+    return min(asked, run.facts.get("machine", {}).get("cpu", {}).get("budget") or asked)

@@ -1,0 +1,149 @@
+"""`tenfold compare`: what it prints where, in which forms, and what it says to bad input."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+import tenfold
+from tenfold.cli import app
+
+SMALL = ("--model", "mlp", "--data", "digits", "--epochs", "1", "--threads", "1", "-s", "limit=100", "-s", "hidden=[4]")
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TENFOLD_RUNS", raising=False)
+    for name in ("FORCE_COLOR", "CLICOLOR_FORCE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def compare(*arguments: str) -> Result:
+    result = CliRunner().invoke(app, ["compare", *arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def test_a_line_for_each_run_and_a_table() -> None:
+    said = compare(*SMALL, "--lr", "0.1,0.2", "--repeats", "2")
+    assert said.exit_code == 0
+    lines = said.stderr.splitlines()
+    assert [line.split(":")[0] for line in lines] == [
+        f"{place}/4  lr {lr}, seed {seed}"
+        for place, (seed, lr) in enumerate([(0, 0.1), (0, 0.2), (1, 0.1), (1, 0.2)], 1)
+    ]
+    assert all("measured, accuracy" in line for line in lines)
+    assert "\x1b" not in said.output
+    assert said.stdout.splitlines()[0].split() == ["workers", "lr", "time,", "ms", "gain", "%", "accuracy", "%"]
+    assert "±" in said.stdout
+    assert max(map(len, said.stdout.splitlines())) <= 120
+
+
+def test_what_is_recorded_already_is_said() -> None:
+    compare(*SMALL, "--lr", "0.1,0.2")
+    said = compare(*SMALL, "--lr", "0.1,0.2,0.3")
+    assert ["recorded already" in line for line in said.stderr.splitlines()] == [True, True, False]
+    assert len(tenfold.list_runs()) == 3
+    assert "recorded already" not in compare(*SMALL, "--lr", "0.1", "--fresh").stderr
+
+
+def test_quiet() -> None:
+    said = compare(*SMALL, "--lr", "0.1,0.2", "--quiet")
+    assert said.stderr == ""
+    assert "accuracy" in said.stdout
+
+
+def test_failures_are_said_and_do_not_stop_the_rest() -> None:
+    said = compare(*SMALL, "--lr", "1e30,0.1")
+    assert said.exit_code == 0
+    assert said.stderr.splitlines()[0].startswith("1/2  lr 1e+30: failed: the loss became")
+    assert "failed: lr 1e+30: the loss became" in " ".join(said.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("vary", "field", "values"),
+    [
+        ("momentum=0,0.9", "momentum", [0, 0.9]),
+        ("training.momentum=0,0.9", "momentum", [0, 0.9]),
+        ("batch-size=16,32", "batch_size", [16, 32]),
+        ("hidden=[[4],[3,2]]", "hidden", [[4], [3, 2]]),
+    ],
+)
+def test_vary_any_field(vary: str, field: str, values: list[object]) -> None:
+    said = compare(*SMALL, "--vary", vary, "--json")
+    assert [row[field] for row in json.loads(said.stdout)["rows"]] == values
+
+
+def test_forms() -> None:
+    arguments = (*SMALL, "--lr", "0.1,0.2", "--quiet")
+    table = compare(*arguments).stdout
+    read = json.loads(compare(*arguments, "--json").stdout)
+    assert read == json.loads(compare(*arguments, "--format", "json").stdout)
+    assert [row["lr"] for row in read["rows"]] == [0.1, 0.2]
+    rows = list(csv.DictReader(io.StringIO(compare(*arguments, "--format", "csv").stdout)))
+    assert [float(row["accuracy"]) for row in rows] == [row["accuracy"] for row in read["rows"]]
+    lines = compare(*arguments, "--format", "markdown").stdout.splitlines()
+    assert lines[1] == "|" + "---|" * (lines[0].count("|") - 1)
+    assert table not in lines
+    assert len(tenfold.list_runs()) == 2
+
+
+def test_a_page(tmp_path: Path) -> None:
+    said = compare(*SMALL, "--lr", "0.1,0.2", "-o", "pages/c.html")
+    assert said.stdout.splitlines()[-1] == "the report is in pages/c.html"
+    assert "2 settings compared" in (tmp_path / "pages" / "c.html").read_text()
+    said = compare(*SMALL, "--lr", "0.1,0.2", "-o", "pages/c.html", "--json")
+    assert json.loads(said.stdout)["failed"] == {}
+    assert "the report is in pages/c.html" in said.stderr
+
+
+def test_a_file_is_the_base(tmp_path: Path) -> None:
+    tenfold.Experiment(model="mlp", data="digits", limit=100, epochs=1, hidden=[4], momentum=0.5).save("one.toml")
+    said = compare("one.toml", "--lr", "0.1,0.2", "--json")
+    assert len(json.loads(said.stdout)["rows"]) == 2
+    assert [run.experiment.training.momentum for run in tenfold.list_runs()] == [0.5, 0.5]
+
+
+def test_ctrl_c_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    train = tenfold.api.train
+
+    def interrupted(*arguments: object, **fields: object) -> object:
+        if len(tenfold.list_runs()) == 1:
+            raise KeyboardInterrupt
+        return train(*arguments, **fields)  # type: ignore[arg-type]
+
+    compare(*SMALL, "--lr", "0.5")
+    monkeypatch.setattr("tenfold.api.train", interrupted)
+    said = compare(*SMALL, "--lr", "0.1,0.2")
+    assert said.exit_code == 130
+    assert said.stderr.splitlines()[-1] == "interrupted; the same command goes on with what is left"
+    assert said.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--vary", "momentum"), "'momentum' varies nothing; write field=a,b, such as momentum=0,0.9"),
+        (("--vary", "momentum="), "varies nothing"),
+        (("--vary", "momentun=0,1"), "did you mean 'momentum'?"),
+        (("--lr", "0.1,fast"), 'training.lr = "fast"'),
+        (("--strategy", "ring,buterfly"), "did you mean 'butterfly'?"),
+        (("--workers", "0,1"), "division.workers = 0"),
+        (("--lr", "[]"), "lr = []: give at least one value to compare"),
+        (("--repeats", "0"), "repeats = 0: should be at least 1"),
+        (("--lr", "1e30,1e31"), "none of the 2 runs could be done: the loss became"),
+        (("nothing.toml",), "there is no file nothing.toml"),
+    ],
+)
+def test_bad_input_is_one_sentence(arguments: tuple[str, ...], sentence: str) -> None:
+    said = compare(*arguments, *SMALL, "--quiet")
+    assert (said.exit_code, said.stdout) == (2, "")
+    assert len(said.stderr.splitlines()) == 1
+    assert said.stderr.startswith("error: ")
+    assert sentence in said.stderr
