@@ -253,7 +253,6 @@ class TestTheSurroundings:
         assert torch.get_num_threads() == threads
         assert torch.equal(torch.get_rng_state(), state)
 
-    @pytest.mark.xfail(reason="threads.apply leaves OMP_NUM_THREADS and its like set for the rest of the process")
     def test_the_environment_is_left_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
             monkeypatch.delenv(name, raising=False)
@@ -349,7 +348,6 @@ class TestModels:
         with pytest.raises(tenfold.TenfoldError, match="float32"):
             train(model=lambda: small_network().double(), data="digits", epochs=1)
 
-    @pytest.mark.xfail(reason="a last batch of one sample reaches batch normalisation", raises=ValueError)
     def test_batch_normalisation_survives_a_last_batch_of_one(self) -> None:
         data = {"train": points(65), "test": points(20, seed=1)}
         run = train(model="mlp", data=data, batchnorm=True, batch_size=64, epochs=1)

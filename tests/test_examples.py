@@ -25,7 +25,24 @@ def check_demo(output: str, folder: Path) -> None:
     assert "</html>" in page
 
 
-CHECKS: dict[str, Callable[[str, Path], None]] = {"demo.py": check_demo}
+def check_own_model(output: str, folder: Path) -> None:
+    assert "2 workers, 5 epochs: rmse 0.0" in output
+    assert "a prediction of shape (3, 1)" in output
+    assert tenfold.open_run(runs=folder / "runs").status == "finished"
+
+
+def check_compare_strategies(output: str, folder: Path) -> None:
+    for row in ("| 1 × 1 | – |", "| 4 × 1 | allreduce |", "| 4 × 1 | butterfly |", "| 4 × 1 | none |"):
+        assert row in output
+    assert "least sent: butterfly" in output
+    assert "<svg" in (folder / "compare.html").read_text()
+
+
+CHECKS: dict[str, Callable[[str, Path], None]] = {
+    "compare_strategies.py": check_compare_strategies,
+    "demo.py": check_demo,
+    "own_model.py": check_own_model,
+}
 
 
 def environment(folder: Path) -> dict[str, str]:

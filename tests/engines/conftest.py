@@ -4,9 +4,17 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tenfold.machine import crew
+
 # A busy machine makes single examples slow, which is no failure.
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _warm_server() -> None:
+    """Start the server of processes before a test changes the folder, which a relative PYTHONPATH would not survive."""
+    crew.warm_up()
 
 
 @pytest.fixture(autouse=True)

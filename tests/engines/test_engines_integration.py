@@ -15,11 +15,11 @@ import tenfold
 from tenfold.data import KINDS
 from tenfold.engines.base import make_network
 from tenfold.engines.prepare import prepare
-from tenfold.errors import ExperimentError, MachineError, StoreError
+from tenfold.errors import ExperimentError, MachineError
 from tenfold.experiment import Experiment
 from tenfold.machine import cores
 from tenfold.mixing import COMPRESSIONS, OUTER, STRATEGIES
-from tenfold.runs import Metric
+from tenfold.runs import Event, Metric
 
 pytestmark = pytest.mark.timeout(60)
 ASYNCHRONOUS = [name for name in STRATEGIES if STRATEGIES[name].asynchronous]
@@ -38,7 +38,11 @@ class TestOneProcess(EngineContract):
 
 class TestProcesses(EngineContract):
     fields: dict[str, Any] = {  # noqa: RUF012
-        **{"engine": "processes", "workers": 3, "strategy": "ring", "sync_every": 2, "optimizer_state": "average"}
+        "engine": "processes",
+        "workers": 3,
+        "strategy": "ring",
+        "sync_every": 2,
+        "optimizer_state": "average",
     }
 
 
@@ -83,7 +87,7 @@ def test_every_sample_is_learnt_from_once_an_epoch(data: Any, kind: str, tmp_pat
     assert len(batches) == 3
     count = Counter(number for of_worker in batches.values() for batch in of_worker for number in batch)
     assert count == Counter(dict.fromkeys(range(47), 2))
-    shards = [set(sum(of_worker, [])) for of_worker in batches.values()]
+    shards = [{number for batch in of_worker for number in batch} for of_worker in batches.values()]
     assert sum(map(len, shards)) == 47, "a sample changed its worker"
     assert run.result["samples"] == 2 * 47
 
@@ -95,8 +99,13 @@ def test_the_oracle_holds_for_lenet5_in_processes(workers: int, average: str) ->
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(40, 1, 12, 12, generator=generator), torch.arange(40) % 4
     fields: dict[str, Any] = {
-        **{"model": "lenet5", "data": {"train": (x, y), "test": (x, y)}, "epochs": 4, "batch_size": 40, "lr": 0.1},
-        **{"workers": workers, "average": average},
+        "model": "lenet5",
+        "data": {"train": (x, y), "test": (x, y)},
+        "epochs": 4,
+        "batch_size": 40,
+        "lr": 0.1,
+        "workers": workers,
+        "average": average,
     }
     run = train(**fields)
     network: nn.Module = make_network(prepare(Experiment(**fields)))
@@ -161,6 +170,20 @@ def test_asynchronous_workers_wait_for_nobody_with_unequal_shards(strategy: str)
     assert {event.worker for event in told if isinstance(event, Metric) and event.name == "staleness"} == {0, 1, 2}
 
 
+def test_gradients_that_are_not_pushed_yet_outlive_an_interruption() -> None:
+    """300 samples in batches of 20 are 15 steps an epoch, which pushes every 7 do not divide."""
+    fields = SMALL | {"strategy": "downpour", "strategy_options": {"n_push": 7, "n_fetch": 2}}
+
+    def interrupt(event: Event) -> None:
+        if isinstance(event, Metric) and event.epoch == 1:
+            raise KeyboardInterrupt
+
+    whole = train(**fields)
+    with pytest.raises(KeyboardInterrupt):
+        train(**fields, listen=interrupt)
+    assert same(tenfold.resume().model.state_dict(), whole.model.state_dict())
+
+
 class TestWhatCannotBeDivided:
     def test_more_workers_than_samples(self) -> None:
         with pytest.raises(ExperimentError, match="2 training samples cannot be divided among 3 replicas; use 1 to 2"):
@@ -169,8 +192,7 @@ class TestWhatCannotBeDivided:
     def test_it_is_said_before_a_run_is_recorded(self) -> None:
         with pytest.raises(ExperimentError, match="need class labels"):
             train(model="mlp", data=(torch.zeros(9, 2), torch.zeros(9)), workers=2, shards="label-skew")
-        with pytest.raises(StoreError, match="there are no runs"):
-            tenfold.list_runs()
+        assert tenfold.list_runs() == []
 
     def test_more_threads_than_cores(self) -> None:
         budget = cores.budget()
@@ -186,5 +208,5 @@ class TestWhatCannotBeDivided:
             with lock:
                 return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
 
-        with pytest.raises(ExperimentError, match="cannot be sent to worker processes: cannot pickle '_thread.lock'"):
+        with pytest.raises(ExperimentError, match="cannot be sent to worker processes: cannot pickle"):
             train(**SMALL | {"model": network, "hidden": None}, workers=2)

@@ -1,4 +1,4 @@
-"""N workers as threads of one process, mixing in real shared memory: their replicas can be looked into at every step."""
+"""N workers as threads of one process, mixing in real shared memory: their replicas can be looked into."""
 
 import threading
 from collections.abc import Callable
@@ -79,7 +79,8 @@ class Threads:
 
     def rounds(self) -> list[tuple[list[State], list[State]]]:
         """All replicas' states before and after each step's mixing."""
-        return [([*before], [*after]) for before, after in zip(zip(*self.before), zip(*self.after), strict=True)]
+        befores, afters = zip(*self.before, strict=True), zip(*self.after, strict=True)
+        return [([*before], [*after]) for before, after in zip(befores, afters, strict=True)]
 
     def _run(self, worker: Worker) -> None:
         try:

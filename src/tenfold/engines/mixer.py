@@ -13,7 +13,6 @@ from tenfold.mixing import Round, Strategy, due
 from tenfold.mixing.compression import Compressor
 from tenfold.mixing.outer import OuterOptimizer
 from tenfold.training import Replica
-from tenfold.training.optimizers import make_optimizer
 
 
 class Mixer(ABC):
@@ -116,7 +115,7 @@ class RoundMixer(Mixer):
     def _mix_optimizer(self, round_: Round) -> None:
         optimizer = self.replica.optimizer
         if self.division.optimizer_state == "reset":
-            self.replica.optimizer = make_optimizer(self.replica.training, self.replica.network.parameters())
+            optimizer.state.clear()
             return
         states = [optimizer.state[parameter] for parameter in self.replica.learning if parameter in optimizer.state]
         for key in states[0] if states else ():

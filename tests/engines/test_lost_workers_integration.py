@@ -1,0 +1,301 @@
+"""Law 7: nobody waits for the dead. Workers raise, leave, are killed or stopped; so is whoever started them."""
+
+import gc
+import multiprocessing.forkserver
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import engine_models
+import psutil
+import pytest
+from engine_models import LAWFUL, Unpicklable, numbered, same, train
+
+import tenfold
+from tenfold.errors import ModelError, WorkerLost
+from tenfold.machine import crew
+from tenfold.runs import Event, Metric
+
+pytestmark = pytest.mark.timeout(60)
+SOURCES = os.pathsep.join([str(Path(tenfold.__file__).parents[1]), str(Path(__file__).parent)])
+NUMBERED: dict[str, Any] = {
+    "model": "engine_models:Failing",
+    "data": {"train": numbered(48), "test": numbered(6)},
+    "shards": "contiguous",
+    "workers": 3,
+    "batch_size": 4,
+    "epochs": 3,
+    "lr": 0.01,
+}
+"""Worker 0 has the samples 0 to 15, worker 1 those to 31, worker 2 those to 47."""
+
+
+def workers() -> list[int]:
+    """Process ids of the workers that live now, oldest first."""
+    server = multiprocessing.forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    children = psutil.Process(server).children() if server else []
+    return [child.pid for child in children if child.status() != psutil.STATUS_ZOMBIE]
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "nothing happened"
+        time.sleep(0.02)
+
+
+def descriptors() -> int:
+    gc.collect()
+    return psutil.Process().num_fds()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _everything_was_used_once(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Let the process open what it keeps for good, such as the server and multiprocessing's own heap."""
+    train(**NUMBERED | {"epochs": 1, "lr": 1e-6}, model_options={"number": -1}, runs=tmp_path_factory.mktemp("first"))
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_behind() -> Iterator[None]:
+    before, files = descriptors(), set(Path(tempfile.gettempdir()).glob("tenfold-*-*"))
+    yield
+    wait_for(lambda: not workers())
+    assert descriptors() <= before
+    assert set(Path(tempfile.gettempdir()).glob("tenfold-*-*")) <= files
+
+
+class Strike:
+    """A listener that sends a signal to one worker in the second epoch."""
+
+    def __init__(self, rank: int, number: int) -> None:
+        self.rank, self.number = rank, number
+        self.victim, self.at = 0, 0.0
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Metric) and event.epoch == 1 and not self.victim:
+            self.victim, self.at = workers()[self.rank], time.monotonic()
+            os.kill(self.victim, self.number)
+
+
+class TestAWorkerThatRaises:
+    @pytest.mark.parametrize("rank", [0, 2])
+    def test_its_traceback_and_its_rank_are_told(self, rank: int) -> None:
+        with pytest.raises(RuntimeError) as failed:
+            train(**NUMBERED, model_options={"number": 16 * rank + 3, "epoch": 1})
+        message = str(failed.value)
+        assert message.startswith(f"worker {rank} failed:\nTraceback")
+        assert "engine_models.py" in message
+        assert "ZeroDivisionError: the model gave up" in message
+        assert tenfold.open_run().status == "failed"
+        assert "the model gave up" in tenfold.open_run().error
+
+    def test_in_the_first_step_it_is_a_sentence_about_the_model(self) -> None:
+        with pytest.raises(
+            ModelError, match=r"worker 1: model .*Failing failed on its first batch, .*the model gave up"
+        ):
+            train(**NUMBERED | {"batch_size": 16}, model_options={"number": 20})
+
+    def test_that_wants_to_exit(self) -> None:
+        with pytest.raises(RuntimeError, match=r"(?s)worker 1 failed:.*SystemExit: the model left"):
+            train(**NUMBERED, model_options={"number": 20, "epoch": 1, "how": "sys.exit"})
+
+    def test_while_it_unpacks_the_model(self) -> None:
+        with pytest.raises(RuntimeError, match=r"(?s)worker \d failed:.*no module named 'far_away'"):
+            train(**NUMBERED | {"model": Unpicklable()})
+
+    def test_while_it_imports_the_model(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "only_here.py").write_text(
+            "import multiprocessing\nfrom torch import nn\n"
+            "assert multiprocessing.parent_process() is None, 'not in a worker'\n"
+            "def network(): return nn.Linear(3, 2)\n"
+        )
+        monkeypatch.syspath_prepend(str(tmp_path))
+        with pytest.raises(Exception, match=r"(?s)worker \d.*not in a worker"):
+            train(**NUMBERED | {"model": "only_here:network"})
+
+
+class TestAWorkerThatIsLost:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def whole(cls, tmp_path_factory: pytest.TempPathFactory) -> tenfold.Run:
+        return train(**LAWFUL, workers=3, runs=tmp_path_factory.mktemp("whole"))
+
+    @pytest.mark.parametrize("rank", [0, 2])
+    def test_killed(self, whole: tenfold.Run, rank: int) -> None:
+        strike = Strike(rank, signal.SIGKILL)
+        with pytest.raises(WorkerLost, match=f"worker {rank} .* was killed by SIGKILL") as lost:
+            train(**LAWFUL, workers=3, listen=strike)
+        self.assert_named_in_time(lost.value, strike)
+        self.assert_resumes_to(whole)
+
+    def test_stopped(self, whole: tenfold.Run) -> None:
+        strike = Strike(1, signal.SIGSTOP)
+        with pytest.raises(WorkerLost, match=f"worker 1 .* has given no sign of life for {crew.SILENCE:g} s") as lost:
+            train(**LAWFUL, workers=3, listen=strike)
+        self.assert_named_in_time(lost.value, strike)
+        self.assert_resumes_to(whole)
+
+    @pytest.mark.parametrize("strategy", ["none", "easgd", "ad-psgd"])
+    def test_when_no_other_waits_for_it(self, strategy: str) -> None:
+        with pytest.raises(WorkerLost, match=r"worker 1 .* was killed by SIGKILL"):
+            train(**LAWFUL, workers=2, strategy=strategy, listen=Strike(1, signal.SIGKILL))
+
+    def test_when_it_is_the_only_one(self) -> None:
+        with pytest.raises(WorkerLost, match=r"worker 0 .* was killed by SIGTERM"):
+            train(**LAWFUL, engine="processes", workers=1, listen=Strike(0, signal.SIGTERM))
+
+    def test_when_it_leaves_without_a_word(self) -> None:
+        with pytest.raises(WorkerLost, match=r"worker 2 .* ended with code 7"):
+            train(**NUMBERED, model_options={"number": 40, "epoch": 1, "how": "exit"})
+
+    def test_while_the_supervisor_is_busy_the_lost_one_is_still_named(self) -> None:
+        """The others notice and complain; what they say must not hide who is lost."""
+        strike = Strike(2, signal.SIGKILL)
+
+        def busy(event: Event) -> None:
+            was = strike.victim
+            strike(event)
+            if strike.victim and not was:
+                time.sleep(1.0)
+
+        with pytest.raises(WorkerLost, match=r"worker 2 .* was killed by SIGKILL"):
+            train(**LAWFUL, workers=3, listen=busy)
+
+    def assert_named_in_time(self, lost: WorkerLost, strike: Strike) -> None:
+        assert lost.rank == strike.rank
+        assert f"process {strike.victim}" in str(lost)
+        assert time.monotonic() - strike.at < 15  # seconds even on a busy machine, where it takes 0.1 or 5
+
+    def assert_resumes_to(self, whole: tenfold.Run) -> None:
+        assert tenfold.open_run().status == "interrupted"
+        assert tenfold.open_run().history, "what was recorded is lost"
+        resumed = tenfold.resume()
+        assert resumed.status == "finished"
+        assert same(resumed.model.state_dict(), whole.model.state_dict())
+        assert resumed.metrics == whole.metrics
+
+
+def test_silence_is_noticed_within_six_seconds() -> None:
+    assert crew.SILENCE + 2 * crew.BEAT + crew.PATIENCE <= 6
+
+
+def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    seen.mkdir()
+    parent = crew.context().Process(  # type: ignore[attr-defined]
+        target=engine_models.train_forever, args=(str(seen), str(tmp_path / "runs"))
+    )
+    parent.start()
+    wait_for(lambda: len(list(seen.iterdir())) == 3)
+    pids = [int(path.name) for path in seen.iterdir()]
+    assert parent.pid in pids
+    parent.kill()
+    parent.join(30)
+    parent.close()
+    wait_for(lambda: not any(map(psutil.pid_exists, pids)))
+    assert tenfold.open_run(runs=tmp_path / "runs").status == "interrupted"
+
+
+def test_ctrl_c_ends_everything_and_says_how_to_go_on(tmp_path: Path) -> None:
+    arguments = "train --model mlp --data digits --epochs 1000000 --workers 2 --set oversubscribe=true"
+    command = subprocess.Popen(
+        [sys.executable, "-m", "tenfold", *arguments.split()],
+        env=os.environ | {"PYTHONPATH": SOURCES},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert command.stderr is not None
+        read = ""
+        while "epoch 3/" not in read:
+            read = command.stderr.readline()
+            assert read, "it ended by itself"
+        members = of_session(command.pid)
+        assert len(members) >= 3
+        os.killpg(command.pid, signal.SIGINT)
+        _, rest = command.communicate(timeout=30)
+        assert command.returncode == 130
+        assert "Traceback" not in rest
+        assert rest.strip().splitlines()[-1].startswith("interrupted; ")
+        wait_for(lambda: not of_session(command.pid))
+    finally:
+        command.kill()
+        command.communicate()
+    run = tenfold.open_run()
+    assert run.status == "interrupted"
+    assert_goes_on(run)
+
+
+def assert_goes_on(run: tenfold.Run) -> None:
+    before = len(run.history)
+
+    def stop(event: Event) -> None:
+        if isinstance(event, Metric) and event.epoch >= before + 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tenfold.resume(run, listen=stop)
+    assert [row["epoch"] for row in tenfold.open_run().history][: before + 2] == list(range(1, before + 3))
+
+
+def of_session(leader: int) -> list[int]:
+    """Process ids of a session's living members."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if os.getsid(process.pid) == leader and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+        except (ProcessLookupError, psutil.NoSuchProcess):
+            continue
+    return found
+
+
+def test_a_script_without_a_guard_is_run_once(tmp_path: Path) -> None:
+    """What a script defines reaches its workers by value; the script itself is not run in them."""
+    (tmp_path / "beside.py").write_text("def scale(x):\n    return x * 2\n")
+    (tmp_path / "script.py").write_text(
+        """
+import torch, tenfold
+from torch import nn
+from beside import scale
+
+print("once")
+SHIFT = 1.0
+
+class Network(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.linear(scale(x) + SHIFT)
+
+def loss(outputs, targets):
+    return nn.functional.cross_entropy(outputs, targets) * SHIFT
+
+x = torch.randn(40, 4)
+run = tenfold.train(model=Network, data=(x, (x.sum(1) > 0).long()), loss=loss, metrics={"mine": loss},
+                    workers=2, threads=1, oversubscribe=True, epochs=2, batch_size=8)
+print(run.status, run.result["workers"], "mine" in run.metrics)
+"""
+    )
+    done = subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": SOURCES},
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["once", "finished 2 True"]
+    assert not re.search("Traceback|Error", done.stderr)

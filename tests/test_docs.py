@@ -1,0 +1,166 @@
+"""What the documentation says is so: its programs run, its commands and experiments are understood, its links lead
+somewhere, and the table of fields is that of the code. `python tests/test_docs.py` writes the table again."""
+
+import json
+import re
+import shlex
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from tenfold.cli import app
+from tenfold.experiment import FIELDS, SECTIONS, Experiment
+
+ROOT = Path(__file__).parents[1]
+FIELDS_PAGE = ROOT / "docs" / "fields.md"
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+BLOCK = re.compile(r"^```(?P<kind>[^\n]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"!?\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+COMMAND = re.compile(r"^(?:\$ )?tenfold (?P<line>[^\n#>]+)", re.MULTILINE)
+NAMED = re.compile(r"`tenfold (?P<line>[^`>]+)`")
+MACHINE_PATH = re.compile(r"(?<![\w.:/>*$}])/(?!usr/share/datasets|dev/shm|proc/)\w+/\w")
+PLACEHOLDERS = {"FILE": "lenet.toml", "RUN": "1"}
+HEADER = """# Fields
+
+Every field of an experiment, made from the code by `python tests/test_docs.py`. How to write and change them:
+[experiment files](experiment-files.md).
+
+Planned, and refused until they are there: `folds`, the engines `launched` and `virtual`, the transports `torch` and
+`mpi`; `cluster` belongs to the virtual engine.
+"""
+
+
+def blocks(page: Path, kind: str) -> list[str]:
+    return [match["text"] for match in BLOCK.finditer(page.read_text()) if match["kind"].strip() == kind]
+
+
+def named(pages: list[Path]) -> list[Any]:
+    return [pytest.param(page, id=str(page.relative_to(ROOT))) for page in pages]
+
+
+def fields_page() -> str:
+    lines = [HEADER]
+    schema = Experiment.model_json_schema()["$defs"]
+    for key, section in SECTIONS.items():
+        lines += [
+            f"## {key}",
+            "",
+            section.__doc__ or "",
+            "",
+            "| field | default | values | meaning |",
+            "|---|---|---|---|",
+        ]
+        short = {field: name for name, (owner, field) in FIELDS.items() if owner == key}
+        for field, info in section.model_fields.items():
+            about = schema[section.__name__]["properties"][field]
+            name = f"`{field}`" if short[field] == field else f"`{field}` (short: `{short[field]}`)"
+            default = "unset" if info.default is None else f"`{json.dumps(about.get('default', info.default))}`"
+            meaning = " ".join((info.description or "").split())
+            lines.append(f"| {name} | {default} | {values(about)} | {meaning} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def values(about: dict[str, Any]) -> str:
+    """Return in words what a field takes."""
+    if "anyOf" in about:
+        return next(values(one) for one in about["anyOf"] if one.get("type") != "null")
+    if "enum" in about:
+        return ", ".join(f"`{choice}`" for choice in about["enum"])
+    if about.get("type") == "array":
+        return f"list of: {values(about['items'])}"
+    words = {"integer": "whole number", "number": "number", "string": "text", "boolean": "`true`, `false`"}
+    bounds = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
+    told = [f"{sign} {about[key]:g}" for key, sign in bounds.items() if abs(about.get(key, 2**63)) < 2**63]
+    return " ".join([words.get(about.get("type", ""), "table"), ", ".join(told)]).strip()
+
+
+def parsed(line: str) -> str:
+    """Parse a command line as `tenfold` would, without running it, and return its verb."""
+    words = [PLACEHOLDERS.get(word, word) for word in shlex.split(line.replace("...", ""))]
+    command: Any = typer.main.get_command(app)
+    verb = words.pop(0)
+    if verb.startswith("-"):
+        assert verb in ("--help", "--version"), line
+        return verb
+    while verb is not None:
+        assert verb in command.commands, (
+            f"`tenfold {line}`: there is no {verb}; there are {', '.join(command.commands)}"
+        )
+        command = command.commands[verb]
+        if not hasattr(command, "commands") or not words:
+            break
+        verb = words.pop(0)
+    if not hasattr(command, "commands"):
+        command.make_context(verb, words)
+    return verb
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("page", named([page for page in PAGES if blocks(page, "python")]))
+def test_its_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The blocks of a page are one program; one that must not run is marked `python no-run`."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TENFOLD_RUNS", raising=False)
+    program: dict[str, Any] = {"__name__": "__main__"}
+    for number, block in enumerate(blocks(page, "python")):
+        exec(compile(block, f"{page.name}, python block {number}", "exec"), program)
+    assert "tenfold" in program
+    assert (tmp_path / "runs" / "tenfold.db").exists()
+
+
+@pytest.mark.parametrize("page", named([page for page in PAGES if blocks(page, "toml")]))
+def test_its_experiments_are_valid(page: Path) -> None:
+    for block in blocks(page, "toml"):
+        assert Experiment(**tomllib.loads(block)) != Experiment()
+
+
+@pytest.mark.parametrize("page", named(PAGES))
+def test_its_commands_are_understood(page: Path) -> None:
+    text = page.read_text()
+    shown = [match for block in blocks(page, "sh") + blocks(page, "console") for match in COMMAND.finditer(block)]
+    for match in [*shown, *NAMED.finditer(text)]:
+        assert parsed(match["line"].strip())
+
+
+@pytest.mark.parametrize("page", named(PAGES))
+def test_its_links_lead_somewhere(page: Path) -> None:
+    for match in LINK.finditer(page.read_text()):
+        target, _, heading = match["target"].partition("#")
+        if target.startswith(("http://", "https://")):
+            continue
+        found = (page.parent / target).resolve() if target else page
+        assert found.exists(), f"{page.name} links to {target}, which is not there"
+        if heading:
+            headings = re.findall(r"^#+ (.+)$", found.read_text(), re.MULTILINE)
+            assert heading in [re.sub(r"[^\w -]", "", one).lower().replace(" ", "-") for one in headings]
+
+
+@pytest.mark.parametrize("page", named([*PAGES, *sorted((ROOT / "examples").glob("*.py"))]))
+def test_it_names_no_path_of_one_machine(page: Path) -> None:
+    assert not MACHINE_PATH.findall(page.read_text())
+
+
+def test_every_verb_is_in_the_readme() -> None:
+    text = (ROOT / "README.md").read_text()
+    for verb in typer.main.get_command(app).commands:  # type: ignore[attr-defined]
+        assert f"| `tenfold {verb}` |" in text
+
+
+def test_every_page_is_listed() -> None:
+    listed = (ROOT / "docs" / "README.md").read_text()
+    for page in (ROOT / "docs").rglob("*.md"):
+        if page.name != "README.md":
+            assert f"({page.relative_to(ROOT / 'docs')})" in listed, f"docs/README.md does not list {page.name}"
+
+
+def test_the_table_of_fields_is_fresh() -> None:
+    assert FIELDS_PAGE.read_text() == fields_page(), "docs/fields.md is stale: run `python tests/test_docs.py`"
+
+
+if __name__ == "__main__":
+    FIELDS_PAGE.write_text(fields_page())
+    print(f"wrote {FIELDS_PAGE.relative_to(ROOT)}")
