@@ -1,0 +1,154 @@
+"""Times one worker against the PyTorch loop that people copy: a DataLoader over a TensorDataset, the same model, batch
+and threads.
+
+    python benchmarks/serial.py --json serial.json
+
+Both train in this process, taking turns, on the same samples; a turn is one epoch after one that does not count.
+Tenfold's time is what `run.seconds` says, with everything recorded and progress listened to. "bare" is Tenfold's
+replica alone, without data, events or clocks: what the rest adds to it is the overhead of a step.
+"""
+
+import argparse
+import io
+import json
+import statistics
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import tenfold
+from tenfold.data import batches, load
+from tenfold.errors import DataError
+from tenfold.experiment import Experiment, Model
+from tenfold.machine import cores
+from tenfold.models import build
+from tenfold.report.progress import Progress
+from tenfold.training import Replica
+
+SETTINGS = {"lenet5": 12_800, "cnn": 2_560, "mlp": 25_600}
+"""Samples in an epoch of each model."""
+BATCH, RATE, MOMENTUM = 64, 0.05, 0.9
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--threads", type=int, nargs="+", help="default: 1 and all cores that may be used")
+    parser.add_argument("--models", nargs="+", default=list(SETTINGS), choices=list(SETTINGS))
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    x, y = samples(max(SETTINGS.values()))
+    rows = []
+    for threads in arguments.threads or sorted({1, cores.budget()}):
+        torch.set_num_threads(threads)
+        for model in arguments.models:
+            times = take_turns(model, threads, x[: SETTINGS[model]], y[: SETTINGS[model]], arguments.repeats)
+            rows.append({"model": model, "threads": threads, **summary(times, SETTINGS[model])})
+    show(rows)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows, indent=2))
+
+
+def samples(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    try:
+        train = load("mnist", limit=count).train
+        return train.x, train.y  # type: ignore[attr-defined]
+    except DataError:
+        print("no MNIST here: random images of the same shape instead")
+        return torch.randn(count, 1, 28, 28), torch.randint(10, (count,))
+
+
+def network(model: str) -> nn.Module:
+    return build(Model(name=model), (1, 28, 28), 10, seed=0)
+
+
+def ours(model: str, threads: int, x: torch.Tensor, y: torch.Tensor) -> Callable[[], float]:
+    data = {"train": (x, y), "test": (x[:BATCH], y[:BATCH])}
+    experiment = Experiment(model=model, data=data, epochs=2, batch_size=BATCH, lr=RATE, threads=threads)
+
+    def turn() -> float:
+        silent = Console(file=io.StringIO())
+        with tempfile.TemporaryDirectory() as folder, Progress(experiment, console=silent) as progress:
+            first, second = tenfold.train(experiment, runs=folder, listen=progress).history
+        return second["seconds"] - first["seconds"]
+
+    return turn
+
+
+def copied_loop(model: str, x: torch.Tensor, y: torch.Tensor) -> Callable[[], float]:
+    net, criterion = network(model), nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(net.parameters(), lr=RATE, momentum=MOMENTUM)
+    loader = DataLoader(TensorDataset(x, y), batch_size=BATCH, shuffle=True)
+
+    def epoch() -> float:
+        start, running = perf_counter(), 0.0
+        for inputs, targets in loader:
+            optimizer.zero_grad()
+            loss = criterion(net(inputs), targets)
+            loss.backward()
+            optimizer.step()
+            running += loss.item()
+        return perf_counter() - start
+
+    return lambda: (epoch(), epoch())[1]
+
+
+def bare(model: str, x: torch.Tensor, y: torch.Tensor) -> Callable[[], float]:
+    training = Experiment(lr=RATE, batch_size=BATCH).training
+    replica = Replica(network(model), training, nn.functional.cross_entropy, steps_per_epoch=len(x) // BATCH)
+    ready = [(x[rows], y[rows]) for rows in batches(torch.randperm(len(x)), BATCH)]
+
+    def epoch() -> float:
+        start = perf_counter()
+        for inputs, targets in ready:
+            replica.step(inputs, targets)
+        return perf_counter() - start
+
+    return lambda: (epoch(), epoch())[1]
+
+
+def take_turns(model: str, threads: int, x: torch.Tensor, y: torch.Tensor, repeats: int) -> dict[str, list[float]]:
+    ways = {"tenfold": ours(model, threads, x, y), "copied": copied_loop(model, x, y), "bare": bare(model, x, y)}
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(repeats):
+        for name, turn in ways.items():
+            times[name].append(turn())
+    return times
+
+
+def summary(times: dict[str, list[float]], samples: int) -> dict[str, object]:
+    ratios = [copied / own for own, copied in zip(times["tenfold"], times["copied"], strict=True)]
+    overheads = [own / alone - 1 for own, alone in zip(times["tenfold"], times["bare"], strict=True)]
+    return {
+        "tenfold": samples / statistics.median(times["tenfold"]),
+        "copied": samples / statistics.median(times["copied"]),
+        "ratio": statistics.quantiles(ratios, n=4),
+        "overhead": statistics.quantiles(overheads, n=4),
+    }
+
+
+def show(rows: list[dict[str, object]]) -> None:
+    table = Table("model", "threads", "Tenfold", "copied loop", "ratio [quartiles]", "over the bare replica")
+    for row in rows:
+        low, middle, high = row["ratio"]  # type: ignore[misc]
+        less, usual, more = row["overhead"]  # type: ignore[misc]
+        table.add_row(
+            str(row["model"]),
+            str(row["threads"]),
+            f"{row['tenfold']:,.0f} samples/s",
+            f"{row['copied']:,.0f} samples/s",
+            f"{middle:.2f}x [{low:.2f}-{high:.2f}]",
+            f"{usual:+.1%} [{less:+.1%} to {more:+.1%}]",
+        )
+    Console(width=120).print(table)
+
+
+if __name__ == "__main__":
+    main()
