@@ -6,8 +6,9 @@
 - limit: the same workers, who never talk
 - ddp: DistributedDataParallel over gloo, which averages gradients at every step
 - postlocal: torch's PostLocalSGDOptimizer, which averages weights over gloo at every step
-One thread each, the same model, batch, data and optimizer; peers index tensors as Tenfold does. All take turns; a turn
-is one epoch after one that does not count, and its time that of the slowest worker.
+One thread each, the same model, batch, data and optimizer; peers index tensors and fuse their optimizer as we do.
+Their networks are laid out as torch makes them; with --same-layout they get Tenfold's, channels last, so that only the
+averaging differs. All take turns; a turn is five epochs after one that does not count, its time the slowest worker's.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import os
 import socket
 import statistics
 import tempfile
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
@@ -37,7 +39,8 @@ from tenfold.experiment import Model
 from tenfold.machine import cores
 from tenfold.models import build
 
-STEPS = {"lenet5": 300, "cnn": 60}
+STEPS, EPOCHS = {"lenet5": 60, "cnn": 12}, 6
+"""Steps in an epoch, and epochs, of which the first does not count."""
 BATCH, RATE, MOMENTUM = 64, 0.02, 0.9
 
 
@@ -46,31 +49,33 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="+", help="default: all cores that may be used")
     parser.add_argument("--models", nargs="+", default=list(STEPS), choices=list(STEPS))
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--same-layout", action="store_true", help="give the peers channels last, too")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
+    layout = torch.channels_last if arguments.same_layout else torch.contiguous_format
     rows = []
     for workers in arguments.workers or [cores.budget()]:
         for model in arguments.models:
-            speeds = take_turns(model, workers, arguments.repeats)
+            speeds = take_turns(model, workers, layout, arguments.repeats)
             rows.append({"model": model, "workers": workers, "samples_per_second": speeds})
     show(rows)
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=2))
 
 
-def take_turns(model: str, workers: int, repeats: int) -> dict[str, list[float]]:
+def take_turns(model: str, workers: int, layout: torch.memory_format, repeats: int) -> dict[str, list[float]]:
     samples = STEPS[model] * BATCH * workers
     x, y = torch.randn(samples, 1, 28, 28), torch.randint(10, (samples,))
     ways: dict[str, Callable[[], float]] = {
         "tenfold": lambda: ours(model, workers, x, y, "allreduce"),
         "limit": lambda: ours(model, workers, x, y, "none"),
-        "ddp": lambda: peers("ddp", model, workers, x, y),
-        "postlocal": lambda: peers("postlocal", model, workers, x, y),
+        "ddp": lambda: peers("ddp", model, workers, layout, x, y),
+        "postlocal": lambda: peers("postlocal", model, workers, layout, x, y),
     }
     speeds: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(repeats):
         for name, turn in ways.items():
-            speeds[name].append(samples / turn())
+            speeds[name].append(samples * (EPOCHS - 1) / turn())
     return speeds
 
 
@@ -79,22 +84,23 @@ def ours(model: str, workers: int, x: torch.Tensor, y: torch.Tensor, strategy: s
         run = tenfold.train(
             model=model,
             data={"train": (x, y), "test": (x[:BATCH], y[:BATCH])},
-            epochs=2,
+            epochs=EPOCHS,
             batch_size=BATCH,
             lr=RATE,
             momentum=MOMENTUM,
             workers=workers,
             threads=1,
             strategy=strategy,
+            sync_every=1,
+            lr_scaling="none",
             engine="processes",
             pin="compact",
             runs=folder,
         )
-        first, second = run.history
-    return second["seconds"] - first["seconds"]
+        return run.history[-1]["seconds"] - run.history[0]["seconds"]
 
 
-def peers(kind: str, model: str, workers: int, x: torch.Tensor, y: torch.Tensor) -> float:
+def peers(kind: str, model: str, workers: int, layout: Any, x: torch.Tensor, y: torch.Tensor) -> float:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -103,7 +109,8 @@ def peers(kind: str, model: str, workers: int, x: torch.Tensor, y: torch.Tensor)
     x.share_memory_()
     y.share_memory_()
     crew = [
-        context.Process(target=peer, args=(rank, kind, model, workers, x, y, port, answers)) for rank in range(workers)
+        context.Process(target=peer, args=(rank, kind, model, workers, layout, x, y, port, answers))
+        for rank in range(workers)
     ]
     for process in crew:
         process.start()
@@ -113,11 +120,12 @@ def peers(kind: str, model: str, workers: int, x: torch.Tensor, y: torch.Tensor)
     return max(times)
 
 
-def peer(rank: int, kind: str, model: str, workers: int, x: Any, y: Any, port: int, answers: Any) -> None:
+def peer(rank: int, kind: str, model: str, workers: int, layout: Any, x: Any, y: Any, port: int, answers: Any) -> None:
     torch.set_num_threads(1)
+    warnings.filterwarnings("ignore", "When period is 1")
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     dist.init_process_group("gloo", rank=rank, world_size=workers)
-    net: nn.Module = build(Model(name=model), (1, 28, 28), 10, seed=0)
+    net: nn.Module = build(Model(name=model), (1, 28, 28), 10, seed=0).to(memory_format=layout)
     optimizer: Any = torch.optim.SGD(net.parameters(), lr=RATE, momentum=MOMENTUM, fused=True)
     if kind == "ddp":
         net = DistributedDataParallel(net)
@@ -135,7 +143,7 @@ def peer(rank: int, kind: str, model: str, workers: int, x: Any, y: Any, port: i
         return perf_counter() - start
 
     epoch()
-    answers.put(epoch())
+    answers.put(sum(epoch() for _ in range(EPOCHS - 1)))
     dist.barrier()
     dist.destroy_process_group()
 

@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from tenfold import data, experiment, mixing, models, training
+from tenfold import data, experiment, mixing, models, sentences, training
 from tenfold.errors import ExperimentError
-from tenfold.experiment import FIELDS, SECTIONS, Experiment, Given, nested, parse_setting
+from tenfold.experiment import FIELDS, SECTIONS, Experiment, nested, parse_setting
 from tenfold.models.layers import ACTIVATIONS
+from tenfold.values import Given
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 whole = st.integers(0, 2**63 - 1)
@@ -217,8 +218,8 @@ def test_names_that_may_also_be_paths_are_those_of_the_family():
 
 
 def test_other_names_point_to_fields():
-    assert set(experiment.OTHER_NAMES.values()) <= set(FIELDS)
-    assert not set(experiment.OTHER_NAMES) & {*FIELDS, *SECTIONS}
+    assert set(sentences.OTHER_NAMES.values()) <= set(FIELDS)
+    assert not set(sentences.OTHER_NAMES) & {*FIELDS, *SECTIONS}
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,6 @@ class TestNoRoomForTheWeights:
         with pytest.raises(StoreError, match=r"run 1 has no saved model: .*train"):
             _ = run.model
 
-    @pytest.mark.xfail(reason="every epoch's failed checkpoint is told of, the first one twice")
     def test_it_warns_once(self, nursery: ForkServerContext, tmp_path: Path) -> None:
         said = Said(nursery, tmp_path, ROOM_FOR_EVENTS, *TRAIN, "--runs", str(tmp_path / "runs"))
         assert said.err.count("warning:") == 1
@@ -98,7 +97,6 @@ class TestNoRoomForTheWeights:
         assert seen["warnings"][0].endswith("cannot be written: File too large; the training goes on")
         assert "model.pt cannot be written" in seen["problem"]
 
-    @pytest.mark.xfail(reason="run.model is only ever read back from model.pt; the trained weights are dropped")
     def test_and_its_model(self, nursery: ForkServerContext, tmp_path: Path) -> None:
         assert seen_by_a_program(nursery, tmp_path / "runs", ROOM_FOR_EVENTS)["model"] == "Sequential"
 
@@ -111,14 +109,12 @@ class TestNoRoomForTheStore:
         assert_nothing_is_half_written(tmp_path / "runs")
         assert tenfold.open_run(runs=tmp_path / "runs").status == "interrupted"
 
-    @pytest.mark.xfail(reason="the result is read back from the store, which does not have it: a loss without an error")
     def test_the_result_is_shown_and_the_exit_code_is_2(self, nursery: ForkServerContext, tmp_path: Path) -> None:
         said = Said(nursery, tmp_path, ROOM_FOR_A_BEGINNING, *TRAIN, "--runs", str(tmp_path / "runs"))
         assert said.code == 2
         assert "test accuracy" in said.out
         assert "still running" not in said.out
 
-    @pytest.mark.xfail(reason="the same, for programs")
     def test_a_program_gets_its_result(self, nursery: ForkServerContext, tmp_path: Path) -> None:
         seen = seen_by_a_program(nursery, tmp_path / "runs", ROOM_FOR_A_BEGINNING)
         assert seen["accuracy"] is not None

@@ -114,7 +114,6 @@ def test_killed_again_and_again(nursery: ForkServerContext, whole: tenfold.Run, 
     assert_resumes_to(whole, run)
 
 
-@pytest.mark.xfail(reason="what a kill leaves of a file that was being written stays for good")
 def test_half_written_files_are_swept_when_the_run_goes_on(
     nursery: ForkServerContext, whole: tenfold.Run, tmp_path: Path
 ) -> None:

@@ -5,175 +5,31 @@ Five sections hold the fields. In Python and on the command line each field also
 section: `model` is `model.name`, `data_options` is `data.options`.
 """
 
-import inspect
-import json
-import math
-import sys
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args, get_origin
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    ValidationError,
-    WithJsonSchema,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from tenfold.errors import ExperimentError
-from tenfold.registry import suggest
+from tenfold.sentences import Complaints
+from tenfold.values import (
+    Count,
+    Fraction,
+    Listed,
+    ManyNamed,
+    Named,
+    Options,
+    Text,
+    Whole,
+    check_name,
+    plain,
+)
 
 MODELS = ("lenet5", "cnn", "mlp")
 SOURCES = ("digits", "mnist", "fashion-mnist")
 LOSSES = ("cross-entropy", "mse", "l1", "bce")
 METRICS = ("accuracy", "mae", "rmse")
-LARGEST = 2**63
-DEEPEST = 32
-
-OTHER_NAMES = {
-    "learning_rate": "lr",
-    "num_workers": "workers",
-    "nodes": "workers",
-    "replicas": "workers",
-    "n_workers": "workers",
-    "dataset": "data",
-    "network": "model",
-    "num_epochs": "epochs",
-    "n_epochs": "epochs",
-    "batch": "batch_size",
-    "scheduler": "schedule",
-    "criterion": "loss",
-    "random_state": "seed",
-    "grad_clip": "clip",
-    "early_stopping": "patience",
-    "dataloader_workers": "loader_workers",
-}
-
-
-class Given:
-    """A Python object in the place of a name: a callable, tensors, a data set. Equal only to itself."""
-
-    def __init__(self, value: object, name: str | None = None) -> None:
-        self.value = value
-        qualified = getattr(value, "__qualname__", None) or type(value).__name__
-        self.name = name or qualified.rpartition(".")[2].strip("<>")
-
-    @property
-    def reference(self) -> str:
-        """Return "package.module:name" where importing that gives the object again, else a note in angle brackets."""
-        module = getattr(self.value, "__module__", None)
-        qualified = getattr(self.value, "__qualname__", None)
-        if isinstance(module, str) and isinstance(qualified, str) and module not in ("__main__", "__mp_main__"):
-            found: Any = sys.modules.get(module)
-            for attribute in qualified.split("."):
-                found = getattr(found, attribute, None)
-            same = found is self.value or (inspect.ismethod(self.value) and found == self.value)
-            if same and self.name == qualified.rpartition(".")[2]:
-                return f"{module}:{qualified}"
-        return f"<{self.name}>"
-
-    def __repr__(self) -> str:
-        return self.reference
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Travel by value, so that what is defined in a script or a notebook reaches other processes."""
-        import cloudpickle
-
-        return _unpack, (cloudpickle.dumps(self.value), self.name)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Given) and self.value is other.value
-
-    def __hash__(self) -> int:
-        return id(self.value)
-
-
-def _unpack(value: bytes, name: str) -> Given:
-    import cloudpickle
-
-    return Given(cloudpickle.loads(value), name)
-
-
-def _wrap(value: object) -> object:
-    return value if isinstance(value, str | Given) or value is None else Given(value)
-
-
-def _wrap_many(value: object) -> object:
-    if isinstance(value, dict):
-        return tuple(Given(function, name) for name, function in value.items())
-    return tuple(_wrap(one) for one in (value if isinstance(value, list | tuple) else (value,)))
-
-
-def _check_name(name: str | Given, kind: str, known: tuple[str, ...]) -> str | Given:
-    """Refuse a name that is neither built in, nor "package.module:callable", nor stands for an object."""
-    if isinstance(name, Given):
-        if kind != "data set" and not callable(name.value):
-            wanted = "a callable that returns an nn.Module" if kind == "model" else "f(outputs, targets)"
-            raise ValueError(f"a {kind} is a name or {wanted}, not a {name.name}")
-    elif name not in known and ":" not in name and not name.startswith("<"):
-        raise ValueError(f"unknown {kind} '{name}'; {suggest(name, known)}, or \"package.module:callable\"")
-    return name
-
-
-def _check_text(text: str) -> str:
-    """Refuse text that no file can hold, such as a command-line argument that is not in UTF-8."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"{text!a} is not valid Unicode text") from None
-    return text
-
-
-def _written(value: Any, depth: int = 0) -> Any:
-    """Return options as a file would give them back: tuples as lists, NumPy's numbers as Python's."""
-    value = _plain(value)
-    if depth > DEEPEST:
-        raise ValueError(f"options are nested deeper than {DEEPEST} levels")
-    if isinstance(value, str):
-        return _check_text(value)
-    if isinstance(value, bool) or (isinstance(value, int) and -LARGEST <= value < LARGEST):
-        return value
-    if isinstance(value, float) and math.isfinite(value):
-        return value
-    if isinstance(value, list | tuple):
-        return [_written(one, depth + 1) for one in value]
-    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {_check_text(key): _written(one, depth + 1) for key, one in value.items()}
-    raise ValueError(
-        f"{_shown(value)} cannot be written to a file; options hold text, numbers (finite, up to 64 bits), true or "
-        "false, lists and tables; other objects go into a callable of your own, such as a functools.partial"
-    )
-
-
-def _as_tuple(value: object) -> object:
-    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
-        value = value.tolist()
-    return tuple(map(_plain, value)) if isinstance(value, list | tuple) else value
-
-
-def _text(value: object) -> object:
-    return value.reference if isinstance(value, Given) else value
-
-
-_string = WithJsonSchema({"type": "string"})
-Text = Annotated[str, AfterValidator(_check_text)]
-Named = Annotated[
-    Text | Given, BeforeValidator(_wrap), PlainSerializer(_text, when_used="json"), _string
-]  # a name, "package.module:callable", or the object itself
-ManyNamed = Annotated[
-    tuple[Annotated[Text | Given, PlainSerializer(_text, when_used="json"), _string], ...], BeforeValidator(_wrap_many)
-]
-Listed = BeforeValidator(_as_tuple)
-Fraction = Annotated[float, Field(gt=0, lt=1)]
-Count = Annotated[int, Field(gt=0, lt=LARGEST)]
-Whole = Annotated[int, Field(ge=0, lt=LARGEST)]
-Options = Annotated[dict[str, Any], AfterValidator(_written)]
 
 
 class Section(BaseModel):
@@ -206,7 +62,7 @@ class Model(Section):
     options: Options = {}
     """Further keyword arguments for a callable of your own."""
 
-    _known = field_validator("name")(lambda name: _check_name(name, "model", MODELS))
+    _known = field_validator("name")(lambda name: check_name(name, "model", MODELS))
 
 
 class Data(Section):
@@ -229,7 +85,7 @@ class Data(Section):
     options: Options = {}
     """Keyword arguments for a callable of your own."""
 
-    _known = field_validator("name")(lambda name: _check_name(name, "data set", SOURCES))
+    _known = field_validator("name")(lambda name: check_name(name, "data set", SOURCES))
 
 
 class Training(Section):
@@ -251,10 +107,12 @@ class Training(Section):
     """Pull of the weights towards zero."""
     optimizer_options: Options = {}
     """Further keyword arguments of the torch optimizer, such as {betas = [0.9, 0.99]}."""
-    schedule: Literal["constant", "cosine", "one-cycle"] = "constant"
+    schedule: Literal["constant", "cosine", "one-cycle"] = "cosine"
     """How the learning rate changes over the run."""
-    warmup: Annotated[float, Field(ge=0)] = 0.0
-    """Epochs, or parts of one, in which the learning rate rises from near zero to its value."""
+    warmup: Annotated[float, Field(ge=0)] | None = None
+    """Epochs, or parts of one, in which the learning rate rises from near zero.
+
+    Unset: a fifth of the run, at most one epoch, where several workers scale the rate up; else none."""
     clip: Annotated[float, Field(gt=0)] | None = None
     """Largest norm of a step's gradient. Unset: not clipped."""
     precision: Literal["fp32", "bf16"] = "fp32"
@@ -270,9 +128,9 @@ class Training(Section):
     log_every: Count = 20
     """Steps between two points of the training curve."""
 
-    _known_loss = field_validator("loss")(lambda loss: loss and _check_name(loss, "loss", LOSSES))
+    _known_loss = field_validator("loss")(lambda loss: loss and check_name(loss, "loss", LOSSES))
     _known_metrics = field_validator("metrics")(
-        lambda metrics: tuple(_check_name(metric, "metric", METRICS) for metric in metrics)
+        lambda metrics: tuple(check_name(metric, "metric", METRICS) for metric in metrics)
     )
 
 
@@ -297,8 +155,8 @@ class Division(Section):
     """Who averages with whom in a round."""
     strategy_options: Options = {}
     """Keyword arguments of the strategy, such as {sides = 1} for ring."""
-    sync_every: Count = 1
-    """Steps between two rounds."""
+    sync_every: Count = 4
+    """Steps between two rounds; without meaning for gradients (every step) and asynchronous strategies (own pace)."""
     local_after: Whole = 0
     """Mix at every step until this one, then every `sync_every` (post-local SGD)."""
     average: Literal["weights", "gradients"] = "weights"
@@ -311,8 +169,8 @@ class Division(Section):
     """How what travels is made smaller."""
     compression_options: Options = {}
     """Keyword arguments of the compression, such as {fraction = 0.01} for topk."""
-    lr_scaling: Literal["none", "linear", "sqrt"] = "none"
-    """How the learning rate grows with the number of workers."""
+    lr_scaling: Literal["none", "linear", "sqrt"] = "sqrt"
+    """How the learning rate grows with the number of workers, each of which takes that many fewer steps."""
     optimizer_state: Literal["local", "average", "reset"] = "local"
     """What a round does to the optimizers' momenta."""
     shards: Literal["iid", "contiguous", "label-skew", "fractions"] = "iid"
@@ -321,7 +179,7 @@ class Division(Section):
     """Dirichlet's alpha for label-skew shards: the smaller, the more one-sided."""
     fractions: Annotated[tuple[Fraction, ...] | None, Listed] = None
     """Each worker's share of the samples, for shards = "fractions"."""
-    folds: Annotated[int, Field(ge=2, lt=LARGEST)] | None = None
+    folds: Annotated[int, Field(ge=2, lt=2**63)] | None = None
     """Parts of a cross-validation. Unset: none."""
 
 
@@ -363,6 +221,7 @@ FIELDS: dict[str, tuple[str, str]] = {
     _short(section, field): (section, field) for section, cls in SECTIONS.items() for field in cls.model_fields
 }
 """Every field's short name, with the section and the field that it stands for."""
+COMPLAINTS = Complaints(dict(SECTIONS), FIELDS)
 
 
 class Experiment(Section):
@@ -386,7 +245,7 @@ class Experiment(Section):
         except ValidationError as error:
             # What is neither text nor an object fails both ways; the second says nothing new.
             found = [one for one in error.errors() if one["type"] != "is_instance_of"]
-            raise ExperimentError("\n".join(map(_sentence, found))) from None
+            raise ExperimentError("\n".join(map(COMPLAINTS.sentence, found))) from None
 
     @model_validator(mode="before")
     @classmethod
@@ -455,7 +314,7 @@ def nested(*layers: dict[str, Any]) -> dict[str, Any]:
 
     def put(section: str, fields: dict[str, Any]) -> None:
         if isinstance(merged.setdefault(section, {}), dict):  # else it is refused as a whole when it is validated
-            merged[section] |= {field: _plain(value) for field, value in fields.items()}
+            merged[section] |= {field: plain(value) for field, value in fields.items()}
 
     for layer in layers:
         for key, value in layer.items():
@@ -481,11 +340,6 @@ def _is_section(key: str, value: object) -> bool:
     return isinstance(value, dict) and not (key == "data" and value and set(value) <= {"train", "validation", "test"})
 
 
-def _plain(value: Any) -> Any:
-    """Turn NumPy's numbers into Python's, which is what strict fields accept."""
-    return value.item() if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0 else value
-
-
 def parse_setting(text: str) -> tuple[str, Any]:
     """Read "field=value" from the command line; the value as TOML would read it, else as text."""
     key, equals, value = text.partition("=")
@@ -502,49 +356,3 @@ def parse_value(text: str) -> Any:
     except (ValueError, RecursionError):
         return text
     return read["value"] if len(read) == 1 else text
-
-
-def _sentence(error: Any) -> str:
-    """Say in one sentence what pydantic found wrong with one field."""
-    path = [part for part in error["loc"] if isinstance(part, str) and part in _ALL_NAMES] or list(error["loc"])
-    where = ".".join(str(part) for part in (path if error["type"] != "extra_forbidden" else error["loc"]))
-    kind, value = error["type"], error["input"]
-    if kind == "extra_forbidden":
-        return f"{where} = {_shown(value)}: unknown field; {_nearest_field(str(error['loc'][-1]))}"
-    if kind == "literal_error":
-        choices = _choices(error["loc"])
-        hint = suggest(str(value), choices) if isinstance(value, str) else f"known: {', '.join(choices)}"
-        return f"{where} = {_shown(value)}: {hint}"
-    message = error["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    return f"{where} = {_shown(value)}: {message}" if kind != "value_error" else f"{where}: {message}"
-
-
-def _nearest_field(name: str) -> str:
-    key = name.lower().replace("-", "_")
-    known = OTHER_NAMES.get(key)
-    if known is None:
-        import difflib
-
-        near = difflib.get_close_matches(key, [*FIELDS, *SECTIONS], n=1, cutoff=0.6)
-        known = near[0] if near else None
-    if known in FIELDS and known is not None:
-        return f"did you mean {'.'.join(FIELDS[known])}?"
-    return f"did you mean [{known}]?" if known else "`tenfold schema` lists the fields"
-
-
-def _shown(value: object) -> str:
-    try:
-        text = json.dumps(value, ensure_ascii=False) if isinstance(value, str | bool) else repr(value)
-    except (RecursionError, ValueError):  # nested too deeply; a number with thousands of digits
-        return f"<{type(value).__name__}>"
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _choices(loc: tuple[Any, ...]) -> list[str]:
-    field = SECTIONS[loc[0]].model_fields[loc[1]]
-    annotation = field.annotation
-    members = (annotation,) if get_origin(annotation) is Literal else get_args(annotation)
-    return [str(choice) for one in members if get_origin(one) is Literal for choice in get_args(one)]
-
-
-_ALL_NAMES = {"name", *SECTIONS} | {field for cls in SECTIONS.values() for field in cls.model_fields}

@@ -32,6 +32,13 @@ def write_atomically(path: Path, content: bytes) -> None:
         file.write(content)
 
 
+def sweep(folder: Path) -> None:
+    """Remove what a process that died in the middle of writing has left in a folder and below."""
+    for path in folder.rglob(".*.part"):
+        with suppress(OSError):
+            path.unlink()
+
+
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tenfold.data import KINDS, batches, order, shards
+from tenfold.data import KINDS, batch_sizes, batches, order, shards
 from tenfold.errors import ExperimentError
 
 
@@ -108,7 +108,23 @@ def test_an_epoch_visits_each_sample_of_the_shard_once(samples, seed, epoch, rep
     cut = batches(visited, batch_size)
     assert torch.equal(torch.cat(cut), visited)
     assert [len(batch) for batch in cut[:-1]] == [batch_size] * (len(cut) - 1)
-    assert 1 <= len(cut[-1]) <= batch_size
+    assert 1 <= len(cut[-1]) <= batch_size + 1
+
+
+@given(st.integers(1, 300), st.integers(1, 70))
+def test_no_batch_has_a_single_sample_unless_there_is_but_one(samples, batch_size):
+    sizes = batch_sizes(samples, batch_size)
+    assert sum(sizes) == samples
+    if samples > 1 and batch_size > 1:
+        assert min(sizes) > 1
+        assert max(sizes) <= batch_size + 1
+
+
+@pytest.mark.parametrize(
+    ("samples", "sizes"), [(0, []), (1, [1]), (3, [3]), (4, [4]), (5, [5]), (6, [4, 2]), (8, [4, 4]), (9, [4, 5])]
+)
+def test_a_sample_left_over_joins_the_batch_before_it(samples, sizes):
+    assert batch_sizes(samples, 4) == sizes
 
 
 def test_seed_epoch_and_replica_each_change_the_order():

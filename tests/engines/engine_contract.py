@@ -46,9 +46,10 @@ class EngineContract:
 
     def test_the_run_begins_goes_through_its_epochs_and_ends(self, whole: tenfold.Run, events: list[Event]) -> None:
         stages = [event for event in events if isinstance(event, Lifecycle)]
-        assert [stage.what for stage in stages] == ["started", "epoch", "epoch", "epoch", "finished"]
-        assert [stage.detail for stage in stages[1:4]] == ["1", "2", "3"]
-        assert json.loads(stages[0].detail)["workers"] == self.workers
+        assert [stage.what for stage in stages] == ["recorded", "started", "epoch", "epoch", "epoch", "finished"]
+        assert stages[0].detail == str(whole.id)
+        assert [stage.detail for stage in stages[2:5]] == ["1", "2", "3"]
+        assert json.loads(stages[1].detail)["workers"] == self.workers
         assert all(one.at <= other.at for one, other in itertools.pairwise(stages))
         assert events[-1] is stages[-1]
 

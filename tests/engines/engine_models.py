@@ -12,9 +12,13 @@ from torch.utils.data import Dataset
 
 import tenfold
 
-SMALL: dict[str, Any] = {"model": "mlp", "data": "digits", "hidden": [16], "limit": 300, "epochs": 3, "batch_size": 20}
-"""A minute part of a small data set, and every knob that a world of many could get wrong."""
-LAWFUL = SMALL | {"batchnorm": True, "dropout": 0.2, "optimizer": "adam", "lr": 0.01, "schedule": "cosine"}
+PLAIN: dict[str, Any] = {"schedule": "constant", "sync_every": 1, "lr_scaling": "none"}
+"""What makes many replicas comparable with one: a round at every step, and one learning rate."""
+SMALL = PLAIN | {"model": "mlp", "data": "digits", "hidden": [16], "limit": 300, "epochs": 3, "batch_size": 20}
+"""A minute part of a small data set."""
+LAWFUL = SMALL | {"batchnorm": True, "dropout": 0.2, "optimizer": "adam", "lr": 0.01}
+LAWFUL |= {"schedule": "cosine", "lr_scaling": "sqrt"}
+"""And every knob that a world of many could get wrong."""
 
 
 def train(**fields: Any) -> tenfold.Run:

@@ -19,8 +19,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"strategy": "hopping-ring", "compression": "topk"}, f'division.compression = "topk" {ALIKE}'),
     ({"strategy": "butterfly", "average": "gradients"}, f'division.average = "gradients" {ALIKE}'),
     ({"strategy": "downpour", "average": "gradients"}, f'division.average = "gradients" {ALIKE}'),
-    ({"average": "gradients", "sync_every": 2}, "mixes before every step; division.sync_every must be 1"),
-    ({"average": "gradients", "outer": "bmuf"}, "division.outer must be 'none'"),
+    ({"average": "gradients", "outer": "bmuf"}, "mixes before every step; division.outer must be 'none'"),
     ({"average": "gradients", "optimizer_state": "average"}, "division.optimizer_state must be 'local'"),
     ({"average": "gradients", "optimizer": "lbfgs"}, 'set division.average = "weights"'),
     ({"optimizer": "lbfgs", "optimizer_state": "average"}, '"lbfgs" has no state to average'),
@@ -58,6 +57,13 @@ def test_exact_strategies_go_with_everything(exact: str) -> None:
             experiment = Experiment(workers=4, strategy=exact, outer=outer, compression=compression)
             check(experiment)
             assert experiment.division.outer == outer
+
+
+@pytest.mark.parametrize("sync_every", [1, 2, 100])
+def test_gradients_are_mixed_at_every_step_whatever_sync_every_is(sync_every: int) -> None:
+    experiment = Experiment(workers=4, average="gradients", sync_every=sync_every)
+    check(experiment)
+    assert experiment.division.average == "gradients"
 
 
 def test_what_is_exact_depends_on_the_number_of_workers() -> None:

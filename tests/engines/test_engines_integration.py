@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from engine_contract import EngineContract
-from engine_models import LAWFUL, SMALL, Numbered, numbered, recorded, same, train
+from engine_models import LAWFUL, PLAIN, SMALL, Numbered, numbered, recorded, same, train
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -23,7 +23,7 @@ from tenfold.runs import Event, Metric
 
 pytestmark = pytest.mark.timeout(60)
 ASYNCHRONOUS = [name for name in STRATEGIES if STRATEGIES[name].asynchronous]
-DIGITS: dict[str, Any] = {"model": "mlp", "data": "digits", "hidden": [32], "epochs": 2, "batch_size": 16, "lr": 0.1}
+DIGITS = PLAIN | {"model": "mlp", "data": "digits", "hidden": [32], "epochs": 2, "batch_size": 16, "lr": 0.1}
 BRISK = {"easgd": {"tau": 2, "alpha": 0.3}, "downpour": {"gamma": 0.02}}
 """Options for two short epochs; the usual ones are for longer runs."""
 
@@ -98,7 +98,7 @@ def test_the_oracle_holds_for_lenet5_in_processes(workers: int, average: str) ->
     """Law 3, end to end: batches that are whole shards, against a plain loop over the whole set."""
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(40, 1, 12, 12, generator=generator), torch.arange(40) % 4
-    fields: dict[str, Any] = {
+    fields: dict[str, Any] = PLAIN | {
         "model": "lenet5",
         "data": {"train": (x, y), "test": (x, y)},
         "epochs": 4,
@@ -124,6 +124,11 @@ def test_the_oracle_holds_for_lenet5_in_processes(workers: int, average: str) ->
 class TestEverythingTrains:
     """On 1,438 digits two epochs of three workers are 60 steps each: enough to tell learning from chance, 10 %."""
 
+    def test_what_is_taken_where_nothing_is_said(self) -> None:
+        run = train(model="mlp", data="digits", workers=3, epochs=6)
+        assert run.accuracy is not None
+        assert run.accuracy > 0.75
+
     @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
     def test_strategies(self, strategy: str) -> None:
         run = train(**DIGITS, workers=3, strategy=strategy, strategy_options=BRISK.get(strategy, {}))
@@ -136,7 +141,7 @@ class TestEverythingTrains:
 
     @pytest.mark.parametrize("outer", [name for name in OUTER if name != "none"])
     def test_outer_optimizers(self, outer: str) -> None:
-        run = train(**DIGITS, workers=3, outer=outer, sync_every=5)
+        run = train(**DIGITS | {"sync_every": 5}, workers=3, outer=outer)
         assert run.accuracy is not None
         assert run.accuracy > 0.75
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from engine_models import PLAIN
 from threaded import Threads, make_task
 from torch import Tensor, nn
 from torch.nn import functional
@@ -31,14 +32,15 @@ def images(samples: int = SAMPLES) -> tuple[Tensor, Tensor]:
 
 
 def experiment(**fields: Any) -> dict[str, Any]:
-    return {
+    made = PLAIN | {
         "model": "mlp",
         "hidden": [12],
         "data": {"train": images(), "test": images(12)},
         "epochs": EPOCHS,
         "batch_size": SAMPLES,
         "lr": 0.2,
-    } | fields
+    }
+    return made | fields
 
 
 def one_process(task: Task, optimizer: dict[str, Any]) -> dict[str, Tensor]:

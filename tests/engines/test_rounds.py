@@ -97,7 +97,7 @@ def test_evaluating_the_mean_leaves_replicas_apart(strategy: str) -> None:
 
 
 def test_rounds_come_every_so_many_steps() -> None:
-    threads = Threads(make_task(**SMALL | FEW, workers=2, sync_every=3, local_after=1), watch=True).train()
+    threads = Threads(make_task(**SMALL | FEW | {"sync_every": 3}, workers=2, local_after=1), watch=True).train()
     alike = [spread(after, "1.weight") == 0 for _, after in threads.rounds()]
     assert alike == [True, False, False, True, False]
 
@@ -105,8 +105,8 @@ def test_rounds_come_every_so_many_steps() -> None:
 @pytest.mark.parametrize("shards", [{}, UNEQUAL], ids=["equal", "unequal"])
 @pytest.mark.parametrize("outer", ["bmuf", "slowmo", "diloco"])
 def test_after_an_outer_step_all_replicas_are_alike(outer: str, shards: dict[str, Any]) -> None:
-    fields = SMALL | FEW | shards | {"schedule": "cosine", "lr": 0.01}
-    threads = Threads(make_task(**fields, outer=outer, sync_every=2, workers=3), watch=True).train()
+    fields = SMALL | FEW | shards | {"schedule": "cosine", "lr": 0.01, "sync_every": 2}
+    threads = Threads(make_task(**fields, outer=outer, workers=3), watch=True).train()
     last = max(step for step in range(len(threads.rounds())) if step % 2)
     _, after = threads.rounds()[last]
     assert all(spread(after, name) == 0 for name in after[0])
@@ -128,7 +128,7 @@ def uncompressed_bytes(average: str) -> int:
 
 def test_the_learning_rate_follows_the_run_and_not_the_shard() -> None:
     """A replica that has no batch left when others have is still at the same place of the schedule."""
-    threads = Threads(make_task(**SMALL | FEW | UNEQUAL, schedule="cosine", workers=3)).train()
+    threads = Threads(make_task(**SMALL | FEW | UNEQUAL | {"schedule": "cosine"}, workers=3)).train()
     rates = [worker.replica.rate for worker in threads.workers]
     assert len(set(rates)) == 1
     assert {worker.replica.steps for worker in threads.workers} == {threads.task.steps_per_epoch}

@@ -98,8 +98,13 @@ def test_a_missing_model_is_explained(tmp_path, status, message):
     if status != "running":
         store.update(number, result={}, status=status)
     with pytest.raises(StoreError) as caught:
-        opened(store, number).model  # noqa: B018
+        _ = opened(store, number).weights
     assert str(caught.value) == message
+
+
+def test_weights_that_are_given_need_no_file(tmp_path):
+    given = {"w": torch.ones(2)}
+    assert opened(*new_run(tmp_path), weights=given).weights is given
 
 
 def test_the_summary_is_json_with_the_experiment_in_it(tmp_path):

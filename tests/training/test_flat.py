@@ -124,7 +124,7 @@ def test_the_whole_state_is_mixed(replicas, seed):
     average = torch.stack([flat.vector for flat in flats]).mean(0)
     for flat in flats:
         flat.vector.copy_(average)
-        flat.to_variances()
+        flat.to_variances(alike=False)
     for one in made:
         torch.testing.assert_close(one[1].running_mean, means.mean(0))
         expected = variances.mean(0) + means.var(0, unbiased=False)
@@ -141,7 +141,7 @@ def test_the_moments_are_those_of_all_samples_together():
         one[1].running_var.copy_(part.var(0, unbiased=False))
         flat.to_moments()
     flats[0].vector.copy_(torch.stack([flat.vector for flat in flats]).mean(0))
-    flats[0].to_variances()
+    flats[0].to_variances(alike=False)
     torch.testing.assert_close(
         made[0][1].running_var.double(), x.flatten(0, 1).var(0, unbiased=False), rtol=1e-4, atol=0
     )
@@ -155,6 +155,6 @@ def test_moments_touch_nothing_but_variances_and_variances_never_go_below_zero()
     flat.to_moments()
     assert torch.equal(made[1].running_var, before["1.running_var"] + 9)
     made[1].running_var.fill_(8.999)
-    flat.to_variances()
+    flat.to_variances(alike=False)
     assert torch.equal(made[1].running_var, torch.zeros(5))
     assert torch.equal(made[0].weight, before["0.weight"])

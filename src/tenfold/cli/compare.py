@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tenfold.cli import options
-from tenfold.cli.output import print_rich, resumable
+from tenfold.cli.output import print_rich, say_interrupted
 
 if TYPE_CHECKING:
     from tenfold.grid import Turn
@@ -95,8 +95,11 @@ def compare(
     from tenfold.grid import compare as run_all
 
     form = Form.JSON if as_json else form
-    with resumable("the same command goes on with what is left"):
+    try:
         result = run_all(experiment, repeats=repeats, runs=runs, fresh=fresh, watch=None if quiet else _say, **grid)
+    except KeyboardInterrupt:
+        say_interrupted("the same command goes on with what is left")
+        raise
     if form is Form.TABLE:
         print_rich(result)
     else:

@@ -1,21 +1,35 @@
 """How verbs speak: tables and sentences for people, JSON for programs."""
 
 import json
+import math
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 import typer
 
+from tenfold.errors import WorkerLost
+
 if TYPE_CHECKING:
     from tenfold.data import Progress
-    from tenfold.runs import Run
+    from tenfold.runs import Emit, Event, Run
 
 
 def print_json(value: Any) -> None:
     """Print a value as JSON."""
-    typer.echo(json.dumps(value, indent=2, default=str))
+    typer.echo(json.dumps(_finite(value), indent=2, default=str, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    """Put null where a number is none: JSON knows neither NaN nor infinity."""
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def print_rich(*renderables: Any) -> None:
@@ -34,20 +48,47 @@ def print_run(run: "Run", as_json: bool) -> None:
         print_json(run.summary())
     else:
         print_rich(result_table(run))
-        typer.echo(f"run {run.id} is in {run.path}; `tenfold report {run.id}` makes a page of it")
+        typer.echo(f"`tenfold report {run.id}{_elsewhere(run.store.folder)}` makes a page of it")
     if run.result.get("problem"):
         typer.secho(f"error: not everything was kept: {run.result['problem']}", err=True, fg="red")
         raise typer.Exit(2)
 
 
-@contextmanager
-def resumable(how: str = "`tenfold resume last` goes on from the last whole epoch") -> Iterator[None]:
-    """On Ctrl-C, say how to go on."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        typer.secho(f"interrupted; {how}", err=True, fg="yellow")
-        raise
+class Interruptible:
+    """A listener that knows the run's number, and when the run is interrupted says how to go on with it."""
+
+    def __init__(self, listen: "Emit", runs: Path | None) -> None:
+        self._listen = listen
+        self._runs = runs
+        self._number = ""
+
+    def __call__(self, event: "Event") -> None:
+        """Take note of the run's number, and pass the event on."""
+        if getattr(event, "what", "") == "recorded":
+            self._number = event.detail  # type: ignore[union-attr]
+        self._listen(event)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None or not issubclass(kind, KeyboardInterrupt | WorkerLost):
+            return
+        if self._number:
+            again = f"tenfold resume {self._number}{_elsewhere(self._runs)}"
+            say_interrupted(f"`{again}` goes on from the last whole epoch")
+        else:
+            say_interrupted("nothing had begun yet")
+
+
+def say_interrupted(how: str) -> None:
+    """Say that the command was interrupted, and what to do now."""
+    typer.secho(f"interrupted; {how}", err=True, fg="yellow")
+
+
+def _elsewhere(runs: Path | None) -> str:
+    """Return the option that names the run store, where it is not the usual one."""
+    return "" if runs is None or runs == Path(os.environ.get("TENFOLD_RUNS") or "runs") else f" --runs {runs}"
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """`tenfold resume`: go on with an interrupted run."""
 
 from tenfold.cli import options
-from tenfold.cli.output import print_run, resumable
+from tenfold.cli.output import Interruptible, print_run
 
 
 def resume(
@@ -19,6 +19,6 @@ def resume(
 
     interrupted = api.open_run(run, runs=runs)
     quiet = quiet or as_json
-    with resumable(), Progress(interrupted.experiment, quiet=quiet) as show:
-        resumed = api.resume(interrupted, listen=show)
+    with Progress(interrupted.experiment, quiet=quiet) as progress, Interruptible(progress, runs) as listener:
+        resumed = api.resume(interrupted, listen=listener)
     print_run(resumed, as_json)

@@ -1,7 +1,7 @@
 """`tenfold train`: train a model and record the run."""
 
 from tenfold.cli import options
-from tenfold.cli.output import fetching, print_run, resumable
+from tenfold.cli.output import Interruptible, fetching, print_run
 
 
 def train(
@@ -57,6 +57,10 @@ def train(
     from tenfold.report.progress import Progress
 
     quiet = quiet or as_json
-    with resumable(), fetching(quiet) as progress, Progress(experiment, quiet=quiet) as show:
-        run = api.train(experiment, runs=runs, listen=show, fetching=progress)
+    with (
+        Progress(experiment, quiet=quiet) as progress,
+        Interruptible(progress, runs) as listener,
+        fetching(quiet) as bar,
+    ):
+        run = api.train(experiment, runs=runs, listen=listener, fetching=bar)
     print_run(run, as_json)

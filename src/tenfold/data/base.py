@@ -94,6 +94,10 @@ class Splits:
     outputs: int
     """Numbers a model predicts per sample: the classes, or the width of the target."""
 
+    def fingerprint(self) -> str:
+        """Return a short hex digest that changes when any part does."""
+        return digest(*(part.fingerprint() for part in (self.train, self.validation, self.test) if part is not None))
+
 
 def as_indices(indices: Indices, device: torch.device | None = None) -> Tensor:
     """Return sample numbers as the int64 tensor that indexing wants."""

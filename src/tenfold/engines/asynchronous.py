@@ -38,7 +38,7 @@ class AsynchronousMixer(Mixer):
         flat = self.replica.flat
         flat.to_moments()
         self.links.weights.mix(exact_round(self.size), self.samples)
-        flat.to_variances()
+        flat.to_variances(alike=True)
         if self.strategy.has_centre:
             flat.vector[: flat.parameters].copy_(self.links.centre[0, : flat.parameters])
 
@@ -130,6 +130,7 @@ class PairMixer(AsynchronousMixer):
             return None
         before = float(versions[self.rank])
         loss = replica.backward(x, y)
+        replica.clip()
         with self.links.holding(self.rank):
             replica.optimizer.step()
             self.staleness.append(float(versions[self.rank]) - before)

@@ -23,7 +23,7 @@ def check(experiment: Experiment) -> None:
     """Refuse what cannot work together, before anything starts."""
     division, n = experiment.division, experiment.division.workers
     strategy = make_strategy(division)
-    exact = strategy.period(n) == 1 and strategy.round(0, n).groups == (tuple(range(n)),)
+    exact = strategy.period(n) == 1 and strategy.round(0, n).is_exact
     _member("outer", OUTER[division.outer], division.outer_options)
     compressor = _member("compression", COMPRESSIONS[division.compression], division.compression_options, 1)
     choices = {
@@ -38,7 +38,7 @@ def check(experiment: Experiment) -> None:
                 f'which "{division.strategy}" does not give; take {EXACT}'
             )
     if division.average == "gradients":
-        for field, plain in (("sync_every", 1), ("outer", "none"), ("optimizer_state", "local")):
+        for field, plain in (("outer", "none"), ("optimizer_state", "local")):
             if getattr(division, field) != plain:
                 raise ExperimentError(
                     f'division.average = "gradients" mixes before every step; '

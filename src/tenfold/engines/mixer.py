@@ -110,7 +110,7 @@ class RoundMixer(Mixer):
             return
         self.replica.flat.to_moments()
         self.links.weights.mix(round_, self.samples)
-        self.replica.flat.to_variances()
+        self.replica.flat.to_variances(alike=round_.is_exact)
 
     def _mix_optimizer(self, round_: Round) -> None:
         optimizer = self.replica.optimizer
@@ -159,6 +159,7 @@ class GradientMixer(RoundMixer):
         if not round_.is_idle:
             exchange(self.links, round_, gradients, [float(size) for size in sizes])
             self._count(round_, nbytes)
+        replica.clip()
         replica.optimizer.step()
         self.rounds += 1
         return loss

@@ -1,8 +1,10 @@
 """From an experiment to a task: the data loaded, the cores shared out, and the facts of it all written down."""
 
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,9 +13,10 @@ from tenfold import data
 from tenfold.engines.base import make_network
 from tenfold.engines.task import Task
 from tenfold.errors import DataError
-from tenfold.experiment import Experiment, Given
+from tenfold.experiment import Experiment
 from tenfold.machine import affinity, cores, devices, facts, threads
 from tenfold.models import parameter_count
+from tenfold.values import Given
 
 MOST_CLASSES = 100
 """Beyond so many, the audit of shards counts samples but not classes."""
@@ -40,7 +43,7 @@ def describe(task: Task) -> dict[str, Any]:
     return {
         "machine": machine,
         "packages": machine.pop("packages"),
-        "command": " ".join(sys.argv),
+        "command": _command(),
         "code": _commit(),
         "parameters": parameter_count(make_network(task)),
         "data": {
@@ -51,7 +54,7 @@ def describe(task: Task) -> dict[str, Any]:
             "train": len(splits.train),
             "validation": len(splits.validation) if splits.validation else 0,
             "test": len(splits.test) if splits.test else 0,
-            "fingerprint": splits.train.fingerprint(),
+            "fingerprint": splits.fingerprint(),
         },
         "shards": audit(task),
         "cores": task.cores.record(),
@@ -88,6 +91,11 @@ def _load(section: Any, fetching: data.Progress | None) -> data.Splits:
         loader_workers=section.loader_workers,
         progress=fetching,
     )
+
+
+def _command() -> str:
+    program = Path(sys.argv[0])
+    return shlex.join(["tenfold" if program.name in ("__main__.py", "tenfold") else program.name, *sys.argv[1:]])
 
 
 def _commit() -> str:

@@ -7,31 +7,29 @@ from typing import Any
 from tenfold.engines.base import Engine, Outcome, Resumption
 from tenfold.engines.task import Task
 from tenfold.errors import StoreError, TenfoldError, WorkerLost
-from tenfold.runs import Clock, Emit, Event, Lifecycle, Recorder, Store, checkpoint
+from tenfold.runs import Clock, Emit, Event, Lifecycle, Metric, Recorder, Store, checkpoint
 
 
 def execute(
     engine: Engine, task: Task, store: Store, run: int, clock: Clock, listen: Emit, resumption: Resumption | None = None
 ) -> Outcome:
-    """Train, record the events as they come and the result at the end, and save the weights."""
+    """Train, record the events as they come and the result at the end, and save the weights.
+
+    What cannot be recorded or saved is told once, and is in the outcome as the result's "problem".
+    """
     path = store.path(run, store.find(run)["title"])
     task = replace(task, checkpoints=path / "checkpoint")
-    recorder = Recorder(store, run)
-
-    def emit(event: Event) -> None:
-        recorder(event)
-        listen(event)
-        if isinstance(event, Lifecycle):
-            recorder.flush()
-            if event.what == "warning":
-                recorder.report(event.detail)
+    journal = _Journal(Recorder(store, run), listen)
 
     def end(status: str, error: str = "", result: dict[str, Any] | None = None) -> None:
-        emit(Lifecycle(at=clock.now(), what=status, detail=error.partition("\n")[0]))
-        recorder.close(result=result or {}, status=status, error=error)
+        last = Lifecycle(at=clock.now(), what=status, detail=error.partition("\n")[0])
+        journal.recorder(last)
+        journal.recorder.close(result=result or journal.known, status=status, error=error)
+        listen(last)
 
     try:
-        outcome = engine.run(task, clock, emit, resumption)
+        journal(Lifecycle(at=clock.now(), what="recorded", detail=str(run)))
+        outcome = engine.run(task, clock, journal, resumption)
     except WorkerLost as error:
         end("interrupted", str(error))
         raise
@@ -45,11 +43,36 @@ def execute(
         end("failed", traceback.format_exc())
         raise
     outcome.result["total_seconds"] = clock.now()
+    unsaved = ""
     try:
         checkpoint.save(outcome.weights, path / "model.pt")
         checkpoint.remove(path / "checkpoint")
     except StoreError as error:
-        recorder.report(str(error))
-    outcome.result["problem"] = recorder.problem
+        unsaved = str(error)
+        journal.recorder.report(unsaved)
+    outcome.result["problem"] = unsaved
     end("finished", result=outcome.result)
+    outcome.result["problem"] = unsaved or journal.recorder.problem
     return outcome
+
+
+class _Journal:
+    """Passes events on to the recorder and the listener, and remembers how far the run has come."""
+
+    def __init__(self, recorder: Recorder, listen: Emit) -> None:
+        self.recorder = recorder
+        self.listen = listen
+        self.known: dict[str, Any] = {}
+        """What is known of the result before the end."""
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Lifecycle) and event.what == "unsaved":
+            self.recorder.report(event.detail)
+            return
+        self.recorder(event)
+        self.listen(event)
+        if isinstance(event, Lifecycle):
+            self.recorder.flush()
+        elif isinstance(event, Metric) and event.part != "train":
+            self.known |= {"part": event.part, "epochs": event.epoch + 1, "seconds": event.seconds}
+            self.known.setdefault("metrics", {})[event.name] = event.value

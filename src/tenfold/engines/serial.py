@@ -10,6 +10,7 @@ from tenfold.engines.worker import Worker
 from tenfold.machine import affinity, devices
 from tenfold.runs import Clock, Emit, Lifecycle
 from tenfold.training import flat_size
+from tenfold.training.randomness import undisturbed
 
 
 class Serial(Engine):
@@ -22,7 +23,7 @@ class Serial(Engine):
         before = torch.get_num_threads()
         torch.set_num_threads(task.threads)
         try:
-            with torch.random.fork_rng(), affinity.pinned(task.cores.cpus(0)) as trouble:
+            with undisturbed(), affinity.pinned(task.cores.cpus(0)) as trouble:
                 if trouble:
                     emit(Lifecycle(at=clock.now(), what="warning", detail=trouble))
                 return self._run(task, clock, emit, resumption)

@@ -21,6 +21,7 @@ class Timekeeper:
         self.worker = worker
         self.seconds = seconds
         """Training time so far."""
+        self.epoch = 0
         self.times: dict[str, float] = {}
         self._single = SINGLE_SPANS
         self._since = perf_counter()
@@ -48,11 +49,11 @@ class Timekeeper:
             self._add("communicate", now - communicated, communicated)
         self._since = now
 
-    def tell(self, epoch: int) -> None:
+    def tell(self) -> None:
         """Emit what has been added up since the last time."""
         for kind, (seconds, count) in self._sums.items():
             at = self._window - self.clock.origin
-            self.emit(Span(at=at, kind=kind, seconds=seconds, count=count, epoch=epoch, worker=self.worker))
+            self._emit(at, kind, seconds, count)
         self._sums.clear()
         self._window = self._since
 
@@ -62,8 +63,11 @@ class Timekeeper:
             self.seconds += seconds
         if self._single > 0:
             self._single -= 1
-            self.emit(Span(at=start - self.clock.origin, kind=kind, seconds=seconds, worker=self.worker))
+            self._emit(start - self.clock.origin, kind, seconds)
             self._window = start + seconds
         else:
             total, count = self._sums.get(kind, (0.0, 0))
             self._sums[kind] = (total + seconds, count + 1)
+
+    def _emit(self, at: float, kind: SpanKind, seconds: float, count: int = 1) -> None:
+        self.emit(Span(at=at, kind=kind, seconds=seconds, count=count, epoch=self.epoch, worker=self.worker))

@@ -19,7 +19,8 @@ from tenfold.engines.timekeeper import Timekeeper
 from tenfold.errors import ModelError, StoreError, TenfoldError, TrainingError
 from tenfold.mixing import learning_rate_scale
 from tenfold.runs import Clock, Emit, Metric, checkpoint
-from tenfold.training import Replica, choose_loss, predict
+from tenfold.training import Replica, choose_loss, learning_rate, predict
+from tenfold.training.randomness import seed_everything
 
 Tell = Callable[[Message], Verdict]
 
@@ -35,12 +36,15 @@ class Worker:
         self.emit = emit
         self.tell = tell
         training = task.experiment.training
+        scale = learning_rate_scale(task.experiment.division.lr_scaling, task.workers)
+        usual_warmup = min(1.0, training.epochs / 5) if scale > 1 else 0.0
         self.replica = Replica(
             network,
             training,
             choose_loss(training, task.splits.classes),
             steps_per_epoch=task.steps_per_epoch,
-            rate_scale=learning_rate_scale(task.experiment.division.lr_scaling, task.workers),
+            rate_scale=scale,
+            warmup=training.warmup if training.warmup is not None else usual_warmup,
             vector=links.weights.buffer,
         )
         samples = [float(len(shard)) for shard in task.shards]
@@ -66,14 +70,18 @@ class Worker:
 
     def resume(self, state: dict[str, Any]) -> None:
         """Go on from a saved state."""
-        self.replica.load(state["replica"])
+        try:
+            self.replica.load(state["replica"])
+        except (RuntimeError, ValueError, KeyError) as error:
+            raise ModelError(f"the checkpoint does not fit model {self.task.experiment.model.name}: {error}") from None
         self.mixer.load(state["mixer"])
         self.epoch, self.best = state["epoch"], state["best"]
         self.time.seconds, self.time.times = state["seconds"], dict(state["times"])
 
     def _train_epoch(self) -> tuple[float, int]:
         task, training, time = self.task, self.task.experiment.training, self.time
-        torch.manual_seed(_mixed_seed(training.seed, self.epoch, self.rank))
+        time.epoch = self.epoch
+        seed_everything(training.seed, self.epoch, self.rank)
         self.replica.network.train()
         visits = batches(order(task.shards[self.rank], training.seed, self.epoch, self.rank), training.batch_size)
         stream = task.splits.train.batches(visits)
@@ -132,7 +140,7 @@ class Worker:
         total, samples = float((losses * sizes).sum()), int(sizes.sum())
         self._losses, self._sizes = [], []
         if not torch.isfinite(losses).all():
-            rate = self.replica.rate
+            rate = learning_rate(self.task.experiment.training)
             raise TrainingError(
                 f"the loss became {losses[~torch.isfinite(losses)][0]:g} before step {step} (worker {self.rank}); "
                 f"try a learning rate below {rate:g}, a warm-up, or clip"
@@ -143,7 +151,7 @@ class Worker:
         if isinstance(self.mixer, AsynchronousMixer) and self.mixer.staleness:
             self._measure("staleness", sum(self.mixer.staleness) / len(self.mixer.staleness), step)
             self.mixer.staleness.clear()
-        self.time.tell(self.epoch)
+        self.time.tell()
         return total, samples
 
     def _measure(self, name: str, value: float, step: int) -> None:
@@ -207,7 +215,7 @@ class Worker:
                 problem = str(error)
         self.tell(Saved(epoch=self.epoch, seconds=self.time.seconds, problem=problem))
         self.time.lap("save")
-        self.time.tell(self.epoch - 1)
+        self.time.tell()
 
     def _finish(self) -> None:
         self.mixer.consensus()
@@ -228,13 +236,6 @@ class Worker:
                 weights=weights if self.rank == 0 else None,
             )
         )
-
-
-def _mixed_seed(*numbers: int) -> int:
-    """Return one seed for dropout and the like, a function of (seed, epoch, replica)."""
-    import numpy as np
-
-    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)
 
 
 def _described(value: Any) -> str:

@@ -13,6 +13,7 @@ import types
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
+from pathlib import Path
 from typing import Any
 
 from tenfold.errors import WorkerLost
@@ -37,7 +38,7 @@ def warm_up() -> None:
     """Let the server import what workers need, while this process does other things."""
     if context().get_start_method() == "forkserver":
         multiprocessing.set_forkserver_preload([PRELOADED])
-        with _no_main():
+        with _no_main(), _importing_as_here(), _ignoring_interrupts():
             multiprocessing.forkserver.ensure_running()
 
 
@@ -163,3 +164,29 @@ def _no_main() -> Iterator[None]:
         yield
     finally:
         sys.modules["__main__"] = main
+
+
+@contextlib.contextmanager
+def _importing_as_here() -> Iterator[None]:
+    """Let the server find modules where this process finds them."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(str(Path(place).resolve()) for place in sys.path if place)
+    try:
+        yield
+    finally:
+        del os.environ["PYTHONPATH"]
+        if before is not None:
+            os.environ["PYTHONPATH"] = before
+
+
+@contextlib.contextmanager
+def _ignoring_interrupts() -> Iterator[None]:
+    """Start the server deaf to Ctrl-C, which it would otherwise hear in the middle of its imports."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -62,6 +62,11 @@ class Round:
         return tuple(firsts) if apart else None
 
     @cached_property
+    def is_exact(self) -> bool:
+        """All replicas have the mean of all afterwards."""
+        return self.groups is not None and len(self.groups) == 1
+
+    @cached_property
     def is_idle(self) -> bool:
         """Nobody reads from anybody else."""
         return all(len(read) == 1 for read in self.sources)

@@ -9,12 +9,13 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from tenfold.errors import ModelError
-from tenfold.experiment import Given, Model
+from tenfold.experiment import Model
 from tenfold.imports import resolve
 from tenfold.models.cnn import cnn
 from tenfold.models.lenet5 import lenet5
 from tenfold.models.mlp import mlp
 from tenfold.registry import Registry
+from tenfold.values import Given
 
 __all__ = ["NETWORKS", "build", "parameter_count"]
 

@@ -126,10 +126,13 @@ class Progress:
     def _say(self, line: str, style: str = "") -> None:
         if self.quiet:
             return
-        if self._live:
-            self.console.print(Text(line, style=style))
-        else:
-            print(line, file=self.console.file, flush=True)
+        try:
+            if self._live:
+                self.console.print(Text(line, style=style))
+            else:
+                print(line, file=self.console.file, flush=True)
+        except OSError:  # nobody reads on; that must not stop the training
+            self.quiet = True
 
     def _bar(self) -> Table:
         """Draw where the run stands; called by rich's thread, a few times a second."""

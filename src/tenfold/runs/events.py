@@ -10,7 +10,7 @@ SpanKind = Literal["data", "compute", "wait", "communicate", "evaluate", "save",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lifecycle:
-    """The run entered another stage: started, resumed, epoch, warning, finished, failed, interrupted."""
+    """The run entered another stage: recorded, started, resumed, epoch, warning, finished, failed, interrupted."""
 
     at: float
     what: str

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tenfold.errors import StoreError
 from tenfold.experiment import Experiment
+from tenfold.runs import checkpoint
 from tenfold.runs.events import Event, Lifecycle, Metric, Span
 from tenfold.runs.store import Store
 
@@ -20,7 +21,13 @@ class Run:
     """A recorded run: its experiment, how it ended, its measurements and its model."""
 
     def __init__(
-        self, store: Store, record: dict[str, Any], *, build: Build, experiment: Experiment | None = None
+        self,
+        store: Store,
+        record: dict[str, Any],
+        *,
+        build: Build,
+        experiment: Experiment | None = None,
+        weights: dict[str, Any] | None = None,
     ) -> None:
         self.store = store
         self.id: int = record["id"]
@@ -38,10 +45,11 @@ class Run:
         """Everything that came out, as numbers and text; the attributes below are its entries."""
         self.experiment = experiment or Experiment(**record["experiment"])
         self._build = build
+        self._weights = weights
 
     @property
     def path(self) -> Path:
-        """The folder of its artifacts: experiment.toml, model.pt, checkpoint.pt, trace.json."""
+        """The folder of its artifacts: experiment.toml, model.pt, trace.json, and checkpoints while it runs."""
         return self.store.path(self.id, self.title)
 
     @property
@@ -83,6 +91,13 @@ class Run:
     @cached_property
     def model(self) -> "nn.Module":
         """The trained network, in evaluation mode."""
+        return self._build(self)
+
+    @property
+    def weights(self) -> dict[str, Any]:
+        """The trained network's state."""
+        if self._weights is not None:
+            return self._weights
         if not (self.path / "model.pt").exists():
             way_out = {
                 "finished": "its file model.pt is gone or could not be written; train again",
@@ -90,7 +105,7 @@ class Run:
             }
             otherwise = f"it is {self.status}; `tenfold resume {self.id}` goes on"
             raise StoreError(f"run {self.id} has no saved model: {way_out.get(self.status, otherwise)}")
-        return self._build(self)
+        return dict(checkpoint.load(self.path / "model.pt"))
 
     def measurements(self) -> Iterator[Metric]:
         """Every metric event, in order."""

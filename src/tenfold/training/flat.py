@@ -20,7 +20,9 @@ class FlatState:
     """Parameters, then floating-point buffers, laid one after another into `vector`.
 
     Batch normalisation keeps a running variance, and variances do not average: var = avg(var_i) + var(mean_i). Their
-    second moments do, so these take the variances' place while replicas are mixed (`mixable`).
+    second moments do, about any point c that all replicas agree on: E[(x - c)^2] = var + (mean - c)^2. These take the
+    variances' place while replicas are mixed. The nearer c is to the means, the fewer digits are lost, so it moves to
+    the running means whenever all replicas have the same.
     """
 
     def __init__(self, network: nn.Module, vector: Tensor | None = None) -> None:
@@ -35,7 +37,7 @@ class FlatState:
         self.vector = torch.zeros(size, device=device) if vector is None else vector
         start = 0
         for tensor in tensors:
-            view = self.vector[start : start + tensor.numel()].view(tensor.shape)
+            view = _placed(tensor, self.vector, start)
             view.copy_(tensor.detach())
             tensor.data = view
             start += _padded(tensor.numel())
@@ -47,29 +49,40 @@ class FlatState:
             for layer in network.modules()
             if isinstance(layer, _BatchNorm) and layer.running_mean is not None and layer.running_var is not None
         ]
+        self.centres = [mean.clone() for mean, _ in self._statistics]
+        """The points c, one for each normalised layer."""
 
     def add_gradients(self, total: Tensor) -> None:
         """Add the parameters' gradients to a vector that is laid out like this one."""
         start = 0
         for parameter, room in self._slots:
             if parameter.grad is not None:
-                total[start : start + parameter.numel()].add_(parameter.grad.reshape(-1))
+                _placed(parameter, total, start).add_(parameter.grad)
             start += room
 
     def to_moments(self) -> None:
-        """Put E[x^2] = var + mean^2 in the place of each running variance, before a round."""
-        for mean, variance in self._statistics:
-            variance.addcmul_(mean, mean)
+        """Put E[(x - c)^2] in the place of each running variance, before a round."""
+        for (mean, variance), centre in zip(self._statistics, self.centres, strict=True):
+            variance.add_((mean - centre).square_())
 
-    def to_variances(self) -> None:
-        """Put var = E[x^2] - mean^2 back, after a round."""
-        for mean, variance in self._statistics:
-            variance.addcmul_(mean, mean, value=-1).clamp_(min=0)
+    def to_variances(self, *, alike: bool) -> None:
+        """Put the variances back, after a round; `alike` says that all replicas are the same now."""
+        for (mean, variance), centre in zip(self._statistics, self.centres, strict=True):
+            variance.sub_((mean - centre).square_()).clamp_(min=0)
+            if alike:
+                centre.copy_(mean)
 
 
 def _floating(network: nn.Module) -> Iterator[Tensor]:
     yield from network.parameters()
     yield from (buffer for buffer in network.buffers() if buffer.is_floating_point())
+
+
+def _placed(tensor: Tensor, vector: Tensor, start: int) -> Tensor:
+    """Return the view of a vector that begins at `start` and is laid out like the tensor, channels last if it is."""
+    if tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last):
+        return vector.as_strided(tensor.shape, tensor.stride(), vector.storage_offset() + start)
+    return vector[start : start + tensor.numel()].view(tensor.shape)
 
 
 def _padded(count: int) -> int:

@@ -8,9 +8,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from tenfold.errors import ExperimentError
-from tenfold.experiment import Given, Training
+from tenfold.experiment import Training
 from tenfold.imports import resolve
 from tenfold.registry import Registry
+from tenfold.values import Given
 
 Measure = Callable[[Any, Any], Any]
 

@@ -43,7 +43,7 @@ def make_optimizer(training: Training, parameters: Iterable[nn.Parameter]) -> to
     given = training.optimizer_options
     if "lr" in given:
         raise ExperimentError("training.optimizer_options: the learning rate is a field of its own; set training.lr")
-    plain = all(p.dtype.is_floating_point and p.is_contiguous() for p in parameters)
+    plain = all(p.dtype.is_floating_point and _dense(p) for p in parameters)
     if training.optimizer in FUSED and plain and not given.keys() & {"foreach", "differentiable", "capturable"}:
         options["fused"] = True
     options |= {key: tuple(v) if isinstance(v, list) else v for key, v in given.items()}
@@ -51,3 +51,9 @@ def make_optimizer(training: Training, parameters: Iterable[nn.Parameter]) -> to
         return OPTIMIZERS[training.optimizer](parameters, **options)
     except Exception as error:  # whatever torch makes of options that do not fit
         raise ExperimentError(f'training.optimizer = "{training.optimizer}" cannot be made: {error}') from None
+
+
+def _dense(parameter: nn.Parameter) -> bool:
+    return parameter.is_contiguous() or (
+        parameter.ndim == 4 and parameter.is_contiguous(memory_format=torch.channels_last)
+    )

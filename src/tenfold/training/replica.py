@@ -24,6 +24,7 @@ class Replica:
         *,
         steps_per_epoch: int,
         rate_scale: float = 1.0,
+        warmup: float | None = None,
         vector: Tensor | None = None,
     ) -> None:
         self.network = network
@@ -35,7 +36,8 @@ class Replica:
         self.base_rate = learning_rate(training) * rate_scale
         self.rate = self.base_rate
         self._total = steps_per_epoch * training.epochs
-        self._warmup = round(min(self._total, training.warmup * steps_per_epoch))
+        epochs_of_warmup = warmup if warmup is not None else training.warmup or 0.0
+        self._warmup = round(min(self._total, epochs_of_warmup * steps_per_epoch))
         self._device_type = self.flat.vector.device.type
         self.learning = [parameter for parameter in network.parameters() if parameter.requires_grad]
 
@@ -49,9 +51,12 @@ class Replica:
         self.optimizer.zero_grad(set_to_none=True)
         loss = self.forward(x, y)
         loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    def clip(self) -> None:
+        """Shorten the gradient where it is longer than the experiment allows."""
         if self.training.clip is not None:
             nn.utils.clip_grad_norm_(self.learning, self.training.clip)
-        return loss.detach()
 
     def advance(self) -> None:
         """Set the learning rate of the step that comes next, and count it."""
@@ -64,9 +69,14 @@ class Replica:
         """Learn from one batch, and return its loss before the step."""
         self.advance()
         if isinstance(self.optimizer, torch.optim.LBFGS):
-            return self.optimizer.step(lambda: self.backward(x, y))  # type: ignore[no-any-return, no-untyped-call]
-        loss = self.backward(x, y)
+            return self.optimizer.step(lambda: self._clipped(x, y))  # type: ignore[no-any-return, no-untyped-call]
+        loss = self._clipped(x, y)
         self.optimizer.step()
+        return loss
+
+    def _clipped(self, x: Any, y: Any) -> Tensor:
+        loss = self.backward(x, y)
+        self.clip()
         return loss
 
     def state(self) -> dict[str, Any]:
@@ -75,6 +85,7 @@ class Replica:
             "network": self.network.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "steps": self.steps,
+            "centres": self.flat.centres,
         }
 
     def load(self, state: dict[str, Any]) -> None:
@@ -82,6 +93,8 @@ class Replica:
         self.network.load_state_dict(state["network"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.steps = state["steps"]
+        for centre, saved in zip(self.flat.centres, state["centres"], strict=True):
+            centre.copy_(saved)
 
 
 def autocast(precision: str, device_type: str) -> AbstractContextManager[Any]:
