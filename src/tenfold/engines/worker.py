@@ -3,6 +3,7 @@
 The same code runs alone, in one of many processes, or under a launcher; only the transport and `tell` differ.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -135,14 +136,15 @@ class Worker:
         """Tell of the steps since the last time; return the sum of their losses over samples, and the samples."""
         if not self._losses:
             return 0.0, 0
-        sizes = torch.tensor(self._sizes, dtype=torch.float64)
-        losses = torch.stack(self._losses).double().cpu()
-        total, samples = float((losses * sizes).sum()), int(sizes.sum())
+        losses = torch.stack(self._losses).tolist()
+        total = sum(loss * size for loss, size in zip(losses, self._sizes, strict=True))
+        samples = sum(self._sizes)
         self._losses, self._sizes = [], []
-        if not torch.isfinite(losses).all():
+        odd = next((loss for loss in losses if not math.isfinite(loss)), None)
+        if odd is not None:
             rate = learning_rate(self.task.experiment.training)
             raise TrainingError(
-                f"the loss became {losses[~torch.isfinite(losses)][0]:g} before step {step} (worker {self.rank}); "
+                f"the loss became {odd:g} before step {step} (worker {self.rank}); "
                 f"try a learning rate below {rate:g}, a warm-up, or clip"
             )
         if self.rank == 0:

@@ -25,6 +25,7 @@ class Recorder:
         self._failing = False
         self._waiting: list[Event] = []
         self._flushed = time.monotonic()
+        self._held = store.held_open()
 
     def __call__(self, event: Event) -> None:
         """Keep the event, and record what has waited long enough."""
@@ -42,6 +43,7 @@ class Recorder:
         """Record what is waiting, and how the run ended."""
         self.flush()
         self._try(self.store.update, self.run, result=result, status=status, error=error)
+        self._held.close()
 
     def report(self, problem: str) -> None:
         """Tell, once, that something of this run could not be kept."""

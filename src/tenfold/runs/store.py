@@ -155,11 +155,19 @@ class Store:
     @contextmanager
     def _connect(self) -> Iterator[sqlite3.Connection]:
         connection = sqlite3.connect(self.file, timeout=LOCK_SECONDS)
+        # With write-ahead logging a commit that was not forced to the disk yet survives the death of the process; only
+        # a power cut may take it, and leaves the store sound. Forcing each costs tens of milliseconds.
+        connection.execute("PRAGMA synchronous = NORMAL")
         try:
             with connection:
                 yield connection
         finally:
             connection.close()
+
+    def held_open(self) -> sqlite3.Connection:
+        """Return a connection to keep while much is written: closing the last one folds the log into the file."""
+        with self._explained("opened"):
+            return sqlite3.connect(self.file, timeout=LOCK_SECONDS, check_same_thread=False)
 
     @contextmanager
     def _explained(self, done: str) -> Iterator[None]:
