@@ -68,7 +68,7 @@ def _cores(root: Path) -> Finding:
     if usable < machine:
         return Finding("cores", found, "note", "an affinity mask hides cpus; lift it (taskset, cpuset) to use them all")
     if ours == 1:
-        return Finding("cores", found, "note", "workers will take turns on one core; use the virtual engine for timing")
+        return Finding("cores", found, "note", "workers will take turns on one core: more of them will not be faster")
     return Finding("cores", found)
 
 
@@ -106,7 +106,7 @@ def _shared_memory(root: Path) -> Iterator[Finding]:
     if not folder.is_dir():
         return
     size = shutil.disk_usage(folder).total
-    advice = "workers share their weights there; enlarge it (docker: --shm-size=2g)"
+    advice = "torch's loader processes pass batches there; enlarge it (docker: --shm-size=2g)"
     if size <= _DOCKER_SHARED_MEMORY:
         yield Finding("shared memory", f"/dev/shm has {_size(size)}", "problem", advice)
     elif size < _LITTLE_SHARED_MEMORY:

@@ -54,17 +54,17 @@ def length(spans: Sequence[Span]) -> float:
 
 def first_steps(spans: Iterable[Span]) -> list[Span]:
     """Return the spans of every worker's first steps, recorded one by one, and what came between these steps."""
+    single = [span for span in spans if span.count == 1]
     counted: Counter[tuple[int, str]] = Counter()
-    steps, others = [], []
-    for span in spans:
-        if span.count == 1 and span.kind in summary.TRAINING_KINDS:
+    first = []
+    for span in single:
+        if span.kind in summary.TRAINING_KINDS:
             counted[span.worker, span.kind] += 1
-            if counted[span.worker, span.kind] <= MOST_STEPS:
-                steps.append(span)
-        elif span.count == 1:
-            others.append(span)
-    begin, end = min((span.at for span in steps), default=0.0), max((span.at for span in steps), default=0.0)
-    return [*steps, *(span for span in others if begin <= span.at < end)]
+            if max(counted[span.worker, kind] for kind in summary.TRAINING_KINDS) <= MOST_STEPS:
+                first.append(span)
+    begin, end = min((span.at for span in first), default=0.0), max((span.at for span in first), default=0.0)
+    others = (span for span in single if span.kind not in summary.TRAINING_KINDS and begin <= span.at < end)
+    return [*first, *others]
 
 
 def _boxes(boxes: Sequence[tuple[float, float, float, float]], **looks: Any) -> "PathPatch":
