@@ -7,14 +7,17 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+PARTIAL = ".part"
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Open a file that takes `path`'s place when the block ends well; on any error `path` stays as it was."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PARTIAL)
+    os.close(handle)
     try:
-        with os.fdopen(handle, "wb") as file:
+        with Path(temporary).open("wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -34,7 +37,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 def sweep(folder: Path) -> None:
     """Remove what a process that died in the middle of writing has left in a folder and below."""
-    for path in folder.rglob(".*.part"):
+    for path in folder.rglob(f".*{PARTIAL}"):
         with suppress(OSError):
             path.unlink()
 

@@ -9,8 +9,8 @@ import pytest
 
 from tenfold.data import get, load
 from tenfold.data.fetch import fetch
-from tenfold.data.files import PARTIAL
 from tenfold.errors import DataError
+from tenfold.files import PARTIAL
 
 pytestmark = pytest.mark.timeout(60)
 WHOLE = [".lock", "tiny-x.gz", "tiny-y.gz"]
@@ -103,7 +103,7 @@ def test_an_interrupt_leaves_no_half_file(cache, tiny):
 
 def test_what_a_killed_process_left_is_swept_away(cache, tiny):
     cache.mkdir(parents=True)
-    (cache / f"tiny-x.gz.abc{PARTIAL}").write_bytes(b"half")
+    (cache / f".tiny-x.gz.abc{PARTIAL}").write_bytes(b"half")
     get("tiny")
     assert names(cache) == WHOLE
 

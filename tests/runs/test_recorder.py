@@ -14,6 +14,9 @@ class FullDisk:
         self.store = store
         self.full = True
 
+    def held_open(self):
+        return self.store.held_open()
+
     def append(self, *args):
         self._check()
         self.store.append(*args)

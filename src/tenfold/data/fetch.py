@@ -11,6 +11,7 @@ from filelock import FileLock
 from tenfold.data import files, idx
 from tenfold.data.source import Source
 from tenfold.errors import DataError
+from tenfold.files import sweep
 
 Progress = Callable[[int, int | None, str], None]
 """Called with the bytes done, the bytes in all (None where the server does not say) and the file's name."""
@@ -24,7 +25,7 @@ def fetch(source: Source, folder: Path, progress: Progress | None = None) -> dic
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / ".lock"):
-            files.sweep(folder)
+            sweep(folder)
             return _fetch_missing(source, folder, progress)
     except OSError as error:
         raise DataError(

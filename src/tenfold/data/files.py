@@ -1,15 +1,12 @@
 """Files on disk that are either whole and right, or not there."""
 
-import os
-import tempfile
 from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
 
 from tenfold.data import idx
 from tenfold.errors import DataError
-
-PARTIAL = ".part"
+from tenfold.files import replacing
 
 
 def find(folder: Path, name: str) -> Path | None:
@@ -39,24 +36,8 @@ def read(folder: Path, name: str, sha: str) -> bytes:
 
 def write(path: Path, chunks: Iterable[bytes], sha: str) -> bytes:
     """Write a file whole or not at all, and only if its unzipped content is right; return that content."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.", suffix=PARTIAL)
-    partial = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            for chunk in chunks:
-                file.write(chunk)
-            file.flush()
-            os.fsync(file.fileno())
-        data = check(partial, sha, called=f"what came for {path.name}")
-        partial.chmod(0o644)
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-    return data
-
-
-def sweep(folder: Path) -> None:
-    """Remove what killed processes left half-written; call it under the folder's lock."""
-    for leftover in folder.glob(f"*{PARTIAL}"):
-        leftover.unlink(missing_ok=True)
+    with replacing(path) as file:
+        for chunk in chunks:
+            file.write(chunk)
+        file.flush()
+        return check(Path(file.name), sha, called=f"what came for {path.name}")
