@@ -14,5 +14,5 @@ if tenfold("data", "get", source) != 0:
     source = "digits"
     print("MNIST is out of reach here: going on with the digits that ship with scikit-learn", flush=True)
 epochs = "3" if source == "mnist" else "30"
-code = tenfold("train", "--model", "lenet5", "--data", source, "--epochs", epochs, "--set", "schedule=cosine")
+code = tenfold("train", "--model", "lenet5", "--data", source, "--epochs", epochs)
 sys.exit(code or tenfold("report", "last", "-o", "report.html"))
