@@ -34,7 +34,7 @@ def test_downpour_pushes_and_fetches_in_its_own_time():
 
 def test_replica_and_centre_pull_at_each_other():
     x, centre = torch.tensor([4.0, 0.0]), torch.tensor([0.0, 8.0])
-    EASGD(alpha=0.25).exchange(x, centre)
+    EASGD(alpha=0.25).exchange(x, centre, 2)
     assert x.tolist() == [3, 2]
     assert centre.tolist() == [1, 6]
 
@@ -51,8 +51,13 @@ def test_the_synchronous_form_sees_the_old_centre():
 def test_an_elastic_exchange_keeps_the_sum(values, alpha):
     x, centre = torch.tensor(values), torch.tensor(values[::-1])
     total = x + centre
-    EASGD(alpha=alpha).exchange(x, centre)
+    EASGD(alpha=alpha).exchange(x, centre, 2)
     torch.testing.assert_close(x + centre, total, rtol=1e-5, atol=1e-4)
+
+
+def test_the_pull_of_easgd_follows_the_number_of_replicas_unless_it_is_given():
+    assert EASGD().strength(9) == pytest.approx(0.1)
+    assert EASGD(alpha=0.3).strength(9) == 0.3
 
 
 def test_easgd_meets_the_centre_every_tau_steps():

@@ -3,6 +3,7 @@
 from collections import Counter
 from math import ceil, floor, log2
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -91,6 +92,33 @@ def test_any_group_and_any_number_of_bytes(name, group, nbytes):
             assert message.src != message.dst
             assert {rank for rank in message[:2] if rank >= 0} <= set(group)
             assert 0 <= message.nbytes <= nbytes
+
+
+@pytest.mark.parametrize("name", list(COLLECTIVES))
+@settings(deadline=None, derandomize=True, max_examples=50)
+@given(count=st.integers(1, 4), size=st.integers(2, 20), nbytes=st.integers(0, 999))
+def test_waves_over_many_groups_are_the_messages_of_each(name, count, size, nbytes):
+    groups = np.arange(count * size).reshape(size, count).T
+    collective = COLLECTIVES[name]
+    waves = collective.waves(groups, nbytes)
+    side_by_side = zip(*(collective(tuple(group), nbytes) for group in groups.tolist()), strict=True)
+    assert [phase for wave in waves for phase in wave.phases()] == [sum(phases, ()) for phases in side_by_side]
+    sent = Counter()
+    for wave in waves:
+        assert np.ptp(wave.nbytes, axis=1).max() <= (1 if wave.times > 1 else nbytes)
+        for src, total in zip(wave.src.ravel().tolist(), wave.sent().ravel().tolist(), strict=True):
+            sent[src] += total
+    listed = Counter()
+    for message in (message for group in groups.tolist() for phase in collective(group, nbytes) for message in phase):
+        listed[message.src] += message.nbytes
+    assert sent == listed
+
+
+@pytest.mark.parametrize("name", list(COLLECTIVES))
+def test_a_hundred_thousand_members_take_few_waves(name):
+    waves = COLLECTIVES[name].waves(np.arange(131_072)[None], 10**6)
+    assert len(waves) <= 34
+    assert sum(wave.times for wave in waves) == {"ring": 262_142, "recursive-doubling": 17, "server": 2}.get(name, 34)
 
 
 def test_the_ring_passes_odd_bytes_on_without_losing_any():

@@ -135,6 +135,11 @@ class TestGossip(StrategyContract):
     def test_pairs_never_change_between_versions(self):
         assert self.strategy.round(0, 6).groups == ((0, 3), (1, 4), (2, 5))
 
+    def test_many_pairs_are_those_that_python_would_draw(self, monkeypatch):
+        drawn = self.strategy.matching(7, 5001)
+        monkeypatch.setattr("tenfold.mixing.gossip.MANY", 10_000)
+        assert drawn.tolist() == self.strategy.matching(7, 5001).tolist()
+
     def test_over_time_everyone_meets_everyone(self):
         met = {group for r in range(100) for group in self.strategy.round(r, 6).groups}
         assert len(met) == 15

@@ -1,8 +1,7 @@
 """How a group takes its exact mean over links: what each algorithm sends, phase by phase.
 
-Each collective maps (group, nbytes) to phases; the messages of a phase travel at the same time, a phase starts when the
-one before it has ended. With a = latency in s, b = s per byte sent, c = s per byte added, g = members, n = nbytes, on
-links that send and receive at once:
+The messages of a phase travel at the same time, a phase starts when the one before it has ended. With a = latency in
+s, b = s per byte sent, c = s per byte added, g = members, n = nbytes, on links that send and receive at once:
 
     ring                 2(g-1) a + 2n(g-1)/g b + n(g-1)/g c
     tree                 2 ceil(lg g) (a + n b) + ceil(lg g) n c
@@ -12,16 +11,24 @@ links that send and receive at once:
 
 The two doublings need a power of two. Other groups first fold the members beyond the largest power of two, P, into the
 core and hand them the result at the end: two phases of n bytes more, one of them added, and P instead of g above.
+
+Each algorithm is written once, as waves: runs of like phases, in arrays over many groups of one size. Called with one
+group, a collective lists the messages of every phase.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tenfold.errors import ExperimentError
 from tenfold.registry import Registry
 
 Group = tuple[int, ...]
+Integers = NDArray[np.int64]
 
 
 class Message(NamedTuple):
@@ -36,69 +43,67 @@ class Message(NamedTuple):
 
 Phase = tuple[Message, ...]
 Phases = tuple[Phase, ...]
-Collective = Callable[[Group, int], Phases]
 
 
-def ring(group: Group, nbytes: int) -> Phases:
-    """Pass chunks around: g-1 phases that add them up, g-1 that hand the sums out (Patarasuk & Yuan 2009)."""
-    size = len(group)
-    chunks = _split(nbytes, size)
+class Wave(NamedTuple):
+    """`times` phases in a row, of messages between the same members; arrays of the shape [groups, messages].
 
-    def phase(step: int, adds: bool) -> Phase:
+    From one phase to the next the sizes move on by one message: what a member of a ring has got, it passes on.
+    """
+
+    src: Integers
+    dst: Integers
+    nbytes: Integers
+    adds: bool = False
+    times: int = 1
+
+    def phases(self) -> Phases:
+        """List the messages of each phase."""
+        ends = list(zip(self.src.ravel().tolist(), self.dst.ravel().tolist(), strict=True))
+        sizes = (np.roll(self.nbytes, turn, axis=1).ravel().tolist() for turn in range(self.times))
         return tuple(
-            Message(rank, group[(i + 1) % size], chunks[(i - step) % size], adds) for i, rank in enumerate(group)
+            tuple(Message(*end, size, self.adds) for end, size in zip(ends, phase, strict=True)) for phase in sizes
         )
 
-    adding = [phase(step, adds=True) for step in range(size - 1)]
-    handing_out = [phase(step - 1, adds=False) for step in range(size - 1)]
-    return (*adding, *handing_out)
+    def sent(self) -> Integers:
+        """Return the bytes of each message over all phases."""
+        laps, rest = divmod(self.times, self.nbytes.shape[1])
+        total = self.nbytes.sum(axis=1, keepdims=True)
+        before = np.cumsum(np.concatenate([0 * total, self.nbytes, self.nbytes], axis=1), axis=1)
+        last = np.arange(self.nbytes.shape[1]) + self.nbytes.shape[1] + 1
+        sent: Integers = laps * total + before[:, last] - before[:, last - rest]
+        return sent
 
 
-def tree(group: Group, nbytes: int) -> Phases:
-    """Add up along a binomial tree to the first member, then send the sum back down the same way."""
-    up, down, distance = [], [], 1
-    while distance < len(group):
-        edges = [(group[i], group[i - distance]) for i in range(distance, len(group), 2 * distance)]
-        up.append(tuple(Message(child, parent, nbytes, adds=True) for child, parent in edges))
-        down.append(tuple(Message(parent, child, nbytes) for child, parent in edges))
-        distance *= 2
-    return (*up, *reversed(down))
+Waves = tuple[Wave, ...]
 
 
-def recursive_doubling(group: Group, nbytes: int) -> Phases:
-    """Swap everything with the member 1, 2, 4, ... places away and add."""
-    core, fold, unfold = _power_of_two_core(group, nbytes)
-    distances = [1 << k for k in range(len(core).bit_length() - 1)]
-    doubling = [
-        tuple(Message(rank, core[i ^ distance], nbytes, adds=True) for i, rank in enumerate(core))
-        for distance in distances
-    ]
-    return (*fold, *doubling, *unfold)
+class Collective(ABC):
+    """One way to the mean; a hashable value."""
 
+    @abstractmethod
+    def waves(self, groups: Integers, nbytes: int) -> Waves:
+        """Return what travels in groups of one size g >= 2, an array [groups, g], that go side by side."""
 
-def halving_doubling(group: Group, nbytes: int) -> Phases:
-    """Swap and add halves, quarters, ... until each member owns one sum, then collect the sums in reverse."""
-    core, fold, unfold = _power_of_two_core(group, nbytes)
-    halving: list[Phase] = []
-    doubling: list[Phase] = []
-    spans = [(0, nbytes)] * len(core)
-    distance = len(core) // 2
-    while distance:
-        spans = [
-            (low, (low + high) // 2) if not i & distance else ((low + high) // 2, high)
-            for i, (low, high) in enumerate(spans)
-        ]
-        kept = [high - low for low, high in spans]
-        halving.append(
-            tuple(Message(rank, core[i ^ distance], kept[i ^ distance], adds=True) for i, rank in enumerate(core))
-        )
-        doubling.append(tuple(Message(rank, core[i ^ distance], kept[i]) for i, rank in enumerate(core)))
-        distance //= 2
-    return (*fold, *halving, *reversed(doubling), *unfold)
+    def __call__(self, group: Group, nbytes: int) -> Phases:
+        """List what travels in one group, phase by phase; a lone member has nothing to send."""
+        waves = self.waves(np.array([group]), nbytes) if len(group) > 1 else ()
+        return tuple(phase for wave in waves for phase in wave.phases())
 
 
 @dataclass(frozen=True)
-class Server:
+class Peers(Collective):
+    """A collective in which only the members take part, as a function of their places says."""
+
+    plan: Callable[[Integers, int], Waves]
+
+    def waves(self, groups: Integers, nbytes: int) -> Waves:
+        """Return what travels in groups of one size."""
+        return self.plan(groups, nbytes)
+
+
+@dataclass(frozen=True)
+class Server(Collective):
     """All members push to the servers, each of which adds up its share, and pull the mean (Li et al. 2014)."""
 
     servers: int = 1
@@ -107,15 +112,73 @@ class Server:
         if self.servers < 1:
             raise ExperimentError(f"parameter-server: servers is {self.servers}; it takes at least 1")
 
-    def __call__(self, group: Group, nbytes: int) -> Phases:
-        """Two phases, push and pull; a lone member has nothing to send."""
-        if len(group) < 2:
-            return ()
-        shares = [(-1 - k, share) for k, share in enumerate(_split(nbytes, self.servers))]
-        push = tuple(Message(rank, server, share, adds=True) for rank in group for server, share in shares)
-        pull = tuple(Message(server, rank, share) for rank in group for server, share in shares)
-        return push, pull
+    def waves(self, groups: Integers, nbytes: int) -> Waves:
+        """Two phases, push and pull."""
+        members = np.repeat(groups, self.servers, axis=1)
+        servers = np.broadcast_to(np.tile(-1 - np.arange(self.servers), groups.shape[1]), members.shape)
+        shares = np.broadcast_to(np.tile(_split(nbytes, self.servers), groups.shape[1]), members.shape)
+        return Wave(members, servers, shares, adds=True), Wave(servers, members, shares)
 
+
+def swap(groups: Integers, nbytes: int) -> Waves:
+    """Let the two of each pair send all they have to each other and add, in one phase."""
+    return (_whole(groups[:, ::-1], groups, nbytes, adds=True),)
+
+
+def _ring(groups: Integers, nbytes: int) -> Waves:
+    """Pass chunks around: g-1 phases that add them up, g-1 that hand the sums out (Patarasuk & Yuan 2009)."""
+    size = groups.shape[1]
+    following = np.roll(groups, -1, axis=1)
+    chunks = np.broadcast_to(_split(nbytes, size), groups.shape)
+    return (
+        Wave(groups, following, chunks, adds=True, times=size - 1),
+        Wave(groups, following, np.roll(chunks, -1, axis=1), times=size - 1),
+    )
+
+
+def _tree(groups: Integers, nbytes: int) -> Waves:
+    """Add up along a binomial tree to the first member, then send the sum back down the same way."""
+    size = groups.shape[1]
+    distances = [1 << k for k in range((size - 1).bit_length())]
+    edges = [
+        (groups[:, distance :: 2 * distance], groups[:, : size - distance : 2 * distance]) for distance in distances
+    ]
+    up = [_whole(child, parent, nbytes, adds=True) for child, parent in edges]
+    down = [_whole(parent, child, nbytes) for child, parent in reversed(edges)]
+    return (*up, *down)
+
+
+def _recursive_doubling(groups: Integers, nbytes: int) -> Waves:
+    """Swap everything with the member 1, 2, 4, ... places away and add."""
+    core, fold, unfold = _power_of_two_core(groups, nbytes)
+    places = np.arange(core.shape[1])
+    distances = [1 << k for k in range(core.shape[1].bit_length() - 1)]
+    doubling = [_whole(core, core[:, places ^ distance], nbytes, adds=True) for distance in distances]
+    return (*fold, *doubling, *unfold)
+
+
+def _halving_doubling(groups: Integers, nbytes: int) -> Waves:
+    """Swap and add halves, quarters, ... until each member owns one sum, then collect the sums in reverse."""
+    core, fold, unfold = _power_of_two_core(groups, nbytes)
+    places = np.arange(core.shape[1])
+    low, high = np.zeros_like(places), np.full_like(places, nbytes)
+    halving: list[Wave] = []
+    doubling: list[Wave] = []
+    distance = core.shape[1] // 2
+    while distance:
+        middle, upper = (low + high) // 2, places & distance > 0
+        low, high = np.where(upper, middle, low), np.where(upper, high, middle)
+        kept, partners = high - low, places ^ distance
+        halving.append(Wave(core, core[:, partners], np.broadcast_to(kept[partners], core.shape), adds=True))
+        doubling.append(Wave(core, core[:, partners], np.broadcast_to(kept, core.shape)))
+        distance //= 2
+    return (*fold, *halving, *reversed(doubling), *unfold)
+
+
+ring = Peers(_ring)
+tree = Peers(_tree)
+recursive_doubling = Peers(_recursive_doubling)
+halving_doubling = Peers(_halving_doubling)
 
 COLLECTIVES: Registry[Collective] = Registry(
     "collective algorithm",
@@ -129,18 +192,22 @@ COLLECTIVES: Registry[Collective] = Registry(
 )
 
 
-def _split(nbytes: int, parts: int) -> list[int]:
+def _split(nbytes: int, parts: int) -> Integers:
     """Divide `nbytes` into `parts` whole numbers that differ by one at most."""
     share, rest = divmod(nbytes, parts)
-    return [share + (k < rest) for k in range(parts)]
+    return share + (np.arange(parts) < rest)
 
 
-def _power_of_two_core(group: Group, nbytes: int) -> tuple[Group, Phases, Phases]:
-    """Return the largest power of two of members, and the phases that fold the others in and serve them at the end."""
-    size = 1 << (len(group).bit_length() - 1)
-    core, rest = group[:size], group[size:]
-    if not rest:
+def _whole(src: Integers, dst: Integers, nbytes: int, adds: bool = False) -> Wave:
+    """Return one phase in which every message carries everything."""
+    return Wave(src, dst, np.full(src.shape, nbytes), adds)
+
+
+def _power_of_two_core(groups: Integers, nbytes: int) -> tuple[Integers, Waves, Waves]:
+    """Return the largest power of two of members, and the waves that fold the others in and serve them at the end."""
+    size = 1 << (groups.shape[1].bit_length() - 1)
+    core, rest = groups[:, :size], groups[:, size:]
+    if not rest.size:
         return core, (), ()
-    fold = tuple(Message(extra, core[k], nbytes, adds=True) for k, extra in enumerate(rest))
-    unfold = tuple(Message(core[k], extra, nbytes) for k, extra in enumerate(rest))
-    return core, (fold,), (unfold,)
+    served = core[:, : rest.shape[1]]
+    return core, (_whole(rest, served, nbytes, adds=True),), (_whole(served, rest, nbytes),)

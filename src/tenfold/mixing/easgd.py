@@ -16,35 +16,40 @@ class EASGD(AsynchronousStrategy):
     name: ClassVar[str] = "easgd"
     has_centre: ClassVar[bool] = True
 
-    alpha: float = 0.1
-    """How hard the spring pulls; stable for N x alpha up to 1 (the paper takes 0.9 / N)."""
+    alpha: float | None = None
+    """How hard the spring pulls; stable for N x alpha up to 1. Unset: 0.9 / N, as in the paper."""
 
     tau: int = 10
     """Steps between two exchanges of a worker."""
 
     def __post_init__(self) -> None:
-        require(0 < self.alpha <= 1, f"easgd: alpha is {self.alpha}; it takes more than 0 and at most 1")
+        alpha = self.alpha
+        require(alpha is None or 0 < alpha <= 1, f"easgd: alpha is {alpha}; it takes more than 0 and at most 1")
         require(self.tau >= 1, f"easgd: tau is {self.tau}; it takes at least 1")
 
     def exchanges(self, steps: int) -> bool:
         """Say whether a worker meets the centre after its `steps`-th step (1, 2, ...)."""
         return steps % self.tau == 0
 
-    def exchange(self, x: Tensor, centre: Tensor) -> None:
-        """Let one replica and the centre pull at each other, in place; their sum is kept."""
-        pull = (x - centre).mul_(self.alpha)
+    def strength(self, n: int) -> float:
+        """Return alpha among `n` replicas."""
+        return self.alpha if self.alpha is not None else 0.9 / n
+
+    def exchange(self, x: Tensor, centre: Tensor, n: int) -> None:
+        """Let one of `n` replicas and the centre pull at each other, in place; their sum is kept."""
+        pull = (x - centre).mul_(self.strength(n))
         x.sub_(pull)
         centre.add_(pull)
 
     def exchange_all(self, replicas: Sequence[Tensor], centre: Tensor) -> None:
         """Let all replicas meet the centre at once, in place: the synchronous form, in which all see the old centre."""
-        pulls = [(x - centre).mul_(self.alpha) for x in replicas]
+        pulls = [(x - centre).mul_(self.strength(len(replicas))) for x in replicas]
         for x, pull in zip(replicas, pulls, strict=True):
             x.sub_(pull)
             centre.add_(pull)
 
     def _sentence(self, n: int, /) -> str:
         return (
-            f"Workers ({n}) and a common centre pull at each other with strength {self.alpha} "
+            f"Workers ({n}) and a common centre pull at each other with strength {self.strength(n):.2g} "
             f"{every(self.tau, 'step')}, waiting for nobody."
         )

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tenfold.errors import ExperimentError
-from tenfold.mixing.collectives import COLLECTIVES, Collective, Group, Message, Phase, Phases, Server, ring
+from tenfold.mixing.collectives import COLLECTIVES, Collective, Group, Phases, Server, Wave, Waves, ring, swap
 
 
 @dataclass(frozen=True)
@@ -105,37 +105,51 @@ class Round:
             mix[rank, rank] = flow if even else 1 - (fan - 1) * flow
         return mix
 
-    def messages(self, nbytes: int, algorithm: str | None = None) -> Phases:
+    def waves(self, nbytes: int, algorithm: str | None = None) -> tuple[Waves, ...]:
         """Return what has to travel when each replica has `nbytes`; `algorithm` names another collective for groups.
 
-        Pairs swap and rings read from their neighbours in one phase. Groups go through their phases side by side.
+        Pairs swap and rings read from their neighbours in one phase. Groups go through their phases side by side: those
+        of one size in the same waves, those of other sizes in others.
         """
+        if self.is_idle:
+            return ()
         if self.groups is None:
-            return (self._reads(range(self.n), nbytes),)
+            return ((self._reads(nbytes),),)
         collective = self.collective if algorithm is None else COLLECTIVES[algorithm]
         swaps = not isinstance(collective, Server)
-        busy = [group for group in self.groups if len(group) > 1]
-        plans = [
-            (self._reads(group, nbytes),) if swaps and len(group) == 2 else collective(group, nbytes) for group in busy
-        ]
+        sizes = sorted({len(group) for group in self.groups} - {1}, reverse=True)
+        alike = {size: np.array([group for group in self.groups if len(group) == size]) for size in sizes}
+        return tuple(
+            swap(groups, nbytes) if swaps and size == 2 else collective.waves(groups, nbytes)
+            for size, groups in alike.items()
+        )
+
+    def messages(self, nbytes: int, algorithm: str | None = None) -> Phases:
+        """List the messages of the waves, phase by phase."""
+        plans = [[phase for wave in waves for phase in wave.phases()] for waves in self.waves(nbytes, algorithm)]
         return tuple(sum(side_by_side, ()) for side_by_side in zip_longest(*plans, fillvalue=()))
 
     def bytes_per_worker(self, nbytes: int, algorithm: str | None = None) -> tuple[int, ...]:
         """Return the bytes that each worker sends; what servers send is not counted."""
-        sent = [0] * self.n
-        for phase in self.messages(nbytes, algorithm):
-            for message in phase:
-                if message.src >= 0:
-                    sent[message.src] += message.nbytes
-        return tuple(sent)
+        key = nbytes, algorithm
+        if key not in self._sent:  # training asks after every round
+            sent = np.zeros(self.n, dtype=np.int64)
+            for wave in (wave for waves in self.waves(nbytes, algorithm) for wave in waves):
+                by_workers = wave.src >= 0
+                np.add.at(sent, wave.src[by_workers], wave.sent()[by_workers])
+            self._sent[key] = tuple(sent.tolist())
+        return self._sent[key]
 
-    def _reads(self, ranks: Sequence[int], nbytes: int) -> Phase:
-        return tuple(
-            Message(source, rank, nbytes, adds=True)
-            for rank in ranks
-            for source in self.sources[rank]
-            if source != rank
-        )
+    @cached_property
+    def _sent(self) -> dict[tuple[int, str | None], tuple[int, ...]]:
+        return {}
+
+    def _reads(self, nbytes: int) -> Wave:
+        ranks = np.arange(self.n)[:, None]
+        sources = np.array(self.sources)
+        others = sources != ranks
+        src, dst = sources[others][None], np.broadcast_to(ranks, sources.shape)[others][None]
+        return Wave(src, dst, np.full(src.shape, nbytes), adds=True)
 
     def _checked(self, weights: Sequence[float] | NDArray[np.float64] | None) -> NDArray[np.float64]:
         w = np.ones(self.n) if weights is None else np.asarray(weights, dtype=np.float64)
