@@ -1,0 +1,156 @@
+"""Times the virtual cluster's clock: node-steps per second, and a run on 131,072 nodes.
+
+    python benchmarks/simulator.py --json simulator.json
+
+A node-step is one step of one virtual worker, its share of the rounds included. "alone" draws a run once; "together" is
+what a prediction does: several draws go through the clock at once. Rounds are made and priced before the clock is
+started, except on 131,072 nodes, whose seconds include everything. With --learning the virtual engine learns, too: the
+time of 8 virtual replicas is compared with that of stepping one replica as often.
+"""
+
+import argparse
+import json
+import statistics
+import tempfile
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+import tenfold
+from tenfold.cluster import Cluster, Plan, StepTime, events, run_clock
+from tenfold.machine import cores
+from tenfold.mixing import STRATEGIES
+
+STRATEGIES_SHOWN = ("allreduce", "butterfly", "ring", "hopping-ring", "gossip", "hierarchical", "parameter-server")
+MANY = 131_072
+STEP_TIME = StepTime(mean=0.01, between_workers=0.05, between_steps=0.1)
+NBYTES = 246_824
+"""LeNet-5's weights."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workers", type=int, default=1024)
+    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--many-steps", type=int, default=1000, help=f"steps of the run on {MANY:,} nodes; 0: none")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--strategies", nargs="+", default=list(STRATEGIES_SHOWN), choices=list(STRATEGIES))
+    parser.add_argument("--learning", action="store_true", help="learn with 8 virtual workers, too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all figures to FILE")
+    options = parser.parse_args()
+    figures: dict[str, Any] = {
+        "workers": options.workers,
+        "rates": [
+            {"strategy": name, "sync_every": h, **rates(name, options.workers, options.steps, h, options.repeats)}
+            for name in options.strategies
+            for h in (1, 16)
+        ],
+        "many": [
+            {"strategy": name, "seconds": whole(name, MANY, options.many_steps)}
+            for name in options.strategies
+            if options.many_steps
+        ],
+        "heap": [{"strategy": name, "events": heap(name, 64, 200)} for name in ("downpour", "easgd", "ad-psgd")],
+        "learning": learning(options.repeats) if options.learning else None,
+    }
+    show(figures, options.many_steps)
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+
+
+def setting(name: str, workers: int, steps: int, sync_every: int = 1) -> dict[str, Any]:
+    strategy = STRATEGIES[name]()
+    return {
+        "plan": Plan(workers=workers, steps_per_epoch=steps, strategy=strategy, nbytes=NBYTES, sync_every=sync_every),
+        "hardware": Cluster.of(workers, "10gbe").hardware(workers, STEP_TIME),
+    }
+
+
+def rates(name: str, workers: int, steps: int, sync_every: int, repeats: int) -> dict[str, list[float]]:
+    """Return node-steps per second [lowest, median, highest], of one draw and of eight together."""
+    timed = setting(name, workers, steps, sync_every)
+    run_clock(**setting(name, workers, min(steps, 100), sync_every))  # rounds are kept once they are made
+    found: dict[str, list[float]] = {"alone": [], "together": []}
+    for _ in range(repeats):
+        for key, draws in (("alone", 1), ("together", 8)):
+            started = perf_counter()
+            run_clock(**timed, repeats=draws)
+            found[key].append(workers * steps * draws / (perf_counter() - started))
+    return {key: [min(all_), statistics.median(all_), max(all_)] for key, all_ in found.items()}
+
+
+def whole(name: str, workers: int, steps: int) -> float:
+    """Return the seconds of one run from nothing to its result."""
+    started = perf_counter()
+    run_clock(**setting(name, workers, steps))
+    return perf_counter() - started
+
+
+def heap(name: str, workers: int, steps: int) -> float:
+    """Return events per second of a run without rounds."""
+    started = perf_counter()
+    count = sum(1 for _ in events(**setting(name, workers, steps)))
+    return count / (perf_counter() - started)
+
+
+def learning(repeats: int) -> dict[str, list[float]]:
+    """Return what learning with 8 virtual workers costs [each repeat], and how many cores it keeps busy.
+
+    LeNet-5, batch 64. A replica alone, on one thread, takes as many steps as the 8 together. Both times are differences
+    of a long and a short run, so that start-up is in neither.
+    """
+    x, y = torch.randn(8 * 64 * 40, 1, 28, 28), torch.randint(10, (8 * 64 * 40,))
+    common = {"data": {"train": (x, y), "test": (x[:64], y[:64])}, "model": "lenet5", "lr": 0.01, "threads": 1}
+    by_hand = {"groups": [{"count": 8, "step_seconds": 0.01}]}
+
+    def virtual(epochs: int, folder: str) -> float:
+        run = tenfold.simulate(workers=8, cluster=by_hand, epochs=epochs, runs=folder, **common)
+        return float(run.result["simulated_in"])
+
+    def alone(epochs: int, folder: str) -> float:
+        return float(tenfold.train(epochs=epochs, runs=folder, **common).seconds)
+
+    found: dict[str, list[float]] = {"cost": [], "cores": []}
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(repeats):
+            taken = {run: run(4, folder) - run(1, folder) for run in (virtual, alone)}
+            found["cores"].append(taken[alone] / taken[virtual])
+            found["cost"].append(cores.budget() * taken[virtual] / taken[alone])
+    return found
+
+
+def show(figures: dict[str, Any], many_steps: int) -> None:
+    console = Console()
+    table = Table(
+        "strategy", "sync_every", "alone", "8 draws together", title=f"Node-steps/s, N = {figures['workers']}"
+    )
+    for row in figures["rates"]:
+        table.add_row(row["strategy"], str(row["sync_every"]), spread(row["alone"]), spread(row["together"]))
+    console.print(table)
+    if figures["many"]:
+        table = Table("strategy", "seconds", title=f"N = {MANY:,}, {many_steps:,} steps, a round after each")
+        for row in figures["many"]:
+            table.add_row(row["strategy"], f"{row['seconds']:.1f}")
+        console.print(table)
+    table = Table("strategy", "events/s", title="Without rounds, N = 64")
+    for row in figures["heap"]:
+        table.add_row(row["strategy"], f"{row['events']:.3g}")
+    console.print(table)
+    if figures["learning"]:
+        cost, busy = (statistics.median(figures["learning"][key]) for key in ("cost", "cores"))
+        each = ", ".join(f"{one:.2f}x" for one in figures["learning"]["cost"])
+        console.print(f"Learning with 8 virtual workers costs {cost:.2f}x the steps of one replica ({each}),")
+        console.print(f"and is {busy:.2f} times as fast as one core.")
+
+
+def spread(values: list[float]) -> str:
+    low, median, high = values
+    return f"{median:.2g} [{low:.2g}-{high:.2g}]"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,209 @@
+"""The clock of synchronous runs: max-plus recurrences over arrays of all workers.
+
+    step    T_i <- T_i + Y_i
+    round   T_i <- max over the group (or the neighbours) of i, then + what the round costs i
+    epoch   T_i <- max over all, then + the final round, evaluation and saving
+
+Times are arrays [repeats, workers]: several draws of the same run go through the recurrences together.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tenfold.cluster.hardware import Floats, Hardware, StepTime
+from tenfold.cluster.meetings import Meeting, Meetings
+from tenfold.cluster.plan import Plan
+from tenfold.cluster.stragglers import Pace
+
+CHUNK = 1 << 18
+"""Step times drawn at once: they stay in a core's cache."""
+SINGLE_STEPS, LANES = 25, 64
+"""How many steps, of how many workers, are told one by one."""
+
+Kind = Literal["start", "compute", "wait", "communicate", "evaluate", "save"]
+
+
+class Span(NamedTuple):
+    """A worker spends `seconds` on something, from `start` seconds after the run's beginning."""
+
+    worker: int
+    kind: Kind
+    start: float
+    seconds: float
+
+
+@dataclass
+class Timing:
+    """When things happened in each repeat of a run."""
+
+    seconds: Floats
+    """For each repeat, the training time of the slowest worker: without start, evaluation and saving."""
+    total: Floats
+    """For each repeat, when the run ended."""
+    times: dict[Kind, Floats]
+    """For each kind, each worker's seconds; the mean over the repeats."""
+    marks: dict[int, Floats]
+    """For the ends of epochs and the steps asked for, each repeat's training time until then."""
+    spans: tuple[Span, ...] = ()
+    """The first steps of the first repeat, one by one."""
+    sent: Floats | None = None
+    """Each worker's bytes, where they do not follow from the rounds."""
+
+
+def run_clock(plan: Plan, hardware: Hardware, *, seed: int = 0, repeats: int = 1) -> Timing:
+    """Let the clock run through a synchronous plan."""
+    return _Clock(plan, hardware, seed, repeats).run()
+
+
+@dataclass
+class Lanes:
+    """Writes down the first steps one by one."""
+
+    workers: int
+    spans: list[Span] = field(default_factory=list)
+
+    @property
+    def limit(self) -> int:
+        """Workers below this rank are noted."""
+        return min(self.workers, LANES)
+
+    def add(self, kind: Kind, start: Floats, end: Floats) -> None:
+        """Note what each worker did from its start to its end, if that took any time."""
+        first, last = start[: self.limit].tolist(), end[: self.limit].tolist()
+        self.spans += [
+            Span(worker, kind, begin, stop - begin)
+            for worker, (begin, stop) in enumerate(zip(first, last, strict=True))
+            if stop > begin
+        ]
+
+
+class _Clock:
+    def __init__(self, plan: Plan, hardware: Hardware, seed: int, repeats: int) -> None:
+        n = plan.workers
+        self.plan, self.hardware, self.repeats = plan, hardware, repeats
+        step_times = hardware.step_times(n)
+        self.pace = Pace(step_times, repeats, np.random.default_rng(seed))
+        self.load = load(plan, step_times)
+        self.meetings = Meetings(plan.strategy, n, plan.travelling, hardware.round_price)
+        self.final = self.meetings.final
+        self.now = np.full((repeats, n), hardware.start)
+        self.away = np.full((repeats, n), hardware.start)
+        """What was spent on other things than training."""
+        self.computed = np.zeros((repeats, n))
+        self.talked = np.zeros(n)
+        self.rounds = 0
+        self.marks: dict[int, Floats] = {}
+        self.lanes = Lanes(n)
+        self.lanes.add("start", np.zeros(n), self.now[0])
+
+    def run(self) -> Timing:
+        plan, hardware = self.plan, self.hardware
+        chunk = max(1, CHUNK // (self.repeats * plan.workers))
+        at = 1
+        for end in plan.epoch_ends:
+            while at <= end:
+                # Single steps are told in chunks of their own; later ones can take a shorter way.
+                last = min(at + chunk - 1, end, SINGLE_STEPS if at <= SINGLE_STEPS else end)
+                self._steps(at, last)
+                at = last + 1
+            self._review(end)
+        trained = self.now - self.away
+        wait = trained - self.computed - self.talked
+        reviewed = self.away - hardware.start - hardware.save * plan.epochs
+        mean: dict[Kind, Floats] = {
+            "start": np.full(plan.workers, hardware.start),
+            "compute": self.computed.mean(axis=0),
+            "wait": np.maximum(wait.mean(axis=0), 0),
+            "communicate": self.talked,
+            "evaluate": np.maximum(reviewed.mean(axis=0), 0),
+            "save": np.full(plan.workers, hardware.save * plan.epochs),
+        }
+        return Timing(
+            seconds=trained.max(axis=1),
+            total=self.now.max(axis=1),
+            times=mean,
+            marks=self.marks,
+            spans=tuple(self.lanes.spans),
+        )
+
+    def _steps(self, first: int, last: int) -> None:
+        """Take steps first..last, which lie in one epoch."""
+        plan = self.plan
+        steps = np.arange(first, last + 1)
+        drawn = self.pace.draw(len(steps))
+        if self.load is not None:
+            drawn = drawn * self.load[(first - 1) % plan.steps_per_epoch :][: len(steps)]
+        due = plan.is_due(first, last)
+        asked = np.isin(steps, plan.marks) | (steps % plan.steps_per_epoch == 0)
+        stops = np.flatnonzero(due | asked | (steps <= SINGLE_STEPS) | (steps == last))
+        if len(stops) < len(steps):
+            drawn = np.add.reduceat(drawn, np.concatenate([[0], stops[:-1] + 1]), axis=1)
+        self.computed += drawn.sum(axis=1)
+        always = self.meetings.always if due[stops].all() and first > SINGLE_STEPS else None
+        if always is not None:
+            self._all_meet(always, drawn, steps[stops], asked[stops])
+        else:
+            for k, (stop, step) in enumerate(zip(stops.tolist(), steps[stops].tolist(), strict=True)):
+                self._step(step, drawn[:, k], bool(due[stop]))
+                if asked[stop]:
+                    self.marks[step] = (self.now - self.away).max(axis=1)
+
+    def _step(self, step: int, seconds: Floats, is_due: bool) -> None:
+        before = self.now
+        ready = before + seconds
+        self.now = ready
+        meeting = self.meetings[self.rounds] if is_due else None
+        self.rounds += is_due
+        begin = ready
+        if meeting is not None and not meeting.is_idle:
+            begin = meeting.wait(ready)
+            self.now = begin + meeting.price
+            self.talked += meeting.price
+        if step <= SINGLE_STEPS:
+            self.lanes.add("compute", before[0], ready[0])
+            self.lanes.add("wait", ready[0], begin[0])
+            self.lanes.add("communicate", begin[0], self.now[0])
+
+    def _all_meet(self, meeting: Meeting, seconds: Floats, steps: NDArray[np.int64], asked: NDArray[np.bool_]) -> None:
+        """Take many steps, each of which ends with everybody together: the latest of each sets the time of all."""
+        latest = seconds.max(axis=2)
+        latest[:, 0] = (self.now + seconds[:, 0]).max(axis=1)
+        together = np.cumsum(latest + meeting.price, axis=1)
+        self.now = np.repeat(together[:, -1:], self.plan.workers, axis=1)
+        self.talked += meeting.price * len(steps)
+        self.rounds += len(steps)
+        away = self.away.min(axis=1)
+        for k in np.flatnonzero(asked).tolist():
+            self.marks[int(steps[k])] = together[:, k] - away
+
+    def _review(self, step: int) -> None:
+        """End an epoch: wait for everybody, take the mean, evaluate and save."""
+        hardware, ready = self.hardware, self.now
+        price = float(np.max(self.final.price)) + hardware.evaluation
+        evaluated = ready.max(axis=1, keepdims=True) + price
+        self.now = np.repeat(evaluated + hardware.save, self.plan.workers, axis=1)
+        self.away = self.away + (self.now - ready)
+        if step <= SINGLE_STEPS:
+            together = np.repeat(evaluated[0], self.plan.workers)
+            self.lanes.add("evaluate", ready[0], together)
+            self.lanes.add("save", together, self.now[0])
+
+
+def load(plan: Plan, step_times: Iterable[StepTime]) -> Floats | None:
+    """Return each step's seconds relative to one with a full batch, [steps of an epoch, workers]; None: all are full.
+
+    A batch of k out of B samples takes (fixed + (mean - fixed) k/B) / mean; none takes no time.
+    """
+    if plan.batch_sizes is None:
+        return None
+    sizes = np.asarray(plan.batch_sizes, dtype=np.float64)
+    full = sizes.max()
+    if full == 0 or (sizes == full).all():
+        return None
+    fixed = np.array([step_time.fixed / step_time.mean for step_time in step_times])
+    relative: Floats = np.where(sizes > 0, fixed + (1 - fixed) * sizes / full, 0.0)
+    return relative

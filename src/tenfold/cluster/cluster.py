@@ -1,0 +1,216 @@
+"""A cluster: nodes, what links them, what they share, and how unevenly they step; a value that loads from TOML.
+
+    name = "edge"
+    adding = 1e-10                      # seconds to add one byte
+
+    [stragglers]
+    noise = "log-normal"                # or shifted-exponential
+    persistent = 0.05                   # spread between workers, for the whole run
+    transient = 0.1                     # spread between steps
+
+    [[groups]]
+    name = "rack"
+    count = 8                           # nodes
+    workers = 2                         # on each node
+    cores = 16
+    threads = 8                         # of each worker
+    link = "10gbe"                      # between nodes; a name or {latency = ..., bandwidth = ...}
+
+    [[groups]]
+    name = "phones"
+    count = 4
+    speed = 0.1                         # a tenth of the profile's speed
+    link = "wifi"
+
+    [[between]]
+    groups = ["rack", "phones"]
+    link = {latency = 0.01, bandwidth = 5e6}
+    shared = true                       # one line for all of them
+
+Only `groups` is needed; workers fill node after node, in the order of the groups.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import combinations_with_replacement
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import numpy as np
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from tenfold.cluster.costs import LinkPrice, Wiring
+from tenfold.cluster.documents import read_toml, sentences, write_toml
+from tenfold.cluster.groups import Between, Group, Stragglers
+from tenfold.cluster.hardware import Hardware, StepTime
+from tenfold.cluster.links import Link, LinkField
+from tenfold.errors import ExperimentError
+from tenfold.experiment import Section
+from tenfold.registry import suggest
+from tenfold.values import Listed, Text
+
+
+class Cluster(Section):
+    """Hardware that need not exist."""
+
+    name: Text = ""
+    """A title for tables and plots."""
+    groups: Annotated[tuple[Group, ...], Listed, Field(min_length=1)]
+    between: Annotated[tuple[Between, ...], Listed] = ()
+    """Links between groups; two groups that are not listed have the slower of their own."""
+    server: LinkField | None = None
+    """The link of a parameter server. Unset: the workers'."""
+    adding: Annotated[float, Field(ge=0)] = 1e-10
+    """Seconds to add one byte of what arrives."""
+    stragglers: Stragglers = Stragglers()
+
+    def __init__(self, /, **fields: Any) -> None:
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            raise ExperimentError(sentences(error, type(self))) from None
+
+    @field_validator("groups")
+    @classmethod
+    def _named_apart(cls, groups: tuple[Group, ...]) -> tuple[Group, ...]:
+        names = [group.name for group in groups]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(f"two groups are called '{twice}'; give each a name of its own")
+        return groups
+
+    @model_validator(mode="after")
+    def _links_known_groups(self) -> Self:
+        names = [group.name for group in self.groups]
+        for name in (name for line in self.between for name in line.groups):
+            if name not in names:
+                raise ValueError(f"between: unknown group '{name}'; {suggest(name, names)}")
+        return self
+
+    @classmethod
+    def of(cls, workers: int, link: str | Link | Mapping[str, float] = "10gbe", **fields: Any) -> Self:
+        """Return nodes with one worker each, any two of them linked alike; `fields` are a group's or the cluster's."""
+        own = {name: fields.pop(name) for name in list(fields) if name in cls.model_fields and name != "name"}
+        given = dict(link) if isinstance(link, Mapping) else link
+        return cls(groups=({"count": workers, "link": given} | fields,), **own)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a cluster from a TOML file."""
+        path = Path(path)
+        fields = read_toml(path, "a cluster")
+        try:
+            return cls(**fields)
+        except ExperimentError as error:
+            raise ExperimentError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from None
+
+    def save(self, path: str | Path) -> None:
+        """Write the cluster as TOML; what is unset is left out, and links that have names go by them."""
+        write_toml(Path(path), self.model_dump(mode="json", exclude_none=True))
+
+    @property
+    def workers(self) -> int:
+        """How many workers there is room for."""
+        return sum(group.count * group.workers for group in self.groups)
+
+    def placed(self, workers: int) -> list[int]:
+        """Return how many of the workers each group takes: they fill node after node, group after group."""
+        if workers > self.workers:
+            room = ", ".join(f"{group.name} {group.count} x {group.workers}" for group in self.groups)
+            raise ExperimentError(
+                f"the cluster has room for {self.workers} workers ({room}), not for {workers}; raise a group's count"
+            )
+        taken, left = [], workers
+        for group in self.groups:
+            taken.append(min(left, group.count * group.workers))
+            left -= taken[-1]
+        return taken
+
+    def round_price(self, workers: int, algorithm: str | None = None) -> LinkPrice:
+        """Return what rounds cost among the first so many workers."""
+        return LinkPrice(self.wiring(workers), algorithm)
+
+    def wiring(self, workers: int) -> Wiring:
+        """Return which link and port each message takes."""
+        taken = self.placed(workers)
+        table: list[Link] = [group.inside for group in self.groups]
+        size = len(self.groups)
+        across = np.zeros((size, size), dtype=np.int64)
+        shares_line = np.zeros((size, size), dtype=bool)
+        lines = {frozenset(line.groups): line for line in self.between}
+        for g, h in combinations_with_replacement(range(size), 2):
+            one, other = self.groups[g], self.groups[h]
+            line = lines.get(frozenset((one.name, other.name)))
+            slower = min(one.link, other.link, key=lambda link: link.bandwidth)
+            across[g, h] = across[h, g] = len(table)
+            shares_line[g, h] = shares_line[h, g] = line is not None and line.shared
+            table.append(line.link if line is not None else slower)
+        if self.server is not None:
+            table.append(self.server)
+        group = np.repeat(np.arange(size), taken)
+        first = np.concatenate([[0], np.cumsum(taken)[:-1]])
+        nodes_before = np.concatenate([[0], np.cumsum([one.count for one in self.groups])[:-1]])
+        per_node = np.array([one.workers for one in self.groups])
+        return Wiring(
+            latency=np.array([link.latency for link in table]),
+            per_byte=np.array([link.per_byte for link in table]),
+            group=group,
+            node=nodes_before[group] + (np.arange(workers) - first[group]) // per_node[group],
+            inside=np.arange(size),
+            across=across,
+            shares_port=np.array([one.shared_port for one in self.groups]),
+            shares_line=shares_line,
+            server=len(table) - 1 if self.server is not None else None,
+            adding=self.adding,
+        )
+
+    def step_times(self, workers: int, measured: StepTime | Mapping[str, StepTime] | None = None) -> list[StepTime]:
+        """Return each worker's step time, from a profile's (for all groups, or by group) or as described by hand."""
+        times: list[StepTime] = []
+        for group, taken in zip(self.groups, self.placed(workers), strict=True):
+            known = measured if measured is None or isinstance(measured, StepTime) else measured.get(group.name)
+            if taken:
+                times += [self._step_time(group, known)] * taken
+        return times
+
+    def _step_time(self, group: Group, measured: StepTime | None) -> StepTime:
+        if group.step_seconds is not None:
+            base = StepTime(mean=group.step_seconds)
+        elif measured is not None:
+            base = measured
+        else:
+            raise ExperimentError(
+                f"nothing is known of how long a step takes in group '{group.name}'; calibrate, or set its step_seconds"
+            )
+        factor = group.slowdown / group.speed
+        stragglers = self.stragglers
+        spreads = stragglers.persistent, stragglers.transient
+        if not any(spreads):
+            return replace(base, mean=base.mean * factor, fixed=base.fixed * factor)
+        return replace(
+            base,
+            mean=base.mean * factor,
+            fixed=base.fixed * factor,
+            noise=stragglers.noise,
+            between_workers=float(np.hypot(base.between_workers, stragglers.persistent)),
+            between_steps=float(np.hypot(base.between_steps, stragglers.transient)),
+            trace=None,
+        )
+
+    def hardware(
+        self,
+        workers: int,
+        measured: StepTime | Mapping[str, StepTime] | None = None,
+        *,
+        algorithm: str | None = None,
+        **extra: Any,
+    ) -> Hardware:
+        """Return what the clock has to know of the first so many workers; `extra` are further fields of Hardware."""
+        price = self.round_price(workers, algorithm)
+        by_hand = all(group.step_seconds is not None for group in self.groups)
+        return Hardware(
+            step_time=self.step_times(workers, measured),
+            round_price=price,
+            exchange_price=price.exchange,
+            **({"calibrated": measured is not None and not by_hand} | extra),
+        )

@@ -1,0 +1,191 @@
+"""What a round costs on links.
+
+Phases come in turn, the messages of a phase travel at once. A message from s to d takes
+
+    latency + max(seconds of all that leaves by the same port of s, seconds of all that enters by the same port of d)
+            + seconds to add all that d adds in this phase
+
+where a port belongs to one worker and kind of link, or to a node or a line that several workers share; it sends and
+receives at once. A phase of a group ends with its last message. With one kind of link for all this gives the closed
+forms of `tenfold.mixing.collectives`.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tenfold.cluster.hardware import Floats, RoundLike, WaveLike
+from tenfold.errors import ExperimentError
+
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Wiring:
+    """Which link and which port each message takes. Links are rows of `latency` and `per_byte`."""
+
+    latency: Floats
+    per_byte: Floats
+    group: Integers
+    """Each worker's group."""
+    node: Integers
+    """Each worker's node."""
+    inside: Integers
+    """For each group, the link between workers of one node."""
+    across: Integers
+    """For each pair of groups, the link between nodes."""
+    shares_port: NDArray[np.bool_]
+    """For each group, whether the workers of a node share its port to other nodes."""
+    shares_line: NDArray[np.bool_]
+    """For each pair of groups, whether all that travels between them shares one line."""
+    server: int | None = None
+    """The link of servers; None: they are wired like the worker at the other end."""
+    adding: float = 0.0
+    """Seconds to add one byte."""
+
+    @property
+    def workers(self) -> int:
+        """How many workers are wired."""
+        return len(self.node)
+
+    @property
+    def is_uniform(self) -> bool:
+        """Any two workers are linked alike and share nothing."""
+        return len(self.across) == 1 and not self.shares_line.any() and len(np.unique(self.node)) == self.workers
+
+    def links(self, src: Integers, dst: Integers) -> Integers:
+        """Return the link of each message between two workers, or between a worker and a server."""
+        s, d = np.where(src < 0, dst, src), np.where(dst < 0, src, dst)
+        same_node = (self.node[s] == self.node[d]) & (src >= 0) & (dst >= 0)
+        chosen: Integers = np.where(same_node, self.inside[self.group[s]], self.across[self.group[s], self.group[d]])
+        return chosen
+
+    def ports(self, near: Integers, far: Integers, link: Integers) -> Integers:
+        """Return a number for the port that each message passes at its near end."""
+        n, groups = self.workers, len(self.across)
+        g, h = self.group[near], self.group[np.where(far < 0, near, far)]
+        leaves_node = (far < 0) | (self.node[near] != self.node[far])
+        port = np.where(leaves_node & self.shares_port[g], n + self.node[near], near)
+        port = np.where(leaves_node & self.shares_line[g, h], 2 * n + g * groups + h, port)
+        port = np.where(near < 0, 2 * n + groups**2 - 1 - near, port)
+        numbers: Integers = port * len(self.latency) + np.where(near < 0, 0, link)
+        return numbers
+
+    def seconds(self, src: Integers, dst: Integers, nbytes: Integers, adding: NDArray[np.bool_]) -> Floats:
+        """Return how long each of the messages of one phase takes."""
+        link = self.links(src, dst)
+        at_server = self.per_byte[link] if self.server is None else self.per_byte[self.server]
+        leaving = nbytes * np.where(src < 0, at_server, self.per_byte[link])
+        entering = nbytes * np.where(dst < 0, at_server, self.per_byte[link])
+        out, into = self.ports(src, dst, link), self.ports(dst, src, link)
+        receiver = dst - dst.min()
+        busy = np.maximum(np.bincount(out, leaving)[out], np.bincount(into, entering)[into])
+        added = np.bincount(receiver, nbytes * adding)[receiver] * self.adding
+        total: Floats = self.latency[link] + busy + added
+        return total
+
+
+@dataclass(frozen=True, eq=False)
+class LinkPrice:
+    """The `RoundPrice` of a wiring."""
+
+    wiring: Wiring
+    algorithm: str | None = None
+    """How groups take their mean: ring, tree, recursive-doubling, halving-doubling, server. None: the round's own."""
+
+    @property
+    def is_uniform(self) -> bool:
+        """What a round costs depends only on the sizes of its groups, not on who is in them."""
+        return self.wiring.is_uniform
+
+    def __call__(self, round_: RoundLike, nbytes: int) -> float | Floats:
+        """Return the seconds of a round for all workers, or for each where they differ."""
+        n = self.wiring.workers
+        if len(round_.sources) != n:
+            raise ExperimentError(f"a round of {len(round_.sources)} replicas was priced on links of {n} workers")
+        sequences = round_.waves(nbytes, self.algorithm)
+        if not sequences:
+            return 0.0
+        seconds = self._of_groups(sequences) if round_.groups is not None else self._of_neighbours(sequences[0][0])
+        return float(seconds[0]) if (seconds == seconds[0]).all() else seconds
+
+    def _of_neighbours(self, wave: WaveLike) -> Floats:
+        """Each worker is done when its own messages have gone and come."""
+        src, dst = wave.src.ravel(), wave.dst.ravel()
+        each = self.wiring.seconds(src, dst, wave.nbytes.ravel(), np.full(src.shape, wave.adds))
+        seconds = np.zeros(self.wiring.workers)
+        np.maximum.at(seconds, src, each)
+        np.maximum.at(seconds, dst, each)
+        return seconds
+
+    def _of_groups(self, sequences: Sequence[Sequence[WaveLike]]) -> Floats:
+        """Each worker is done when its group is; groups of other sizes go through their own phases meanwhile."""
+        totals = [np.zeros(len(waves[0].src)) for waves in sequences]
+        for times, at_once in _lockstep(sequences):
+            src, dst = (np.concatenate([ends(wave).ravel() for _, wave in at_once]) for ends in (_src, _dst))
+            nbytes = np.concatenate([_sizes(wave).ravel() for _, wave in at_once])
+            adding = np.concatenate([np.full(wave.src.size, wave.adds) for _, wave in at_once])
+            each = self.wiring.seconds(src, dst, nbytes, adding)
+            cuts = np.cumsum([wave.src.size for _, wave in at_once])[:-1]
+            for (sequence, wave), part in zip(at_once, np.split(each, cuts), strict=True):
+                totals[sequence] += times * part.reshape(wave.src.shape).max(axis=1)
+        seconds = np.zeros(self.wiring.workers)
+        for waves, total in zip(sequences, totals, strict=True):
+            for wave in waves:
+                for ends in (wave.src, wave.dst):
+                    at_worker = ends >= 0
+                    seconds[ends[at_worker]] = np.broadcast_to(total[:, None], ends.shape)[at_worker]
+        return seconds
+
+    def exchange(self, worker: int, other: int, there: int, back: int) -> float:
+        """Return the seconds of an exchange without a round, as an `ExchangePrice`.
+
+        With the centre, what goes there is added before the answer comes back; with a worker both ways go at once.
+        """
+        group, node = self._placed
+        g, h = group[worker], group[other] if other >= 0 else -1
+        key = g, h, other >= 0 and node[worker] == node[other], there, back
+        if key not in self._exchanges:
+            ways = [(worker, other, there, True), (other, worker, back, other >= 0)]
+            seconds = [self._alone(*way) for way in ways if way[2]]
+            self._exchanges[key] = max(seconds, default=0.0) if other >= 0 else sum(seconds)
+        return self._exchanges[key]
+
+    def _alone(self, src: int, dst: int, nbytes: int, adds: bool) -> float:
+        return float(self.wiring.seconds(np.array([src]), np.array([dst]), np.array([nbytes]), np.array([adds]))[0])
+
+    @cached_property
+    def _exchanges(self) -> dict[tuple[int, int, bool, int, int], float]:
+        return {}
+
+    @cached_property
+    def _placed(self) -> tuple[list[int], list[int]]:
+        return self.wiring.group.tolist(), self.wiring.node.tolist()
+
+
+def _src(wave: WaveLike) -> Integers:
+    return wave.src
+
+
+def _dst(wave: WaveLike) -> Integers:
+    return wave.dst
+
+
+def _sizes(wave: WaveLike) -> Integers:
+    """Return the sizes in any one phase; those that move on differ by a byte at most, so all count as the largest."""
+    return np.broadcast_to(wave.nbytes.max(axis=1, keepdims=True), wave.src.shape) if wave.times > 1 else wave.nbytes
+
+
+def _lockstep(sequences: Sequence[Sequence[WaveLike]]) -> Iterator[tuple[int, list[tuple[int, WaveLike]]]]:
+    """Walk through sequences side by side: yield how many phases pass with no change, and the wave of each sequence."""
+    left = [[(wave.times, wave) for wave in waves] for waves in sequences]
+    while any(left):
+        going = [(number, waves) for number, waves in enumerate(left) if waves]
+        times = min(waves[0][0] for _, waves in going)
+        yield times, [(number, waves[0][1]) for number, waves in going]
+        for _, waves in going:
+            rest, wave = waves[0]
+            waves[:1] = [(rest - times, wave)] if rest > times else []

@@ -1,0 +1,96 @@
+"""From measured seconds to the few numbers that describe them. Pure functions of arrays."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import lsq_linear
+
+from tenfold.cluster.hardware import Floats
+
+LEVELS = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 1.0)
+"""The shares of a sample below its quantiles; close together at the upper end, where those are that others wait for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """y = intercept + slope x, neither below zero."""
+
+    intercept: float
+    slope: float
+    residual: float = 0.0
+    """Root of the mean squared relative error, (fitted - measured) / measured."""
+
+    def __call__(self, x: float) -> float:
+        """Return y at x."""
+        return self.intercept + self.slope * x
+
+
+def line(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> Line:
+    """Fit a latency and a rate to measured seconds by least squares of the relative errors, both at least 0.
+
+    Minimises sum_i ((a + b x_i - y_i) / y_i)^2, so that a microsecond counts among microseconds and a second among
+    seconds. One point, or several at one x, say nothing about the latency: then a = 0.
+    """
+    xs, ys = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    if len(xs) == 0 or (ys <= 0).any():
+        raise ValueError(f"a line needs at least one point, all with y > 0; got {ys.tolist()}")
+    if np.ptp(xs) == 0:
+        slope = float(np.median(ys)) / xs[0] if xs[0] else 0.0
+        return Line(0.0 if xs[0] else float(np.median(ys)), float(slope))
+    unit = xs.max()
+    system = np.column_stack([1 / ys, xs / unit / ys])
+    scale = np.abs(system).max(axis=0)
+    found = lsq_linear(system / scale, np.ones(len(ys)), bounds=(0, np.inf), tol=1e-14).x / scale
+    fitted = found[0] + found[1] * xs / unit
+    return Line(float(found[0]), float(found[1] / unit), float(np.sqrt(np.mean((fitted / ys - 1) ** 2))))
+
+
+def interpolate(x: float, xs: Sequence[float], ys: Sequence[float]) -> float:
+    """Return y at x on the polygon through the points in logarithms; beyond the ends, y of the nearest end.
+
+    Costs that meet one cache after another are no line over three decades, and a polygon passes through what was
+    measured.
+    """
+    order = np.argsort(xs)
+    logs = np.log(np.asarray(xs, dtype=np.float64)[order]), np.log(np.asarray(ys, dtype=np.float64)[order])
+    return float(np.exp(np.interp(np.log(x), *logs)))
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A trace of step times in numbers: seconds, and how steps and workers differ."""
+
+    mean: float
+    between_workers: float
+    """Standard deviation of the logarithm of the workers' means."""
+    between_steps: float
+    """Standard deviation of the logarithm of the steps of one worker."""
+    quantiles: tuple[float, ...]
+    """Steps divided by their worker's mean, at `LEVELS`."""
+    doubt: float
+    """Standard error of the mean, relative, by how much the bursts differ."""
+
+
+def spread(bursts: Sequence[Floats]) -> Spread:
+    """Describe bursts of step times, each an array [steps, workers].
+
+    The level is the median of the bursts' means: disturbances on a shared machine come in bursts, too, and should move
+    at most one of them. Y_it = s_i e_it, s_i from the workers' means over all bursts (less what chance alone makes them
+    differ), e_it from all steps divided by the mean of their worker in their burst.
+    """
+    mean = float(np.median([burst.mean() for burst in bursts]))
+    relative = [burst / burst.mean(axis=0) for burst in bursts]
+    steps = np.concatenate([one.ravel() for one in relative])
+    between_steps = float(np.std(np.log(steps)))
+    workers = np.mean([np.log(burst.mean(axis=0) / burst.mean()) for burst in bursts], axis=0)
+    by_chance = between_steps**2 / sum(len(burst) for burst in bursts)
+    variance = float(np.var(workers, ddof=1)) - by_chance if len(workers) > 1 else 0.0
+    means = [burst.mean() / mean for burst in bursts]
+    doubt = float(np.std(means, ddof=1) / np.sqrt(len(means))) if len(means) > 1 else 0.0
+    return Spread(mean, float(np.sqrt(max(0.0, variance))), between_steps, quantiles(steps), doubt)
+
+
+def quantiles(sample: Floats) -> tuple[float, ...]:
+    """Return a sample's quantiles at `LEVELS`."""
+    return tuple(float(value) for value in np.quantile(sample, LEVELS))

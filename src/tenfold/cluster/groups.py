@@ -1,0 +1,72 @@
+"""What a cluster is made of: groups of nodes, lines between them, and how unevenly they step."""
+
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from tenfold.cluster.hardware import Noise
+from tenfold.cluster.links import LINKS, LinkField
+from tenfold.experiment import Section
+from tenfold.values import Count, Listed, Text
+
+Positive = Annotated[float, Field(gt=0)]
+Spread = Annotated[float, Field(ge=0, le=2)]
+
+
+class Stragglers(Section):
+    """How unevenly workers step, on top of what a profile has measured."""
+
+    noise: Noise = "log-normal"
+    """How step times are distributed: log-normal, or shifted-exponential (a lower bound and a long tail)."""
+    persistent: Spread = 0.0
+    """Spread between workers for the whole run: sigma of the log-normal, standard deviation of the exponential."""
+    transient: Spread = 0.0
+    """Spread between the steps of one worker, likewise."""
+
+    @model_validator(mode="after")
+    def _positive_times(self) -> Self:
+        if self.noise == "shifted-exponential" and max(self.persistent, self.transient) > 1:
+            raise ValueError("shifted-exponential spreads are at most 1: no step takes less than no time")
+        return self
+
+
+class Group(Section):
+    """Nodes that are alike."""
+
+    name: Text = "nodes"
+    """What sentences and [[between]] call it."""
+    count: Count = 1
+    """Nodes in the group."""
+    workers: Count = 1
+    """Workers on each node."""
+    cores: Count = 1
+    """Cores of each node, which its workers share."""
+    threads: Count = 1
+    """Threads of each worker; more than there are cores slow all workers of the node down."""
+    speed: Positive = 1.0
+    """Speed of a worker relative to the profile: 2 takes half the time for a step."""
+    step_seconds: Positive | None = None
+    """Seconds of a step, for hardware described by hand. Unset: from the profile."""
+    profile: Text | None = None
+    """A profile of its own, as a file. Unset: this machine's."""
+    link: LinkField = LINKS["10gbe"]
+    """The link between nodes."""
+    inside: LinkField = LINKS["shared-memory"]
+    """The link between workers of one node."""
+    shared_port: bool = True
+    """Workers of a node share its port to other nodes."""
+
+    @property
+    def slowdown(self) -> float:
+        """How much longer a step takes because threads outnumber cores."""
+        return max(1.0, self.workers * self.threads / self.cores)
+
+
+class Between(Section):
+    """What links two groups."""
+
+    groups: Annotated[tuple[Text, Text], Listed]
+    """The names of two groups."""
+    link: LinkField
+    shared: bool = False
+    """It is one line, which all messages between the two groups share."""

@@ -1,0 +1,182 @@
+"""What the clock has to know of hardware: how long a step takes, and what a round costs.
+
+Links, described by hand, give a `RoundPrice`, and so does a calibrated profile; the clock does not care which.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tenfold.errors import ExperimentError
+
+Floats = NDArray[np.float64]
+Noise = Literal["log-normal", "shifted-exponential"]
+
+
+class WaveLike(Protocol):
+    """`times` phases of messages between the same workers; arrays of the shape [groups, messages]."""
+
+    @property
+    def src(self) -> NDArray[np.int64]:
+        """Who sends."""
+        ...
+
+    @property
+    def dst(self) -> NDArray[np.int64]:
+        """Who receives; servers have the ranks -1, -2, ..."""
+        ...
+
+    @property
+    def nbytes(self) -> NDArray[np.int64]:
+        """How much, in the first phase; the sizes move on by one message from phase to phase."""
+        ...
+
+    @property
+    def adds(self) -> bool:
+        """The receivers add what arrives to what they have."""
+        ...
+
+    @property
+    def times(self) -> int:
+        """How many phases."""
+        ...
+
+
+class RoundLike(Protocol):
+    """Who averages with whom, as far as a clock has to know."""
+
+    @property
+    def sources(self) -> tuple[tuple[int, ...], ...]:
+        """For each replica the sorted ranks whose weights it combines, its own among them."""
+        ...
+
+    @property
+    def groups(self) -> tuple[tuple[int, ...], ...] | None:
+        """The parts that average exactly among themselves, if the round falls into such parts."""
+        ...
+
+    @property
+    def is_idle(self) -> bool:
+        """Nobody reads from anybody else."""
+        ...
+
+    def waves(self, nbytes: int, algorithm: str | None = None) -> tuple[tuple[WaveLike, ...], ...]:
+        """Return what travels, for each size of group the waves in turn; the sizes go side by side."""
+        ...
+
+    def bytes_per_worker(self, nbytes: int, algorithm: str | None = None) -> tuple[int, ...]:
+        """Return the bytes that each worker sends."""
+        ...
+
+
+class StrategyLike(Protocol):
+    """Who averages with whom in round r among n replicas."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        ...
+
+    @property
+    def asynchronous(self) -> bool:
+        """Workers exchange at their own pace, outside rounds."""
+        ...
+
+    def round(self, r: int, n: int, /) -> RoundLike:
+        """Return round `r` = 0, 1, ... among `n` replicas."""
+        ...
+
+    def period(self, n: int, /) -> int | None:
+        """Return after how many rounds the pattern repeats; None when it never does."""
+        ...
+
+    def final(self, n: int, /) -> RoundLike:
+        """Return the round that gives all replicas their mean."""
+        ...
+
+
+RoundPrice = Callable[[RoundLike, int], float | Floats]
+"""Seconds that a round takes once its workers have met, given the bytes of one replica: for all, or for each worker."""
+
+ExchangePrice = Callable[[int, int, int, int], float]
+"""Seconds that worker i and its partner j (-1: the centre) are busy, from (i, j, bytes from i to j, bytes back)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTime:
+    """Seconds of one step of one worker: Y_it = mean x s_i x e_it, s_i for the worker and e_it for the step.
+
+    Both factors have the mean 1; where they are log-normal, s = exp(sigma z - sigma^2 / 2), z standard normal.
+    """
+
+    mean: float
+    """Seconds of a step with a full batch."""
+    between_workers: float = 0.0
+    """Spread of s_i: sigma of the log-normal; the standard deviation of the shifted exponential."""
+    between_steps: float = 0.0
+    """Spread of e_it, likewise."""
+    noise: Noise = "log-normal"
+    """How both are distributed; shifted exponential means a lower bound and a long tail."""
+    trace: Floats | None = field(default=None, compare=False, repr=False)
+    """Measured step times [steps, workers] to draw from in the place of both spreads.
+
+    They give the shape, `mean` gives the level. Rows are drawn in stretches, all workers together, so that bursts and
+    what workers have in common are kept.
+    """
+    fixed: float = 0.0
+    """Seconds of the mean that a smaller batch takes, too."""
+
+    def __post_init__(self) -> None:
+        spreads = (self.between_workers, self.between_steps)
+        if not (np.isfinite(self.mean) and self.mean > 0):
+            raise ExperimentError(f"a step takes {self.mean} s; it has to take more than 0")
+        if min(spreads) < 0 or not np.isfinite(spreads).all():
+            raise ExperimentError(f"step times spread by {spreads[0]} and {spreads[1]}; it takes 0 or more")
+        if self.noise == "shifted-exponential" and max(spreads) > 1:
+            raise ExperimentError(f"step times spread by {max(spreads)}; a shifted exponential takes at most 1")
+        if not 0 <= self.fixed <= self.mean:
+            raise ExperimentError(f"{self.fixed} s of a step are fixed; it takes 0 to its mean, {self.mean} s")
+        if self.trace is not None and (self.trace.ndim != 2 or not self.trace.size or not (self.trace > 0).all()):
+            raise ExperimentError("a trace of step times is an array [steps, workers] of seconds above 0")
+
+    @property
+    def is_steady(self) -> bool:
+        """Every step of every worker takes the same time."""
+        return self.trace is None and not self.between_workers and not self.between_steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hardware:
+    """Everything that a prediction has to know of the machines."""
+
+    step_time: StepTime | Sequence[StepTime]
+    """One for all workers, or one for each."""
+    round_price: RoundPrice
+    exchange_price: ExchangePrice | None = None
+    """For strategies without rounds. Unset: what `round_price` says of two workers that swap."""
+    start: float = 0.0
+    """Seconds before the first step."""
+    evaluation: float = 0.0
+    """Seconds of the evaluation after each epoch."""
+    save: float = 0.0
+    """Seconds of saving after each epoch."""
+    model_error: float = 0.0
+    """Relative standard error of the calibration; it widens the interval."""
+    calibrated: bool = False
+    """The step times were measured."""
+
+    def step_times(self, workers: int) -> list[StepTime]:
+        """Return each worker's step time."""
+        if isinstance(self.step_time, StepTime):
+            return [self.step_time] * workers
+        if len(self.step_time) != workers:
+            raise ExperimentError(f"the hardware has step times of {len(self.step_time)} workers; the plan {workers}")
+        return list(self.step_time)
+
+    def is_steady(self, workers: int) -> bool:
+        """Nothing in it is drawn: every run takes the same time."""
+        distinct = {id(step_time): step_time for step_time in self.step_times(workers)}
+        return all(step_time.is_steady for step_time in distinct.values())

@@ -1,0 +1,116 @@
+"""How long a run would take, and how sure that is."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tenfold.cluster.asynchronous import run_heap
+from tenfold.cluster.clock import Kind, Span, run_clock
+from tenfold.cluster.hardware import Floats, Hardware
+from tenfold.cluster.plan import Plan
+from tenfold.cluster.reasons import reasons
+from tenfold.errors import ExperimentError
+
+REPEATS, FEWEST = 20, 3
+BUDGET, HEAP_BUDGET = 100_000_000, 1_000_000
+"""Node-steps that are worth drawing more repeats for; a heap takes some hundred times longer for one."""
+LEVEL = 0.9
+"""How many of all runs should fall into the interval."""
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """What the clock says about a plan."""
+
+    seconds: float
+    """Training time: of the slowest worker, without start, evaluation and saving, as a run measures it."""
+    interval: tuple[float, float]
+    """Nine of ten runs should take between these."""
+    total: float
+    """From the start to the end, everything included."""
+    times: dict[Kind, Floats]
+    """For each kind of time, each worker's seconds."""
+    bytes_per_worker: Floats
+    """What each worker sends."""
+    marks: dict[int, float]
+    """Training time until the ends of epochs and the steps asked for."""
+    spans: tuple[Span, ...]
+    """The first steps, one by one, for a timeline."""
+    reasons: tuple[str, ...]
+    """Sentences that explain where a setting makes no difference."""
+    calibrated: bool
+    """The step times were measured; else they were described by hand."""
+    repeats: int
+    """How often the run was drawn."""
+
+    @property
+    def waiting(self) -> float:
+        """The share of waiting in all workers' training time."""
+        training = sum(float(self.times[kind].sum()) for kind in ("compute", "wait", "communicate"))
+        return float(self.times["wait"].sum()) / training if training else 0.0
+
+    @property
+    def communicating(self) -> float:
+        """The share of communication in all workers' training time."""
+        training = sum(float(self.times[kind].sum()) for kind in ("compute", "wait", "communicate"))
+        return float(self.times["communicate"].sum()) / training if training else 0.0
+
+
+def predict(plan: Plan, hardware: Hardware, *, seed: int = 0, repeats: int | None = None) -> Prediction:
+    """Predict how long a plan takes on hardware; the same for the same seed.
+
+    The run is drawn `repeats` times, by default 20 and fewer where that would take long. The interval is the one that
+    a further draw falls into with 90%, by Student's t in the logarithm of the seconds, widened by the hardware's
+    `model_error`.
+    """
+    if repeats is not None and repeats < 1:
+        raise ExperimentError(f"repeats is {repeats}; it takes at least 1")
+    draws = repeats or _affordable(plan, hardware)
+    timing = (run_clock if plan.has_rounds else run_heap)(plan, hardware, seed=seed, repeats=draws)
+    return Prediction(
+        seconds=float(timing.seconds.mean()),
+        interval=_interval(timing.seconds, hardware.model_error),
+        total=float(timing.total.mean()),
+        times=timing.times,
+        bytes_per_worker=_sent(plan, hardware) if timing.sent is None else timing.sent,
+        marks={step: float(seconds.mean()) for step, seconds in timing.marks.items()},
+        spans=timing.spans,
+        reasons=reasons(plan, hardware, timing),
+        calibrated=hardware.calibrated,
+        repeats=draws,
+    )
+
+
+def _affordable(plan: Plan, hardware: Hardware) -> int:
+    if hardware.is_steady(plan.workers):
+        return 1
+    budget = BUDGET if plan.has_rounds else HEAP_BUDGET
+    return max(FEWEST, min(REPEATS, budget // (plan.workers * plan.steps)))
+
+
+def _interval(seconds: Floats, model_error: float) -> tuple[float, float]:
+    """Return exp(m -+ t sqrt(s^2 (1 + 1/k) + error^2)) with m, s the mean and spread of log seconds in k draws."""
+    from scipy.special import stdtrit
+
+    k, logs = len(seconds), np.log(np.maximum(seconds, 1e-300))
+    spread = float(logs.std(ddof=1)) if k > 1 else 0.0
+    drawn = float(stdtrit(k - 1, (1 + LEVEL) / 2)) * spread * np.sqrt(1 + 1 / k) if spread else 0.0
+    modelled = float(stdtrit(1e9, (1 + LEVEL) / 2)) * np.log1p(model_error)
+    half = float(np.hypot(drawn, modelled))
+    middle = float(logs.mean())
+    return float(np.exp(middle - half)), float(np.exp(middle + half))
+
+
+def _sent(plan: Plan, hardware: Hardware) -> Floats:
+    n, strategy = plan.workers, plan.strategy
+    algorithm = getattr(hardware.round_price, "algorithm", None)
+    sent = np.zeros(n)
+    for turn, times in _turns(plan.rounds, strategy.period(n)).items():
+        sent += times * np.asarray(strategy.round(turn, n).bytes_per_worker(plan.travelling, algorithm), dtype=float)
+    return sent
+
+
+def _turns(rounds: int, period: int | None) -> dict[int, int]:
+    """Return how often each round of a pattern comes; without a pattern all count as the first."""
+    full, rest = divmod(rounds, period or 1)
+    return {turn: full + (turn < rest) for turn in range(min(period or 1, rounds))}

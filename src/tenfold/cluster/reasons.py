@@ -1,0 +1,101 @@
+"""Sentences that explain why a setting makes no difference to a prediction."""
+
+import numpy as np
+
+from tenfold.cluster.clock import Timing
+from tenfold.cluster.hardware import Hardware, RoundLike
+from tenfold.cluster.plan import Plan
+
+LITTLE = 0.01
+"""Shares below this one are not worth another topology."""
+NOTHING = 1e-6
+LONGEST_PATTERN = 64
+"""Rounds that are looked at to see whether all are alike."""
+EXACT = ("allreduce", "parameter-server")
+
+
+def reasons(plan: Plan, hardware: Hardware, timing: Timing) -> tuple[str, ...]:
+    """Return what a reader should know who changes a setting and sees the same seconds."""
+    found = [*_about_schedule(plan)]
+    if plan.workers == 1 and plan.strategy.name not in ("downpour", "easgd"):
+        return (*found, "One worker has nobody to talk to: strategy, sync_every, compression and links change nothing.")
+    if plan.has_rounds and plan.rounds:
+        found += _about_topology(plan)
+        found += _about_price(plan, hardware, float(timing.seconds.mean()))
+    if plan.rounds or not plan.has_rounds:
+        found += _about_shares(timing)
+    if hardware.is_steady(plan.workers):
+        found.append("Step times are described without any spread, so the interval has none, either.")
+    return tuple(found)
+
+
+def _about_schedule(plan: Plan) -> list[str]:
+    if not plan.has_rounds:
+        return [f"Workers exchange at {plan.strategy.name}'s own pace: sync_every and local_after change nothing."]
+    if plan.average == "gradients":
+        return ["Gradients are averaged at every step: sync_every and local_after change nothing."]
+    if not plan.rounds:
+        return [
+            f"The run has {plan.steps} steps and a round comes every {plan.sync_every}: there is none before the end, "
+            "so the strategy changes nothing."
+        ]
+    return []
+
+
+def _about_topology(plan: Plan) -> list[str]:
+    n, strategy = plan.workers, plan.strategy
+    period = strategy.period(n)
+    if period is None or period > LONGEST_PATTERN:
+        return []
+    pattern: list[RoundLike] = [strategy.round(r, n) for r in range(period)]
+    if all(round_.is_idle for round_ in pattern):
+        return [f"Strategy {strategy.name} has no rounds: workers, once started, depend on links only at the end."]
+    everybody = all(round_.groups is not None and len(round_.groups) == 1 for round_ in pattern)
+    if not everybody or strategy.name == "parameter-server":
+        return []
+    if n == 2:
+        return [
+            "Two workers swap their weights in every round: all-reduce (by any algorithm but a server), butterfly, "
+            "ring, hopping ring and gossip are the same exchange."
+        ]
+    if strategy.name == "butterfly":
+        return [f"{n} is prime: every butterfly round is an all-reduce over all {n} workers."]
+    if strategy.name not in EXACT:
+        return [f"With {n} workers every round of {strategy.name} is an all-reduce over all of them."]
+    return []
+
+
+def _about_price(plan: Plan, hardware: Hardware, seconds: float) -> list[str]:
+    n, strategy, price = plan.workers, plan.strategy, hardware.round_price
+    round_ = strategy.round(0, n)
+    if round_.is_idle or not plan.travelling:
+        return []
+    found = []
+    whole = float(np.max(price(round_, plan.travelling)))
+    latency = float(np.max(price(round_, 1)))
+    if whole and latency / whole > 1 - 5 * LITTLE:
+        found.append(
+            f"A round is bound by latency ({latency / whole:.0%} of {whole:.3g} s): compression or more bandwidth "
+            "change little; fewer rounds (sync_every) would."
+        )
+    more = plan.rounds * (float(np.max(price(strategy.final(n), plan.travelling))) - whole) / seconds
+    if strategy.name not in EXACT and 0 < more < LITTLE:
+        found.append(f"All-reduce in the place of {strategy.name} would cost only {more:.2%} more, waiting aside.")
+    return found
+
+
+def _about_shares(timing: Timing) -> list[str]:
+    times = {kind: float(timing.times[kind].sum()) for kind in ("compute", "wait", "communicate")}
+    training = sum(times.values())
+    wait, talk = (times[kind] / training if training else 0.0 for kind in ("wait", "communicate"))
+    if NOTHING < wait + talk < LITTLE:
+        return [
+            f"Computing takes {1 - wait - talk:.1%} of the time: no other strategy, link or compression can save more "
+            f"than {wait + talk:.1%}."
+        ]
+    if NOTHING < talk < LITTLE:
+        return [
+            f"Communication takes {talk:.1%} of the time: a faster link or compression can save no more. Waiting takes "
+            f"{wait:.1%}, because steps do not take the same time everywhere."
+        ]
+    return []

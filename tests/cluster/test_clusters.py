@@ -1,0 +1,143 @@
+import pytest
+
+from tenfold.cluster import LINKS, Cluster, Group, Link, StepTime, link
+from tenfold.cluster import cluster as described
+from tenfold.errors import ExperimentError
+
+EXAMPLE = "\n".join(line[4:] for line in described.__doc__.splitlines() if line.startswith("    "))
+
+
+@pytest.fixture
+def example(tmp_path):
+    path = tmp_path / "edge.toml"
+    path.write_text(EXAMPLE)
+    return Cluster.load(path)
+
+
+class TestLinks:
+    @pytest.mark.parametrize("name", list(LINKS))
+    def test_presets_are_links(self, name):
+        assert link(name) is LINKS[name]
+        assert 1e-7 < LINKS[name].latency < 1
+        assert 1e6 < LINKS[name].bandwidth < 1e12
+
+    def test_a_link_by_its_numbers(self):
+        own = Link(latency=1e-3, bandwidth=1e6)
+        assert link({"latency": 1e-3, "bandwidth": 1e6}) == link(own) == own
+
+    @pytest.mark.parametrize("given", [{"latency": 1e-3}, {"latency": -1.0, "bandwidth": 1.0}, 7, None])
+    def test_what_is_no_link_is_refused(self, given):
+        with pytest.raises(ExperimentError, match=r"is no link; give a name such as 10gbe, or {latency"):
+            link(given)
+
+    def test_what_carries_more_costs_less_a_byte(self):
+        order = ["lte", "wifi", "1gbe", "10gbe", "25gbe", "100gbe", "infiniband", "nvlink"]
+        assert sorted(order, key=lambda name: -LINKS[name].per_byte) == order
+
+    def test_an_unknown_name_is_answered_with_those_there_are(self):
+        with pytest.raises(ExperimentError, match="unknown link '10gb'; did you mean '10gbe'\\? known: shared-memory"):
+            link("10gb")
+
+
+class TestFiles:
+    def test_the_example_of_the_docstring(self, example):
+        assert [group.name for group in example.groups] == ["rack", "phones"]
+        assert example.workers == 20
+        assert example.groups[1].link == LINKS["wifi"]
+        assert example.between[0].link == Link(latency=0.01, bandwidth=5e6)
+        assert example.between[0].shared
+
+    def test_what_is_saved_loads_again(self, example, tmp_path):
+        path = tmp_path / "again.toml"
+        example.save(path)
+        assert Cluster.load(path) == example
+        assert 'link = "10gbe"' in path.read_text()
+
+    def test_the_simple_case(self):
+        cluster = Cluster.of(64, "1gbe", step_seconds=0.5, adding=0.0, name="office")
+        assert cluster.workers == 64
+        assert cluster.groups == (Group(name="office", count=64, link=LINKS["1gbe"], step_seconds=0.5),)
+        assert cluster.adding == 0.0
+        assert Cluster.of(2, {"latency": 1e-3, "bandwidth": 1e6}).groups[0].link.latency == 1e-3
+
+    @pytest.mark.parametrize(
+        ("text", "sentence"),
+        [
+            ("", "groups: is missing"),
+            ("groups = []", "groups = []: "),
+            ("[[groups]]\ncount = 0", "groups[1].count = 0: should be greater than 0"),
+            (
+                "[[groups]]\n[[groups]]\nname = 'b'\ncout = 3",
+                "groups[2].cout = 3: unknown field; did you mean 'count'?",
+            ),
+            ("grops = 3\n[[groups]]", "grops = 3: unknown field; did you mean 'groups'?"),
+            ("[[groups]]\nlink = '10gb'", "groups[1].link: unknown link '10gb'; did you mean '10gbe'?"),
+            ("[[groups]]\nlink = 10", "groups[1].link: 10 is no link; give a name such as 10gbe, or {latency"),
+            ("[[groups]]\nlink = {latency = 1e-3}", "groups[1].link.bandwidth: is missing"),
+            ("[[groups]]\nlink = {latency = 1e-3, bandwith = 3.0}", "unknown field; did you mean 'bandwidth'?"),
+            ("[[groups]]\n[[groups]]", "groups: two groups are called 'nodes'; give each a name of its own"),
+            ("[[groups]]\n[[between]]\ngroups = ['nodes', 'node']\nlink = 'lte'", "between: unknown group 'node'"),
+            ("[[groups]]\n[stragglers]\ntransient = -1.0", "stragglers.transient = -1.0: should be greater than"),
+            ("[[groups]]\n[stragglers]\nnoise = 'normal'", "stragglers.noise = \"normal\": should be 'log-normal' or"),
+            ("[[groups]]\n[stragglers]\nnoise = 'shifted-exponential'\ntransient = 1.5", "at most 1"),
+            ("[[groups]]\nspeed = nan", "groups[1].speed"),
+            ("[[groups", "is not valid TOML"),
+        ],
+    )
+    def test_a_bad_file_is_answered_with_a_sentence(self, text, sentence, tmp_path):
+        path = tmp_path / "bad.toml"
+        path.write_text(text)
+        with pytest.raises(ExperimentError) as error:
+            Cluster.load(path)
+        assert sentence in str(error.value)
+        assert str(error.value).startswith(str(path))
+
+    def test_a_missing_file(self, tmp_path):
+        with pytest.raises(ExperimentError, match=r"there is no file .*nowhere\.toml; it should be a TOML file"):
+            Cluster.load(tmp_path / "nowhere.toml")
+
+    def test_a_file_that_is_no_text(self, tmp_path):
+        (tmp_path / "picture.toml").write_bytes(b"\xff\xfe\x00")
+        with pytest.raises(ExperimentError, match="is not a text file in UTF-8; a cluster is a TOML file"):
+            Cluster.load(tmp_path / "picture.toml")
+
+
+class TestPlacing:
+    def test_workers_fill_node_after_node(self, example):
+        assert example.placed(20) == [16, 4]
+        assert example.placed(3) == [3, 0]
+        wiring = example.wiring(18)
+        assert wiring.node.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 9]
+        assert wiring.group.tolist() == [0] * 16 + [1] * 2
+
+    def test_too_many_are_refused(self, example):
+        with pytest.raises(ExperimentError, match="room for 20 workers \\(rack 8 x 2, phones 4 x 1\\), not for 21"):
+            example.placed(21)
+
+
+class TestStepTimes:
+    def test_speed_and_crowded_cores_change_the_time_of_a_step(self):
+        group = {"count": 2, "workers": 4, "cores": 8, "threads": 4, "speed": 0.5}
+        (first, *_) = Cluster(groups=[group]).step_times(8, StepTime(mean=1.0, fixed=0.25))
+        assert first.mean == 1.0 * 2 / 0.5
+        assert first.fixed == 1.0
+
+    def test_by_hand_needs_no_profile(self):
+        hardware = Cluster.of(3, step_seconds=0.2).hardware(3)
+        assert [one.mean for one in hardware.step_times(3)] == [0.2] * 3
+        assert not hardware.calibrated
+        assert Cluster.of(3).hardware(3, StepTime(mean=1.0)).calibrated
+
+    def test_groups_can_have_profiles_of_their_own(self, example):
+        times = example.step_times(20, {"rack": StepTime(mean=1.0), "phones": StepTime(mean=2.0)})
+        assert times[0].mean == 1.0
+        assert times[-1].mean == pytest.approx(20.0)
+
+    def test_without_either_it_says_what_is_missing(self):
+        with pytest.raises(ExperimentError, match="how long a step takes in group 'nodes'; calibrate, or set its step"):
+            Cluster.of(2).step_times(2)
+
+    def test_stragglers_add_to_what_was_measured(self, example):
+        first = example.step_times(1, StepTime(mean=1.0, between_workers=0.12, between_steps=0.0))[0]
+        assert first.between_workers == pytest.approx(0.13)
+        assert first.between_steps == pytest.approx(0.1)

@@ -1,0 +1,158 @@
+import numpy as np
+import pytest
+
+from tenfold.cluster import Cluster, Hardware, Plan, StepTime, predict, run_clock
+from tenfold.cluster import prediction as prediction_module
+from tenfold.errors import ExperimentError
+from tenfold.mixing import STRATEGIES
+
+NOISY = StepTime(mean=0.01, between_workers=0.05, between_steps=0.1)
+
+
+def plan(name="allreduce", workers=4, steps=100, nbytes=250_000, options=None, **fields):
+    strategy = STRATEGIES[name](**(options or {}))
+    return Plan(workers=workers, steps_per_epoch=steps, strategy=strategy, nbytes=nbytes, **fields)
+
+
+def on(workers=4, link="10gbe", step_time=NOISY, **fields):
+    return Cluster.of(workers, link).hardware(workers, step_time, **fields)
+
+
+class TestSeconds:
+    def test_steady_hardware_gives_the_hand_computed_time(self):
+        hardware = Hardware(
+            step_time=StepTime(mean=2.0), round_price=lambda *_: 0.5, start=3.0, evaluation=1.0, save=0.25
+        )
+        got = predict(plan(steps=10, epochs=2, sync_every=5, marks=(5,)), hardware)
+        assert got.seconds == pytest.approx(2 * 10 * 2.0 + 4 * 0.5)
+        assert got.interval == pytest.approx((got.seconds, got.seconds))
+        assert got.total == pytest.approx(3.0 + got.seconds + 2 * (0.5 + 1.0 + 0.25))
+        assert got.marks == pytest.approx({5: 10.5, 10: 21.0, 20: 42.0})
+        assert got.repeats == 1
+        assert got.waiting == 0
+        assert got.communicating == pytest.approx(2 / 42)
+
+    def test_small_batches_take_less_time_down_to_the_fixed_part(self):
+        hardware = Hardware(step_time=StepTime(mean=2.0, fixed=0.5), round_price=lambda *_: 0.0)
+        sizes = [[64, 64], [32, 0]]
+        got = predict(plan("none", workers=2, steps=2, batch_sizes=sizes), hardware)
+        assert got.times["compute"].tolist() == pytest.approx([2.0 + 0.5 + 0.75, 2.0])
+
+    @pytest.mark.parametrize("name", list(STRATEGIES))
+    @pytest.mark.parametrize("workers", [1, 2, 5])
+    def test_every_strategy_can_be_predicted(self, name, workers):
+        got = predict(plan(name, workers, steps=30), on(workers), repeats=3)
+        low, high = got.interval
+        assert 0.2 < low <= got.seconds <= high < 2
+        assert all(len(seconds) == workers for seconds in got.times.values())
+        assert got.seconds >= max(sum(got.times[kind] for kind in ("compute", "wait", "communicate"))) - 1e-9
+        assert got.calibrated
+        assert (got.bytes_per_worker == 0).all() == (
+            workers == 1 and name not in ("downpour", "easgd")
+        ) or name == "none"
+
+    def test_more_workers_need_more_time_for_communication_in_the_end(self):
+        def talk(workers):
+            return predict(plan(workers=workers, steps=60), on(workers)).communicating
+
+        assert talk(2) < talk(16) < talk(256)
+        assert talk(256) > 0.5
+
+    def test_the_same_seed_predicts_the_same(self):
+        one, again, other = (predict(plan(), on(), seed=seed) for seed in (0, 0, 1))
+        assert one.seconds == again.seconds != other.seconds
+        assert one.interval == again.interval
+
+
+class TestBytes:
+    @pytest.mark.parametrize("name", ["allreduce", "butterfly", "ring", "hierarchical"])
+    def test_they_are_what_the_rounds_say(self, name):
+        what = plan(name, 6, steps=10, nbytes=1200)
+        rounds = [what.strategy.round(r, 6).bytes_per_worker(1200) for r in range(10)]
+        assert predict(what, on(6)).bytes_per_worker.tolist() == np.sum(rounds, axis=0).tolist()
+
+    def test_compression_makes_them_fewer(self):
+        whole, half = (predict(plan(compression=share), on()).bytes_per_worker for share in (1.0, 0.5))
+        np.testing.assert_allclose(half, whole / 2)
+
+    def test_an_algorithm_can_be_chosen_for_exact_rounds(self):
+        ring, server = (
+            predict(plan(workers=8), Cluster.of(8).hardware(8, NOISY, algorithm=algorithm))
+            for algorithm in ("ring", "server")
+        )
+        assert ring.seconds < server.seconds
+        assert ring.bytes_per_worker[0] > server.bytes_per_worker[0]
+
+
+class TestInterval:
+    @pytest.mark.parametrize("name", ["none", "allreduce", "butterfly"])
+    def test_nine_of_ten_runs_fall_into_it_over_many_seeds(self, name):
+        what, hardware = plan(name, steps=20, sync_every=2), on()
+        runs = run_clock(what, hardware, seed=99, repeats=300).seconds
+        intervals = [predict(what, hardware, seed=seed, repeats=8).interval for seed in range(60)]
+        inside = [np.mean((low < runs) & (runs < high)) for low, high in intervals]
+        assert np.mean(inside) == pytest.approx(0.9, abs=0.04)
+
+    def test_an_error_of_the_model_widens_it(self):
+        hardware = on(step_time=StepTime(mean=0.01), model_error=0.05)
+        got = predict(plan(), hardware)
+        assert got.interval == pytest.approx((got.seconds / 1.05**1.645, got.seconds * 1.05**1.645), rel=1e-3)
+        wider = predict(plan(), on(model_error=0.05)).interval
+        assert wider[1] - wider[0] > got.interval[1] - got.interval[0]
+
+    def test_large_runs_are_drawn_less_often(self, monkeypatch):
+        monkeypatch.setattr(prediction_module, "BUDGET", 2400)
+        assert predict(plan(), on()).repeats == 6
+        assert predict(plan(steps=1000), on()).repeats == 3
+
+    def test_no_repeats_are_refused(self):
+        with pytest.raises(ExperimentError, match="repeats is 0; it takes at least 1"):
+            predict(plan(), on(), repeats=0)
+
+
+class TestReasons:
+    @pytest.mark.parametrize(
+        ("what", "hardware", "sentence"),
+        [
+            (plan(workers=1), on(1), "One worker has nobody to talk to"),
+            (plan("butterfly", 2), on(2), "Two workers swap their weights in every round: all-reduce"),
+            (plan("ring", 2), on(2), "are the same exchange"),
+            (plan("butterfly", 7), on(7), "7 is prime: every butterfly round is an all-reduce over all 7 workers."),
+            (plan("ring", 3), on(3), "With 3 workers every round of ring is an all-reduce over all of them."),
+            (plan(average="gradients", sync_every=9), on(), "Gradients are averaged at every step: sync_every"),
+            (plan("easgd"), on(), "Workers exchange at easgd's own pace"),
+            (plan(steps=5, sync_every=9), on(), "The run has 5 steps and a round comes every 9: there is none"),
+            (plan("none"), on(), "Strategy none has no rounds"),
+            (plan(nbytes=100), on(), "A round is bound by latency (100% of"),
+            (plan("butterfly", 16, nbytes=10), on(16, "infiniband", StepTime(mean=1.0)), "no other strategy, link or"),
+            (plan("butterfly", 16, nbytes=10), on(16, "infiniband"), "All-reduce in the place of butterfly would cost"),
+            (plan(nbytes=10), on(4, "infiniband"), "because steps do not take the same time everywhere"),
+            (plan(), on(step_time=StepTime(mean=1.0)), "without any spread, so the interval has none"),
+        ],
+    )
+    def test_what_changes_nothing_is_explained(self, what, hardware, sentence):
+        found = predict(what, hardware, repeats=2).reasons
+        assert any(sentence in reason for reason in found), found
+        assert all(reason.endswith(".") for reason in found)
+
+    def test_where_everything_matters_nothing_is_said(self):
+        assert predict(plan("butterfly", 16, nbytes=10**7), on(16)).reasons == ()
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"workers": 0}, "a plan has workers = 0; it takes at least 1"),
+        ({"sync_every": 0}, "a plan has sync_every = 0; it takes at least 1"),
+        ({"compression": 0.0}, "some compression above 0"),
+        ({"batch_sizes": [[1, 2]]}, "batch sizes of the shape \\(1, 2\\); it takes \\(100, 4\\)"),
+    ],
+)
+def test_an_impossible_plan_is_refused(fields, sentence):
+    with pytest.raises(ExperimentError, match=sentence):
+        plan(**fields)
+
+
+def test_step_times_must_fit_the_plan():
+    with pytest.raises(ExperimentError, match="step times of 3 workers; the plan 4"):
+        predict(plan(), Hardware(step_time=[NOISY] * 3, round_price=lambda *_: 0.0))
