@@ -1,0 +1,5 @@
+"""Measuring this machine with short runs of the real process engine, so that a clock can predict it."""
+
+from tenfold.engines.calibration.measuring import Listen, calibrate, ensure, machine
+
+__all__ = ["Listen", "calibrate", "ensure", "machine"]

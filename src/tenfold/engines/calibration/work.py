@@ -1,0 +1,33 @@
+"""The name of what is trained, as far as it decides how long a step takes."""
+
+from typing import Any
+
+from tenfold.data import Splits, Tensors
+from tenfold.experiment import Experiment
+from tenfold.models import build, parameter_count
+
+
+def describe(experiment: Experiment, splits: Splits) -> str:
+    """Return a line that is the same for experiments whose steps cost the same, such as
+
+    "mlp hidden=[128, 64], 1x28x28 -> 10, sgd, fp32".
+    """
+    model, training = experiment.model.model_dump(mode="json"), experiment.training.model_dump(mode="json")
+    network = [model.pop("name"), *_settings(model | model.pop("options"))]
+    if network[0].startswith("<"):  # made on the spot, so that its name says little
+        built = build(experiment.model, splits.shape, splits.outputs, seed=0)
+        network.append(f"weights={parameter_count(built)}")
+    shape = "x".join(map(str, splits.shape)) or "1"
+    optimizer = [training["optimizer"], *_settings({"clip": training["clip"]} | training["optimizer_options"])]
+    if training["optimizer"] == "sgd" and not training["momentum"]:
+        optimizer.append("momentum=0")
+    parts = [" ".join(network), f"{shape} -> {splits.outputs}", " ".join(optimizer), training["precision"]]
+    if training["loss"] is not None:
+        parts.append(training["loss"])
+    if not isinstance(splits.train, Tensors):
+        parts.append(f"data {splits.name}")
+    return ", ".join(parts)
+
+
+def _settings(fields: dict[str, Any]) -> list[str]:
+    return [f"{name}={value}" for name, value in fields.items() if value is not None]

@@ -1,0 +1,106 @@
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from tenfold.cli import app
+from tenfold.cluster.cluster import Cluster
+from tenfold.cluster.profile import Profile
+from tenfold.engines import calibration
+from tenfold.engines.calibration import peers, probes
+from tenfold.errors import MachineError
+from tenfold.experiment import Experiment
+from tenfold.machine import cores
+
+pytestmark = pytest.mark.timeout(110)
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two cores, small vectors, few steps, and no other transports."""
+    monkeypatch.setattr(cores, "budget", lambda: 2)
+    monkeypatch.setattr(probes, "BURST_SECONDS", 0.01)
+    monkeypatch.setattr(probes, "SIZES", {4096: 12, 65536: 12})
+    monkeypatch.setattr(peers, "averaging", lambda counts, listen: [])
+    monkeypatch.setattr(probes, "BURSTS", 1)
+
+
+def small() -> Experiment:
+    x, y = torch.randn(96, 6), torch.randint(3, (96,))
+    data = {"train": (x, y), "test": (x[:8], y[:8])}
+    return Experiment(model="mlp", hidden=[8], data=data, batch_size=8, workers=2, threads=1)
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_calibration_has_everything_that_a_clock_asks_for(tmp_path: Path) -> None:
+    said: list[str] = []
+    profile = calibration.calibrate(small(), listen=said.append)
+    assert {(step.together, step.batch_size) for step in profile.steps} == {(1, 2), (1, 8), (2, 2), (2, 8)}
+    for step in profile.steps:
+        times = step.step_times()
+        assert times is not None
+        assert times.shape == (step.samples // step.together, step.together)
+        assert (step.round is None) == (step.together == 1)
+    assert [(entry.workers, entry.kind, entry.fan) for entry in profile.averaging] == [(2, "group", 2)]
+    assert set(profile.costs.start) == {1, 2}
+    assert set(profile.costs.save) == {4096, 65536}
+    assert profile.check(calibration.machine()) is None
+    assert any(line.startswith("rounds of 2 workers") for line in said)
+    assert Profile.load(profile.save(tmp_path / "p.toml")).steps[0].work == profile.steps[0].work
+
+    before = profile.model_copy(update={"steps": ()})
+    path = tmp_path / "known.toml"
+    known = calibration.ensure(small(), before, path=path)
+    assert {(step.together, step.batch_size) for step in known.steps} == {(2, 2), (2, 8)}
+    assert Profile.load(path).averaging != ()
+    said.clear()
+    assert calibration.ensure(small(), known, said.append) is known
+    assert said == []
+
+
+@pytest.mark.usefixtures("hasty")
+def test_nodes_of_a_cluster_need_steps_alone(tmp_path: Path) -> None:
+    path = tmp_path / "new.toml"
+    known = calibration.ensure(small(), cluster=Cluster.of(64), path=path)
+    assert {(step.threads, step.together, step.batch_size) for step in known.steps} == {(1, 1, 2), (1, 1, 8)}
+    assert known.averaging == ()
+    assert Profile.load(path).has_step(known.steps[0].work, 8, 1, 1)
+
+
+@pytest.mark.usefixtures("hasty")
+def test_the_command_line_shows_what_was_measured_and_saves_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tenfold.engines.calibration.measuring.MODELS", ("mlp",))
+    place = tmp_path / "profile.toml"
+    done = CliRunner().invoke(app, ["calibrate", "-o", str(place)])
+    assert done.exit_code == 0, done.output
+    assert "mlp, 1x28x28" in done.output
+    assert "shared-memory" in done.output
+    assert str(place) in done.output.replace("\n", "")
+    assert Profile.load(place).steps
+
+
+def test_a_foreign_profile_is_refused(tmp_path: Path) -> None:
+    foreign = Profile(made="", machine={"cpu": {"model": "Abacus"}})
+    with pytest.raises(MachineError, match="its processor is Abacus"):
+        calibration.ensure(small(), foreign, path=tmp_path / "p.toml")
+    assert not (tmp_path / "p.toml").exists()
+
+
+def test_gloo_is_measured_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "SIZES", {1024: 2, 4096: 2})
+    monkeypatch.setattr(peers, "mpirun", lambda: None)
+    entries = peers.averaging([2], lambda _: None)
+    assert [(entry.transport, set(entry.seconds)) for entry in entries] == [("gloo", set(peers.SIZES))]
+
+
+def test_a_transport_that_fails_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(n: int) -> dict[int, float]:
+        raise subprocess.SubprocessError("no such network")
+
+    monkeypatch.setattr(peers, "_gloo", fail)
+    monkeypatch.setattr(peers, "mpirun", lambda: None)
+    said: list[str] = []
+    assert peers.averaging([2, 4], said.append) == []
+    assert "no such network" in said[-1]
