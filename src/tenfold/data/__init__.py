@@ -6,30 +6,37 @@ from typing import Any
 
 from tenfold.data.base import Part, Splits, Tensors
 from tenfold.data.fetch import Progress
+from tenfold.data.folds import FOLD_KINDS, Fold, folds
 from tenfold.data.given import given
 from tenfold.data.locate import Listed, available, contents, get, where
-from tenfold.data.mapped import Mapped, with_loader
+from tenfold.data.mapped import Mapped, pool, with_loader
+from tenfold.data.picked import Picked
 from tenfold.data.shards import KINDS, batch_sizes, batches, order, shards
 from tenfold.data.sources import SOURCES
 from tenfold.data.split import split
 from tenfold.errors import DataError
 
 __all__ = [
+    "FOLD_KINDS",
     "KINDS",
     "SOURCES",
+    "Fold",
     "Listed",
     "Mapped",
     "Part",
+    "Picked",
     "Progress",
     "Splits",
     "Tensors",
     "available",
     "batch_sizes",
     "batches",
+    "folds",
     "get",
     "given",
     "load",
     "order",
+    "pool",
     "shards",
     "split",
     "where",
@@ -46,14 +53,16 @@ def load(
     stratify: bool = True,
     split_seed: int = 0,
     limit: int | None = None,
+    groups: Any = None,
     loader_workers: int = 0,
     progress: Progress | None = None,
 ) -> Splits:
     """Load a data set and divide it into train, validation and test.
 
     It is the name of a built-in source, a "package.module:callable", or any object that `given` accepts; `options` are
-    passed to a callable. How the parts are cut is told at `split`. With `loader_workers` above 0 they are read through
-    torch's DataLoader; without, tensors are indexed in place, which is faster.
+    passed to a callable. How the parts are cut is told at `split`, where `groups` names the group of each sample.
+    With `loader_workers` above 0 they are read through torch's DataLoader; without, tensors are indexed in place,
+    which is faster.
     """
     if isinstance(name_or_object, str) and ":" not in name_or_object:
         whole = _built_in(name_or_object, options, progress)
@@ -66,6 +75,7 @@ def load(
         stratify=stratify,
         seed=split_seed,
         limit=limit,
+        groups=groups,
     )
     return replace(
         parts,

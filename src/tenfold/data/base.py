@@ -93,6 +93,8 @@ class Splits:
     """Number of classes, or None for regression."""
     outputs: int
     """Numbers a model predicts per sample: the classes, or the width of the target."""
+    groups: NDArray[Any] | None = None
+    """The group of each training sample, where samples belong together."""
 
     def fingerprint(self) -> str:
         """Return a short hex digest that changes when any part does."""

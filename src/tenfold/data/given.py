@@ -109,7 +109,8 @@ def _described(name: str, parts: dict[str, Part]) -> Splits:
             )
     width = widths["train"]
     classes = _classes(list(parts.values())) if width is None else None
-    return Splits(name=name, **parts, shape=shapes["train"], classes=classes, outputs=classes or width or 1)
+    whole: dict[str, Any] = dict(parts)
+    return Splits(name=name, **whole, shape=shapes["train"], classes=classes, outputs=classes or width or 1)
 
 
 def _classes(parts: list[Part]) -> int:

@@ -1,6 +1,7 @@
 """Dividing a data set into train, validation and test: seeded, disjoint, complete, stratified."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,7 @@ from tenfold.data.base import Part, Splits
 from tenfold.data.mapped import pool
 from tenfold.errors import DataError
 
+Groups = NDArray[Any] | None
 TEST_FRACTION = 0.2
 """Of a data set that comes without a test part."""
 
@@ -22,30 +24,33 @@ def split(
     stratify: bool = True,
     seed: int = 0,
     limit: int | None = None,
+    groups: Any = None,
 ) -> Splits:
     """Divide a data set as asked.
 
     Without `test_fraction` its own test part is used, or 0.2 of an undivided set; with it, train and test are pooled
     and divided again. `validation_fraction` is then taken out of train (pooled with an own validation part, if there
-    is one). `limit` finally keeps at most so many samples of each part.
+    is one). `limit` finally keeps at most so many samples of each part. With `groups`, one for each sample of the
+    training part, no group is in two parts.
     """
     generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))
     stratify = stratify and splits.classes is not None
     train, validation, test = splits.train, splits.validation, splits.test
+    named = _checked_groups(groups, splits, test_fraction, validation_fraction)
     if test_fraction is not None or test is None:
         fraction = TEST_FRACTION if test_fraction is None else test_fraction
         whole = pool(train, test) if test is not None else train
-        train, test = _take_out(whole, fraction, "test", stratify, generator)
+        train, test, named = _take_out(whole, fraction, "test", stratify, generator, named)
     if validation_fraction:
         whole = pool(train, validation) if validation is not None else train
-        train, validation = _take_out(whole, validation_fraction, "validation", stratify, generator)
+        train, validation, named = _take_out(whole, validation_fraction, "validation", stratify, generator, named)
     if limit is not None:
         if limit < 1:
             raise DataError(f"the limit on samples is {limit}; it should be at least 1")
-        train = _keep(train, limit, stratify, generator)
-        validation = validation and _keep(validation, limit, stratify, generator)
-        test = _keep(test, limit, stratify, generator)
-    return replace(splits, train=train, validation=validation, test=test)
+        train, named = _keep(train, limit, stratify, generator, named)
+        validation = validation and _keep(validation, limit, stratify, generator)[0]
+        test = _keep(test, limit, stratify, generator)[0]
+    return replace(splits, train=train, validation=validation, test=test, groups=named)
 
 
 def draw(
@@ -71,6 +76,20 @@ def draw(
     return np.flatnonzero(chosen), np.flatnonzero(~chosen)
 
 
+def draw_groups(
+    groups: NDArray[Any], count: int, generator: np.random.Generator
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Draw whole groups at random until they hold `count` samples or more; return the drawn and the rest."""
+    names, member = np.unique(groups, return_inverse=True)
+    if len(names) < 2:
+        raise DataError("data.groups names a single group, which cannot be in two parts; there must be two or more")
+    shuffled = generator.permutation(len(names))
+    held = np.cumsum(np.bincount(member)[shuffled])
+    drawn = shuffled[: min(int(np.searchsorted(held, count)) + 1, len(names) - 1)]
+    chosen = np.isin(member, drawn)
+    return np.flatnonzero(chosen), np.flatnonzero(~chosen)
+
+
 def _apportion(count: int, sizes: NDArray[np.int64], room: NDArray[np.int64]) -> NDArray[np.int64]:
     """Divide `count` in proportion to `sizes`, none above its `room`, by largest remainders."""
     exact = count * sizes / sizes.sum()
@@ -83,9 +102,9 @@ def _apportion(count: int, sizes: NDArray[np.int64], room: NDArray[np.int64]) ->
 
 
 def _take_out(
-    whole: Part, fraction: float, name: str, stratify: bool, generator: np.random.Generator
-) -> tuple[Part, Part]:
-    """Return what remains, and the fraction taken out."""
+    whole: Part, fraction: float, name: str, stratify: bool, generator: np.random.Generator, groups: Groups = None
+) -> tuple[Part, Part, Groups]:
+    """Return what remains, the fraction taken out, and the groups of what remains."""
     if not 0 < fraction < 1:
         raise DataError(f"the {name} fraction is {fraction:g}; it should lie between 0 and 1")
     count = round(fraction * len(whole))
@@ -95,13 +114,38 @@ def _take_out(
             f"a {name} fraction of {fraction:g} of {len(whole)} samples leaves the {empty} part empty; "
             f"choose another fraction or give more data"
         )
-    taken, rest = draw(len(whole), count, whole.targets if stratify else None, generator)
-    return whole.subset(rest), whole.subset(taken)
+    if groups is not None:
+        taken, rest = draw_groups(groups, count, generator)
+    else:
+        taken, rest = draw(len(whole), count, whole.targets if stratify else None, generator)
+    return whole.subset(rest), whole.subset(taken), None if groups is None else groups[rest]
 
 
-def _keep(part: Part, limit: int, stratify: bool, generator: np.random.Generator) -> Part:
+def _keep(
+    part: Part, limit: int, stratify: bool, generator: np.random.Generator, groups: Groups = None
+) -> tuple[Part, Groups]:
     if len(part) <= limit:
-        return part
+        return part, groups
     # What is kept is the rest of a draw, for the rest is where small classes survive.
     _, kept = draw(len(part), len(part) - limit, part.targets if stratify else None, generator)
-    return part.subset(kept)
+    return part.subset(kept), None if groups is None else groups[kept]
+
+
+def _checked_groups(groups: Any, splits: Splits, test_fraction: float | None, validation_fraction: float) -> Groups:
+    if groups is None:
+        return splits.groups
+    named = np.asarray(groups)
+    pooled = (test_fraction is not None and splits.test is not None) or (
+        validation_fraction > 0 and splits.validation is not None
+    )
+    if pooled:
+        raise DataError(
+            "data.groups belong to the training part, which cannot be pooled with another part then; leave "
+            "test_fraction and validation_fraction unset, or give the data as one part"
+        )
+    if named.ndim != 1 or len(named) != len(splits.train):
+        raise DataError(
+            f"data.groups has the shape {named.shape}; it should name one group for each of the {len(splits.train)} "
+            "samples of the training part"
+        )
+    return named

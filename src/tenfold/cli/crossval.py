@@ -1,0 +1,86 @@
+"""`tenfold crossval`: train and validate a model on k folds."""
+
+from typing import Annotated
+
+from tenfold.cli import options
+from tenfold.cli.output import Interruptible, fetching, print_run
+
+FOLDS = "How the folds are made and trained"
+
+Folds = Annotated[int | None, options.field("folds", "Parts; each is once the validation part. [5]", FOLDS)]
+Kind = Annotated[str | None, options.field("fold-kind", "auto, plain, stratified, group.", FOLDS)]
+Repeats = Annotated[int | None, options.field("fold-repeats", "How often, each time with other folds.", FOLDS)]
+Mode = Annotated[
+    str | None,
+    options.field("fold-mode", "auto, folds-over-workers, data-and-folds, fold-by-fold, fused.", FOLDS),
+]
+
+
+def crossval(
+    file: options.File = None,
+    settings: options.Set = None,
+    folds: Folds = None,
+    fold_kind: Kind = None,
+    fold_repeats: Repeats = None,
+    fold_mode: Mode = None,
+    name: options.Name = None,
+    model: options.Model = None,
+    data: options.Data = None,
+    epochs: options.Epochs = None,
+    batch_size: options.BatchSize = None,
+    optimizer: options.Optimizer = None,
+    lr: options.Lr = None,
+    seed: options.Seed = None,
+    workers: options.Workers = None,
+    strategy: options.Strategy = None,
+    sync_every: options.SyncEvery = None,
+    device: options.Device = None,
+    pin: options.Pin = None,
+    threads: options.Threads = None,
+    runs: options.Runs = None,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> None:
+    """Train and validate a model on k folds, side by side, and record the whole and each fold.
+
+    Examples: [cyan]tenfold crossval lenet.toml --folds 10[/],
+    [cyan]tenfold crossval lenet.toml --folds 10 --workers 4[/],
+    [cyan]tenfold crossval --model mlp --data digits --folds 5 --fold-repeats 3[/],
+    [cyan]tenfold crossval lenet.toml --workers 4 --fold-mode data-and-folds[/]
+    """
+    experiment = options.experiment_from(
+        file,
+        settings,
+        folds=folds,
+        fold_kind=fold_kind,
+        fold_repeats=fold_repeats,
+        fold_mode=fold_mode,
+        name=name,
+        model=model,
+        data=data,
+        epochs=epochs,
+        batch_size=batch_size,
+        optimizer=optimizer,
+        lr=lr,
+        seed=seed,
+        workers=workers,
+        strategy=strategy,
+        sync_every=sync_every,
+        device=device,
+        pin=pin,
+        threads=threads,
+    )
+    from tenfold.machine.crew import warm_up
+
+    warm_up()
+    from tenfold import api
+    from tenfold.report.fold_progress import FoldProgress
+
+    quiet = quiet or as_json
+    with (
+        FoldProgress(quiet=quiet) as progress,
+        Interruptible(progress, runs) as listener,
+        fetching(quiet) as bar,
+    ):
+        done = api.cross_validate(experiment, runs=runs, listen=listener, fetching=bar)
+    print_run(done.run, as_json)

@@ -1,0 +1,56 @@
+"""From a task with folds to a recorded cross-validation."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from tenfold.crossval import plan
+from tenfold.crossval.modes import choose_mode
+from tenfold.crossval.whole import Whole
+from tenfold.data import pool
+from tenfold.engines import Outcome, Task, choose
+from tenfold.engines.parcel import PARTS, Resident, in_shared_memory
+from tenfold.engines.record import execute
+from tenfold.experiment import Experiment
+from tenfold.machine.crew import warm_up
+from tenfold.runs import Clock, Emit, Store
+
+KIND = "crossval"
+"""What the store files a cross-validation under; its folds are runs of their own, of the kind "fold"."""
+
+
+def ready(experiment: Experiment) -> None:
+    """Refuse what cannot be cross-validated before anything starts, and let processes get ready meanwhile."""
+    plan.check(experiment)
+    choose_mode(experiment)
+    choose(plan.of_one_fold(experiment, "fold"))
+    if plan.mode_of(experiment) != "fold-by-fold":
+        warm_up()
+
+
+@contextmanager
+def resident(task: Task) -> Iterator[Task]:
+    """Put the data where all processes see them, once: in shared memory; a validation part goes back to the rest."""
+    splits = task.splits
+    if splits.validation is not None:
+        splits = replace(splits, train=pool(splits.train, splits.validation), validation=None)
+    on_cpu = task.experiment.machine.device == "cpu"
+    task = replace(task, splits=in_shared_memory(splits) if on_cpu else splits)
+    del splits
+    try:
+        yield task
+    finally:
+        for part in (getattr(task.splits, name) for name in PARTS):
+            if isinstance(part, Resident):
+                part.shared.close()
+
+
+def carry_out(task: Task, store: Store, run: int, facts: dict[str, Any], clock: Clock, listen: Emit) -> Outcome:
+    """Train all folds that are not finished yet, with everything recorded, however it ends."""
+    whole = Whole(store, run, facts, listen)
+    try:
+        return execute(whole, task, store, run, clock, listen)
+    except BaseException:
+        store.update(run, result=whole.known())
+        raise

@@ -1,0 +1,47 @@
+"""Some samples of a part, shown without copying them."""
+
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tenfold.data.base import Indices, Part, as_indices, digest
+
+
+class Picked(Part):
+    """These samples of another part, in this order. The data stay where they are, once, however many pick from them."""
+
+    def __init__(self, part: Part, indices: Indices) -> None:
+        self.part = part
+        self.indices = as_indices(indices)
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @cached_property
+    def targets(self) -> Tensor | None:
+        """The targets of the picked samples."""
+        whole = self.part.targets
+        return None if whole is None else whole.index_select(0, self.indices.to(whole.device))
+
+    def batches(self, indices: Iterable[Indices]) -> Iterator[tuple[Any, Any]]:
+        """Yield the batches of the other part, its samples counted in the order in which they were picked."""
+        return self.part.batches(self.indices.index_select(0, as_indices(batch, self._place)) for batch in indices)
+
+    def subset(self, indices: Indices) -> "Picked":
+        """Pick among the picked."""
+        return Picked(self.part, self.indices.index_select(0, as_indices(indices, self._place)))
+
+    def fingerprint(self) -> str:
+        """Digest of the other part's and of the choice."""
+        return digest(self.part.fingerprint(), self.indices)
+
+    def to(self, device: torch.device | str) -> "Picked":
+        """Pick the same from the other part on `device`."""
+        return Picked(self.part.to(device), self.indices)
+
+    @property
+    def _place(self) -> torch.device:
+        return self.indices.device

@@ -1,0 +1,53 @@
+"""scikit-learn's scorers ("f1_macro", "roc_auc_ovr", "r2", ...) as functions of (outputs, targets)."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+
+def scorer(name: str) -> Callable[[Tensor, Tensor], float]:
+    """Return the scorer of this name.
+
+    Scorers ask an estimator about samples. Here the samples are the network's outputs, and the estimator only reads
+    them: as probabilities and labels where the targets are classes (0 and 1 as floats are classes, too), else as the
+    predicted numbers.
+    """
+    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+    from sklearn.metrics import get_scorer
+
+    judge = get_scorer(name)
+
+    class Classes(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+        def __init__(self, count: int = 2) -> None:
+            self.count = count
+            self.classes_ = np.arange(count)
+
+        def predict(self, outputs: Any) -> Any:
+            return self.predict_proba(outputs).argmax(1)
+
+        def predict_proba(self, outputs: Any) -> Any:
+            logits = outputs.reshape(len(outputs), -1).astype(np.float64)
+            if logits.shape[1] == 1:
+                logits = np.concatenate([np.zeros_like(logits), logits], axis=1)
+            shares = np.exp(logits - logits.max(axis=1, keepdims=True))
+            return shares / shares.sum(axis=1, keepdims=True)
+
+    class Numbers(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+        def __init__(self, shape: tuple[int, ...] = (-1,)) -> None:
+            self.shape = shape
+            self.fitted_ = True
+
+        def predict(self, outputs: Any) -> Any:
+            return outputs.reshape(self.shape)
+
+    def measure(outputs: Tensor, targets: Tensor) -> float:
+        right = targets.detach().cpu().numpy()
+        said = outputs.detach().cpu().numpy()
+        if targets.is_floating_point() and not np.isin(right, (0, 1)).all():
+            return float(judge(Numbers(right.shape), said, right))
+        count = max(2, said[0].size)
+        return float(judge(Classes(count), said, right.astype(np.int64).reshape(len(right))))
+
+    return measure

@@ -1,0 +1,143 @@
+"""`tenfold crossval` and what other verbs make of its runs."""
+
+import json
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click import unstyle
+from click.testing import Result
+from typer.testing import CliRunner
+
+import tenfold
+from tenfold.cli import app
+from tenfold.machine import crew
+
+pytestmark = pytest.mark.timeout(120)
+SMALL = ("--model", "mlp", "--data", "digits", "--epochs", "1", "--threads", "1", "--set", "limit=100")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _warm_server() -> None:
+    crew.warm_up()
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TENFOLD_RUNS", raising=False)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for name in ("FORCE_COLOR", "CLICOLOR_FORCE"):
+        monkeypatch.delenv(name, raising=False)
+    with warnings.catch_warnings():
+        yield
+
+
+def tenfold_(*arguments: str) -> Result:
+    result = CliRunner().invoke(app, arguments)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    runs = tmp_path_factory.mktemp("recorded")
+    tenfold.cross_validate(model="mlp", data="digits", limit=100, epochs=1, threads=1, folds=3, runs=runs)
+    return runs
+
+
+def test_a_line_for_each_fold_then_the_tables() -> None:
+    done = tenfold_("crossval", *SMALL, "--folds", "3")
+    assert done.exit_code == 0
+    assert unstyle(done.stderr).splitlines()[0] == "started: 3 folds, folds over workers"
+    assert sum("validation accuracy" in line for line in unstyle(done.stderr).splitlines()) == 3
+    told = unstyle(done.stdout)
+    for words in ("fold 3", "mean", "std", "95% interval", "the best by validation, fold", "the vote of all"):
+        assert words in told
+    assert "`tenfold report 1` makes a page of it" in told
+
+
+def test_json_is_all_there_is() -> None:
+    done = tenfold_("crossval", *SMALL, "--folds", "2", "--fold-kind", "plain", "--json")
+    assert not done.stderr
+    told = json.loads(done.stdout)
+    assert (told["kind"], told["mode"], len(told["folds"])) == ("crossval", "folds-over-workers", 2)
+    assert told["experiment"]["fold_kind"] == "plain"
+
+
+def test_quiet() -> None:
+    assert not tenfold_("crossval", *SMALL, "--folds", "2", "--quiet").stderr
+
+
+def test_runs_hide_folds_until_asked(recorded: Path) -> None:
+    assert len(json.loads(tenfold_("runs", "--runs", str(recorded), "--json").stdout)) == 1
+    assert "fold 1" not in tenfold_("runs", "--runs", str(recorded)).stdout
+    every = unstyle(tenfold_("runs", "--folds", "--runs", str(recorded)).stdout)
+    assert every.count("└ mlp-digits, fold") == 3
+
+
+def test_show(recorded: Path) -> None:
+    told = unstyle(tenfold_("show", "last", "--runs", str(recorded)).stdout)
+    assert "95% interval" in told
+    assert "the average of all weights" in told
+    assert "95% interval" not in unstyle(tenfold_("show", "2", "--runs", str(recorded)).stdout)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--folds", "1"), "division.folds = 1:"),
+        (("--folds", "200"), "division.folds = 200: 100 training samples cannot be cut into 200 stratified folds"),
+        (("--fold-mode", "fused", "--workers", "2"), 'division.fold_mode = "fused" trains one replica a fold'),
+        (("--fold-mode", "fussed"), "did you mean 'fused'"),
+        (("--fold-kind", "group"), 'division.fold_kind = "group" needs data.groups'),
+        (("--set", "validation_fraction=0.2"), "data.validation_fraction = 0.2: every fold is validated"),
+    ],
+)
+def test_bad_input_is_one_sentence(arguments: tuple[str, ...], sentence: str) -> None:
+    done = tenfold_("crossval", *SMALL, *arguments)
+    assert done.exit_code == 2
+    assert sentence in unstyle(done.stderr)
+    assert len(unstyle(done.stderr).splitlines()) == 1
+
+
+def test_training_points_to_it() -> None:
+    done = tenfold_("train", *SMALL, "--set", "folds=3")
+    assert done.exit_code == 2
+    assert "`tenfold crossval`" in done.stderr
+
+
+def test_interrupted_says_how_to_go_on_and_goes_on() -> None:
+    from tenfold.crossval import pool
+
+    usual = pool.Pool._take_back
+
+    def interrupted(self: pool.Pool, rank: int, ended: pool.Ended) -> None:
+        usual(self, rank, ended)
+        if ended.index is not None:
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(pool.Pool, "_take_back", interrupted)
+        done = tenfold_("crossval", *SMALL, "--folds", "3")
+    assert done.exit_code == 130
+    assert "interrupted; `tenfold resume 1` goes on" in done.stderr
+    resumed = tenfold_("resume", "last")
+    assert resumed.exit_code == 0
+    assert unstyle(resumed.stderr).splitlines()[0] == "resumed: 3 folds, folds over workers"
+    assert "95% interval" in resumed.stdout
+
+
+def test_compare_over_folds_and_workers() -> None:
+    done = tenfold_("compare", *SMALL, "--folds", "2,3", "--workers", "1,2", "--format", "json")
+    assert done.exit_code == 0
+    rows = json.loads(done.stdout)
+    assert len(rows["rows"] if isinstance(rows, dict) else rows) == 4
+    assert "1 worker, 2 folds" in done.stderr
+    assert "2 workers, 3 folds" in done.stderr
+    again = tenfold_("compare", *SMALL, "--folds", "2,3", "--workers", "1,2")
+    assert again.stderr.count("recorded already") == 4
+    assert "folds" in again.stdout

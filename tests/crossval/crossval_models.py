@@ -1,0 +1,61 @@
+"""Networks and programs for the tests of cross-validation; a module of their own, so that processes import them."""
+
+import json
+import os
+import signal
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+MARK = 999.0
+SMALL: dict[str, Any] = {
+    "model": "mlp",
+    "data": "digits",
+    "hidden": [16],
+    "limit": 150,
+    "epochs": 3,
+    "batch_size": 25,
+    "folds": 4,
+    "threads": 1,
+}
+
+
+class Touchy(nn.Module):
+    """Fails, or dies, when it has to learn from the marked sample."""
+
+    deadly = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and bool((x == MARK).any()):
+            if self.deadly:
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise ValueError("this sample is bad")
+        return self.linear(x)
+
+
+class Deadly(Touchy):
+    deadly = True
+
+
+def marked(count: int = 1) -> dict[str, Any]:
+    """Data of which so many training samples are marked."""
+    torch.manual_seed(0)
+    x, y = torch.randn(40, 2), torch.arange(40) % 2
+    x[:count, 0] = MARK
+    return {"train": (x, y), "test": (torch.randn(10, 2), torch.arange(10) % 2)}
+
+
+def validate_until_a_fold_is_done(runs: str) -> None:
+    """Cross-validate, and die by SIGKILL as soon as the first fold is finished."""
+    import tenfold
+
+    def die(event: Any) -> None:
+        if getattr(event, "what", "") == "fold" and json.loads(event.detail)["status"] == "finished":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    tenfold.cross_validate(**SMALL, runs=runs, listen=die)

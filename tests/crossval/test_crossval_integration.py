@@ -1,0 +1,226 @@
+"""Cross-validation from end to end: in every mode, with folds that fail, and killed in the middle."""
+
+import os
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from crossval_models import SMALL, Deadly, Touchy, marked
+
+import tenfold
+from tenfold.crossval.plan import places
+from tenfold.engines.prepare import prepare
+from tenfold.errors import StoreError, TrainingError
+from tenfold.runs import Event, Lifecycle, Metric
+from tenfold.training import all_targets
+
+pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group("crossval")]
+MODES: dict[str, dict[str, Any]] = {
+    "folds-over-workers": {},
+    "fold-by-fold": {"workers": 2},
+    "data-and-folds": {"workers": 2, "folds": 2, "fold_mode": "data-and-folds"},
+    "fused": {"fold_mode": "fused"},
+}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tenfold.CrossValidation:
+    return tenfold.cross_validate(**SMALL, metrics=["accuracy", "f1_macro"], runs=tmp_path_factory.mktemp("whole"))
+
+
+class TestResult:
+    def test_the_numbers_of_the_folds(self, whole: tenfold.CrossValidation) -> None:
+        assert len(whole.accuracies) == 4
+        assert whole.mean == pytest.approx(np.mean(whole.accuracies))
+        assert whole.std == pytest.approx(np.std(whole.accuracies, ddof=1))
+        low, high = whole.confidence(0.95)
+        assert low < whole.mean < high
+        assert (low + high) / 2 == pytest.approx(whole.mean)
+        assert whole.run.result["spread"]["validation"]["accuracy"]["low"] == pytest.approx(low)
+        assert whole.run.metrics["accuracy"] == pytest.approx(whole.mean)
+        assert whole.run.result["part"] == "validation"
+        assert "4 folds, accuracy" in repr(whole)
+
+    def test_every_fold_is_a_run_of_its_own(self, whole: tenfold.CrossValidation) -> None:
+        assert [run.kind for run in whole.runs] == ["fold"] * 4
+        assert whole.run.kind == "crossval"
+        for fold, run in zip(whole.folds, whole.runs, strict=True):
+            assert run.status == "finished"
+            assert run.facts["crossval"]["parent"] == whole.run.id
+            assert run.seconds == fold["seconds"] > 0
+            assert run.metrics == fold["metrics"]["test"]
+            assert run.experiment.data.name == "digits"
+            assert len(run.history) == 3
+            assert run.history[-1]["validation_accuracy"] == fold["metrics"]["validation"]["accuracy"]
+        assert tenfold.open_run("last", runs=whole.run.store.folder).id == whole.run.id
+
+    def test_the_shape_of_the_result(self, whole: tenfold.CrossValidation) -> None:
+        result = whole.run.result
+        assert set(result["folds"][0]) == {
+            *("fold", "repeat", "node", "run", "status", "error", "metrics", "seconds", "began", "ended", "cores"),
+            *("threads", "train_samples", "validation_samples"),
+        }
+        assert set(result["models"]) == {"best", "average", "vote"}
+        assert set(result["folds"][0]["metrics"]) == set(result["spread"]) == {"train", "validation", "test"}
+        assert set(result["folds"][0]["metrics"]["train"]) == {"loss", "accuracy", "f1_macro"}
+        assert set(result["spread"]["test"]["f1_macro"]) == {"mean", "std", "low", "high"}
+        assert (result["mode"], result["failed"]) == ("folds-over-workers", [])
+        assert sum(fold["validation_samples"] for fold in result["folds"]) == 150
+        assert all(0 <= fold["began"] <= fold["ended"] for fold in result["folds"])
+        assert result["seconds"] <= max(fold["ended"] for fold in result["folds"])
+
+    def test_what_was_measured_is_what_the_models_do(self, whole: tenfold.CrossValidation) -> None:
+        task = prepare(tenfold.Experiment(**SMALL))
+        test = task.splits.test
+        assert test is not None
+        x, y = next(test.batches([range(len(test))]))[0], all_targets(test)
+        place = places(task.experiment, task.splits, task.shards)[1]
+        ours = next(task.splits.train.batches([place.validation]))
+
+        def accuracy(network: torch.nn.Module, x: Any, y: Any) -> float:
+            with torch.no_grad():
+                return float((network(x).argmax(1) == y).float().mean())
+
+        assert accuracy(whole.runs[1].model, *ours) == pytest.approx(whole.accuracies[1])
+        measured = {name: model["metrics"]["accuracy"] for name, model in whole.run.result["models"].items()}
+        assert accuracy(whole.best.model, x, y) == pytest.approx(measured["best"])
+        assert accuracy(whole.run.model, x, y) == pytest.approx(measured["best"])
+        assert accuracy(whole.average_model, x, y) == pytest.approx(measured["average"])
+        assert accuracy(whole.vote, x, y) == pytest.approx(measured["vote"])
+        assert max(whole.accuracies) == whole.accuracies[whole.run.result["models"]["best"]["fold"] - 1]
+
+    def test_it_can_be_read_again(self, whole: tenfold.CrossValidation) -> None:
+        again = tenfold.CrossValidation(tenfold.open_run(whole.run.id, runs=whole.run.store.folder))
+        assert again.accuracies == whole.accuracies
+        with pytest.raises(StoreError, match="is no cross-validation but of the kind 'fold'"):
+            tenfold.CrossValidation(whole.runs[0])
+
+    def test_as_scikit_learn_has_it(self, whole: tenfold.CrossValidation) -> None:
+        found = whole.as_sklearn()
+        assert set(found) == {
+            *("fit_time", "score_time", "test_accuracy", "test_f1_macro", "train_accuracy", "train_f1_macro")
+        }
+        assert found["test_accuracy"].tolist() == whole.accuracies
+        assert all(values.shape == (4,) and (values > 0).all() for values in found.values())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode(mode: str) -> None:
+    heard: list[Event] = []
+    done = tenfold.cross_validate(**SMALL | {"epochs": 1} | MODES[mode], listen=heard.append)
+    assert done.run.status == "finished"
+    assert done.run.result["mode"] == mode
+    assert len(done.accuracies) == 4
+    assert [fold["node"] for fold in done.folds] == ([1, 2, 1, 2] if mode == "data-and-folds" else [0] * 4)
+    lifecycle = [event for event in heard if isinstance(event, Lifecycle)]
+    assert [event.what for event in lifecycle].count("recorded") == 1
+    assert {event.worker for event in heard if isinstance(event, Metric)} == {0, 1, 2, 3}
+    assert [event.what for event in done.run.lifecycle()].count("fold") == 8
+    assert not list(done.run.measurements())
+
+
+def test_fused_folds_are_what_folds_one_by_one_are() -> None:
+    fields = SMALL | {"epochs": 2, "threads": 1}
+    fused = tenfold.cross_validate(**fields, fold_mode="fused", fused="loop")
+    apart = tenfold.cross_validate(**fields, fold_mode="fold-by-fold")
+    assert fused.accuracies == apart.accuracies
+    assert fused.scores("loss", "train") == pytest.approx(apart.scores("loss", "train"), rel=1e-4)
+    assert all(fold["began"] < fold["ended"] for fold in fused.folds)
+
+
+def test_folds_on_one_core_never_overlap_on_it() -> None:
+    done = tenfold.cross_validate(**SMALL | {"epochs": 1, "folds": 6})
+    for core in {core for fold in done.folds for core in fold["cores"]}:
+        mine = sorted((fold["began"], fold["ended"]) for fold in done.folds if core in fold["cores"])
+        assert all(before[1] <= after[0] for before, after in pairwise(mine))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_fold_that_fails_does_not_stop_the_others(workers: int) -> None:
+    fields: dict[str, Any] = {"model": Touchy, "data": marked(), "epochs": 1, "folds": 3, "threads": 1}
+    done = tenfold.cross_validate(**fields, workers=workers)
+    assert done.run.status == "finished"
+    assert sorted(fold["status"] for fold in done.folds) == ["failed", "failed", "finished"]
+    assert len(done.accuracies) == 1
+    assert len(done.run.result["failed"]) == 2
+    failed = next(run for run in done.runs if run.status == "failed")
+    assert "this sample is bad" in failed.error
+    assert np.isnan(done.as_sklearn()["test_score"]).sum() == 2
+    assert np.isnan(done.std)
+
+
+def test_a_fold_whose_process_dies_does_not_stop_the_others() -> None:
+    done = tenfold.cross_validate(model=Deadly, data=marked(), epochs=1, folds=3, threads=1)
+    assert sorted(fold["status"] for fold in done.folds) == ["failed", "failed", "finished"]
+    assert all("was killed by SIGKILL" in fold["error"] for fold in done.folds if fold["error"])
+    assert [run.status for run in done.runs].count("failed") == 2
+
+
+def test_all_folds_fail() -> None:
+    with pytest.raises(TrainingError, match=r"all 3 folds failed; fold 1: .*this sample is bad"):
+        tenfold.cross_validate(model=Touchy, data=marked(40), epochs=1, folds=3, threads=1)
+    run = tenfold.open_run("last")
+    assert (run.kind, run.status) == ("crossval", "failed")
+    assert [fold["status"] for fold in run.result["folds"]] == ["failed"] * 3
+    with pytest.raises(StoreError, match="run 2 is a fold of run 1; `tenfold resume 1` goes on with all its folds"):
+        tenfold.resume(2)
+    with pytest.raises(StoreError, match=r"give them again: tenfold.resume\(1, data=..."):
+        tenfold.resume(1)
+
+
+def test_killed_and_resumed(whole: tenfold.CrossValidation, tmp_path: Path) -> None:
+    program = f"import crossval_models; crossval_models.validate_until_a_fold_is_done({str(tmp_path / 'runs')!r})"
+    places_ = os.pathsep.join([str(Path(__file__).parent), *(place for place in sys.path if place)])
+    killed = subprocess.run([sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": places_}, check=False)
+    assert killed.returncode == -9
+    runs = tmp_path / "runs"
+    before = {run.id: run.status for run in tenfold.list_runs(runs=runs)}
+    done = [number for number, status in before.items() if status == "finished"]
+    assert done
+    assert tenfold.open_run("last", runs=runs).kind == "crossval"
+    events = {number: len(list(tenfold.open_run(number, runs=runs).events())) for number in done}
+    resumed = tenfold.CrossValidation(tenfold.resume("last", runs=runs))
+    assert resumed.run.status == "finished"
+    assert resumed.accuracies == whole.accuracies
+    assert {number: len(list(tenfold.open_run(number, runs=runs).events())) for number in done} == events
+    assert all(number in {run.id for run in resumed.runs} for number in before if number > 1)
+    assert len(tenfold.list_runs(runs=runs)) == 5
+    with pytest.raises(StoreError, match="is finished; there is nothing to resume"):
+        tenfold.resume(1, runs=runs)
+
+
+@pytest.mark.parametrize("mode", ["folds-over-workers", "fold-by-fold"])
+def test_interrupted_and_resumed(whole: tenfold.CrossValidation, mode: str) -> None:
+    def interrupt(event: Event) -> None:
+        if isinstance(event, Metric) and event.worker == 2 and event.part == "validation":
+            raise KeyboardInterrupt
+
+    fields = SMALL | {"fold_mode": mode}
+    with pytest.raises(KeyboardInterrupt):
+        tenfold.cross_validate(**fields, listen=interrupt)
+    run = tenfold.open_run("last")
+    assert run.status == "interrupted"
+    assert [fold["status"] for fold in run.result["folds"]] == ["finished"] * len(run.result["folds"])
+    resumed = tenfold.CrossValidation(tenfold.resume())
+    assert resumed.accuracies == whole.accuracies
+    assert resumed.run.id == run.id
+
+
+def test_groups_stay_together_and_must_be_given_again() -> None:
+    groups = np.arange(40) // 4
+    fields: dict[str, Any] = {"model": "mlp", "data": (torch.randn(40, 2), torch.randn(40)), "epochs": 1, "threads": 1}
+    done = tenfold.cross_validate(**fields, folds=2, groups=groups)
+    assert done.run.experiment.flat()["groups"] == "<ndarray>"
+    assert all(fold["validation_samples"] % 4 == 0 for fold in done.folds)
+    assert done.metric == "loss"
+    assert (done.as_sklearn()["test_score"] < 0).all()
+
+
+def test_five_folds_are_usual() -> None:
+    done = tenfold.cross_validate(**SMALL | {"folds": None, "epochs": 1}, as_sklearn=True)
+    assert done["test_score"].shape == (5,)
