@@ -158,3 +158,24 @@ def test_moments_touch_nothing_but_variances_and_variances_never_go_below_zero()
     flat.to_variances(alike=False)
     assert torch.equal(made[1].running_var, torch.zeros(5))
     assert torch.equal(made[0].weight, before["0.weight"])
+
+
+def test_released_tensors_have_memory_of_their_own_and_the_same_numbers():
+    made = nn.Sequential(nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last), network())
+    flat = FlatState(made)
+    before = state(made)
+    flat.release()
+    flat.vector.fill_(7.0)
+    assert all(torch.equal(before[name], tensor) for name, tensor in made.state_dict().items())
+    tensors = [tensor for tensor in made.state_dict().values() if tensor.is_floating_point()]
+    assert len({tensor.untyped_storage().data_ptr() for tensor in tensors}) == len(tensors)
+    assert made[0].weight.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_the_points_move_to_the_means():
+    made = network()
+    flat = FlatState(made)
+    made[1].running_mean.fill_(3.0)
+    assert not flat.centres[0].any()
+    flat.centre()
+    assert (flat.centres[0] == 3).all()

@@ -13,7 +13,7 @@ ALIGNMENT = 16  # floats in a cache line: every tensor begins on one, as its own
 
 def flat_size(network: nn.Module) -> int:
     """Return how many numbers the vector of this network has."""
-    return sum(_padded(tensor.numel()) for tensor in _floating(network))
+    return sum(padded(tensor.numel()) for tensor in _floating(network))
 
 
 class FlatState:
@@ -26,22 +26,22 @@ class FlatState:
     """
 
     def __init__(self, network: nn.Module, vector: Tensor | None = None) -> None:
-        tensors = list(_floating(network))
+        tensors = self._tensors = list(_floating(network))
         odd = {str(tensor.dtype).removeprefix("torch.") for tensor in tensors} - {"float32"}
         if odd:
             raise ModelError(
                 f"the network has weights of {', '.join(sorted(odd))}; they must be float32: network.float()"
             )
         device = tensors[0].device if tensors else torch.device("cpu")
-        size = sum(_padded(tensor.numel()) for tensor in tensors)
+        size = sum(padded(tensor.numel()) for tensor in tensors)
         self.vector = torch.zeros(size, device=device) if vector is None else vector
         start = 0
         for tensor in tensors:
-            view = _placed(tensor, self.vector, start)
+            view = placed(tensor, self.vector, start)
             view.copy_(tensor.detach())
             tensor.data = view
-            start += _padded(tensor.numel())
-        self._slots = [(parameter, _padded(parameter.numel())) for parameter in network.parameters()]
+            start += padded(tensor.numel())
+        self._slots = [(parameter, padded(parameter.numel())) for parameter in network.parameters()]
         self.parameters = sum(room for _, room in self._slots)
         """How many of the vector's first numbers are parameters."""
         self._statistics = [
@@ -52,12 +52,17 @@ class FlatState:
         self.centres = [mean.clone() for mean, _ in self._statistics]
         """The points c, one for each normalised layer."""
 
+    def release(self) -> None:
+        """Give every tensor memory of its own again."""
+        for tensor in self._tensors:
+            tensor.data = tensor.data.clone()
+
     def add_gradients(self, total: Tensor) -> None:
         """Add the parameters' gradients to a vector that is laid out like this one."""
         start = 0
         for parameter, room in self._slots:
             if parameter.grad is not None:
-                _placed(parameter, total, start).add_(parameter.grad)
+                placed(parameter, total, start).add_(parameter.grad)
             start += room
 
     def to_moments(self) -> None:
@@ -69,8 +74,13 @@ class FlatState:
         """Put the variances back, after a round; `alike` says that all replicas are the same now."""
         for (mean, variance), centre in zip(self._statistics, self.centres, strict=True):
             variance.sub_((mean - centre).square_()).clamp_(min=0)
-            if alike:
-                centre.copy_(mean)
+        if alike:
+            self.centre()
+
+    def centre(self) -> None:
+        """Move the points c to the running means, which are the same on all replicas."""
+        for (mean, _), centre in zip(self._statistics, self.centres, strict=True):
+            centre.copy_(mean)
 
 
 def _floating(network: nn.Module) -> Iterator[Tensor]:
@@ -78,12 +88,13 @@ def _floating(network: nn.Module) -> Iterator[Tensor]:
     yield from (buffer for buffer in network.buffers() if buffer.is_floating_point())
 
 
-def _placed(tensor: Tensor, vector: Tensor, start: int) -> Tensor:
+def placed(tensor: Tensor, vector: Tensor, start: int) -> Tensor:
     """Return the view of a vector that begins at `start` and is laid out like the tensor, channels last if it is."""
     if tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last):
         return vector.as_strided(tensor.shape, tensor.stride(), vector.storage_offset() + start)
     return vector[start : start + tensor.numel()].view(tensor.shape)
 
 
-def _padded(count: int) -> int:
+def padded(count: int) -> int:
+    """Return the room that so many numbers take in a vector."""
     return -(-count // ALIGNMENT) * ALIGNMENT

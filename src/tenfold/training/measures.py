@@ -82,13 +82,25 @@ def _label(name: str | Given) -> str:
     return name.name if isinstance(name, Given) else name.rpartition(":")[2].rpartition(".")[2]
 
 
+def _by_name(name: str, family: Registry[Measure]) -> Measure:
+    """Return a built-in measure, or scikit-learn's scorer of this name."""
+    if family is METRICS and name not in family:
+        from sklearn.metrics import get_scorer_names
+
+        from tenfold.training.scorers import scorer
+
+        if name in get_scorer_names():
+            return scorer(name)
+    return family[name]
+
+
 def _find(name: str | Given, family: Registry[Measure]) -> Measure:
     if isinstance(name, Given):
         value = name.value
     elif name.startswith("<"):
         raise ExperimentError(f"the {family.kind} {name} was given as a Python object; pass it again")
     else:
-        value = resolve(name, family.kind) if ":" in name else family[name]
+        value = resolve(name, family.kind) if ":" in name else _by_name(name, family)
     if isinstance(value, type) and issubclass(value, torch.nn.Module):
         value = value()
     if not callable(value):

@@ -44,6 +44,8 @@ def make_optimizer(training: Training, parameters: Iterable[nn.Parameter]) -> to
     if "lr" in given:
         raise ExperimentError("training.optimizer_options: the learning rate is a field of its own; set training.lr")
     plain = all(p.dtype.is_floating_point and _dense(p) for p in parameters)
+    if training.optimizer == "adagrad" and any(p.device.type != "cpu" for p in parameters):
+        plain = False  # torch has that kernel for CPU alone
     if training.optimizer in FUSED and plain and not given.keys() & {"foreach", "differentiable", "capturable"}:
         options["fused"] = True
     options |= {key: tuple(v) if isinstance(v, list) else v for key, v in given.items()}

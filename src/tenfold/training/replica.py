@@ -1,16 +1,18 @@
 """One replica: a network with its optimizer, and what a step does to them."""
 
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from tenfold.data import Part
 from tenfold.experiment import Training
 from tenfold.training.flat import FlatState
 from tenfold.training.measures import Measure
 from tenfold.training.optimizers import learning_rate, make_optimizer
-from tenfold.training.schedules import factor
+from tenfold.training.schedules import Rates
 
 
 class Replica:
@@ -33,13 +35,27 @@ class Replica:
         self.loss = loss
         self.optimizer = make_optimizer(training, network.parameters())
         self.steps = 0
-        self.base_rate = learning_rate(training) * rate_scale
-        self.rate = self.base_rate
-        self._total = steps_per_epoch * training.epochs
-        epochs_of_warmup = warmup if warmup is not None else training.warmup or 0.0
-        self._warmup = round(min(self._total, epochs_of_warmup * steps_per_epoch))
+        self.rates = plan_rates(training, steps_per_epoch=steps_per_epoch, rate_scale=rate_scale, warmup=warmup)
+        self.rate = self.rates.base
         self._device_type = self.flat.vector.device.type
         self.learning = [parameter for parameter in network.parameters() if parameter.requires_grad]
+
+    def prepare(self, sizes: Mapping[int, int]) -> str:  # noqa: ARG002
+        """Make ready for batches of these sizes, each coming so often; return what turned out impossible, or ""."""
+        return ""
+
+    def feed(self, part: Part, visits: list[Tensor]) -> Iterator[tuple[Any, Any]]:
+        """Yield what `step` takes, for each batch of sample numbers."""
+        return part.batches(visits)
+
+    def batch(self, x: Any, y: Any) -> tuple[Any, Any]:
+        """Return the samples and targets behind what `step` was given."""
+        return x, y
+
+    def settle(self) -> None:
+        """Wait until the device has done all that it was given, so that what comes next is timed by itself."""
+        if self._device_type == "cuda":
+            torch.cuda.synchronize(self.flat.vector.device)
 
     def forward(self, x: Any, y: Any) -> Tensor:
         """Return the loss of one batch, with what the backward pass needs."""
@@ -60,7 +76,7 @@ class Replica:
 
     def advance(self) -> None:
         """Set the learning rate of the step that comes next, and count it."""
-        self.rate = self.base_rate * factor(self.training.schedule, self.steps, self._total, self._warmup)
+        self.rate = self.rates.at(self.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate
         self.steps += 1
@@ -97,8 +113,19 @@ class Replica:
             centre.copy_(saved)
 
 
+def plan_rates(
+    training: Training, *, steps_per_epoch: int, rate_scale: float = 1.0, warmup: float | None = None
+) -> Rates:
+    """Return the learning rates of a run; `warmup`, in epochs, goes before the experiment's own."""
+    epochs = warmup if warmup is not None else training.warmup or 0.0
+    steps = steps_per_epoch * training.epochs
+    return Rates(
+        learning_rate(training) * rate_scale, training.schedule, steps=steps, warmup_steps=epochs * steps_per_epoch
+    )
+
+
 def autocast(precision: str, device_type: str) -> AbstractContextManager[Any]:
     """Return the context in which forward passes of this precision run."""
-    if precision == "fp32":
+    if precision != "bf16":
         return nullcontext()
     return torch.autocast(device_type, dtype=torch.bfloat16)

@@ -37,3 +37,17 @@ def factor(schedule: str, step: int, steps: int, warmup_steps: int = 0) -> float
         return (step + 1) / (warmup_steps + 1)
     rest = max(1, steps - warmup_steps - (schedule == "one-cycle"))
     return SCHEDULES[schedule](min(1.0, (step - warmup_steps) / rest))
+
+
+class Rates:
+    """The learning rate of every step of a run: the base, times the schedule after a warm-up."""
+
+    def __init__(self, base: float, schedule: str, *, steps: int, warmup_steps: float) -> None:
+        self.base = base
+        self.schedule = schedule
+        self.steps = steps
+        self.warmup_steps = round(min(steps, warmup_steps))
+
+    def at(self, step: int) -> float:
+        """Return the rate of a step, counted from 0."""
+        return self.base * factor(self.schedule, step, self.steps, self.warmup_steps)

@@ -1,0 +1,248 @@
+"""One GPU: captured steps, folds side by side and virtual nodes, against eager PyTorch in the same run.
+
+    python benchmarks/gpu.py --json gpu.json
+
+Eager is the usual loop over data that lie on the device already: zero_grad, forward, backward, optimizer step, one
+replica after another. Both sides round to tf32, or to bf16 where it says so. Times are training alone: capturing,
+evaluating and loading are not in them, on neither side. With `--device cpu --samples 600` it runs without a GPU, to see
+that it runs.
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+
+from tenfold.data import Picked, Tensors, order
+from tenfold.engines import Outcome, Task
+from tenfold.engines.base import make_network
+from tenfold.engines.fused import train_folds, train_nodes
+from tenfold.engines.prepare import prepare
+from tenfold.engines.serial import Serial
+from tenfold.errors import TenfoldError
+from tenfold.experiment import Experiment
+from tenfold.runs import Clock, Event, Lifecycle, Metric
+from tenfold.training.precision import multiplying
+from tenfold.training.replica import autocast
+
+COMMON = {"data": "mnist", "precision": "tf32", "log_every": 1_000_000, "oversubscribe": True}
+LENET = {"model": "lenet5", "batch_size": 256, "lr": 0.2, "epochs": 12, "warmup": 1.0}
+MLP = {"model": "mlp", "hidden": [128, 64], "batch_size": 64}
+FOLDS, NODES, MANY = 10, 64, 1024
+GOAL = 0.9911
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--samples", type=int, help="of MNIST; default: all for LeNet-5 and nodes, 20,000 for folds")
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=list(PARTS))
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    if arguments.device == "cuda" and not torch.cuda.is_available():
+        print("this benchmark needs a GPU that torch can use, and there is none; see `tenfold doctor`")
+        return
+    fields = COMMON | {"device": arguments.device, "limit": arguments.samples}
+    rows: list[dict[str, Any]] = []
+    for part in arguments.parts:
+        began = perf_counter()
+        rows.append(PARTS[part](fields, arguments.repeats))
+        print(f"{rows[-1]} [{perf_counter() - began:.1f} s]", flush=True)
+    show(rows)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows, indent=2))
+
+
+def lenet(fields: dict[str, Any], repeats: int) -> dict[str, Any]:
+    """LeNet-5 to the accuracy of the paper, by seeds."""
+    ours, eager, best = [], [], []
+    for seed in range(repeats):
+        task = prepare(Experiment(**fields | LENET, seed=seed))
+        events: list[Event] = []
+        Serial().run(task, Clock(), events.append)
+        reached = [(one.value, one.seconds) for one in events if isinstance(one, Metric) and one.name == "accuracy"]
+        best.append(max(reached)[0])
+        ours.append(next((seconds for value, seconds in reached if value >= GOAL), reached[-1][1]))
+        epochs = next((epoch for epoch, (value, _) in enumerate(reached, 1) if value >= GOAL), len(reached))
+        eager.append(eager_epochs(task, [task.shards[0]], epochs))
+    return row("LeNet-5 to 99.11%", eager, ours, "1.0 s", accuracies=best)
+
+
+def folds_of_cnn(fields: dict[str, Any], repeats: int) -> dict[str, Any]:
+    return folds(f"{FOLDS} folds of cnn", fields | {"model": "cnn"}, repeats, "12x")
+
+
+def folds_of_cnn_in_bf16(fields: dict[str, Any], repeats: int) -> dict[str, Any]:
+    return folds(f"{FOLDS} folds of cnn, bf16", fields | {"model": "cnn", "precision": "bf16"}, repeats, "12x")
+
+
+def folds_of_mlp(fields: dict[str, Any], repeats: int) -> dict[str, Any]:
+    return folds(f"{FOLDS} folds of mlp, 3 layers", fields | MLP, repeats, "70x")
+
+
+def folds(name: str, fields: dict[str, Any], repeats: int, goal: str) -> dict[str, Any]:
+    """One epoch of all folds."""
+    whole = prepare(Experiment(**fields | {"epochs": 1, "limit": fields["limit"] or 20_000}))
+    train = whole.splits.train
+    parts = np.array_split(np.random.default_rng(0).permutation(len(train)), FOLDS)
+    picked = [np.concatenate(parts[:fold] + parts[fold + 1 :]) for fold in range(FOLDS)]
+    tasks = [replace(whole, splits=replace(whole.splits, train=Picked(train, rows))) for rows in picked]
+    ours, eager, notes = [], [], set()
+    for _ in range(repeats):
+        events: list[Event] = []
+        outcomes = train_folds(tasks, Clock(), [events.append] * FOLDS)
+        ours.append(seconds_of(outcomes))
+        eager.append(eager_epochs(whole, picked, 1))
+        notes |= told(events)
+    return row(name, eager, ours, goal, note="; ".join(notes))
+
+
+def nodes(fields: dict[str, Any], repeats: int) -> dict[str, Any]:
+    """Virtual nodes that average every 16 steps, by the step."""
+    task = prepare(
+        Experiment(**fields | MLP | {"workers": NODES, "sync_every": 16, "lr_scaling": "none", "epochs": 20})
+    )
+    ours, eager, events = [], [], []
+    for _ in range(repeats):
+        outcome = train_nodes(task, Clock(), events.append)
+        ours.append(outcome.result["seconds"] / outcome.result["steps"])
+        eager.append(eager_nodes(task, steps=16) / 16)
+    name = f"a step of {NODES} nodes of mlp, 3 layers"
+    return row(name, eager, ours, "200x", note="; ".join(told(events)), accuracies=[accuracy(outcome)])
+
+
+def many_nodes(fields: dict[str, Any], repeats: int) -> dict[str, Any]:  # noqa: ARG001
+    """So many nodes that each has a few dozen samples."""
+    settings = {"model": "mlp", "hidden": [], "workers": min(MANY, (fields["limit"] or MANY * 58) // 10)}
+    settings |= {"batch_size": 8, "sync_every": 4, "epochs": 10, "lr_scaling": "none", "lr": 0.5, "log_every": 20}
+    task = prepare(Experiment(**fields | settings))
+    events: list[Event] = []
+    outcome = train_nodes(task, Clock(), events.append)
+    ours = [outcome.result["seconds"] / outcome.result["steps"]]
+    name = f"a step of {task.workers} nodes of mlp, 1 layer"
+    return row(name, [], ours, "it learns", note="; ".join(told(events)), accuracies=[accuracy(outcome)])
+
+
+def eager_epochs(task: Task, shards: Sequence[Any], epochs: int) -> float:
+    """Train networks one after another by the usual loop; return the seconds after a warm-up."""
+    x, y = data(task)
+    size = task.experiment.training.batch_size
+    total = 0.0
+    with multiplying(task.experiment.training.precision):
+        for shard in shards:
+            step = stepper(task)
+            for rows in torch.from_numpy(shard[: 5 * size]).to(x.device).split(size):
+                step(x[rows], y[rows])
+            began = now(x.device)
+            for epoch in range(epochs):
+                for rows in order(shard, 0, epoch, 0).to(x.device).split(size):
+                    step(x[rows], y[rows])
+            total += now(x.device) - began
+    return total
+
+
+def eager_nodes(task: Task, steps: int) -> float:
+    """Let all nodes step one after another, and average at the end."""
+    x, y = data(task)
+    size = task.experiment.training.batch_size
+    with multiplying(task.experiment.training.precision):
+        steppers = [stepper(task) for _ in range(task.workers)]
+        rows = torch.randint(len(x), (size,), device=x.device)
+        steppers[0](x[rows], y[rows])
+        began = now(x.device)
+        for _ in range(steps):
+            for step in steppers:
+                rows = torch.randint(len(x), (size,), device=x.device)
+                step(x[rows], y[rows])
+        with torch.no_grad():
+            for tensors in zip(*(step.parameters for step in steppers), strict=True):  # type: ignore[attr-defined]
+                mean = torch.stack(tensors).mean(0)
+                for tensor in tensors:
+                    tensor.copy_(mean)
+        return now(x.device) - began
+
+
+def stepper(task: Task) -> Callable[[torch.Tensor, torch.Tensor], None]:
+    network = make_network(task).to(task.experiment.machine.device)
+    training = task.experiment.training
+    optimizer = torch.optim.SGD(network.parameters(), lr=training.lr or 0.05, momentum=training.momentum)
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        with autocast(training.precision, x.device.type):
+            loss = nn.functional.cross_entropy(network(x), y)
+        loss.backward()
+        optimizer.step()
+
+    step.parameters = list(network.parameters())  # type: ignore[attr-defined]
+    return step
+
+
+def data(task: Task) -> tuple[torch.Tensor, torch.Tensor]:
+    train = task.splits.train
+    assert isinstance(train, Tensors)
+    return train.x, train.y
+
+
+def now(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return perf_counter()
+
+
+def seconds_of(outcomes: Sequence[Outcome | TenfoldError]) -> float:
+    failed = [outcome for outcome in outcomes if isinstance(outcome, TenfoldError)]
+    if failed:
+        raise failed[0]
+    return max(outcome.result["seconds"] for outcome in outcomes if isinstance(outcome, Outcome))
+
+
+def told(events: Sequence[Event]) -> set[str]:
+    return {one.detail for one in events if isinstance(one, Lifecycle) and one.what in ("note", "warning")}
+
+
+def accuracy(outcome: Outcome) -> float:
+    return float(outcome.result["metrics"]["accuracy"])
+
+
+def row(name: str, eager: list[float], ours: list[float], goal: str, **more: Any) -> dict[str, Any]:
+    ratios = [one / other for one, other in zip(eager, ours, strict=False)]
+    return {"what": name, "eager": eager, "tenfold": ours, "ratios": ratios, "goal": goal, **more}
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    table = Table("what", "eager", "Tenfold", "ratio, each time", "goal", "test accuracy")
+    for one in rows:
+        table.add_row(
+            one["what"],
+            ", ".join(f"{value:.4g} s" for value in one["eager"]),
+            ", ".join(f"{value:.4g} s" for value in one["tenfold"]),
+            ", ".join(f"{value:.1f}x" for value in one["ratios"]),
+            one["goal"],
+            ", ".join(f"{value:.2%}" for value in one.get("accuracies", [])),
+        )
+    Console(width=140).print(table)
+
+
+PARTS = {
+    "lenet": lenet,
+    "cnn": folds_of_cnn,
+    "cnn-bf16": folds_of_cnn_in_bf16,
+    "mlp": folds_of_mlp,
+    "nodes": nodes,
+    "many": many_nodes,
+}
+
+
+if __name__ == "__main__":
+    main()

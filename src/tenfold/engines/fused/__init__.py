@@ -1,0 +1,71 @@
+"""Many replicas on one device: the folds of a cross-validation, or the nodes of a divided training."""
+
+from collections.abc import Callable, Sequence
+
+from tenfold.engines.base import Engine, Outcome, Resumption
+from tenfold.engines.fused.common import on_device
+from tenfold.engines.fused.folds import FoldTraining
+from tenfold.engines.fused.nodes import NodeTraining
+from tenfold.engines.task import Task
+from tenfold.errors import TenfoldError
+from tenfold.runs import Clock, Emit, Event
+
+__all__ = ["Nodes", "Trained", "train_folds", "train_nodes"]
+
+
+def train_nodes(
+    task: Task,
+    clock: Clock,
+    emit: Emit,
+    resumption: Resumption | None = None,
+    *,
+    way: str | None = None,
+    seconds: Callable[[int], float] | None = None,
+) -> Outcome:
+    """Train the replicas of one task, all on one device, with their rounds.
+
+    `way` is how they step together (unset: `machine.fused`). Where `seconds` is given, it says the training
+    time after a step, and stands in metrics in the place of the measured one.
+    """
+    with on_device(task):
+        return NodeTraining(task, clock, emit, way or task.experiment.machine.fused, seconds).train(resumption)
+
+
+def train_folds(
+    tasks: Sequence[Task], clock: Clock, emits: Sequence[Emit], *, way: str | None = None
+) -> list[Outcome | TenfoldError]:
+    """Train independent tasks of one worker each side by side on one device: same model, other samples of one data set.
+
+    Each is told of by its own `emit`. A task that fails has its error in the place of its outcome, and the others go
+    on. The seconds of each are those of all: they share the device.
+    """
+    with on_device(tasks[0]):
+        return FoldTraining(tasks, clock, emits, way or tasks[0].experiment.machine.fused).train()
+
+
+class Nodes(Engine):
+    """Trains all replicas of a task on one device."""
+
+    name = "fused"
+
+    def run(self, task: Task, clock: Clock, emit: Emit, resumption: Resumption | None = None) -> Outcome:
+        """Train to the end."""
+        return train_nodes(task, clock, emit, resumption)
+
+
+class Trained(Engine):
+    """Something that has been trained already: it tells what happened, for whoever records it."""
+
+    name = "fused"
+
+    def __init__(self, outcome: Outcome | TenfoldError, events: Sequence[Event]) -> None:
+        self.outcome = outcome
+        self.events = events
+
+    def run(self, task: Task, clock: Clock, emit: Emit, resumption: Resumption | None = None) -> Outcome:  # noqa: ARG002
+        """Tell the events again, and return the outcome."""
+        for event in self.events:
+            emit(event)
+        if isinstance(self.outcome, TenfoldError):
+            raise self.outcome
+        return self.outcome

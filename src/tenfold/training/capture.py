@@ -1,0 +1,60 @@
+"""The few lines that need CUDA: recording work into a graph, and waiting for a device."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+WARM_UPS = 3
+"""Steps before the recording, in which libraries choose their kernels and take their memory."""
+
+
+def captures(device: torch.device) -> bool:
+    """Say whether work on this device can be recorded at all."""
+    return device.type == "cuda"
+
+
+def capture(step: Callable[[Tensor], Tensor], example: Tensor) -> Callable[[Tensor], Tensor]:
+    """Record what `step` does to an input like the example, and return a function that replays it for other inputs.
+
+    The step is done a few times on the way. Whatever it reads and writes besides its input must stay where it is.
+    """
+    given = example.clone()
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(WARM_UPS):
+            step(given)
+        with _never_waiting():
+            step(given)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = step(given)
+
+    def replay(values: Tensor) -> Tensor:
+        given.copy_(values)
+        graph.replay()
+        return result.clone()
+
+    return replay
+
+
+@contextmanager
+def _never_waiting() -> Iterator[None]:
+    """Let what makes the CPU wait for the device fail here: a recording that fails leaves generators in disorder."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch calls it a prototype, once
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has done all that it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

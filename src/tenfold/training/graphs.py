@@ -1,0 +1,105 @@
+"""Whole training steps as CUDA graphs: recorded once, then replayed without Python or launches in between."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tenfold.data import Part
+from tenfold.errors import ExperimentError
+from tenfold.experiment import Training
+from tenfold.training.capture import captures
+from tenfold.training.fused import Fused, resident
+from tenfold.training.measures import Measure
+from tenfold.training.replica import Replica
+
+
+def obstacle(training: Training, part: Part) -> str:
+    """Return why steps of this experiment cannot be captured, as the end of a sentence; "" when they can."""
+    if training.optimizer == "lbfgs":
+        return "lbfgs decides on the CPU when a step is over"
+    if resident(part) is None:
+        return "the data are read sample by sample and do not stay on the device"
+    return ""
+
+
+def slow(why: str) -> str:
+    """Return the one sentence about steps that are not captured."""
+    return f"steps are not captured in a CUDA graph, which is slow for small networks: {why}"
+
+
+class Graphed(Replica):
+    """A replica whose data stay on the device and whose steps are captured; a batch is told by its sample numbers.
+
+    Where capturing turns out to be impossible, the same steps are done one operation after another.
+    """
+
+    def __init__(self, network: nn.Module, training: Training, loss: Measure, *, part: Part, **options: Any) -> None:
+        super().__init__(network, training, loss, **options)
+        found = resident(part)
+        assert found is not None
+        whole, self._numbers = found
+        matrix = self.flat.vector[None]
+        self.fused = Fused(network, 1, training, loss, whole, rates=self.rates, matrix=matrix, way="loop")
+
+    def prepare(self, sizes: Mapping[int, int]) -> str:
+        """Capture the steps of batches that come so often; return why not, or ""."""
+        why = self.fused.prepare({(0, 1, size): count for size, count in sizes.items()})
+        return why and slow(why)
+
+    def feed(self, part: Part, visits: list[Tensor]) -> Iterator[tuple[Any, Any]]:  # noqa: ARG002
+        """Yield sample numbers, on the device."""
+        sizes = [len(visit) for visit in visits]
+        rows = torch.cat(visits).to(self.fused.device)
+        if self._numbers is not None:
+            rows = self._numbers.index_select(0, rows)
+        return ((some, None) for some in torch.split(rows, sizes))
+
+    def batch(self, x: Any, y: Any) -> tuple[Any, Any]:  # noqa: ARG002
+        """Return the samples with these numbers."""
+        return self.fused.part.x[x], self.fused.part.y[x]
+
+    def step(self, x: Any, y: Any) -> Tensor:  # noqa: ARG002
+        """Learn from the samples with these numbers."""
+        self.advance()
+        self.fused.optimizer.rate.fill_(self.rate)
+        return self.fused.learn(x[None], slice(0, 1))[0]
+
+    def state(self) -> dict[str, Any]:
+        """Return all that a resumed run needs."""
+        return super().state() | {"optimizer": self.fused.optimizer.tensors()}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Take on a saved state."""
+        own = self.fused.optimizer.tensors()
+        for name, tensor in state["optimizer"].items():
+            own[name].copy_(tensor)
+        super().load(state | {"optimizer": self.optimizer.state_dict()})
+
+
+def make_replica(
+    network: nn.Module,
+    training: Training,
+    loss: Measure,
+    *,
+    part: Part,
+    warn: Callable[[str], None],
+    capturing: bool = True,
+    **options: Any,
+) -> Replica:
+    """Return a replica that steps as fast as its device allows, or say once why it does not.
+
+    `capturing` says whether steps may be captured as a whole, as far as the caller is concerned.
+    """
+    device = next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
+    if not captures(device):
+        return Replica(network, training, loss, **options)
+    why = obstacle(training, part) if capturing else "the replicas mix more than their weights"
+    if not why:
+        try:
+            return Graphed(network, training, loss, part=part, **options)
+        except ExperimentError as error:
+            why = str(error)
+    warn(slow(why))
+    return Replica(network, training, loss, **options)

@@ -1,0 +1,29 @@
+"""What a GPU may do with fp32 numbers."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+
+@contextmanager
+def multiplying(precision: str) -> Iterator[None]:
+    """Let matrix products and convolutions of a GPU round their inputs to tf32, or forbid it, as the precision says.
+
+    torch by itself allows it for convolutions and forbids it for products; here fp32 means fp32. On a CPU this changes
+    nothing.
+    """
+    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = products.allow_tf32, convolutions.allow_tf32
+    products.allow_tf32 = convolutions.allow_tf32 = precision != "fp32"
+    try:
+        yield
+    finally:
+        products.allow_tf32, convolutions.allow_tf32 = before
+
+
+def product(matrix: Tensor, other: Tensor) -> Tensor:
+    """Return matrix times other in full fp32, whatever training may round to: mixed weights keep their digits."""
+    with multiplying("fp32"):
+        return matrix @ other

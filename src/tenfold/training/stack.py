@@ -1,0 +1,130 @@
+"""The states of many replicas of one network as one matrix, so that mixing them is a product of two matrices."""
+
+import copy
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from tenfold.training.flat import FlatState, padded, placed
+from tenfold.training.precision import product
+
+
+class Stack:
+    """k replicas, one a row; a row is laid out as `FlatState.vector` is, and all begin alike.
+
+    Whole-number buffers, such as the counters of batch normalisation, are stacked apart and never mixed.
+    """
+
+    def __init__(self, network: nn.Module, k: int, matrix: Tensor | None = None) -> None:
+        flat = FlatState(network, None if matrix is None else matrix[0])
+        self.network = network
+        """The one that all rows are copies of; it stays row 0."""
+        self.k = k
+        self.parameters = flat.parameters
+        self.matrix = flat.vector.expand(k, -1).clone() if matrix is None else matrix
+        self.views: dict[str, Tensor] = {}
+        """Each floating-point tensor of all replicas, (k, *shape), as a view into the matrix."""
+        self.learning: list[slice] = []
+        """The columns of parameters that are learnt."""
+        named = dict(network.named_parameters())
+        floats = {name: buffer for name, buffer in network.named_buffers() if buffer.is_floating_point()}
+        start = 0
+        for name, tensor in chain(named.items(), floats.items()):
+            self.views[name] = self._stacked(tensor, start)
+            if name in named and tensor.requires_grad:
+                self._learn(start, start + padded(tensor.numel()))
+            start += padded(tensor.numel())
+        self.names = [name for name, parameter in named.items() if parameter.requires_grad]
+        """Of the parameters that are learnt."""
+        self.counters = {
+            name: buffer.expand(k, *buffer.shape).clone()
+            for name, buffer in network.named_buffers()
+            if not buffer.is_floating_point()
+        }
+        self._statistics = [
+            (self.views[f"{name}.running_mean".lstrip(".")], self.views[f"{name}.running_var".lstrip(".")])
+            for name, layer in network.named_modules()
+            if isinstance(layer, _BatchNorm) and layer.running_mean is not None
+        ]
+        self.centres = [mean[0].clone() for mean, _ in self._statistics]
+        self._show(network, 0)
+        self._spare: nn.Module | None = None
+        self._networks: list[nn.Module] = []
+
+    def _stacked(self, tensor: Tensor, start: int, matrix: Tensor | None = None) -> Tensor:
+        whole = self.matrix if matrix is None else matrix
+        row = placed(tensor, whole[0], start)
+        return whole.as_strided((len(whole), *row.shape), (whole.stride(0), *row.stride()), row.storage_offset())
+
+    def _learn(self, start: int, stop: int) -> None:
+        if self.learning and self.learning[-1].stop == start:
+            start = self.learning.pop().start
+        self.learning.append(slice(start, stop))
+
+    def gradient_views(self, gradient: Tensor) -> list[Tensor]:
+        """Return the views of a matrix of gradients that belong to `names`."""
+        found, start = [], 0
+        for _, parameter in self.network.named_parameters():
+            if parameter.requires_grad:
+                found.append(self._stacked(parameter, start, gradient))
+            start += padded(parameter.numel())
+        return found
+
+    @property
+    def networks(self) -> list[nn.Module]:
+        """One network for each row; what they learn is in the matrix."""
+        if not self._networks:
+            self._networks = [self.network, *(copy.deepcopy(self.network) for _ in range(1, self.k))]
+            for row, network in enumerate(self._networks):
+                self._show(network, row)
+        return self._networks
+
+    def shown(self, row: int) -> nn.Module:
+        """Return a network that has this row's tensors, until the next call."""
+        if self._networks:
+            return self._networks[row]
+        if self._spare is None:
+            self._spare = copy.deepcopy(self.network)
+        self._show(self._spare, row)
+        return self._spare
+
+    def _show(self, network: nn.Module, row: int) -> None:
+        for name, tensor in _tensors(network):
+            tensor.data = (self.views if name in self.views else self.counters)[name][row]
+
+    def state(self, row: int) -> dict[str, Any]:
+        """Return a replica's state_dict, as copies."""
+        return {name: tensor.detach().clone() for name, tensor in self.shown(row).state_dict().items()}
+
+    def load(self, row: int, state: dict[str, Any]) -> None:
+        """Take on a replica's state_dict."""
+        self.shown(row).load_state_dict(state)
+
+    def mix(self, matrix: Tensor, *, alike: bool = False) -> None:
+        """Do X <- M X; `alike` says that all rows of M, and so of X, are the same afterwards.
+
+        Running variances travel as second moments about common centres, as in `FlatState`.
+        """
+        for (mean, variance), centre in zip(self._statistics, self.centres, strict=True):
+            variance.add_((mean - centre).square_())
+        if alike:
+            self.matrix.copy_(product(matrix[:1], self.matrix).expand_as(self.matrix))
+        else:
+            self.matrix.copy_(product(matrix, self.matrix))
+        for (mean, variance), centre in zip(self._statistics, self.centres, strict=True):
+            variance.sub_((mean - centre).square_()).clamp_(min=0)
+            if alike:
+                centre.copy_(mean[0])
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return all that changes from step to step, by name."""
+        centres = {f"centre {number}": centre for number, centre in enumerate(self.centres)}
+        return {"weights": self.matrix, **self.counters, **centres}
+
+
+def _tensors(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from network.named_parameters()
+    yield from network.named_buffers()

@@ -1,0 +1,112 @@
+"""Independent tasks side by side on one device learn what each learns alone."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from engine_models import SMALL, Numbered
+from threaded import make_task
+
+from tenfold.data import Picked
+from tenfold.engines import Outcome
+from tenfold.engines.fused import Trained, train_folds
+from tenfold.engines.serial import Serial
+from tenfold.engines.task import Task
+from tenfold.errors import ExperimentError, TenfoldError, TrainingError
+from tenfold.runs import Clock, Event, Lifecycle, Metric, Span
+
+FEW: dict[str, Any] = SMALL | {"limit": 100, "epochs": 2, "batch_size": 8, "schedule": "cosine", "hidden": [8]}
+FOLDS = 3
+
+
+def tasks(**fields: Any) -> list[Task]:
+    whole = make_task(**FEW | fields)
+    parts = np.array_split(np.random.default_rng(0).permutation(len(whole.splits.train)), FOLDS)
+    picked = [(np.sort(np.concatenate(parts[:i] + parts[i + 1 :])), np.sort(parts[i])) for i in range(FOLDS)]
+    train = whole.splits.train
+    splits = [replace(whole.splits, train=Picked(train, a), validation=Picked(train, b)) for a, b in picked]
+    return [replace(whole, splits=one) for one in splits]
+
+
+def together(some: list[Task], **options: Any) -> tuple[list[Outcome | TenfoldError], list[list[Event]]]:
+    events: list[list[Event]] = [[] for _ in some]
+    return train_folds(some, Clock(), [one.append for one in events], **options), events
+
+
+@pytest.mark.parametrize("way", ["loop", "vmap"])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"batchnorm": True},
+        {"optimizer": "adam", "clip": 1.0},
+        {"batch_size": 11},
+        {"epochs": 9, "patience": 1, "lr": 0.8},
+    ],
+)
+def test_folds_learn_what_each_learns_alone(fields: dict[str, Any], way: str) -> None:
+    some = tasks(**fields)
+    outcomes, events = together(some, way=way)
+    for task, outcome, told in zip(some, outcomes, events, strict=True):
+        assert isinstance(outcome, Outcome)
+        alone: list[Event] = []
+        expected = Serial().run(task, Clock(), alone.append)
+        for name, tensor in expected.weights.items():
+            torch.testing.assert_close(outcome.weights[name], tensor, rtol=1e-3, atol=1e-4, msg=name)
+        assert outcome.outputs is not None
+        torch.testing.assert_close(outcome.outputs, expected.outputs, rtol=1e-3, atol=1e-3)
+        for key in ("part", "epochs", "steps", "samples", "workers", "best_epoch", "stopped_early"):
+            assert outcome.result[key] == expected.result[key], key
+        assert outcome.result["metrics"] == pytest.approx(expected.result["metrics"], rel=1e-3)
+        assert outcome.result.keys() == expected.result.keys()
+        names = [{(one.part, one.name) for one in some if isinstance(one, Metric)} for some in (told, alone)]
+        assert names[0] == names[1]
+        assert [one.what for one in told if isinstance(one, Lifecycle)].count("epoch") == expected.result["epochs"]
+
+
+def test_a_loop_draws_what_each_would_draw_alone() -> None:
+    some = tasks(dropout=0.5, momentum=0.0)
+    outcomes, _ = together(some, way="loop")
+    for task, outcome in zip(some, outcomes, strict=True):
+        assert isinstance(outcome, Outcome)
+        expected = Serial().run(task, Clock(), lambda _: None)
+        for name, tensor in expected.weights.items():
+            torch.testing.assert_close(outcome.weights[name], tensor, rtol=1e-4, atol=1e-5)
+
+
+def test_a_fold_that_fails_does_not_stop_the_others() -> None:
+    some = tasks()
+    x = some[0].splits.train.part.x  # type: ignore[attr-defined]
+    only_first = set(some[0].splits.train.indices.tolist())  # type: ignore[attr-defined]
+    for other in some[1:]:
+        only_first &= set(other.splits.validation.indices.tolist())  # type: ignore[union-attr]
+    assert not only_first
+    spared = some[0].splits.validation.indices  # type: ignore[union-attr]
+    x[spared] = float("nan")
+    outcomes, events = together(some)
+    assert [type(outcome) for outcome in outcomes] == [Outcome, TrainingError, TrainingError]
+    assert "no number any more before step" in str(outcomes[1])
+    assert any(isinstance(event, Span) for event in events[1])
+
+
+def test_what_was_trained_can_be_told_again() -> None:
+    outcomes, events = together(tasks())
+    assert isinstance(outcomes[0], Outcome)
+    heard: list[Event] = []
+    again = Trained(outcomes[0], events[0]).run(tasks()[0], Clock(), heard.append)
+    assert heard == events[0]
+    assert again is outcomes[0]
+    with pytest.raises(TrainingError, match="broken"):
+        Trained(TrainingError("broken"), []).run(tasks()[0], Clock(), heard.append)
+
+
+def test_tasks_must_fit_together() -> None:
+    with pytest.raises(ExperimentError, match="from one data set"):
+        together([tasks()[0], tasks()[1]])
+    some = tasks()
+    other = replace(some[1], experiment=some[1].experiment.replace(lr=0.3))
+    with pytest.raises(ExperimentError, match="the same settings"):
+        together([some[0], other])
+    with pytest.raises(ExperimentError, match="read sample by sample"):
+        together(tasks(data=Numbered(40)))

@@ -1,0 +1,159 @@
+"""Replicas as rows of one matrix do what replicas with workers of their own do."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from engine_models import SMALL, Numbered
+from threaded import Threads, make_task
+
+from tenfold.engines import Outcome, Resumption
+from tenfold.engines.fused import train_nodes
+from tenfold.engines.task import Task
+from tenfold.errors import ExperimentError, ModelError, TrainingError
+from tenfold.mixing import STRATEGIES
+from tenfold.runs import Clock, Event, Lifecycle, Metric, Span, checkpoint
+
+SYNCHRONOUS = [name for name in STRATEGIES if not STRATEGIES[name].asynchronous]
+FEW: dict[str, Any] = SMALL | {"limit": 70, "epochs": 2, "batch_size": 6, "schedule": "cosine", "hidden": [8]}
+NORMALISED = {"batchnorm": True}
+UNEQUAL = {"shards": "fractions", "fractions": [0.6, 0.3, 0.1]}
+
+
+def nodes(task: Task, events: list[Event] | None = None, **options: Any) -> Outcome:
+    return train_nodes(task, Clock(), (events if events is not None else []).append, **options)
+
+
+def agree(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert one.keys() == other.keys()
+    for name, tensor in one.items():
+        torch.testing.assert_close(tensor, other[name], rtol=1e-3, atol=1e-4, msg=name)
+
+
+@pytest.mark.parametrize("way", ["loop", "vmap"])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *({"strategy": strategy, **NORMALISED} for strategy in SYNCHRONOUS),
+        {"sync_every": 3, "local_after": 4, **NORMALISED},
+        {"outer": "bmuf"},
+        {"outer": "slowmo", "sync_every": 2},
+        {"compression": "int8"},
+        {"compression": "bf16", "strategy": "ring"},
+        {"average": "gradients"},
+        {"average": "gradients", **UNEQUAL},
+        {"optimizer": "adam", "optimizer_state": "average", "strategy": "butterfly"},
+        {"optimizer_state": "reset"},
+        {**UNEQUAL, **NORMALISED},
+        {**UNEQUAL, "clip": 0.5, "lr_scaling": "sqrt", "strategy": "hopping-ring"},
+    ],
+    ids=lambda fields: "-".join(str(value) for value in fields.values() if isinstance(value, (str, int))),
+)
+def test_nodes_learn_what_workers_learn(fields: dict[str, Any], way: str) -> None:
+    task = make_task(**FEW | fields, workers=3)
+    threads = Threads(task).train()
+    events: list[Event] = []
+    outcome = nodes(task, events, way=way)
+    agree(outcome.weights, threads.weights)
+    expected = threads.supervisor.result
+    assert outcome.result.keys() == expected.keys()
+    for key in ("part", "epochs", "steps", "samples", "workers", "stopped_early"):
+        assert outcome.result[key] == expected[key]
+    if fields.get("average") != "gradients":
+        assert outcome.result["bytes_moved"] == expected["bytes_moved"]
+    for name in ("loss", "lr", "epoch_loss"):
+        curves = [
+            [
+                (one.step, one.value)
+                for one in some
+                if isinstance(one, Metric) and one.name == name and one.part == "train"
+            ]
+            for some in (events, sorted(threads.events, key=lambda one: one.at))
+        ]
+        assert len(curves[0]) == len(curves[1]) > 0
+        for ours, theirs in zip(*curves, strict=True):
+            assert ours[0] == theirs[0]
+            assert ours[1] == pytest.approx(theirs[1], rel=1e-3)
+
+
+def test_what_happened_is_told() -> None:
+    events: list[Event] = []
+    outcome = nodes(make_task(**FEW, workers=3), events)
+    stages = [event for event in events if isinstance(event, Lifecycle)]
+    assert [stage.what for stage in stages] == ["started", "note", "epoch", "epoch"]
+    assert stages[1].detail.startswith("3 replicas step together by ")
+    spans = {event.kind for event in events if isinstance(event, Span)}
+    assert spans == {"start", "compute", "evaluate", "save"}
+    assert outcome.result["seconds"] == pytest.approx(outcome.result["times"]["compute"])
+
+
+def test_a_predicted_clock_takes_the_place_of_the_measured_one() -> None:
+    events: list[Event] = []
+    task = make_task(**FEW, workers=2)
+    outcome = nodes(task, events, seconds=lambda step: 10.0 * step)
+    metrics = [event for event in events if isinstance(event, Metric)]
+    assert metrics
+    assert all(event.seconds == 10.0 * event.step for event in metrics)
+    assert outcome.result["seconds"] == 10.0 * 2 * task.steps_per_epoch
+
+
+def test_training_stops_early_and_keeps_the_best() -> None:
+    fields = FEW | {"epochs": 12, "patience": 1, "lr": 1.0, "workers": 2}
+    task = make_task(**fields)
+    outcome, threads = nodes(task, way="loop"), Threads(task).train()
+    assert outcome.result["stopped_early"]
+    assert outcome.result["best_epoch"] == threads.supervisor.result["best_epoch"]
+    agree(outcome.weights, threads.weights)
+
+
+def test_it_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
+    fields = FEW | {"workers": 3, "optimizer": "adam", "compression": "int8", "outer": "bmuf", "epochs": 3}
+    whole = nodes(make_task(**fields), way="loop")
+
+    class Stop(Exception):  # noqa: N818
+        pass
+
+    def interrupt(event: Event) -> None:
+        if isinstance(event, Lifecycle) and event.what == "epoch" and event.detail == "3":
+            raise Stop
+
+    task = make_task(tmp_path, **fields)
+    with pytest.raises(Stop):
+        train_nodes(task, Clock(), interrupt, way="loop")
+    manifest = checkpoint.latest(tmp_path)
+    assert manifest is not None
+    assert manifest["epoch"] == 2
+    wrong = make_task(tmp_path, **fields | {"hidden": [9]})
+    with pytest.raises(ModelError, match="the checkpoint does not fit model mlp"):
+        train_nodes(wrong, Clock(), lambda _: None, Resumption(tmp_path, manifest))
+    resumed = train_nodes(task, Clock(), lambda _: None, Resumption(tmp_path, manifest), way="loop")
+    assert all(torch.equal(resumed.weights[name], tensor) for name, tensor in whole.weights.items())
+    assert resumed.result["metrics"] == whole.result["metrics"]
+
+
+def test_what_cannot_be_done_is_said() -> None:
+    with pytest.raises(ExperimentError, match='"easgd" has no rounds'):
+        nodes(make_task(**FEW, strategy="easgd", workers=2))
+    with pytest.raises(ExperimentError, match="side by side 'lbfgs'"):
+        nodes(make_task(**FEW, optimizer="lbfgs", workers=2))
+    with pytest.raises(ExperimentError, match="read sample by sample"):
+        nodes(make_task(**FEW | {"data": Numbered(40)}, workers=2))
+    with pytest.raises(TrainingError, match="no number any more before step"):
+        nodes(make_task(**FEW | {"lr": 1e30}, workers=2))
+
+
+@pytest.mark.parametrize("way", ["loop", "vmap"])
+def test_many_nodes_learn(way: str) -> None:
+    task = make_task(**FEW | {"limit": 400, "workers": 40, "epochs": 12, "lr": 0.3, "hidden": [16]})
+    assert nodes(task, way=way).result["metrics"]["accuracy"] > 0.5
+
+
+def test_a_task_is_left_as_it_was() -> None:
+    task = make_task(**FEW, workers=2)
+    before, threads = torch.get_rng_state(), torch.get_num_threads()
+    first, second = nodes(task, way="vmap"), nodes(replace(task), way="vmap")
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.get_num_threads() == threads
+    assert all(torch.equal(first.weights[name], tensor) for name, tensor in second.weights.items())
