@@ -170,3 +170,20 @@ def test_the_script_of_the_parent_is_hidden_only_while_workers_start(start: Star
     import sys
 
     assert sys.modules["__main__"] is __main__
+
+
+def test_another_takes_the_place_of_one_that_was_lost(start: Start) -> None:
+    two = start(2, crew_targets.echo, "hello")
+    messages = two.messages()
+    assert dict(next(messages) for _ in range(2)).keys() == {0, 1}
+    before = pids(two)
+    os.kill(before[1], signal.SIGKILL)
+    with pytest.raises(WorkerLost) as lost:
+        next(messages)
+    two.replace(lost.value.rank)
+    messages = two.messages()
+    assert next(messages) == (1, "hello from 1")
+    two.send(0, "still here")
+    assert next(messages) == (0, "still here")
+    assert pids(two)[0] == before[0]
+    assert pids(two)[1] != before[1]

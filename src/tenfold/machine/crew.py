@@ -51,20 +51,36 @@ class Crew:
     def __init__(self, size: int, target: Callable[..., None], arguments: tuple[Any, ...]) -> None:
         started = context()
         self.beats = started.RawArray("d", size)
-        lifeline, self._lifeline = started.Pipe(duplex=False)
+        self._theirs, self._lifeline = started.Pipe(duplex=False)
+        self._target, self._arguments = target, arguments
         self.connections: list[Connection] = []
-        self.processes = []
+        self.processes: list[Any] = []
+        for rank in range(size):
+            connection, process = self._start(rank)
+            self.connections.append(connection)
+            self.processes.append(process)
+
+    def _start(self, rank: int) -> tuple[Connection, Any]:
+        started = context()
+        here, there = started.Pipe()
+        arguments = (rank, there, self._theirs, self.beats, *self._arguments)
+        process = started.Process(  # type: ignore[attr-defined]
+            target=self._target, args=arguments, name=f"tenfold-worker-{rank}"
+        )
         with _no_main():
-            for rank in range(size):
-                here, there = started.Pipe()
-                process = started.Process(  # type: ignore[attr-defined]
-                    target=target, args=(rank, there, lifeline, self.beats, *arguments), name=f"tenfold-worker-{rank}"
-                )
-                process.start()
-                there.close()
-                self.connections.append(here)
-                self.processes.append(process)
-        lifeline.close()
+            process.start()
+        there.close()
+        return here, process
+
+    def replace(self, rank: int) -> None:
+        """Start another process in the place of one that was lost."""
+        process = self.processes[rank]
+        process.kill()
+        process.join()
+        process.close()
+        self.connections[rank].close()
+        self.beats[rank] = 0.0
+        self.connections[rank], self.processes[rank] = self._start(rank)
 
     def messages(self) -> Iterator[tuple[int, Any]]:
         """Yield (rank, message) as they come; raise when a worker is lost.
@@ -128,7 +144,7 @@ class Crew:
                 process.kill()
                 process.join()
             process.close()
-        for connection in (*self.connections, self._lifeline):
+        for connection in (*self.connections, self._theirs, self._lifeline):
             connection.close()
         self.processes, self.connections = [], []
 

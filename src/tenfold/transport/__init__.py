@@ -1,18 +1,22 @@
 """How weights move between the workers of one run.
 
 The replicas' weights lie in flat buffers; `Transport.mix` carries out one round on them. `Alone` is the world of one,
-`SharedMemory` joins processes on one machine.
+`SharedMemory` joins processes on one machine, `join` the ranks that torchrun or mpirun started on any number of hosts.
 """
 
 from tenfold.transport.alone import Alone
 from tenfold.transport.average import average_in_rank_order, shares
 from tenfold.transport.base import RoundLike, Transport
+from tenfold.transport.network import Network
 from tenfold.transport.segment import Segment, Verdict, clean_up_orphans
 from tenfold.transport.shared_memory import SharedMemory
 from tenfold.transport.shared_tensor import SharedTensor
+from tenfold.transport.world import Joined, join
 
 __all__ = [
     "Alone",
+    "Joined",
+    "Network",
     "RoundLike",
     "Segment",
     "SharedMemory",
@@ -21,5 +25,6 @@ __all__ = [
     "Verdict",
     "average_in_rank_order",
     "clean_up_orphans",
+    "join",
     "shares",
 ]

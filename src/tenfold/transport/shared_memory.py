@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tenfold.transport.average import average_in_rank_order, shares
 from tenfold.transport.base import RoundLike, Transport, check_size
 from tenfold.transport.segment import MAILBOX, Segment
-from tenfold.transport.signals import Signals
+from tenfold.transport.signals import Signals, Until
 
 CACHE, LARGEST_BLOCK, SMALLEST_BLOCK = 1 << 20, 1 << 18, 1 << 16
 """Bytes of cache a core has to itself, and of one worker's weights in a block."""
@@ -51,11 +51,22 @@ class SharedMemory(Transport):
     depends on first ones alone, so no pattern of sources can lock up.
     """
 
-    def __init__(self, segment: Segment, rank: int, timeout: float = 1800.0) -> None:
-        """Join as `rank`; a partner that keeps this worker waiting for longer than `timeout` seconds is an error."""
+    def __init__(
+        self,
+        segment: Segment,
+        rank: int,
+        timeout: float = 1800.0,
+        ranks: Sequence[int] | None = None,
+        until: Until | None = None,
+    ) -> None:
+        """Join as `rank`; a partner that keeps this worker waiting for longer than `timeout` seconds is an error.
+
+        `ranks` says by which numbers the workers of this machine are known in errors, where there are more machines;
+        `until` is how to wait for workers of the same process.
+        """
         super().__init__(rank, segment.size)
         self._segment = segment
-        self._signals = Signals(segment, rank, timeout)
+        self._signals = Signals(segment, rank, timeout, ranks, until)
         self._all = segment.buffers
         self._mine = segment.buffers[rank]
         self._others = tuple(other for other in range(self.size) if other != rank)

@@ -10,14 +10,16 @@ fenced (see `words.FencedWords`).
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter, sleep
 
 import psutil
 
-from tenfold.errors import TrainingError
+from tenfold.errors import TrainingError, WorkerLost
 from tenfold.transport.segment import Segment, Verdict
 
+Until = Callable[[Callable[[], bool]], None]
+"""Returns when what it is given says yes."""
 SPINS = 300
 YIELD_SECONDS = 0.002
 LONGEST_NAP = 0.001
@@ -27,10 +29,23 @@ LOOK_AROUND_SECONDS = 0.2
 class Signals:
     """One worker's counter, and its view of the others'."""
 
-    def __init__(self, segment: Segment, rank: int, timeout: float) -> None:
+    def __init__(
+        self,
+        segment: Segment,
+        rank: int,
+        timeout: float,
+        ranks: Sequence[int] | None = None,
+        until: Until | None = None,
+    ) -> None:
+        """Join as `rank`; `ranks` says by which numbers the workers are known elsewhere.
+
+        `until` is how to wait where several workers share a process, so that polling would keep the others from coming.
+        """
         self._segment = segment
+        self._ranks = range(segment.size) if ranks is None else ranks
         self._words = segment.words
         self._timeout = timeout
+        self._until = until
         self._mine = segment.counter_at(rank)
         self._theirs = [segment.counter_at(other) for other in range(segment.size)]
         self._ticks = self._words[self._mine]
@@ -43,9 +58,12 @@ class Signals:
 
     def wait(self, ranks: Iterable[int], timeout: float | None = None) -> None:
         """Wait until each of the ranks has come as far as this worker."""
-        words, ticks = self._words, self._ticks
+        words, ticks, until = self._words, self._ticks, self._until
         for rank in ranks:
             at = self._theirs[rank]
+            if until is not None:
+                until(lambda at=at: words[at] >= ticks)  # type: ignore[misc]
+                continue
             for _ in range(SPINS):
                 if words[at] >= ticks:
                     break
@@ -79,13 +97,14 @@ class Signals:
         verdict, about = segment.verdict
         if verdict is Verdict.NONE:
             return
-        worker = f"worker {about} (pid {self._words[segment.pid_at(about)] or 'unknown'})"
-        raise TrainingError(
-            {
-                Verdict.ASKED: "training was stopped by another worker or by whoever started it; see there for why",
-                Verdict.DIED: f"{worker} died; look for its own error message, or for a lack of memory on this machine",
-                Verdict.LATE: f"{worker} did not come within {timeout:g} s; it hangs, or needs a longer timeout",
-            }[verdict]
+        worker = f"worker {self._ranks[about]} (pid {self._words[segment.pid_at(about)] or 'unknown'})"
+        if verdict is Verdict.ASKED:
+            raise TrainingError("training was stopped by another worker or by whoever started it; see there for why")
+        if verdict is Verdict.LATE:
+            raise TrainingError(f"{worker} did not come within {timeout:g} s; it hangs, or needs a longer timeout")
+        raise WorkerLost(
+            self._ranks[about],
+            f"{worker} died; look for its own error message, or for a lack of memory on this machine",
         )
 
 

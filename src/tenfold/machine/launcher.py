@@ -1,0 +1,125 @@
+"""Who started this process, and as which of how many: read from the variables that launchers set."""
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tenfold.errors import MachineError
+
+Variables = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """A process's place among those that a launcher started together."""
+
+    rank: int
+    size: int
+    local_rank: int
+    """Its number among the ranks of its host."""
+    local_size: int
+    """How many ranks its host has."""
+    launcher: str
+    """torchrun, open-mpi, mpich or slurm."""
+    launch: str = ""
+    """Names the launch, alike on all ranks and after a restart; "" where the launcher gives no name."""
+    restarts: int = 0
+    """How often the launcher has started the ranks anew."""
+
+
+def recognise(variables: Variables | None = None) -> World | None:
+    """Return the world that the environment tells of, or None where no launcher was at work.
+
+    torchrun comes first, for it may itself have been started by one of the others.
+    """
+    variables = os.environ if variables is None else variables
+    return next((world for launcher in LAUNCHERS if (world := launcher(variables)) is not None), None)
+
+
+def torchrun(variables: Variables) -> World | None:
+    """Read RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE, as torchrun sets them."""
+    if "RANK" not in variables or "WORLD_SIZE" not in variables:
+        return None
+    launch = variables.get("TORCHELASTIC_RUN_ID", "none")
+    return _world(
+        "torchrun",
+        rank=_number(variables, "RANK"),
+        size=_number(variables, "WORLD_SIZE"),
+        local_rank=_number(variables, "LOCAL_RANK", otherwise=0),
+        local_size=_number(variables, "LOCAL_WORLD_SIZE", otherwise=1),
+        launch="" if launch == "none" else launch,  # what torchrun says when it was given no --rdzv-id
+        restarts=_number(variables, "TORCHELASTIC_RESTART_COUNT", otherwise=0),
+    )
+
+
+def open_mpi(variables: Variables) -> World | None:
+    """Read OMPI_COMM_WORLD_*, as Open MPI's mpirun sets them."""
+    if "OMPI_COMM_WORLD_RANK" not in variables:
+        return None
+    return _world(
+        "open-mpi",
+        rank=_number(variables, "OMPI_COMM_WORLD_RANK"),
+        size=_number(variables, "OMPI_COMM_WORLD_SIZE"),
+        local_rank=_number(variables, "OMPI_COMM_WORLD_LOCAL_RANK", otherwise=0),
+        local_size=_number(variables, "OMPI_COMM_WORLD_LOCAL_SIZE", otherwise=1),
+    )
+
+
+def mpich(variables: Variables) -> World | None:
+    """Read PMI_* and MPI_LOCAL*, as Hydra sets them: the mpiexec of MPICH and Intel MPI."""
+    if "PMI_RANK" not in variables or "PMI_SIZE" not in variables:
+        return None
+    return _world(
+        "mpich",
+        rank=_number(variables, "PMI_RANK"),
+        size=_number(variables, "PMI_SIZE"),
+        local_rank=_number(variables, "MPI_LOCALRANKID", otherwise=0),
+        local_size=_number(variables, "MPI_LOCALNRANKS", otherwise=1),
+    )
+
+
+def slurm(variables: Variables) -> World | None:
+    """Read SLURM_*, as srun sets them; the batch script itself, outside of srun, is no rank."""
+    if "SLURM_PROCID" not in variables or "SLURM_STEP_NUM_TASKS" not in variables:
+        return None
+    node = _number(variables, "SLURM_NODEID", otherwise=0)
+    return _world(
+        "slurm",
+        rank=_number(variables, "SLURM_PROCID"),
+        size=_number(variables, "SLURM_STEP_NUM_TASKS"),
+        local_rank=_number(variables, "SLURM_LOCALID", otherwise=0),
+        local_size=_tasks_of_node(variables.get("SLURM_STEP_TASKS_PER_NODE", "1"), node),
+        launch=variables.get("SLURM_JOB_ID", ""),
+        restarts=_number(variables, "SLURM_RESTART_COUNT", otherwise=0),
+    )
+
+
+LAUNCHERS: tuple[Callable[[Variables], World | None], ...] = (torchrun, open_mpi, slurm, mpich)
+"""In the order of asking: srun may set Hydra's variables beside its own."""
+
+
+def _world(
+    launcher: str, *, rank: int, size: int, local_rank: int, local_size: int, launch: str = "", restarts: int = 0
+) -> World:
+    if not 0 <= rank < size or not 0 <= local_rank < local_size <= size:
+        raise MachineError(
+            f"the environment of {launcher} says rank {rank} of {size}, on its host {local_rank} of {local_size}; "
+            "these do not fit together: start the program anew, or in an environment without such variables"
+        )
+    return World(rank, size, local_rank, local_size, launcher, launch, restarts)
+
+
+def _number(variables: Variables, name: str, otherwise: int | None = None) -> int:
+    text = variables.get(name, "" if otherwise is None else str(otherwise))
+    if not text.strip().isdecimal():
+        raise MachineError(f"the environment says {name}={text!r}; a launcher sets it to a whole number")
+    return int(text)
+
+
+def _tasks_of_node(text: str, node: int) -> int:
+    """Read Slurm's short form of tasks per node, "4(x2),3": 4, 4 and 3."""
+    counts: list[int] = []
+    for tasks, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
+        counts += [int(tasks)] * int(times or 1)
+    return counts[node] if node < len(counts) else 1

@@ -1,0 +1,80 @@
+"""Joining the world that a launcher made."""
+
+import atexit
+import os
+import socket
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from tenfold.errors import MachineError
+from tenfold.machine.launcher import World
+from tenfold.transport.base import Transport
+from tenfold.transport.hosts import Hosts, connect, hosts_of
+from tenfold.transport.network import Network
+from tenfold.transport.networked import Networked
+
+
+@dataclass
+class Joined:
+    """A rank that has joined the others, and knows who shares its host."""
+
+    world: World
+    network: Network
+    names: list[str]
+    """Each rank's host."""
+
+    @cached_property
+    def hosts(self) -> Hosts:
+        """The ranks of each host."""
+        return hosts_of(self.names)
+
+    def transport(
+        self,
+        numel: int,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        *,
+        share_memory: bool = True,
+    ) -> Transport:
+        """Return a transport for so many weights; all ranks ask together. Not sharing memory, all use the network."""
+        if share_memory:
+            return connect(self.network, self.hosts, numel, dtype, device)
+        return Networked(self.network, numel, dtype, device)
+
+
+_joined: dict[str, Joined] = {}
+
+
+def join(world: World, transport: str = "auto") -> Joined:
+    """Join the ranks that a launcher started, by "torch", "mpi" or what fits the launcher; once a process.
+
+    The network stays until the process ends: launchers give one meeting place a launch.
+    """
+    name = network_of(world, os.environ) if transport in ("auto", "shared-memory") else transport
+    if name not in _joined:
+        network = _network(world, name)
+        atexit.register(network.close)
+        _joined[name] = Joined(world, network, network.all_gather(socket.gethostname()))
+    return _joined[name]
+
+
+def network_of(world: World, variables: Any) -> str:
+    """Return the network that fits a launcher: torch where a meeting place is given, else mpi."""
+    if world.launcher == "torchrun" or (world.launcher == "slurm" and variables.get("MASTER_ADDR")):
+        return "torch"
+    return "mpi"
+
+
+def _network(world: World, name: str) -> Network:
+    if name == "torch":
+        from tenfold.transport.torch_distributed import TorchDistributed
+
+        return TorchDistributed.join(world)
+    if name == "mpi":
+        from tenfold.transport.mpi import MPI
+
+        return MPI.join(world)
+    raise MachineError(f"unknown transport '{name}'; known: auto, shared-memory, torch, mpi")
