@@ -1,0 +1,168 @@
+"""`tenfold launch`: the commands that start an experiment, or a script, on several machines."""
+
+import shlex
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Optional
+
+import typer
+
+if TYPE_CHECKING:
+    from tenfold.experiment import Experiment
+    from tenfold.machine.hosts import Host
+
+
+class Launcher(StrEnum):
+    """What starts the processes."""
+
+    TORCHRUN = "torchrun"
+    MPIRUN = "mpirun"
+
+
+def launch(
+    file: Annotated[
+        Optional[Path],  # noqa: UP045 - typer reads this form for an argument that may be left out
+        typer.Argument(help="An experiment file, or a script (.py) with a loop of your own.", show_default=False),
+    ] = None,
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="More for `tenfold train`, or for the script; write -- before options.", metavar="[-- ...]"
+        ),
+    ] = None,
+    hosts: Annotated[
+        Path | None, typer.Option(help="A file with a host a line: node1 slots=4.", show_default=False)
+    ] = None,
+    launcher: Annotated[Launcher, typer.Option(help="What starts the processes.")] = Launcher.TORCHRUN,
+    run: Annotated[bool, typer.Option("--run", help="Start it now, over ssh.")] = False,
+    slurm: Annotated[bool, typer.Option("--slurm", help="Write a script for sbatch instead.")] = False,
+    nodes: Annotated[int, typer.Option(help="Nodes of the Slurm job.", min=1)] = 2,
+    per_host: Annotated[
+        int | None,
+        typer.Option(help="Processes on a host, where the hosts file says none.", min=1, show_default=False),
+    ] = None,
+    port: Annotated[int, typer.Option(help="Where the hosts meet, on the first one.", min=1, max=65535)] = 29500,
+    python: Annotated[
+        str | None,
+        typer.Option(
+            help="The interpreter on the hosts. Left out: from their path; with --run, this one.", show_default=False
+        ),
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")] = None,
+) -> None:
+    """Show the commands that run an experiment on several machines, start them over ssh, or write a Slurm script.
+
+    Examples: [cyan]tenfold launch lenet.toml --hosts hosts.txt[/], [cyan]tenfold launch lenet.toml --hosts hosts.txt
+    --run[/], [cyan]tenfold launch lenet.toml --slurm -o lenet.sbatch[/],
+    [cyan]tenfold launch own_loop.py --hosts hosts.txt --launcher mpirun -- --epochs 3[/]
+    """
+    from tenfold.errors import MachineError
+
+    if file is None:
+        raise MachineError("there is nothing to launch; name an experiment file, or a script (.py)")
+    if slurm == (hosts is not None):
+        wrong = "both --hosts and --slurm" if slurm else "neither --hosts nor --slurm"
+        raise MachineError(f"there is {wrong}; name the hosts in a file (--hosts hosts.txt), or let Slurm find them")
+    if slurm and (run or launcher is Launcher.MPIRUN):
+        raise MachineError("--slurm writes a script that starts torchrun; give it to sbatch, without --run or mpirun")
+    experiment = _experiment(file)
+    more = arguments or []
+    if hosts is None:
+        script = output or file.with_suffix(".sbatch")
+        if output is None and script.exists():
+            raise MachineError(f"{script} exists; replace it with -o {script}, or name another file")
+        _write(_script(file, more, experiment, nodes, per_host, port), script, f"`sbatch {script}` queues it")
+        return
+    from tenfold.machine.hosts import read_hosts
+
+    found = read_hosts(hosts, per_host or 1)
+    _check_workers(experiment, found, more)
+    commands = _commands(launcher, found, file, more, port, python or (sys.executable if run else None))
+    _show(commands, output)
+    if run:
+        raise typer.Exit(_run(commands))
+
+
+Commands = list[tuple["Host", list[str]]]
+
+
+def _experiment(file: Path) -> "Experiment | None":
+    """Read the experiment, to find mistakes here and not on every host; a script is looked at by nobody but Python."""
+    from tenfold.errors import MachineError
+    from tenfold.experiment import Experiment
+
+    if file.suffix != ".py":
+        return Experiment.load(file)
+    if not file.is_file():
+        raise MachineError(f"there is no script {file}; name an experiment file or a program")
+    return None
+
+
+def _check_workers(experiment: "Experiment | None", hosts: "tuple[Host, ...]", more: list[str]) -> None:
+    from tenfold.errors import MachineError
+
+    asked = experiment.division.workers if experiment else 1
+    there = sum(host.slots for host in hosts)
+    if asked not in (1, there) and not any("workers" in word for word in more):
+        raise MachineError(
+            f"the experiment has {asked} workers, the hosts have {there} slots together; "
+            f"make them equal, or leave `workers` out of the file"
+        )
+
+
+def _commands(
+    launcher: Launcher, hosts: "tuple[Host, ...]", file: Path, more: list[str], port: int, python: str | None
+) -> Commands:
+    from tenfold.machine import launching
+    from tenfold.machine.hosts import Host
+
+    what = launching.program(file, more)
+    if launcher is Launcher.TORCHRUN:
+        return launching.torchrun(hosts, what, port=port, name=file.stem, python=python)
+    return [(Host("localhost"), launching.mpirun(hosts, what, python=python))]
+
+
+def _script(
+    file: Path, more: list[str], experiment: "Experiment | None", nodes: int, per_host: int | None, port: int
+) -> str:
+    from tenfold.machine import launching
+
+    workers = experiment.division.workers if experiment else 1
+    return launching.slurm(
+        launching.program(file, more),
+        name=file.stem,
+        nodes=nodes,
+        per_node=per_host or launching.share_out(workers, nodes),
+        threads=(experiment.machine.threads if experiment else None) or 1,
+        gpus=experiment is not None and experiment.machine.device.startswith("cuda"),
+        port=port,
+    )
+
+
+def _show(commands: Commands, output: Path | None) -> None:
+    text = "".join(f"# on {host.name}\n{shlex.join(command)}\n" for host, command in commands)
+    if output is None:
+        typer.echo(text, nl=False)
+    else:
+        _write(text, output, "it has the command of each host")
+
+
+def _write(text: str, path: Path, then: str) -> None:
+    from tenfold.errors import MachineError
+    from tenfold.files import write_atomically
+
+    try:
+        write_atomically(path, text.encode())
+    except OSError as error:
+        raise MachineError(f"{path} cannot be written: {error.strerror}") from None
+    typer.echo(f"wrote {path}; {then}")
+
+
+def _run(commands: Commands) -> int:
+    from tenfold.machine.remote import run_everywhere
+
+    def say(host: str, line: str) -> None:
+        typer.echo(f"[{host}] {line}")
+
+    return run_everywhere(commands, Path.cwd(), say)

@@ -1,0 +1,110 @@
+"""`average`: lets the replicas of a training loop mix, through the hooks of their optimizers."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from tenfold.engines.division import check
+from tenfold.engines.links import Links
+from tenfold.errors import ExperimentError, ModelError
+from tenfold.experiment import Division, Experiment
+from tenfold.loop.meeting import Meeting
+from tenfold.loop.replica import LoopReplica
+from tenfold.loop.world import here, joined
+from tenfold.mixing import STRATEGIES
+from tenfold.training import flat_size
+
+
+@contextmanager
+def average(
+    model: nn.Module,
+    optimizer: Optimizer,
+    strategy: str = "butterfly",
+    sync_every: int = 16,
+    *,
+    average: str = "weights",
+    local_after: int = 0,
+    outer: str = "none",
+    compression: str = "none",
+    optimizer_state: str = "local",
+    strategy_options: dict[str, Any] | None = None,
+    outer_options: dict[str, Any] | None = None,
+    compression_options: dict[str, Any] | None = None,
+    samples: float = 1.0,
+) -> Iterator[Meeting]:
+    """Average the model with those of the other ranks, every `sync_every` steps of its optimizer.
+
+    Under torchrun, mpirun or srun every rank runs the same loop on its own data (see `shard`); a program that is
+    started alone runs as if this were not there. Inside the block
+
+    - all begin with rank 0's weights, and leave it with the mean of all (var = avg(var_i) + var(mean_i) where batches
+      are normalised);
+    - a step is a call of `optimizer.step`, so gradients may be accumulated over several batches; one that a GradScaler
+      skips does not count;
+    - ranks may take different numbers of steps: who has left joins the rounds of those who are still busy.
+
+    The fields are those of an experiment's division; `samples` says how much this rank counts in a mean, if not as
+    much as any other. Gives a `Meeting`, which knows `rank`, `size` and `steps`, and whose `mean()` is a block in which
+    the model is the mean of all, to look at or to save.
+    """
+    size = here().size
+    experiment = Experiment(
+        workers=size,
+        strategy=strategy,
+        sync_every=sync_every,
+        average=average,
+        local_after=local_after,
+        outer=outer,
+        compression=compression,
+        optimizer_state=optimizer_state,
+        strategy_options=strategy_options or {},
+        outer_options=outer_options or {},
+        compression_options=compression_options or {},
+        optimizer="lbfgs" if type(optimizer).__name__ == "LBFGS" else "sgd",
+    )
+    _check(experiment, model, optimizer)
+    device = next(model.parameters()).device
+    second = average == "gradients" or optimizer_state == "average"
+    with (
+        joined(flat_size(model), device, second=second) as (links, tell),
+        meeting(model, optimizer, experiment.division, links, samples) as met,
+    ):
+        try:
+            yield met
+        except BaseException as error:
+            tell(error)
+            raise
+
+
+@contextmanager
+def meeting(
+    model: nn.Module, optimizer: Optimizer, division: Division, links: Links, samples: float = 1.0
+) -> Iterator[Meeting]:
+    """Meet the others through these links for as long as the block lasts; an error in it ends their waiting, too."""
+    with links.second, links.weights:
+        replica = LoopReplica(model, optimizer, links.weights.buffer)
+        try:
+            met = Meeting(replica, division, links, samples)
+            with met.listening():
+                yield met
+            met.end()
+        finally:
+            replica.flat.release()
+
+
+def _check(experiment: Experiment, model: nn.Module, optimizer: Optimizer) -> None:
+    if STRATEGIES[experiment.division.strategy].asynchronous:
+        raise ExperimentError(
+            f'strategy = "{experiment.division.strategy}" has no rounds, and needs `tenfold train`; '
+            f"take one with rounds, such as butterfly or allreduce"
+        )
+    check(experiment)
+    parameters = {id(parameter) for parameter in model.parameters()}
+    if not any(id(parameter) in parameters for group in optimizer.param_groups for parameter in group["params"]):
+        raise ModelError("the optimizer has none of the model's parameters; make it from model.parameters()")
+    devices = {str(tensor.device) for tensor in (*model.parameters(), *model.buffers())}
+    if len(devices) > 1:
+        raise ModelError(f"the model lies on {', '.join(sorted(devices))}; it must be on one device: model.to(device)")

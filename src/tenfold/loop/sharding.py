@@ -1,0 +1,159 @@
+"""This rank's share of a data set, as the DataLoader that a training loop already has."""
+
+from collections.abc import Iterator, Sized
+from typing import Any, cast
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler
+
+from tenfold.data import batch_sizes, order, shards
+from tenfold.errors import DataError
+from tenfold.loop.world import here
+
+
+class Epochs:
+    """How often a data set was gone through."""
+
+    count = 0
+
+
+_SEEN: WeakKeyDictionary[Any, Epochs] = WeakKeyDictionary()
+
+
+def shard(data: DataLoader[Any] | Dataset[Any], seed: int = 0, **options: Any) -> DataLoader[Any]:
+    """Return a DataLoader over this rank's shard of the data: all ranks together see every sample once an epoch.
+
+    A loader keeps its batch size, its worker processes and everything else, and is shuffled anew each epoch if it was
+    shuffled before, in an order that follows from (seed, epoch, rank). A dataset is taken as
+    `DataLoader(dataset, shuffle=True, **options)`.
+
+    All ranks get equally many batches. Nothing is padded and (without `drop_last`) nothing left out, so the last batch
+    takes what is left: up to two samples more than the others. Epochs are counted for the data, so it does not matter
+    whether the shard is made once or for each epoch; to begin with another, set `shard(loader).batch_sampler.epoch`.
+    """
+    if isinstance(data, DataLoader):
+        if options:
+            raise DataError(f"shard got a loader and {', '.join(options)}; the loader has its own, so give it those")
+        loader = data
+    elif isinstance(data, IterableDataset):
+        raise DataError("an iterable-style Dataset cannot be divided; give it __len__ and __getitem__ (map-style)")
+    elif isinstance(data, Sized) and hasattr(data, "__getitem__"):
+        loader = DataLoader(data, **{"shuffle": True} | options)
+    else:
+        raise DataError(f"shard takes a DataLoader or a map-style Dataset, and got an object of {type(data).__name__}")
+    world = here()
+    return divided(loader, world.rank, world.size, seed, _SEEN.setdefault(data, Epochs()))
+
+
+def divided(
+    loader: DataLoader[Any], rank: int, size: int, seed: int = 0, epochs: Epochs | None = None
+) -> DataLoader[Any]:
+    """Return the loader of one of `size` ranks."""
+    _refuse_what_cannot_be_divided(loader)
+    samples = len(cast(Sized, loader.dataset))
+    batch_size = cast(int, loader.batch_size)
+    batches = Batches(
+        samples,
+        rank,
+        size,
+        batch_size,
+        epochs or Epochs(),
+        seed=seed,
+        shuffle=isinstance(loader.sampler, RandomSampler),
+        drop_last=loader.drop_last,
+    )
+    return DataLoader(
+        loader.dataset,
+        batch_sampler=cast(BatchSampler, batches),
+        num_workers=loader.num_workers,
+        collate_fn=loader.collate_fn,
+        pin_memory=loader.pin_memory,
+        pin_memory_device=loader.pin_memory_device,
+        timeout=loader.timeout,
+        worker_init_fn=loader.worker_init_fn,
+        multiprocessing_context=loader.multiprocessing_context,
+        generator=loader.generator or _generator(seed, rank),
+        prefetch_factor=loader.prefetch_factor,
+        persistent_workers=loader.persistent_workers,
+        in_order=loader.in_order,
+    )
+
+
+class Batches:
+    """The sample numbers of one rank's batches, in another order each time they are gone through."""
+
+    def __init__(
+        self,
+        samples: int,
+        rank: int,
+        size: int,
+        batch_size: int,
+        epochs: Epochs,
+        *,
+        seed: int,
+        shuffle: bool,
+        drop_last: bool,
+    ) -> None:
+        if samples < size:
+            raise DataError(f"{samples} samples cannot be divided among {size} ranks; start {max(1, samples)} at most")
+        self.batch_size = batch_size
+        self.drop_last = drop_last
+        self._epochs = epochs
+        self._rank, self._seed, self._shuffle = rank, seed, shuffle
+        self._shard = shards(samples, size, seed=seed)[rank]
+        smallest = samples // size
+        if drop_last:
+            self.sizes = [batch_size] * (smallest // batch_size)
+            if not self.sizes:
+                raise DataError(
+                    f"a shard of {smallest} samples has no full batch of {batch_size}; "
+                    f"make the batch smaller, or leave drop_last out"
+                )
+        else:
+            self.sizes = batch_sizes(smallest, batch_size)
+            self.sizes[-1] += len(self._shard) - smallest
+
+    @property
+    def epoch(self) -> int:
+        """The number of the epoch that comes next; it decides the order."""
+        return self._epochs.count
+
+    @epoch.setter
+    def epoch(self, number: int) -> None:
+        self._epochs.count = number
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        epoch, self.epoch = self.epoch, self.epoch + 1
+        visits = order(self._shard, self._seed, epoch, self._rank) if self._shuffle else torch.from_numpy(self._shard)
+        start = 0
+        for size in self.sizes:
+            yield visits[start : start + size].tolist()
+            start += size
+
+
+def _refuse_what_cannot_be_divided(loader: DataLoader[Any]) -> None:
+    if isinstance(loader.dataset, IterableDataset):
+        raise DataError("an iterable-style Dataset cannot be divided; give it __len__ and __getitem__ (map-style)")
+    if loader.batch_size is None:
+        own = type(loader.batch_sampler).__name__ if loader.batch_sampler is not None else "batch_size=None"
+        raise DataError(f"a loader with {own} cannot be divided; give it a batch_size instead")
+    sampler = loader.sampler
+    plain = isinstance(sampler, SequentialSampler) or (
+        isinstance(sampler, RandomSampler) and not sampler.replacement and len(sampler) == len(sampler.data_source)
+    )
+    if not plain:
+        raise DataError(
+            f"a loader with a sampler of its own ({type(sampler).__name__}) cannot be divided; "
+            f"leave the sampler out and say shuffle=True or shuffle=False"
+        )
+
+
+def _generator(seed: int, rank: int) -> torch.Generator:
+    """Seed the loader's worker processes apart from the other ranks', whose global generators may be the same."""
+    word = np.random.SeedSequence(seed, spawn_key=(rank,)).generate_state(1, np.uint64)[0]
+    return torch.Generator().manual_seed(int(word >> np.uint64(1)))

@@ -1,0 +1,60 @@
+"""Which of how many this process is, and its links to the others; alone where no launcher was at work."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+
+from tenfold.engines.links import Links, alone
+from tenfold.errors import MachineError, TrainingError
+from tenfold.machine.launcher import World, recognise
+from tenfold.transport.world import join
+
+ALONE = World(rank=0, size=1, local_rank=0, local_size=1, launcher="")
+HEARSAY_SECONDS = 2.0
+"""How long a rank whose waiting was ended waits to hear why."""
+
+Tell = Callable[[BaseException], None]
+
+
+def here() -> World:
+    """Return this process's place among those that torchrun, mpirun or srun started."""
+    world = recognise()
+    if world is not None:
+        return world
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        size = torch.distributed.get_world_size()
+        if size > 1:
+            raise MachineError(
+                f"torch.distributed has {size} ranks here, but they were started by no launcher that is known; "
+                f"start the program with torchrun, mpirun or srun"
+            )
+    return ALONE
+
+
+@contextmanager
+def joined(numel: int, device: torch.device, *, second: bool) -> Iterator[tuple[Links, Tell]]:
+    """Give the links of this process, for a state of so many numbers, and what tells the others of an error here.
+
+    `second` says that gradients or an optimizer's state will travel, too. An error that only says that the waiting was
+    ended becomes the one that another rank told.
+    """
+    world = here()
+    if world.size == 1:
+        yield alone(numel, device), lambda _: None
+        return
+    others = join(world)
+    weights = others.transport(numel, device=device)
+    rest = others.transport(numel if second else 1, device=device)
+
+    def tell(error: BaseException) -> None:
+        if not isinstance(error, TrainingError):  # such a one comes from the others
+            others.network.fail(error)
+
+    try:
+        yield Links(weights, rest, torch.empty(0), torch.empty(0), [], []), tell
+    except TrainingError:
+        told = others.network.trouble(within=HEARSAY_SECONDS)
+        if told is not None:
+            raise told from None
+        raise

@@ -1,0 +1,179 @@
+"""`tenfold launch`: what it shows and writes, and what it starts through a stand-in for ssh."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from time import sleep
+
+import pytest
+from click import unstyle
+from click.testing import Result
+from typer.testing import CliRunner
+
+import tenfold
+from tenfold.cli import app
+
+SSH = """#!/bin/sh
+# options, host, command: says how it was called, and runs the command here
+while true; do case "$1" in -tt) shift;; -o) shift 2;; *) break;; esac; done
+echo "reached $1"
+{what}
+"""
+LOCAL = 'exec sh -c "$2"'
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lenet.toml").write_text('name = "lenet"\n')
+    (tmp_path / "hosts.txt").write_text("node1 slots=2\nnode2 slots=2\n")
+    return tmp_path
+
+
+def fake_ssh(folder: Path, monkeypatch: pytest.MonkeyPatch, what: str = LOCAL) -> None:
+    (folder / "bin").mkdir()
+    (folder / "bin" / "ssh").write_text(SSH.format(what=what))
+    (folder / "bin" / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder / 'bin'}:{os.environ['PATH']}")
+
+
+def fake_python(folder: Path, text: str) -> str:
+    """An interpreter that only says how it was called, and then does something."""
+    path = folder / "python"
+    path.write_text(f'#!/bin/sh\necho "called with $*"\n{text}\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+def launch(*arguments: str) -> Result:
+    result = CliRunner().invoke(app, ["launch", *arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+class TestShowing:
+    def test_a_command_for_each_host(self) -> None:
+        said = launch("lenet.toml", "--hosts", "hosts.txt", "--", "--strategy", "butterfly")
+        lines = said.stdout.splitlines()
+        assert [line for line in lines if line.startswith("#")] == ["# on node1", "# on node2"]
+        for line in lines[1::2]:
+            assert line.startswith("torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint node1:29500")
+            assert line.endswith("--nproc-per-node 2 -m tenfold train lenet.toml --strategy butterfly")
+
+    def test_mpirun(self) -> None:
+        said = launch("lenet.toml", "--hosts", "hosts.txt", "--launcher", "mpirun")
+        line = "mpirun -n 4 --host node1:2,node2:2 python -m tenfold train lenet.toml"
+        assert said.stdout.splitlines() == ["# on localhost", line]
+
+    def test_a_script_of_ones_own(self, folder: Path) -> None:
+        (folder / "loop.py").write_text("")
+        assert "--nproc-per-node 2 loop.py" in launch("loop.py", "--hosts", "hosts.txt").stdout
+
+    def test_written_to_a_file(self, folder: Path) -> None:
+        said = launch("lenet.toml", "--hosts", "hosts.txt", "-o", "commands.sh")
+        assert said.stdout.startswith("wrote commands.sh")
+        assert (folder / "commands.sh").read_text().count("torchrun") == 2
+
+    def test_the_slurm_script(self, folder: Path) -> None:
+        (folder / "lenet.toml").write_text("[division]\nworkers = 8\n[machine]\nthreads = 2\n")
+        assert launch("lenet.toml", "--slurm").stdout == "wrote lenet.sbatch; `sbatch lenet.sbatch` queues it\n"
+        script = (folder / "lenet.sbatch").read_text()
+        assert "#SBATCH --cpus-per-task=8" in script
+        assert subprocess.run(["bash", "-n", "lenet.sbatch"], check=False).returncode == 0
+        assert "exists; replace it with -o lenet.sbatch" in launch("lenet.toml", "--slurm").stderr
+        assert launch("lenet.toml", "--slurm", "--nodes", "4", "-o", "lenet.sbatch").exit_code == 0
+        assert "#SBATCH --nodes=4" in (folder / "lenet.sbatch").read_text()
+
+
+BAD: dict[str, tuple[list[str], str]] = {
+    "nothing": ([], "there is nothing to launch; name an experiment file"),
+    "nowhere": (["lenet.toml"], "there is neither --hosts nor --slurm"),
+    "twice": (["lenet.toml", "--hosts", "hosts.txt", "--slurm"], "there is both --hosts and --slurm"),
+    "slurm runs nothing": (["lenet.toml", "--slurm", "--run"], "give it to sbatch, without --run or mpirun"),
+    "no file": (["lent.toml", "--hosts", "hosts.txt"], "there is no file lent.toml"),
+    "no script": (["loop.py", "--hosts", "hosts.txt"], "there is no script loop.py"),
+    "no hosts": (["lenet.toml", "--hosts", "host.txt"], "there is no hosts file host.txt"),
+    "too many": (["three.toml", "--hosts", "hosts.txt"], "the experiment has 3 workers, the hosts have 4 slots"),
+    "uneven": (["three.toml", "--slurm"], "3 workers do not divide evenly among 2 nodes"),
+    "unwritable": (["lenet.toml", "--slurm", "-o", "/proc/job"], "/proc/job cannot be written"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_sentence(case: str, folder: Path) -> None:
+    (folder / "three.toml").write_text("[division]\nworkers = 3\n")
+    arguments, expected = BAD[case]
+    said = launch(*arguments)
+    assert (said.exit_code, said.stdout) == (2, "")
+    assert len(unstyle(said.stderr).splitlines()) == 1
+    assert expected in said.stderr
+
+
+@pytest.mark.timeout(60)
+class TestRunning:
+    def test_output_comes_with_the_hosts_name(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        fake_ssh(folder, monkeypatch)
+        python = fake_python(folder, "pwd")
+        said = launch("lenet.toml", "--hosts", "hosts.txt", "--run", "--python", python)
+        assert said.exit_code == 0
+        for host in ("node1", "node2"):
+            lines = [line for line in said.stdout.splitlines() if line.startswith(f"[{host}] ")]
+            assert lines[0] == f"[{host}] reached {host}"
+            assert f"--local-addr {host} " in lines[1]
+            assert lines[2] == f"[{host}] {folder}"
+
+    def test_this_machine_needs_no_ssh(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (folder / "hosts.txt").write_text("localhost slots=2\n")
+        monkeypatch.setenv("PATH", "/usr/bin:/bin")
+        said = launch("lenet.toml", "--hosts", "hosts.txt", "--run", "--python", fake_python(folder, ""))
+        assert "[localhost] called with -m torch.distributed.run --standalone" in said.stdout
+
+    def test_the_first_failure_ends_all_and_is_the_exit_code(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        fake_ssh(folder, monkeypatch)
+        python = fake_python(folder, 'case "$*" in *is_host=0*) exit 7;; esac; exec sleep 500')
+        said = launch("lenet.toml", "--hosts", "hosts.txt", "--run", "--python", python)
+        assert said.exit_code == 7
+        assert "[node2] ended with exit code 7; ending the others" in said.stdout
+
+    def test_a_host_that_cannot_be_reached(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        fake_ssh(folder, monkeypatch, "echo 'ssh: no route to host'; exit 255")
+        said = launch("lenet.toml", "--hosts", "hosts.txt", "--run")
+        assert said.exit_code == 255
+        assert "no route to host" in said.stdout
+
+    def test_no_ssh_at_all(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PATH", str(folder))
+        said = launch("lenet.toml", "--hosts", "hosts.txt", "--run")
+        assert said.exit_code == 2
+        assert "ssh cannot be started: No such file or directory; --run needs it on the path" in said.stderr
+
+    def test_an_interrupt_ends_all(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        fake_ssh(folder, monkeypatch)
+        python = fake_python(folder, 'echo "pid $$"; exec sleep 500')
+        command = [sys.executable, "-m", "tenfold", "launch", "lenet.toml", "--hosts", "hosts.txt", "--run"]
+        environment = os.environ | {"PYTHONPATH": str(Path(tenfold.__file__).parents[1]), "PYTHONUNBUFFERED": "1"}
+        started = subprocess.Popen([*command, "--python", python], env=environment, stdout=subprocess.PIPE, text=True)
+        assert started.stdout is not None
+        pids: list[int] = []
+        while len(pids) < 2:
+            pids += [int(number) for number in re.findall(r"pid (\d+)", started.stdout.readline())]
+        started.send_signal(signal.SIGINT)
+        assert started.wait(30) == 130
+        for pid in pids:
+            assert is_gone(pid)
+
+
+def is_gone(pid: int) -> bool:
+    for _ in range(100):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        sleep(0.05)
+    return False

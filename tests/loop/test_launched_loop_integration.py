@@ -1,0 +1,101 @@
+"""Loops of one's own under real launchers: torchrun and mpirun start them, and nothing hangs when one fails."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tenfold
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "own_loop.py"
+LAUNCHERS = ["torchrun", "mpirun"]
+BEGIN = """
+import sys
+import torch
+from torch import nn
+import tenfold
+
+torch.set_num_threads(1)
+model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = torch.utils.data.TensorDataset(torch.randn(41, 3))
+"""
+UNEVEN = """
+for block in range(2):
+    with tenfold.average(model, optimizer, "hopping-ring", sync_every=2) as ranks:
+        for step in range(3 + 4 * ranks.rank):
+            optimizer.zero_grad()
+            model(torch.randn(8, 3)).square().mean().backward()
+            optimizer.step()
+        with ranks.mean():
+            pass
+shard = tenfold.shard(torch.utils.data.TensorDataset(torch.arange(41)), batch_size=8)
+seen = sorted(int(one) for (batch,) in shard for one in batch)
+weights = sum(float(one.double().sum()) for one in model.state_dict().values() if one.is_floating_point())
+print(f"rank {ranks.rank} of {ranks.size}: {len(shard)} batches, {weights!r}, saw {seen}", flush=True)
+"""
+FAILING = """
+with tenfold.average(model, optimizer, sync_every=1) as ranks:
+    for step in range(100):
+        model(torch.randn(8, 3)).square().mean().backward()
+        if ranks.rank == 1 and step == 3:
+            raise ZeroDivisionError("a mistake in the loop")
+        optimizer.step()
+"""
+GROUP = "torch.distributed.init_process_group('gloo')\n"
+
+
+def launch(launcher: str, program: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Start a program twice; skip where the launcher is missing."""
+    starter = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    if launcher == "mpirun":
+        found = shutil.which("mpirun", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+        if found is None:
+            pytest.skip("there is no mpirun here")
+        pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+        starter = [found, "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.executable]
+    if isinstance(program, str):
+        (folder / "program.py").write_text(program)
+        program = folder / "program.py"
+    return subprocess.run(
+        [*starter, str(program)],
+        env=os.environ | {"PYTHONPATH": str(Path(tenfold.__file__).parents[1]), "OMP_NUM_THREADS": "1"},
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_the_example(launcher: str, tmp_path: Path) -> None:
+    done = launch(launcher, EXAMPLE, tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert len(re.findall(r"2 ranks, 276 steps each: test accuracy 0\.9", done.stdout)) == 1
+
+
+@pytest.mark.timeout(120)
+def test_uneven_loops_one_block_after_another_in_a_group_of_ones_own(tmp_path: Path) -> None:
+    done = launch("torchrun", BEGIN + GROUP + UNEVEN, tmp_path)
+    assert done.returncode == 0, done.stdout
+    told = re.findall(r"rank (\d) of 2: (\d+) batches, (\S+), saw \[(.*)\]", done.stdout)
+    assert sorted(rank for rank, *_ in told) == ["0", "1"]
+    assert len({(batches, weights) for _, batches, weights, _ in told}) == 1
+    seen = [int(number) for *_, saw in told for number in saw.split(", ")]
+    assert sorted(seen) == list(range(41))
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_mistake_on_one_rank_ends_all(launcher: str, tmp_path: Path) -> None:
+    done = launch(launcher, BEGIN + FAILING, tmp_path)
+    assert done.returncode != 0
+    assert "ZeroDivisionError: a mistake in the loop" in done.stdout
+    assert "RuntimeError: worker 1 failed" in done.stdout
