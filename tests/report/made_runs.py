@@ -3,9 +3,14 @@
 import json
 import math
 import random
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
+import numpy as np
+
+from tenfold.cluster.prediction import Prediction
 from tenfold.experiment import Experiment
 from tenfold.runs import Event, Lifecycle, Metric, Recorder, Run, Span, Store
 
@@ -103,6 +108,7 @@ def make_run(
     steps_per_epoch: int = 938,
     accuracy: bool = True,
     empty: bool = False,
+    result: dict[str, Any] | None = None,
     **fields: Any,
 ) -> Run:
     """Record a run of an experiment with these fields, and return it."""
@@ -111,7 +117,7 @@ def make_run(
     number = store.create(experiment, kind="train", facts=FACTS if facts is None else facts)
     record = Recorder(store, number)
     epochs = experiment.training.epochs if epochs_done is None else epochs_done
-    result: dict[str, Any] = {}
+    came_out: dict[str, Any] = {}
     if not empty:
         record(started(experiment, steps_per_epoch))
         record(Span(at=0.0, kind="start", seconds=1.2))
@@ -133,7 +139,7 @@ def make_run(
                 else {"data": 0.08, "compute": 0.8, "wait": 0.07, "communicate": 0.05}
             )
             times = {kind: share * seconds for kind, share in shares.items()}
-            result = {
+            came_out = {
                 "part": "test",
                 "metrics": last,
                 "seconds": seconds,
@@ -148,7 +154,7 @@ def make_run(
                 "stopped_early": False,
                 "best_epoch": None,
             }
-    record.close(result=result, status=status, error=error)
+    record.close(result=came_out | (result or {}), status=status, error=error)
     return read_run(store, number)
 
 
@@ -157,3 +163,104 @@ def read_run(store: Store, number: int) -> Run:
         raise NotImplementedError
 
     return Run(store, store.find(number), build=build)
+
+
+def make_virtual_run(folder: Path, *, calibrated: bool = True, steps_per_epoch: int = 938, **fields: Any) -> Run:
+    """Record a run on a virtual cluster: the same events, of times that were predicted."""
+    seconds = fields.get("epochs", 3) * steps_per_epoch * 0.0036
+    told = {
+        "clock": "predicted",
+        "interval": [0.95 * seconds, 1.06 * seconds],
+        "calibrated": calibrated,
+        "reasons": ["Two workers swap their weights in every round: <b>all</b> are the same exchange."],
+        "simulated_in": 2.1,
+    }
+    return make_run(folder, result=told, engine="virtual", steps_per_epoch=steps_per_epoch, **fields)
+
+
+def made_folds(count: int = 5, *, failed: Sequence[int] = (), cores: int = 2, repeats: int = 1) -> dict[str, Any]:
+    """Return a cross-validation's own part of a result, with folds that take turns on the cores."""
+    noise = random.Random(count)
+    folds: list[dict[str, Any]] = []
+    for place in range(count * repeats):
+        turn, core = divmod(place, cores)
+        last = count * repeats % cores and turn == count * repeats // cores
+        scores = {
+            part: high - 0.01 * noise.random() for part, high in (("train", 0.99), ("validation", 0.97), ("test", 0.96))
+        }
+        is_failed = place + 1 in failed
+        folds.append(
+            {
+                "fold": place % count + 1,
+                "repeat": place // count + 1,
+                "node": 0,
+                "run": place + 2,
+                "status": "failed" if is_failed else "finished",
+                "error": "Traceback\nValueError: <b>no</b>" if is_failed else "",
+                "metrics": {
+                    part: {} if is_failed else {"accuracy": score, "loss": 1 - score} for part, score in scores.items()
+                },
+                "seconds": 0.0 if is_failed else 1.8 + 0.1 * noise.random(),
+                "began": 2.1 * turn,
+                "ended": 2.1 * turn + (0.7 if is_failed else 1.9 + 0.15 * noise.random()),
+                "cores": [core, core + cores // 2] if last else [core],
+                "threads": 2 if last else 1,
+                "train_samples": 800,
+                "validation_samples": 200,
+            }
+        )
+    spread: dict[str, Any] = {}
+    for part in ("train", "validation", "test"):
+        for name in ("accuracy", "loss"):
+            values = [fold["metrics"][part][name] for fold in folds if fold["status"] == "finished"]
+            mean, apart = fmean(values), stdev(values)
+            bounds = {"low": mean - apart, "high": mean + apart}
+            spread.setdefault(part, {})[name] = {"mean": mean, "std": apart, **bounds}
+    return {
+        "part": "validation",
+        "metrics": {name: values["mean"] for name, values in spread["validation"].items()},
+        "seconds": max(fold["ended"] for fold in folds),
+        "times": {"start": 0.1, "data": 0.1, "compute": 1.7, "evaluate": 0.1, "save": 0.01},
+        "mode": "folds-over-workers",
+        "folds": folds,
+        "spread": spread,
+        "models": {
+            "best": {"fold": 3, "metrics": {"accuracy": 0.9612, "loss": 0.11}},
+            "average": {"metrics": {"accuracy": 0.9512, "loss": 0.12}},
+            "vote": {"metrics": {"accuracy": 0.9712, "loss": 0.09}},
+        },
+    }
+
+
+def make_crossval(folder: Path, result: dict[str, Any] | None = None, **fields: Any) -> Run:
+    """Record a cross-validation, without the runs of its folds."""
+    store = Store(folder)
+    experiment = Experiment(**{"folds": 5} | fields)
+    number = store.create(experiment, kind="crossval", facts=FACTS)
+    record = Recorder(store, number)
+    came_out = made_folds(experiment.division.folds or 5) if result is None else result
+    common = {"epochs": 3, "steps": 900, "workers": experiment.division.workers, "threads": 2, "parameters": 61706}
+    record.close(result=common | came_out, status="finished")
+    return read_run(store, number)
+
+
+def made_prediction(
+    workers: int, *, compute: float = 100.0, talk: float = 0.01, calibrated: bool = True, reasons: Sequence[str] = ()
+) -> Prediction:
+    """Return a prediction: computing is divided, talking grows with the workers, and waiting is a tenth of both."""
+    computing, talking = compute / workers, talk * workers * (workers > 1)
+    waiting = 0.1 * (computing + talking) * (workers > 1)
+    seconds = computing + talking + waiting
+    kinds = {"start": 1.0, "compute": computing, "wait": waiting, "communicate": talking, "evaluate": 0.5, "save": 0.1}
+    return Prediction(
+        seconds=seconds,
+        interval=(seconds * 0.95, seconds * 1.06),
+        total=seconds + 1.6,
+        times={kind: np.full(workers, value) for kind, value in kinds.items()},
+        bytes_per_worker=np.full(workers, 1e6 * (workers > 1)),
+        marks={1: seconds},
+        spans=(),
+        reasons=tuple(reasons),
+        calibrated=calibrated,
+        repeats=20,
+    )

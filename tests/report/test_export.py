@@ -21,6 +21,7 @@ def test_csv_holds_every_measurement_of_every_run(tmp_path):
     assert rows[-1] | {"value": ""} == {
         **dict(zip(export.COLUMNS, ["2", 'with "quotes", commas', "test", "accuracy", "3", "120"], strict=False)),
         "seconds": "0.432",
+        "clock": "measured",
         "value": "",
     }
 

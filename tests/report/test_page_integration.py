@@ -3,9 +3,12 @@ import io
 from pathlib import Path
 
 import pytest
-from made_runs import make_run
+from made_runs import made_folds, made_prediction, make_crossval, make_run, make_virtual_run
 
+from tenfold.experiment import Experiment
 from tenfold.report import export, html
+from tenfold.report.outlook import Outlook
+from tenfold.report.twin import Twin
 
 CHROMIUM = Path("/usr/bin/chromium")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
@@ -126,4 +129,33 @@ def test_a_comparison_loads_quietly_and_fits(browser, tmp_path, width):
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.locator("table.settings tbody tr").count() == len(runs)
     assert page.locator("svg.plot >> visible=true").count() >= 6
+    page.close()
+
+
+def crossval(folder):
+    return html.write([make_crossval(folder, made_folds(5, failed=(2,), cores=4))], folder / "page.html")
+
+
+def outlook(folder):
+    predicted = [(Experiment(engine="virtual", workers=n), made_prediction(n)) for n in (1, 4, 32, 1024)]
+    return Outlook(predicted).report(folder / "page.html")
+
+
+def twin(folder):
+    common = {"steps_per_epoch": 30, "epochs": 1, "workers": 2}
+    return Twin(make_run(folder, **common), make_virtual_run(folder, **common), 0.0).report(folder / "page.html")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1200])
+@pytest.mark.parametrize(("write", "pictures"), [(crossval, 3), (outlook, 2), (twin, 1)])
+def test_other_pages_load_quietly_and_fit(browser, tmp_path, write, pictures, width, scheme):
+    page = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 900})
+    problems = []
+    page.on("console", lambda message: problems.append(message.text))
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.goto(write(tmp_path).as_uri())
+    assert problems == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.locator("svg.plot >> visible=true").count() == pictures
     page.close()

@@ -38,7 +38,7 @@ def texts(svg):
 @pytest.mark.parametrize("metric", ["loss", "accuracy"])
 def test_curves_are_labelled_with_what_differs_and_units(runs, metric, over):
     found = texts(plots.curves(series(runs), metric, over))
-    assert plots.AXES[over] in found
+    assert {"steps": "step", "seconds": "training time (s, measured)"}[over] in found
     assert {"1 worker, lr unset", "2 workers, lr 0.1"} <= set(found)
     assert ("accuracy (%)" if metric == "accuracy" else "loss") in found
 
@@ -48,7 +48,7 @@ def test_one_run_names_its_parts(runs):
 
 
 def test_times_are_said_to_be_measured(runs):
-    assert "time (s, measured)" in texts(plots.time_split(bars(runs)))
+    assert "time (s, measured)" in texts(plots.time_split(bars(runs), "measured"))
     assert any("measured" in text for text in texts(timeline.timeline(runs[1])))
     assert {"worker 0", "worker 1"} <= set(texts(timeline.timeline(runs[1])))
 
@@ -64,8 +64,8 @@ def test_an_svg_takes_colour_and_font_from_the_page_and_fetches_nothing(runs):
 
 
 def test_ids_are_unique_over_all_plots_of_a_page(runs):
-    drawn = [plots.curves(series(runs), name, over) for name in plots.metric_names(runs) for over in plots.AXES]
-    drawn += [plots.time_split(bars(runs)), *(timeline.timeline(run) for run in runs)]
+    drawn = [plots.curves(series(runs), name, over) for name in plots.metric_names(runs) for over in plots.OVER]
+    drawn += [plots.time_split(bars(runs), "measured"), *(timeline.timeline(run) for run in runs)]
     ids = re.findall(r'\bid="([^"]*)"', "".join(drawn))
     assert len(ids) == len(set(ids))
     used = set(re.findall(r'(?:url\(|href=")#([^")]*)', "".join(drawn)))
@@ -77,7 +77,7 @@ def test_any_title_can_be_drawn(tmp_path, name):
     many = {"lr": 0.1, "workers": 2, "epochs": 2, "momentum": 0.5}
     pair = [make_run(tmp_path, steps_per_epoch=40, name=name), make_run(tmp_path, steps_per_epoch=40, name="b", **many)]
     assert name in [text.strip() for text in texts(plots.curves(series(pair), "loss", "steps"))]
-    assert name in [text.strip() for text in texts(plots.time_split(bars(pair)))]
+    assert name in [text.strip() for text in texts(plots.time_split(bars(pair), "measured"))]
 
 
 def test_repeats_are_drawn_as_their_mean_as_far_as_all_have_come(tmp_path):
@@ -108,7 +108,7 @@ def test_timelines_can_share_a_scale(runs):
 def test_an_empty_run_draws_nothing(tmp_path):
     run = make_run(tmp_path, empty=True)
     assert plots.curves([single(run)], "loss", "steps") == ""
-    assert plots.time_split([("", summary.times(run))]) == ""
+    assert plots.time_split([("", summary.times(run))], run.clock) == ""
     assert timeline.timeline(run) == ""
 
 

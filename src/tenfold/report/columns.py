@@ -4,15 +4,16 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tenfold.report import summary
-from tenfold.report.differences import MIXING
-from tenfold.report.rows import Row, Spread
+from tenfold.report import clocks, summary
+from tenfold.report.differences import HARDWARE, MIXING
+from tenfold.report.rows import Interval, Row, Spread
 from tenfold.report.words import NOTHING, measure, plain, setting, storage
 
 SHARES = "c/w/t %"
 TOLD = ("workers", "threads")
 UNITS = ((1.0, 1e3, "ms"), (600.0, 1.0, "s"), (math.inf, 1 / 60, "min"))
 """Up to how many seconds, how many in one, and its name."""
+FAR_APART = 100
 DISPENSABLE = ("compute/wait/talk %", "sent", "gain %", "PI %", "efficiency %")
 """What a narrow terminal can do without, in this order."""
 
@@ -42,7 +43,9 @@ def width(columns: Sequence[Column], gap: int, broken: bool) -> int:
 def of(rows: Sequence[Row]) -> list[Column]:
     """Return the columns that say something about these rows."""
     alone = all(row.workers == 1 for row in rows)
-    found = [_hosts(rows), *_fields(rows), _times(rows)]
+    found = [_hosts(rows), *_fields(rows), times(rows)]
+    if any(row.clock == clocks.PREDICTED for row in rows):
+        found.append(Column("clock", "clock", tuple(_clock(row) for row in rows), words=True))
     if not alone:
         found += [
             _column("speedup", "speedup", rows, lambda row: _number(row.speedup, ".2f")),
@@ -50,7 +53,7 @@ def of(rows: Sequence[Row]) -> list[Column]:
             _column("PI %", "PI %", rows, lambda row: _number(row.improvement, ".1f")),
         ]
     found.append(_column("gain %", "gain %", rows, lambda row: _number(row.gain, ".0f")))
-    found += _scores(rows)
+    found += scores(rows)
     if not alone:
         found.append(
             _column(
@@ -63,7 +66,7 @@ def of(rows: Sequence[Row]) -> list[Column]:
 
 def _hosts(rows: Sequence[Row]) -> Column:
     return _column(
-        "workers × threads",
+        "workers × threads" if any(row.threads for row in rows) else "workers",
         "workers",
         rows,
         lambda row: f"{row.workers} × {row.threads}" if row.threads else f"{row.workers}",
@@ -74,7 +77,7 @@ def _fields(rows: Sequence[Row]) -> list[Column]:
     names = [name for name in (rows[0].settings if rows else ()) if name not in TOLD]
 
     def field(name: str) -> Column:
-        cells = [NOTHING if row.workers == 1 and name in MIXING else setting(row.settings[name]) for row in rows]
+        cells = [NOTHING if _without(row, name) else setting(row.settings[name]) for row in rows]
         words = not all(isinstance(row.settings[name], int | float) for row in rows)
         spoken = name.replace("_", " ")
         return Column(spoken, spoken, tuple(cells), words)
@@ -82,14 +85,19 @@ def _fields(rows: Sequence[Row]) -> list[Column]:
     return [field(name) for name in names]
 
 
-def _times(rows: Sequence[Row]) -> Column:
+def times(rows: Sequence[Row]) -> Column:
+    """Return the training times, predicted ones with their interval, in one unit."""
     spreads = [row.seconds for row in rows]
     longest = max((one.mean for one in spreads if one.mean is not None), default=1.0)
     factor, unit = next((factor, unit) for limit, factor, unit in UNITS if longest < limit)
-    return Column(f"training time, {unit}", f"time, {unit}", tuple(_spreads(spreads, factor)))
+    return Column(
+        f"training time, {unit}",
+        f"time, {unit}",
+        tuple(_spreads(spreads, factor, intervals=[row.interval for row in rows])),
+    )
 
 
-def _scores(rows: Sequence[Row]) -> list[Column]:
+def scores(rows: Sequence[Row]) -> list[Column]:
     """Return what was measured at the end; the loss only where there is nothing that says more."""
     names = list(dict.fromkeys(name for row in rows for name in row.metrics))
     names = [name for name in names if name != "loss"] or names
@@ -105,25 +113,53 @@ def _scores(rows: Sequence[Row]) -> list[Column]:
     return found
 
 
+def _without(row: Row, name: str) -> bool:
+    """Tell whether a field means nothing there: how to mix for one worker, or virtual hardware that is not set."""
+    return (row.workers == 1 and name in MIXING) or (name in HARDWARE and row.settings[name] is None)
+
+
+def _clock(row: Row) -> str:
+    return row.clock if row.calibrated else f"{row.clock}, uncalibrated"
+
+
 def _shares(row: Row) -> str:
     if not row.shares:
         return NOTHING
     return "/".join(f"{row.shares.get(kind, 0.0) * 100:.0f}" for kind in ("compute", "wait", "communicate"))
 
 
-def _spreads(spreads: Sequence[Spread], factor: float, decimals: int | None = None) -> list[str]:
-    """Return means and deviations with the same number of decimals, so that they stand below each other."""
-    means = [abs(one.mean * factor) for one in spreads if one.mean]
-    if decimals is None:
-        decimals = min(max(2 - math.floor(math.log10(min(means))), 0), 3) if means else 0
+def _spreads(
+    spreads: Sequence[Spread],
+    factor: float,
+    decimals: int | None = None,
+    intervals: Sequence[Interval | None] | None = None,
+) -> list[str]:
+    """Return means, deviations and intervals with as many decimals each, so that they stand below each other.
 
-    def shown(one: Spread) -> str:
+    Where some are far larger than others, each has the decimals that suit it.
+    """
+    means = [abs(one.mean * factor) for one in spreads if one.mean]
+    far_apart = bool(means) and max(means) > FAR_APART * min(means)
+
+    def shown(one: Spread, interval: Interval | None) -> str:
         if one.mean is None:
             return NOTHING
-        mean = f"{one.mean * factor:.{decimals}f}"
-        return mean if one.deviation is None else f"{mean} ± {one.deviation * factor:.{decimals}f}"
+        places = (
+            decimals if decimals is not None else _decimals(one.mean * factor if far_apart else min(means, default=1))
+        )
+        text = f"{one.mean * factor:.{places}f}"
+        if one.deviation is not None:
+            text += f" ± {one.deviation * factor:.{places}f}"
+        if interval is not None:
+            text += f" [{interval[0] * factor:.{places}f}-{interval[1] * factor:.{places}f}]"
+        return text
 
-    return [shown(one) for one in spreads]
+    return [shown(*pair) for pair in zip(spreads, intervals or [None] * len(spreads), strict=True)]
+
+
+def _decimals(value: float) -> int:
+    """Return how many decimals make three digits that count."""
+    return min(max(2 - math.floor(math.log10(abs(value))), 0), 3) if value else 0
 
 
 def _loose(name: str, one: Spread) -> str:

@@ -9,11 +9,14 @@ from typing import Any
 
 from tenfold.runs import Run
 
-COLUMNS = ("run", "title", "part", "metric", "epoch", "step", "seconds", "value")
+COLUMNS = ("run", "title", "part", "metric", "epoch", "step", "seconds", "clock", "value")
 
 
 def to_rows(run: Run) -> list[dict[str, Any]]:
-    """Return one flat row for each measurement, in order; epochs count from 1, seconds are training time so far."""
+    """Return one flat row for each measurement, in order; epochs count from 1, seconds are training time so far.
+
+    `clock` says whether these were measured or predicted.
+    """
     return [
         {
             "run": run.id,
@@ -23,6 +26,7 @@ def to_rows(run: Run) -> list[dict[str, Any]]:
             "epoch": metric.epoch + 1,
             "step": metric.step,
             "seconds": round(metric.seconds, 6),
+            "clock": run.clock,
             "value": metric.value,
         }
         for metric in run.measurements()

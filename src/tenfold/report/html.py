@@ -8,17 +8,21 @@ from typing import Any
 
 from tenfold.errors import StoreError
 from tenfold.files import write_atomically
-from tenfold.report import export, plots, sections, settings, summary, timeline
+from tenfold.report import clocks, export, folds, plots, sections, settings, summary, timeline
 from tenfold.report.comparison import Comparison
 from tenfold.report.looks import Looks, single
-from tenfold.report.words import count, duration, measure, moment, plain, several
+from tenfold.report.words import count, measure, moment, plain, several
 from tenfold.runs import Run
 
 
 def write(runs: Sequence[Run] | Comparison, path: str | Path) -> Path:
     """Write the report of one run, or of several side by side, and return where it is."""
+    return save(render(runs), path)
+
+
+def save(page: str, path: str | Path) -> Path:
+    """Write a page to a file, and return where it is."""
     path = Path(path)
-    page = render(runs)
     try:
         write_atomically(path, page.encode())
     except OSError as error:
@@ -28,27 +32,46 @@ def write(runs: Sequence[Run] | Comparison, path: str | Path) -> Path:
 
 def render(runs: Sequence[Run] | Comparison) -> str:
     """Return the report as HTML."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
     comparison = runs if isinstance(runs, Comparison) else Comparison(runs)
     if not comparison.runs:
         raise StoreError("there is no run to report; `tenfold runs` lists those there are")
+    content = _of_one(comparison.runs[0]) if len(comparison.runs) == 1 else _of_several(comparison)
+    return fill("report.html", _of_all(comparison) | content)
+
+
+def fill(template: str, content: dict[str, Any]) -> str:
+    """Return a page: a template, with the few things that every page shows and what is its own."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
     loader = PackageLoader("tenfold.report", "templates")
     pages = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    content = _of_one(comparison.runs[0]) if len(comparison.runs) == 1 else _of_several(comparison)
-    return pages.get_template("report.html").render(content | _of_all(comparison))
+    common = {"written": moment(time.time()), "eyebrow": "", "status": "", "headline": [], "downloads": []}
+    return pages.get_template(template).render(common | content)
+
+
+def download(name: str, label: str, content: str, about: str = "") -> dict[str, str]:
+    """Return a file that a page carries with it."""
+    kind = {"csv": "text/csv"}.get(name.rpartition(".")[2], "application/json")
+    encoded = base64.b64encode(content.encode()).decode()
+    address = f"data:{kind};charset=utf-8;base64,{encoded}"
+    return {"name": name, "label": label, "about": about or f"All numbers as {label}", "address": address}
 
 
 def _of_all(comparison: Comparison) -> dict[str, Any]:
     runs = comparison.runs
     many = len(runs) > 1
-    files = [("csv", "text/csv", export.to_csv(runs)), ("json", "application/json", export.to_json(runs))]
-    downloads = [_download(runs, f".{ending}", ending.upper(), kind, content) for ending, kind, content in files]
-    table = _download(runs, "-table.csv", "Table", "text/csv", comparison.to_csv())
+    numbers = "-".join(str(run.id) for run in runs[:4]) + ("-and-more" if len(runs) > 4 else "")
+    name = f"tenfold-run{'s' if many else ''}-{numbers}"
+    downloads = [
+        download(f"{name}.csv", "CSV", export.to_csv(runs)),
+        download(f"{name}.json", "JSON", export.to_json(runs)),
+    ]
+    table = download(f"{name}-table.csv", "Table", comparison.to_csv(), "The table of settings as CSV")
     return {
         "several": many,
-        "written": moment(time.time()),
-        "failures": comparison.failures(),
+        "clock": clocks.of(runs),
+        "truth": clocks.truth(runs) + (", each in its own run" if many and clocks.of(runs) == clocks.MEASURED else ""),
+        "failures": comparison.failures() + ([] if many else folds.failures(runs[0])),
         "warnings": sections.warnings(runs),
         "fields": sections.fields(runs),
         "machines": sections.machines(runs),
@@ -58,14 +81,21 @@ def _of_all(comparison: Comparison) -> dict[str, Any]:
 
 def _of_one(run: Run) -> dict[str, Any]:
     series, names = [single(run)], plots.metric_names([run])
+    about = _about(run, "")
     return {
         "title": plain(run.title),
-        "runs": [_about(run, "")],
+        "eyebrow": f"run {run.id}",
+        "status": run.status,
+        "facts": [*about["what"], about["began"]],
+        "runs": [about],
         "headline": sections.headline(run),
         "changed": sections.changed(run),
-        "curves": {over: [svg for name in names if (svg := plots.curves(series, name, over))] for over in plots.AXES},
+        "folds": folds.section(run),
+        "foretold": summary.foretold(run),
+        "losses": summary.losses(run),
+        "curves": {over: [svg for name in names if (svg := plots.curves(series, name, over))] for over in plots.OVER},
         "with_training": True,
-        "time_split": plots.time_split([("", summary.times(run))]),
+        "time_split": plots.time_split([("", summary.times(run))], run.clock),
         "timelines": [("", svg)] if (svg := timeline.timeline(run)) else [],
     }
 
@@ -77,6 +107,9 @@ def _of_several(comparison: Comparison) -> dict[str, Any]:
         "facts": settings.facts(comparison.runs),
         "headline": settings.headline(comparison),
         "table": settings.table(comparison, Looks(comparison.rows)),
+        "crosstables": comparison.crosstables(),
+        "folds": None,
+        "foretold": settings.foretold(comparison.rows),
         "notes": [note for note in comparison.notes() if not note.startswith("failed: ")],
         **settings.figures(comparison),
     }
@@ -92,22 +125,12 @@ def _about(run: Run, label: str) -> dict[str, Any]:
         "status": run.status,
         "state": sections.state(run),
         "began": moment(run.created),
-        "training": duration(run.seconds),
+        "training": clocks.training(run),
         "score": measure(*score),
-        "speed": count(run.result.get("samples_per_second")),
+        "speed": f"{count(run.result.get('samples_per_second'))} {run.clock}",
         "what": [summary.model(run), summary.data(run), summary.hosts(run)],
         "epochs": sections.epochs(run),
         "happenings": sections.happenings(run),
         "command": run.facts.get("command", ""),
         "code": run.facts.get("code", ""),
-    }
-
-
-def _download(runs: Sequence[Run], ending: str, label: str, kind: str, content: str) -> dict[str, str]:
-    numbers = "-".join(str(run.id) for run in runs[:4]) + ("-and-more" if len(runs) > 4 else "")
-    encoded = base64.b64encode(content.encode()).decode()
-    return {
-        "name": f"tenfold-run{'s' if len(runs) > 1 else ''}-{numbers}{ending}",
-        "label": label,
-        "address": f"data:{kind};charset=utf-8;base64,{encoded}",
     }

@@ -46,22 +46,23 @@ class Looks:
     """What colours, lines and markers mean on a page.
 
     The colour tells the strategy (or whatever else differs first), the line and the filling of a marker the other
-    fields, the marker the number of workers. One worker mixes with nobody, so it has the page's own colour instead of
-    a strategy's.
+    fields and the clock, the marker the number of workers. One worker mixes with nobody, so it has the page's own
+    colour instead of a strategy's.
     """
 
     def __init__(self, rows: Sequence[Row]) -> None:
         names = [name for name in (rows[0].settings if rows else ()) if name != "workers"]
         self._first = next((name for name in ("strategy", *names) if name in names), "workers")
         self._rest = [name for name in names if name != self._first]
+        self._clocks = len({row.clock for row in rows}) > 1
         mixing = [row for row in rows if not self._is_neutral(row)]
         self.colours = _places(self._told(row, [self._first]) for row in mixing)
-        self.others = _places(self._told(row, self._rest) for row in mixing)
+        self.others = _places(self._otherwise(row) for row in mixing)
         self.workers = _places(several(row.workers, "worker") for row in rows)
 
     def of(self, row: Row) -> Look:
         """Return the look of a setting."""
-        other = self.others.get(self._told(row, self._rest), 0)
+        other = self.others.get(self._otherwise(row), 0)
         worker = self.workers[several(row.workers, "worker")]
         marker = palette.MARKERS[(worker if len(self.workers) > 1 else other) % len(palette.MARKERS)]
         if self._is_neutral(row):
@@ -78,7 +79,7 @@ class Looks:
         found: dict[str, Look] = {}
         for row in rows:
             if not self._is_neutral(row):
-                look, told = self.of(row), self._told(row, [self._first, *self._rest])
+                look, told = self.of(row), _joined(self._told(row, [self._first]), self._otherwise(row))
                 shape = look if len(self.workers) == 1 else replace(look, marker="o")
                 found.setdefault(told, shape)
         if len(self.workers) > 1 and self._first != "workers":
@@ -89,8 +90,16 @@ class Looks:
     def _is_neutral(self, row: Row) -> bool:
         return row.workers == 1 and self._first in MIXING
 
+    def _otherwise(self, row: Row) -> str:
+        """Return all that the colour does not tell: the other fields, and the clock where there are two."""
+        return _joined(self._told(row, self._rest), row.clock if self._clocks else "")
+
     def _told(self, row: Row, names: Sequence[str]) -> str:
         return spoken({name: row.settings[name] for name in names if name in row.settings})
+
+
+def _joined(*told: str) -> str:
+    return ", ".join(one for one in told if one)
 
 
 def _places(keys: Iterable[str]) -> dict[str, int]:

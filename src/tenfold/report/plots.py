@@ -3,9 +3,9 @@
 import math
 from collections.abc import Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from tenfold.report import palette, summary
+from tenfold.report import clocks, palette, summary
 from tenfold.report.differences import LABEL_LETTERS
 from tenfold.report.looks import Series
 from tenfold.report.svg import COMPACT_LEGEND, INK, NARROW, WIDE, below, draw
@@ -24,7 +24,7 @@ LOG_RANGE = 30.0
 """A loss that falls by more than this factor is shown on a logarithmic axis."""
 
 Over = Literal["steps", "seconds"]
-AXES: dict[Over, str] = {"steps": "step", "seconds": "training time (s, measured)"}
+OVER: tuple[Over, ...] = get_args(Over)
 
 
 def curves(series: Sequence[Series], metric: str, over: Over) -> str:
@@ -41,8 +41,11 @@ def curves(series: Sequence[Series], metric: str, over: Over) -> str:
             for part, points in parts.items():
                 x, y = zip(*thinned(points), strict=True)
                 axes.plot(x, y, **_strokes(one, part))
+        for at in _losses(series, over):
+            axes.axvline(at, color=INK, linewidth=0.9, linestyle=":")
         _scale(axes, metric, [y for parts in found for points in parts.values() for _, y in points])
-        axes.set_xlabel(AXES[over])
+        clock = clocks.of(run for one in series for run in one.runs)
+        axes.set_xlabel("step" if over == "steps" else f"training time (s, {clock})")
         axes.set_ylabel(f"{plain(metric)} (%)" if metric == "accuracy" else plain(metric))
         axes.set_xlim(left=0)
         axes.xaxis.set_major_formatter("{x:,.0f}" if over == "steps" else "{x:g}")
@@ -51,8 +54,8 @@ def curves(series: Sequence[Series], metric: str, over: Over) -> str:
     return draw(f"{_identifier(metric)}-{over}", f"{plain(metric)} over {over}", (NARROW, 3.0), paint)
 
 
-def time_split(bars: Sequence[tuple[str, dict[str, float]]]) -> str:
-    """Return what time was spent on, one bar of measured seconds for each name."""
+def time_split(bars: Sequence[tuple[str, dict[str, float]]], clock: str) -> str:
+    """Return what time is spent on, one bar of seconds for each name; `clock` says who told them."""
     kinds = [kind for kind in summary.KINDS if any(times.get(kind) for _, times in bars)]
     totals = [sum(times.values()) for _, times in bars]
     longest = max(totals, default=0.0)
@@ -73,7 +76,7 @@ def time_split(bars: Sequence[tuple[str, dict[str, float]]]) -> str:
         axes.set_ylim(len(bars) - 0.5, -0.5)
         axes.grid(visible=False, axis="y")
         axes.spines["left"].set_visible(False)
-        axes.set_xlabel("time (s, measured)")
+        axes.set_xlabel(f"time (s, {clock})")
         figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=7, **COMPACT_LEGEND)
 
     height = 0.34 if len(bars) <= FEW_BARS else 0.24
@@ -121,6 +124,15 @@ def _points(runs: Sequence[Run], metric: str, over: Over) -> dict[str, list[tupl
             for step, listed in whole
         ]
     return found
+
+
+def _losses(series: Sequence[Series], over: Over) -> list[float]:
+    """Return where a worker of a run that is shown by itself was lost: after the last epoch that was not repeated."""
+    runs = [run for one in series for run in one.runs]
+    if len(runs) != 1:
+        return []
+    ends = {row["epoch"]: row["step" if over == "steps" else "seconds"] for row in runs[0].history}
+    return [float(ends.get(loss["epoch"] - 1, 0.0)) for loss in runs[0].result.get("lost") or []]
 
 
 def _scale(axes: "Axes", metric: str, values: Sequence[float]) -> None:

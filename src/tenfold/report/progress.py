@@ -1,6 +1,8 @@
 """How far a run is, while it runs: a live line on a terminal, plain lines elsewhere."""
 
 import json
+import time
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -11,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tenfold.experiment import Experiment
+from tenfold.report.rank_times import RankTimes
 from tenfold.report.words import duration, measure, plain, rate, several
 from tenfold.runs import Event, Lifecycle, Metric, Span
 
@@ -24,13 +27,23 @@ class Progress:
 
     Every epoch leaves a line, whose time is the training time so far; on a terminal a bar below tells how far the
     current epoch is. An event only stores its values: drawing is left to rich's own thread. It writes to standard
-    error unless it is given a console.
+    error unless it is given a console. Times of a virtual cluster are said to be predicted. `ranks` adds lines that
+    say where these ranks' time went.
     """
 
-    def __init__(self, experiment: Experiment, *, quiet: bool = False, console: Console | None = None) -> None:
+    def __init__(
+        self,
+        experiment: Experiment,
+        *,
+        quiet: bool = False,
+        console: Console | None = None,
+        ranks: RankTimes | None = None,
+    ) -> None:
         self.epochs = experiment.training.epochs
         self.console = console or Console(stderr=True)
         self.quiet = quiet
+        self._ranks = ranks
+        self._told = " predicted" if experiment.machine.engine == "virtual" else ""
         self._live: Live | None = None
         self._steps_per_epoch = 0
         self._samples = 0
@@ -62,11 +75,25 @@ class Progress:
 
     def __call__(self, event: Event) -> None:
         """Take note of what happened."""
-        if type(event) is Span or event.worker or self.quiet:
+        if self.quiet:
+            return
+        if type(event) is Span:
+            if self._ranks is not None:
+                self._ranks.add(event)
+            return
+        if isinstance(event, Lifecycle) and event.what == "lost":
+            self._end_epoch()
+            self._say(f"lost: {plain(event.detail)}", style="yellow")
+            return
+        if event.worker:
+            if isinstance(event, Lifecycle) and event.what == "warning":
+                self._say(f"[rank {event.worker}] warning: {plain(event.detail)}", style="yellow")
             return
         if type(event) is Metric:
             if event.part == "train" and event.name == "loss":
                 self._turn_to(event.epoch)
+                if self._told:  # what is left to wait for is the simulation's own time
+                    event = replace(event, at=time.monotonic())
                 self._before = self._before or (event.seconds, event.step)
                 self._first = self._first or event
                 self._latest = event
@@ -100,7 +127,11 @@ class Progress:
         last = next(reversed(self._epoch.values()))
         shown = {name: metric for name, metric in self._epoch.items() if _is_telling(name, self._epoch)}
         scores = [f"{name.removeprefix('train epoch_')} {measure(name, one.value)}" for name, one in shown.items()]
-        self._say("  ".join([self._epoch_of(last), *scores, *self._speed(last), duration(last.seconds)]))
+        self._say(
+            "  ".join([self._epoch_of(last), *scores, *self._speed(last), f"{duration(last.seconds)}{self._told}"])
+        )
+        for line in self._ranks.lines() if self._ranks else []:
+            self._say(f"{line}{self._told}", style="dim")
         self._score = next((score for score in reversed(scores) if "accuracy" in score), scores[-1])
         self._before = (last.seconds, last.step)
         self._epoch = {}
@@ -113,7 +144,8 @@ class Progress:
         seconds, step = self._before or (metric.seconds, metric.step)
         if not self._steps_per_epoch or not self._samples or metric.seconds <= seconds or metric.step <= step:
             return []
-        return [rate(self._samples * (metric.step - step) / self._steps_per_epoch / (metric.seconds - seconds))]
+        per_second = self._samples * (metric.step - step) / self._steps_per_epoch / (metric.seconds - seconds)
+        return [f"{rate(per_second)}{self._told}"]
 
     def _time_left(self, metric: Metric) -> list[str]:
         """Return how long it will take if it goes on as it did, evaluation included."""

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 from typing import Any
 
-from tenfold.experiment import FIELDS
-from tenfold.report import summary
+from tenfold.experiment import FIELDS, Experiment
+from tenfold.report import clocks, summary
 from tenfold.report.differences import MIXING, labels, repeats, varied
 from tenfold.runs import Run
 
-OF_THE_MACHINE = ("threads", "pin", "engine", "transport")
+OF_THE_MACHINE = ("threads", "pin", "engine", "transport", "fold_mode")
+Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -31,20 +32,27 @@ class Spread:
         return stdev(self.values) if len(self.values) > 1 else None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Row:
-    """One setting, over its repeats. All times were measured."""
+    """One setting, over its repeats; or one that was only predicted. All its times were told by one clock."""
 
     label: str
     settings: dict[str, Any]
-    """The fields in which the compared runs differ."""
-    runs: tuple[Run, ...]
+    """The fields in which the settings differ."""
+    experiment: Experiment
+    runs: tuple[Run, ...] = ()
     workers: int
-    threads: int | None
+    threads: int | None = None
     cores: int
     """Cores in use: workers x threads, as far as there are so many."""
     seconds: Spread
-    metrics: dict[str, Spread]
+    clock: str = clocks.MEASURED
+    """Who told the times: measured or predicted."""
+    interval: Interval | None = None
+    """Between which times nine of ten runs should lie; None where they were measured."""
+    calibrated: bool = True
+    """Predicted times follow from measured ones; else from hardware described by hand."""
+    metrics: dict[str, Spread] = field(default_factory=dict)
     """The final measurements, the accuracy first and the loss last."""
     bytes_per_worker: float
     times: dict[str, float]
@@ -80,9 +88,18 @@ class Row:
 def rows_of(runs: Sequence[Run]) -> list[Row]:
     """Return one row for each setting, in the order of their first runs."""
     names, groups = varied(runs), repeats(runs)
-    rows = [_row(label, group, names) for label, group in zip(labels([one[0] for one in groups]), groups, strict=True)]
-    slowest = max((row.seconds.mean for row in rows if row.seconds.mean), default=0.0)
-    return [_rated(row, _baseline(row, rows), slowest) for row in rows]
+    firsts = labels([one[0] for one in groups])
+    if len(groups) == 1 and len(runs) > 1:
+        firsts = ["all runs"]
+    return rated([_row(label, group, names) for label, group in zip(firsts, groups, strict=True)])
+
+
+def rated(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows with what needs others to be said; a measured time is never held against a predicted one."""
+    slowest: dict[str, float] = {}
+    for row in rows:
+        slowest[row.clock] = max(slowest.get(row.clock, 0.0), row.seconds.mean or 0.0)
+    return [_rated(row, baseline(row, rows), slowest[row.clock]) for row in rows]
 
 
 def _row(label: str, group: Sequence[Run], names: Sequence[str]) -> Row:
@@ -91,14 +108,19 @@ def _row(label: str, group: Sequence[Run], names: Sequence[str]) -> Row:
     workers = first.result.get("workers", first.experiment.division.workers)
     threads = first.result.get("threads", first.experiment.machine.threads)
     times = [run.times for run in group if run.times]
+    intervals = [run.interval for run in group if run.interval]
     return Row(
-        label=label if names or len(group) == 1 else "all runs",
+        label=label,
         settings={name: flat[name] for name in names},
+        experiment=first.experiment,
         runs=tuple(group),
         workers=workers,
         threads=threads,
         cores=_cores(first, workers * (threads or 1)),
         seconds=_spread(run.seconds for run in group),
+        clock=first.clock,
+        interval=(fmean(low for low, _ in intervals), fmean(high for _, high in intervals)) if intervals else None,
+        calibrated=not any(clocks.is_uncalibrated(run) for run in group),
         metrics=_metrics(group),
         bytes_per_worker=_spread(run.result.get("bytes_moved") for run in group).mean or 0.0,
         times={kind: fmean(one.get(kind, 0.0) for one in times) for kind in summary.TRAINING_KINDS} if times else {},
@@ -134,14 +156,15 @@ def _rated(row: Row, alone: Row | None, slowest: float) -> Row:
     )
 
 
-def _baseline(row: Row, rows: Sequence[Row]) -> Row | None:
-    """Return the row of one worker with the same settings otherwise; of several, the one on the most alike machine."""
-    ours = row.runs[0].experiment.flat()
+def baseline(row: Row, rows: Sequence[Row]) -> Row | None:
+    """Return the row of one worker with the same settings and clock; of several, the one on the most alike machine."""
+    ours = row.experiment.flat()
     matters = [name for name in FIELDS if name not in (*MIXING, *OF_THE_MACHINE, "workers", "seed")]
     best, alike = None, -1
     for other in rows:
-        theirs = other.runs[0].experiment.flat()
-        if other.workers == 1 and other.seconds.values and all(theirs[name] == ours[name] for name in matters):
+        theirs = other.experiment.flat()
+        usable = other.workers == 1 and other.seconds.values and other.clock == row.clock
+        if usable and all(theirs[name] == ours[name] for name in matters):
             same = sum(theirs[name] == ours[name] for name in OF_THE_MACHINE)
             if same > alike:
                 best, alike = other, same

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tenfold.report import clocks
 from tenfold.report.columns import UNITS
 from tenfold.report.differences import spoken
 from tenfold.report.looks import Look, Looks
@@ -26,10 +27,11 @@ def lines(rows: Sequence[Row], looks: Looks) -> list[Curve]:
     Where there are too many lines, the ones that reach the highest speedup are kept.
     """
     families: dict[str, list[Row]] = {}
+    mixed = len({row.clock for row in rows}) > 1
     for row in sorted(rows, key=lambda row: row.workers):
         if row.speedup is not None and row.workers > 1:
             other = {name: value for name, value in row.settings.items() if name != "workers"}
-            families.setdefault(spoken(other) or "measured", []).append(row)
+            families.setdefault(_named(other, row, mixed), []).append(row)
     highest = sorted(families, key=lambda name: -max(row.speedup or 0.0 for row in families[name]))[:MOST_LINES]
     return [(name, looks.of(group[0]), group) for name, group in families.items() if name in highest]
 
@@ -48,7 +50,7 @@ def speedup(rows: Sequence[Row], looks: Looks) -> str:
     def times(row: Row) -> tuple[float | None, float | None]:
         return row.speedup, row.speedup_deviation
 
-    return _over_workers(lines(rows, looks), "speedup", "speedup T1/Tn (measured)", times, ideal)
+    return _over_workers(lines(rows, looks), "speedup", f"speedup T1/Tn ({clocks.of(rows)})", times, ideal)
 
 
 def efficiency(rows: Sequence[Row], looks: Looks) -> str:
@@ -66,7 +68,7 @@ def efficiency(rows: Sequence[Row], looks: Looks) -> str:
         )
         axes.set_ylim(0, max(tallest, 100) * 1.12)
 
-    return _over_workers(lines(rows, looks), "efficiency", "efficiency (%, measured)", percent, ideal)
+    return _over_workers(lines(rows, looks), "efficiency", f"efficiency (%, {clocks.of(rows)})", percent, ideal)
 
 
 def tradeoff(rows: Sequence[Row], looks: Looks) -> str:
@@ -91,7 +93,7 @@ def tradeoff(rows: Sequence[Row], looks: Looks) -> str:
             at = (_mean(row) * factor, worth(row) * 100 if classes else -worth(row))
             axes.annotate(str(number), at, (-7, 6 if classes else -12), textcoords="offset points", ha="center")
         axes.margins(0.12)
-        axes.set_xlabel(f"training time ({unit}, measured)")
+        axes.set_xlabel(f"training time ({unit}, {clocks.of(timed)})")
         axes.set_ylabel("accuracy (%)" if classes else "loss")
         below(figure, [(_sample(look), name) for look, name in looks.meanings(timed)])
 
@@ -129,6 +131,11 @@ def _over_workers(
         below(figure, list(zip(plain, names, strict=True)))
 
     return draw(name, f"{name} against workers", (NARROW, 3.0), paint)
+
+
+def _named(settings: dict[str, Any], row: Row, mixed: bool) -> str:
+    told = [spoken(settings), row.clock if mixed or not settings else ""]
+    return ", ".join(one for one in told if one)
 
 
 def _sample(look: Look) -> Any:

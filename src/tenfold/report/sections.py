@@ -5,8 +5,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tenfold.experiment import FIELDS, SECTIONS
-from tenfold.report import summary
-from tenfold.report.differences import differing, unusual
+from tenfold.report import clocks, folds, summary
+from tenfold.report.differences import Described, differing, unusual
+from tenfold.report.fold_tables import name_of
 from tenfold.report.tables import history_columns
 from tenfold.report.words import count, duration, measure, plain, setting, several, storage
 from tenfold.runs import Run
@@ -15,11 +16,14 @@ from tenfold.runs import Run
 def headline(run: Run) -> list[dict[str, str]]:
     """Return the few numbers of a run that matter most, each with its name and a note."""
     result = run.result
-    numbers = [number(f"{summary.part(run)} {name}", measure(name, one)) for name, one in summary.scores(run).items()]
+    numbers = [
+        number(f"{summary.part(run)} {name}", measure(name, one), folds.mean_of(run, name))
+        for name, one in summary.scores(run).items()
+    ]
     if run.seconds is not None:
-        numbers.append(number("training time", duration(run.seconds), "measured"))
+        numbers.append(number("training time", duration(run.seconds), clocks.about(run)))
     if (speed := result.get("samples_per_second")) is not None:
-        numbers.append(number("samples a second", count(speed), "measured"))
+        numbers.append(number("samples a second", count(speed), run.clock))
     if "epochs" in result:
         steps = several(result["steps"], "step") if "steps" in result else ""
         numbers.append(number("epochs", count(result["epochs"]), steps))
@@ -41,10 +45,13 @@ def epochs(run: Run) -> dict[str, Any]:
         + [measure(name, row.get(name)) for name in names]
         for row in run.history
     ]
-    return {"columns": ["epoch", "step", "training", *(name.replace("_", " ") for name in names)], "rows": rows}
+    return {
+        "columns": ["epoch", "step", f"training, {run.clock}", *(name.replace("_", " ") for name in names)],
+        "rows": rows,
+    }
 
 
-def fields(runs: Sequence[Run]) -> list[dict[str, Any]]:
+def fields(runs: Sequence[Described]) -> list[dict[str, Any]]:
     """Return the fields that all runs have in common, by section; what is not the default is marked."""
     flat, changed, apart = runs[0].experiment.flat(), unusual(runs[0].experiment), differing(runs)
     return [
@@ -112,9 +119,18 @@ def flattened(facts: Any, *path: str) -> Iterable[tuple[str, str]]:
 
 
 def happenings(run: Run) -> list[dict[str, str]]:
-    """Return what the run said about itself, but for the epochs, which have a table of their own."""
+    """Return what the run said about itself, but for the epochs, which have a table of their own.
+
+    In a simulation such things happen at no time of the virtual cluster, so none is told.
+    """
+
+    def moment(seconds: float) -> str:
+        if run.clock == clocks.PREDICTED:
+            return ""
+        return duration(seconds) if seconds else "0 s"
+
     return [
-        {"at": duration(event.at) if event.at else "0 s", "what": event.what, "detail": _detail(event.detail)}
+        {"at": moment(event.at), "what": event.what, "detail": _fold(event.detail) or _detail(event.detail)}
         for event in run.lifecycle()
         if event.what != "epoch"
     ]
@@ -129,12 +145,27 @@ def warnings(runs: Sequence[Run]) -> list[dict[str, Any]]:
     return [{"text": text, "runs": numbers} for text, numbers in found.items()]
 
 
-def _detail(text: str) -> str:
+def _fold(text: str) -> str:
+    """Return what became of a fold; its numbers are in a table. Of anything else, nothing."""
+    facts = _parsed(text)
+    if not {"fold", "repeat", "node", "status"} <= set(facts):
+        return ""
+    error = f": {plain(str(facts['error']))}" if facts.get("error") else ""
+    return f"{name_of([facts], 0)} {facts['status']}{error}"
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    """Return the facts that a detail holds; none where it is a sentence."""
     try:
         facts = json.loads(text)
     except ValueError:
-        return text
-    if not isinstance(facts, dict):
+        return {}
+    return facts if isinstance(facts, dict) else {}
+
+
+def _detail(text: str) -> str:
+    facts = _parsed(text)
+    if not facts:
         return text
     return ", ".join(f"{key.replace('_', ' ')} {_amount(value)}" for key, value in facts.items())
 

@@ -4,12 +4,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from tenfold.report import columns, plots, scaling, summary, timeline
+from tenfold.report import clocks, plots, scaling, summary, timeline
 from tenfold.report.comparison import Comparison
 from tenfold.report.looks import Looks
 from tenfold.report.rows import Row
 from tenfold.report.sections import number
 from tenfold.report.selection import best, drawn, seconds, telling, worth
+from tenfold.report.sheet import Sheet
 from tenfold.report.svg import INK
 from tenfold.report.words import count, duration, measure, moment, several
 from tenfold.runs import Run
@@ -32,10 +33,10 @@ def headline(comparison: Comparison) -> list[dict[str, str]]:
     timed = [row for row in rows if row.seconds.values]
     if timed:
         fastest = min(timed, key=seconds)
-        numbers.append(number("shortest training, measured", duration(seconds(fastest)), fastest.label))
+        numbers.append(number(f"shortest training, {fastest.clock}", duration(seconds(fastest)), fastest.label))
     if faster := [row for row in rows if row.speedup is not None and row.workers > 1]:
         top = max(faster, key=lambda row: row.speedup or 0.0)
-        numbers.append(number("highest speedup, measured", f"{top.speedup:.2f}", top.label))
+        numbers.append(number(f"highest speedup, {top.clock}", f"{top.speedup:.2f}", top.label))
     scored = [row for row in rows if math.isfinite(worth(row))]
     if scored:
         top = max(scored, key=worth)
@@ -47,11 +48,11 @@ def headline(comparison: Comparison) -> list[dict[str, str]]:
     return [*numbers, number("settings", count(len(rows)), f"{several(len(runs), 'run')}, {ended}")]
 
 
-def table(comparison: Comparison, looks: Looks) -> dict[str, Any]:
+def table(comparison: Sheet, looks: Looks) -> dict[str, Any]:
     """Return the table of settings, each with its colour, and what is to be known about it."""
     names, cells = comparison.cells()
     colours = [looks.of(row).colour.replace(INK, "currentColor") for row in comparison.rows]
-    told = [column.words for column in columns.of(comparison.rows)]
+    told = [column.words for column in comparison.columns()]
     return {"columns": list(zip(names, told, strict=True)), "rows": list(zip(colours, cells, strict=True))}
 
 
@@ -65,12 +66,21 @@ def figures(comparison: Comparison) -> dict[str, Any]:
         "scaling": [svg for draw in (scaling.speedup, scaling.efficiency) if (svg := draw(rows, looks))],
         "tradeoff": scaling.tradeoff(rows, looks),
         "best": [(row.label, *_time_and_score(row)) for row in best(rows)],
-        "curves": {over: [svg for name in names if (svg := plots.curves(series, name, over))] for over in plots.AXES},
+        "curves": {over: [svg for name in names if (svg := plots.curves(series, name, over))] for over in plots.OVER},
         "with_training": len(shown) <= plots.MOST_WITH_TRAINING,
         "left_out": _left_out(rows, shown),
-        "time_split": plots.time_split([(row.label, row.times) for row in rows if row.times]),
+        "time_split": plots.time_split([(row.label, row.times) for row in rows if row.times], clocks.of(rows)),
         "timelines": _timelines(rows),
     }
+
+
+def foretold(rows: Sequence[Row]) -> list[str]:
+    """Return what is to be known about the predictions among these settings."""
+    return summary.reasons([(row.label, [why for run in row.runs for why in _reasons(run)]) for row in rows])
+
+
+def _reasons(run: Run) -> list[str]:
+    return [str(reason) for reason in run.result.get("reasons") or []]
 
 
 def runs(comparison: Comparison) -> list[tuple[Run, str]]:
@@ -81,7 +91,7 @@ def runs(comparison: Comparison) -> list[tuple[Run, str]]:
 
 def _time_and_score(row: Row) -> tuple[str, str]:
     name, score = ("accuracy", row.accuracy) if row.accuracy.values else ("loss", row.loss)
-    return duration(row.seconds.mean), measure(name, score.mean)
+    return f"{duration(row.seconds.mean)} {row.clock}", measure(name, score.mean)
 
 
 def _left_out(rows: Sequence[Row], shown: Sequence[Row]) -> str:

@@ -1,14 +1,17 @@
 """What came out of one run, in words: the facts that tables and pages show alike."""
 
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from tenfold.report import clocks
 from tenfold.report.words import count, duration, measure, plain, rate, setting, several
 from tenfold.runs import Run
 
 KINDS = ("data", "compute", "wait", "communicate", "evaluate", "save", "start")
 """What time is spent on, in the order in which it is shown."""
 TRAINING_KINDS = KINDS[:4]
+FEW_NAMED = 4
 NAMES = {
     "evaluate": "evaluation",
     "save": "saving",
@@ -54,18 +57,29 @@ def trained(run: Run) -> str:
 
 
 def speed(run: Run) -> str:
-    """Return the training time, which is always said to be measured, and the samples a second."""
-    text = f"{duration(run.seconds)} measured"
+    """Return the training time, which is always said to be measured or predicted, and the samples a second."""
+    text = clocks.training(run)
     per_second = run.result.get("samples_per_second")
     return f"{text}, {rate(per_second)}" if per_second is not None else text
 
 
 def besides(run: Run) -> str:
-    """Return the time that was spent on other things than training."""
+    """Return the time that is spent on other things than training."""
     times = run.times
-    return ", ".join(
-        f"{NAMES[kind]} {duration(times[kind])}" for kind in ("start", "evaluate", "save") if kind in times
-    )
+    spent = [f"{NAMES[kind]} {duration(times[kind])}" for kind in ("start", "evaluate", "save") if kind in times]
+    return f"{', '.join(spent)}, {run.clock}" if spent else ""
+
+
+def foretold(run: Run) -> list[str]:
+    """Return what is to be known about a prediction, in sentences; nothing of a run that was measured."""
+    if run.clock != clocks.PREDICTED:
+        return []
+    found = [plain(str(reason)) for reason in run.result.get("reasons") or []]
+    if clocks.is_uncalibrated(run):
+        found.insert(0, f"The clock is {clocks.UNCALIBRATED}.")
+    if (seconds := run.result.get("simulated_in")) is not None:
+        found.append(f"The simulation itself took {duration(seconds)}, measured.")
+    return found
 
 
 def hosts(run: Run) -> str:
@@ -73,6 +87,8 @@ def hosts(run: Run) -> str:
     workers = run.result.get("workers", run.experiment.division.workers)
     threads = run.result.get("threads", run.experiment.machine.threads)
     each = f" with {several(threads, 'thread')}" + (" each" if workers > 1 else "") if threads else ""
+    if run.clock == clocks.PREDICTED:
+        return f"{several(workers, 'virtual worker')}{each}"
     return f"{several(workers, 'worker')}{each} on {setting(run.experiment.machine.device)}{pinned(run)}"
 
 
@@ -93,6 +109,15 @@ def scores(run: Run) -> dict[str, float]:
     return dict(sorted(run.metrics.items(), key=lambda item: (item[0] != "accuracy", item[0] == "loss")))
 
 
+def reasons(told: Sequence[tuple[str, Iterable[str]]]) -> list[str]:
+    """Return the sentences that explain predictions, each once, with the names of the settings that it is about."""
+    found: dict[str, list[str]] = {}
+    for name, sentences in told:
+        for sentence in dict.fromkeys(sentences):
+            found.setdefault(plain(sentence), []).append(name)
+    return [f"{sentence} ({_whom(names, len(told))})" for sentence, names in found.items()]
+
+
 def outcome(run: Run) -> list[tuple[str, str]]:
     """Return everything that came out, as names and texts; what was not measured is left out."""
     rows = [("model", model(run)), ("data", data(run)), ("trained", trained(run))]
@@ -101,7 +126,16 @@ def outcome(run: Run) -> list[tuple[str, str]]:
         rows.append(("training time", speed(run)))
     if other := besides(run):
         rows.append(("besides", other))
-    return [*rows, ("workers", hosts(run))]
+    rows += [("" if at else "prediction", text) for at, text in enumerate(foretold(run))]
+    return [*rows, ("workers", hosts(run)), *(("lost", text) for text in losses(run))]
+
+
+def losses(run: Run) -> list[str]:
+    """Return which workers were lost on the way, in sentences."""
+    return [
+        f"{plain(str(loss['why']))}; {several(loss['left'], 'worker')} went on from epoch {count(loss['epoch'])}"
+        for loss in run.result.get("lost") or []
+    ]
 
 
 def ending(run: Run) -> str:
@@ -115,7 +149,7 @@ def ending(run: Run) -> str:
 
 
 def times(run: Run) -> dict[str, float]:
-    """Return the measured seconds by kind, in the order of KINDS; without a result, added up from the spans."""
+    """Return the seconds by kind, in the order of KINDS; without a result, added up from the spans."""
     known: dict[str, float] = run.times
     if not known:
         workers = set()
@@ -125,6 +159,13 @@ def times(run: Run) -> dict[str, float]:
             workers.add(span.worker)
         known = {kind: seconds / len(workers) for kind, seconds in sums.items()}
     return {kind: known[kind] for kind in (*KINDS, *sorted(set(known) - set(KINDS))) if known.get(kind)}
+
+
+def _whom(names: Sequence[str], among: int) -> str:
+    if len(names) == among:
+        return "all settings" if among > 1 else names[0]
+    more = f", and {len(names) - FEW_NAMED} more" if len(names) > FEW_NAMED else ""
+    return f"{'; '.join(names[:FEW_NAMED])}{more}"
 
 
 def _listed(words: list[str]) -> str:

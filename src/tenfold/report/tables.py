@@ -10,9 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from tenfold.experiment import FIELDS, SECTIONS
-from tenfold.report import summary
+from tenfold.report import clocks, summary
 from tenfold.report.differences import settings, unusual
-from tenfold.report.words import NOTHING, ago, count, duration, measure, moment, plain, setting
+from tenfold.report.words import NOTHING, OF_FOLDS, ago, count, duration, measure, moment, plain, setting
 from tenfold.runs import Run
 
 STATUS_STYLES = {"finished": "green", "running": "cyan", "failed": "bold red", "interrupted": "yellow"}
@@ -40,14 +40,17 @@ def runs_table(runs: Sequence[Run], *, now: float | None = None) -> Table:
     for run in runs:
         table.add_row(
             str(run.id),
-            Text.assemble(plain(run.title), "  ", (settings(run, runs), "dim"), overflow="fold"),
+            _titled(run, runs),
             _status(run),
             ago(run.created, now),
             _epochs(run),
             *(measure(name, run.metrics.get(name)) for name in scores),
-            duration(run.seconds),
+            _training(run),
         )
-    table.caption = "training: measured, without start, evaluation and saving" if runs else "no runs yet"
+    unless = ", unless said to be predicted" if any(run.clock == clocks.PREDICTED for run in runs) else ""
+    table.caption = f"training: measured{unless}, without start, evaluation and saving" if runs else "no runs yet"
+    if any(run.kind == "crossval" for run in runs):
+        table.caption += f"; {OF_FOLDS}"
     return table
 
 
@@ -80,11 +83,13 @@ def experiment_table(run: Run) -> Table:
 def history_table(run: Run) -> Table:
     """Return one line an epoch."""
     names = history_columns(run)
-    table = _table("epoch", "step", "training", *(plain(name.replace("_", " ")) for name in names), title="epochs")
+    table = _table(
+        "epoch", "step", f"training, {run.clock}", *(plain(name.replace("_", " ")) for name in names), title="epochs"
+    )
     _right(table, *range(len(table.columns)))
     for row in run.history:
-        measured = (measure(name, row.get(name)) for name in names)
-        table.add_row(count(row["epoch"]), count(row.get("step")), duration(row.get("seconds")), *measured)
+        scores = (measure(name, row.get(name)) for name in names)
+        table.add_row(count(row["epoch"]), count(row.get("step")), duration(row.get("seconds")), *scores)
     return table
 
 
@@ -98,7 +103,7 @@ def times_table(run: Run) -> Table:
     """Return what the time was spent on."""
     times = summary.times(run)
     total = sum(times.values())
-    table = _table("spent on", "time", "share", title="time, measured")
+    table = _table("spent on", "time", "share", title=f"time, {run.clock}")
     _right(table, 1, 2)
     for kind, seconds in times.items():
         table.add_row(summary.NAMES.get(kind, kind), duration(seconds), f"{seconds / total:.1%}")
@@ -153,6 +158,17 @@ def _headings(title: str | None) -> dict[str, Any]:
 def _right(table: Table, *columns: int) -> None:
     for column in columns:
         table.columns[column].justify = "right"
+
+
+def _titled(run: Run, among: Sequence[Run]) -> Text:
+    told = ("└ " if run.kind == "fold" else "", plain(run.title), "  ", (settings(run, among), "dim"))
+    return Text.assemble(*told, overflow="fold")
+
+
+def _training(run: Run) -> str:
+    """Return the training time; the table's caption speaks for those that were measured."""
+    told = f" {run.clock}" if run.clock == clocks.PREDICTED and run.seconds is not None else ""
+    return f"{duration(run.seconds)}{told}"
 
 
 def _status(run: Run) -> Text:

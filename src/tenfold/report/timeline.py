@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tenfold.report import palette, summary
+from tenfold.report import clocks, palette, summary
 from tenfold.report.svg import COMPACT_LEGEND, WIDE, draw
 from tenfold.runs import Run, Span
 
@@ -14,36 +14,62 @@ if TYPE_CHECKING:
 
 MOST_STEPS = 25
 MOST_LANES = 24
+GAP = 0.6
+"""Between the lanes of two runs, in lanes."""
 
 
 def timeline(run: Run, until: float | None = None) -> str:
-    """Return the first steps of a run, one lane a worker, coloured by what each moment was spent on.
+    """Return the first steps of a run, one lane a worker, coloured by what each moment is spent on.
 
     The time axis ends with the steps, or after so many seconds, so that several timelines have the same scale.
     """
-    spans = first_steps(run.spans())
-    if not spans:
+    return _drawn(f"timeline-{run.id}", [(run, first_steps(run.spans()))], until)
+
+
+def timelines(real: Run, virtual: Run) -> str:
+    """Return the first steps of a real run and, below them on the same axis, those of its virtual twin."""
+    both = [(run, first_steps(run.spans())) for run in (real, virtual)]
+    return _drawn("timelines", both, max(length(spans) for _, spans in both))
+
+
+def _drawn(name: str, runs: Sequence[tuple[Run, list[Span]]], until: float | None) -> str:
+    groups = [(run, spans, sorted({span.worker for span in spans})[:MOST_LANES]) for run, spans in runs if spans]
+    if not groups:
         return ""
-    workers = sorted({span.worker for span in spans})[:MOST_LANES]
-    kinds = [kind for kind in summary.KINDS if any(span.kind == kind for span in spans)]
-    origin = min(span.at for span in spans)
+    several = len(runs) > 1
+    kinds = [kind for kind in summary.KINDS if any(span.kind == kind for _, spans, _ in groups for span in spans)]
+    ends = [sum(len(workers) for _, _, workers in groups[:at]) + at * GAP for at in range(1, len(groups) + 1)]
+    lanes = [
+        {worker: end - GAP - len(workers) + place for place, worker in enumerate(workers)}
+        for (_, _, workers), end in zip(groups, ends, strict=True)
+    ]
+    last = ends[-1] - GAP
 
     def paint(figure: "Figure") -> None:
         axes = figure.subplots()
-        lanes = {worker: lane for lane, worker in enumerate(workers)}
         for kind in kinds:
-            chosen = [span for span in spans if span.kind == kind and span.worker in lanes]
-            boxes = [((span.at - origin) * 1e3, lanes[span.worker] - 0.36, span.seconds * 1e3, 0.72) for span in chosen]
+            boxes = []
+            for (_, spans, _), rows in zip(groups, lanes, strict=True):
+                origin = min(span.at for span in spans)
+                chosen = [span for span in spans if span.kind == kind and span.worker in rows]
+                boxes += [
+                    ((span.at - origin) * 1e3, rows[span.worker] - 0.36, span.seconds * 1e3, 0.72) for span in chosen
+                ]
             axes.add_patch(_boxes(boxes, facecolor=palette.KINDS[kind], label=summary.NAMES.get(kind, kind)))
-        axes.set_yticks(range(len(workers)), [f"worker {worker}" for worker in workers])
-        axes.set_ylim(len(workers) - 0.4, -0.6)
-        axes.set_xlim(0, (until or length(spans)) * 1e3)
+        named = {
+            row: f"{run.clock}, worker {worker}" if several else f"worker {worker}"
+            for (run, _, _), rows in zip(groups, lanes, strict=True)
+            for worker, row in rows.items()
+        }
+        axes.set_yticks(list(named), list(named.values()))
+        axes.set_ylim(last - 0.4, -0.6)
+        axes.set_xlim(0, (until or length(groups[0][1])) * 1e3)
         axes.grid(visible=False, axis="y")
         axes.spines["left"].set_visible(False)
-        axes.set_xlabel("time since the first step began (ms, measured)")
+        axes.set_xlabel(f"time since the first step began (ms, {clocks.of(run for run, _, _ in groups)})")
         figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=7, **COMPACT_LEGEND)
 
-    return draw(f"timeline-{run.id}", "the first steps of every worker", (WIDE, 1.0 + 0.28 * len(workers)), paint)
+    return draw(name, "the first steps of every worker", (WIDE, 1.0 + 0.28 * last), paint)
 
 
 def length(spans: Sequence[Span]) -> float:

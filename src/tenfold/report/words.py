@@ -39,6 +39,14 @@ def duration(seconds: float | None) -> str:
     return f"{minutes // 60:,} h {minutes % 60:02d} min"
 
 
+def between(low: float, high: float, middle: float) -> str:
+    """Return the bounds around a time span, in its unit where that suits them, too: [1.18-1.31]."""
+    unit = duration(middle).rpartition(" ")[2]
+    bounds = [duration(bound) for bound in (low, high)]
+    alike = all(text.count(" ") == 1 and text.endswith(f" {unit}") for text in bounds)
+    return f"[{'-'.join(text.partition(' ')[0] for text in bounds)}]" if alike else f"[{bounds[0]} - {bounds[1]}]"
+
+
 def rate(per_second: float | None) -> str:
     """Return how many samples a second: 17,950 samples/s."""
     return NOTHING if per_second is None else f"{per_second:,.0f} samples/s"
@@ -70,6 +78,10 @@ def ago(then: float, now: float | None = None) -> str:
 def moment(then: float) -> str:
     """Return a date and time of day, local."""
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(then))
+
+
+OF_FOLDS = "of a cross-validation: from the first step to the last fold's end"
+"""What the time of such a run is."""
 
 
 def several(number: float, thing: str) -> str:

@@ -1,0 +1,84 @@
+"""Where the curve of a speedup bends, and why."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tenfold.report.differences import spoken
+from tenfold.report.rows import Row, baseline
+from tenfold.report.words import count, duration, several
+
+WORTH = 1.02
+"""More workers help if they make it at least 2% faster: less is within any interval."""
+
+
+@dataclass(frozen=True)
+class Bend:
+    """What happens to a speedup as workers are added."""
+
+    idle: Row | None
+    """The first setting that spends more time on communication and waiting than on computing."""
+    peak: Row | None
+    """The last setting that more workers still had made faster, where there are larger ones."""
+
+    @property
+    def first(self) -> Row | None:
+        """Whichever comes first."""
+        found = [row for row in (self.idle, self.peak) if row is not None]
+        return min(found, key=lambda row: row.workers, default=None)
+
+
+def families(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
+    """Return the settings that differ only in the workers together, by workers, each family with its name.
+
+    One worker mixes with nobody, so it belongs to every family whose settings it shares otherwise.
+    """
+    found: dict[str, list[Row]] = {}
+    for row in sorted(rows, key=lambda row: row.workers):
+        if row.workers > 1:
+            found.setdefault(spoken(_others(row)), []).append(row)
+    alone = {name: baseline(group[0], rows) for name, group in found.items()}
+    return [(name, [*([one] if (one := alone[name]) else []), *group]) for name, group in found.items()]
+
+
+def find(group: Sequence[Row]) -> Bend:
+    """Return where a family, sorted by workers, bends."""
+    idle = next((row for row in group if _idle(row) > 0.5), None)
+    peak = next(
+        (row for at, row in enumerate(group[:-1], 1) if _seconds(row) <= WORTH * min(map(_seconds, group[at:]))), None
+    )
+    return Bend(idle, peak)
+
+
+def sentence(name: str, group: Sequence[Row]) -> str:
+    """Return in one sentence where a family bends and why."""
+    bend, last = find(group), group[-1]
+    subject = f"With {name}, the speedup" if name else "The speedup"
+    if bend.first is None:
+        return (
+            f"{subject} does not bend up to {several(last.workers, 'worker')}: computing takes {1 - _idle(last):.0%} "
+            "of the time there, and more workers have helped all the way."
+        )
+    said = []
+    if bend.idle is not None:
+        talking, waiting = (bend.idle.shares.get(kind, 0.0) for kind in ("communicate", "wait"))
+        why = f"communication ({talking:.0%}) and waiting ({waiting:.0%}) take more of the time than computing"
+        said.append((bend.idle.workers, f"from {count(bend.idle.workers)} on, {why}"))
+    if bend.peak is not None:
+        fastest, largest = duration(_seconds(bend.peak)), duration(_seconds(last))
+        times = f"{fastest} predicted with {count(bend.peak.workers)}, {largest} with {count(last.workers)}"
+        said.append((bend.peak.workers, f"beyond {count(bend.peak.workers)}, more workers no longer help ({times})"))
+    reasons = "; ".join(reason for _, reason in sorted(said, key=lambda one: one[0]))
+    return f"{subject} bends at {several(bend.first.workers, 'worker')}: {reasons}."
+
+
+def _others(row: Row) -> dict[str, object]:
+    return {name: value for name, value in row.settings.items() if name != "workers"}
+
+
+def _idle(row: Row) -> float:
+    """Return the share of communication and waiting."""
+    return row.shares.get("communicate", 0.0) + row.shares.get("wait", 0.0)
+
+
+def _seconds(row: Row) -> float:
+    return row.seconds.mean or 0.0

@@ -1,0 +1,58 @@
+"""The page of an outlook: the table, the curve of the speedup with its bend explained, and where the time would go."""
+
+from typing import Any
+
+from tenfold.errors import ExperimentError
+from tenfold.report import bend, clocks, outlook_plots, sections, settings
+from tenfold.report.html import download, fill
+from tenfold.report.looks import Looks
+from tenfold.report.outlook import Outlook
+from tenfold.report.sections import number
+from tenfold.report.words import between, count, duration, plain, several
+
+
+def render(outlook: Outlook) -> str:
+    """Return the page as HTML."""
+    if not outlook.rows:
+        raise ExperimentError("there is no prediction to report; give at least one setting")
+    looks = Looks(outlook.rows)
+    files = (("csv", outlook.to_csv()), ("json", outlook.to_json()))
+    first = outlook.forecasts[0].experiment
+    explanation = outlook.explanation()
+    content = {
+        "title": plain(first.title),
+        "eyebrow": "outlook, predicted",
+        "facts": [several(len(outlook.rows), "setting"), "no training was done", *_calibrated(outlook)],
+        "truth": clocks.truth(outlook.rows),
+        "headline": _headline(outlook),
+        "table": settings.table(outlook, looks),
+        "notes": [note for note in outlook.notes() if note not in (*explanation, *outlook.reasons())],
+        "speedup": outlook_plots.speedup(outlook.rows, looks),
+        "shares": outlook_plots.shares(outlook.rows),
+        "explanation": explanation,
+        "reasons": outlook.reasons(),
+        "fields": sections.fields(outlook.forecasts),
+        "downloads": [download(f"tenfold-outlook.{ending}", ending.upper(), text) for ending, text in files],
+    }
+    return fill("outlook.html", content)
+
+
+def _headline(outlook: Outlook) -> list[dict[str, Any]]:
+    rows = outlook.rows
+    fastest = min(rows, key=lambda row: row.seconds.mean or 0.0)
+    seconds = fastest.seconds.mean or 0.0
+    around = f"{between(*fastest.interval, seconds)}, " if fastest.interval else ""
+    numbers = [number("shortest training, predicted", duration(seconds), f"{around}{fastest.label}")]
+    if faster := [row for row in rows if row.speedup is not None and row.workers > 1]:
+        top = max(faster, key=lambda row: row.speedup or 0.0)
+        numbers.append(number("highest speedup, predicted", f"{top.speedup:.3g}", top.label))
+    bends = [(name, first) for name, group in bend.families(rows) if (first := bend.find(group).first)]
+    if bends:
+        name, last = max(bends, key=lambda one: one[1].workers)
+        which = f"the latest of {len(bends)}, {name}" if len(bends) > 1 else name
+        numbers.append(number("workers at the bend", count(last.workers), which))
+    return numbers
+
+
+def _calibrated(outlook: Outlook) -> list[str]:
+    return ["uncalibrated"] if any(not row.calibrated for row in outlook.rows) else ["calibrated"]

@@ -1,0 +1,253 @@
+"""Law 8: a predicted second and a measured one are never shown without saying which is which."""
+
+import csv
+import io
+import json
+import re
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made_runs import epoch_events, make_run, make_virtual_run, started
+from rich.console import Console
+
+from tenfold.experiment import Experiment
+from tenfold.report import clocks, export, html, plots, scaling, summary, tables, timeline
+from tenfold.report.comparison import Comparison
+from tenfold.report.looks import Looks, single
+from tenfold.report.progress import Progress
+from tenfold.report.rows import rows_of
+from tenfold.report.trace import chrome_trace
+from tenfold.report.words import between, duration
+
+SHORT = {"steps_per_epoch": 40, "epochs": 1}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def real(folder):
+    return make_run(folder, **SHORT, workers=2)
+
+
+@pytest.fixture(scope="module")
+def virtual(folder):
+    return make_virtual_run(folder, **SHORT, workers=2)
+
+
+@pytest.fixture(scope="module")
+def uncalibrated(folder):
+    return make_virtual_run(folder, **SHORT, workers=4, calibrated=False)
+
+
+@pytest.fixture(scope="module")
+def mixed(folder, real, virtual, uncalibrated):
+    return Comparison([make_run(folder, **SHORT), real, make_virtual_run(folder, **SHORT), virtual, uncalibrated])
+
+
+@pytest.fixture(scope="module")
+def pages(real, virtual):
+    return [html.render([run]) for run in (real, virtual)]
+
+
+def shown(renderable, width=140):
+    console = Console(file=io.StringIO(), width=width)
+    console.print(renderable)
+    return console.file.getvalue()
+
+
+def texts(svg):
+    return ["".join(one.itertext()) for one in ElementTree.fromstring(svg).iter() if one.tag.endswith("text")]
+
+
+def visible(page):
+    return re.sub(r"<(script|style).*?</\1>|<[^>]*>", " ", page, flags=re.DOTALL)
+
+
+class TestWords:
+    def test_a_time_comes_with_its_clock(self, real, virtual, uncalibrated):
+        assert clocks.training(real) == "144 ms measured"
+        assert clocks.training(virtual) == "144 ms predicted [137-153]"
+        assert clocks.training(uncalibrated) == "144 ms predicted [137-153], uncalibrated"
+
+    def test_no_time_has_no_clock(self, folder):
+        assert clocks.training(make_run(folder, empty=True)) == "–"
+        assert clocks.training(make_virtual_run(folder, empty=True)) == "–"
+
+    def test_both_are_named(self, real, virtual):
+        assert clocks.of([]) == clocks.of([real]) == "measured"
+        assert clocks.of([virtual]) == "predicted"
+        assert clocks.of([virtual, real]) == "measured and predicted"
+
+    @pytest.mark.parametrize(
+        ("bounds", "said"),
+        [
+            ((1.18, 1.31, 1.24), "[1.18-1.31]"),
+            ((0.95, 1.1, 1.02), "[950 ms - 1.10 s]"),
+            ((710.0, 740.0, 725.0), "[11 min 50 s - 12 min 20 s]"),
+        ],
+    )
+    def test_intervals_are_short_where_the_unit_is_the_same(self, bounds, said):
+        assert between(*bounds) == said
+
+    @given(st.tuples(*[st.floats(1e-7, 1e5)] * 3).map(sorted))
+    def test_an_interval_holds_both_bounds(self, bounds):
+        low, middle, high = bounds
+        said = between(low, high, middle)
+        assert duration(low).split(" ")[0] in said
+        assert duration(high).split(" ")[0] in said
+
+
+class TestTerminal:
+    def test_a_virtual_run_is_predicted_all_over(self, uncalibrated):
+        text = shown(tables.show_tables(uncalibrated))
+        for expected in (
+            "ms predicted [137-153], uncalibrated",
+            "training, predicted",
+            "time, predicted",
+            "saving 20.0 ms, predicted",
+            "The clock is uncalibrated",
+            "Two workers swap",
+        ):
+            assert expected in text
+        assert [line for line in text.splitlines() if re.search(r"(?<!not )measured", line)] == [
+            line for line in text.splitlines() if "The simulation itself took 2.10 s, measured." in line
+        ]
+
+    def test_a_real_run_is_measured_all_over(self, real):
+        text = shown(tables.show_tables(real))
+        assert "predicted" not in text
+        for expected in ("144 ms measured", "training, measured", "time, measured", "saving 20.0 ms, measured"):
+            assert expected in text
+
+    def test_the_list_marks_predicted_runs(self, real, virtual):
+        assert "predicted" not in shown(tables.runs_table([real]))
+        text = shown(tables.runs_table([real, virtual]))
+        assert text.count("144 ms predicted") == 1
+        assert text.count("144 ms") == 2
+        assert "training: measured, unless said to be predicted" in text
+
+    def test_a_virtual_run_that_has_no_time_yet_shows_none(self, folder):
+        running = make_run(folder, empty=True, status="running", engine="virtual")
+        assert "– predicted" not in shown(tables.runs_table([running]))
+
+    def test_progress_says_predicted(self):
+        for fields, suffix in (({}, ""), ({"engine": "virtual"}, " predicted")):
+            experiment = Experiment(epochs=1, **fields)
+            console = Console(file=io.StringIO(), width=100)
+            with Progress(experiment, console=console) as progress:
+                for event in (started(experiment, 938), *epoch_events(experiment, 0)):
+                    progress(event)
+            assert console.file.getvalue().endswith(f"17,768 samples/s{suffix}  3.38 s{suffix}\n")
+
+
+class TestComparisons:
+    def test_the_clock_is_a_column_where_anything_is_predicted(self, mixed, real, virtual):
+        assert "clock" not in Comparison([real]).cells()[0]
+        for comparison in (Comparison([virtual]), mixed):
+            assert "clock" in comparison.cells()[0]
+        at = mixed.cells()[0].index("clock")
+        assert [row[at] for row in mixed.cells()[1]] == [
+            *["measured"] * 2,
+            *["predicted"] * 2,
+            "predicted, uncalibrated",
+        ]
+
+    def test_intervals_stand_beside_predicted_times(self, mixed):
+        times = [row[mixed.cells()[0].index("training time, ms")] for row in mixed.cells()[1]]
+        assert times == ["144", "144", *["144 [137-153]"] * 3]
+
+    def test_predicted_times_are_held_against_predicted_ones(self, folder, real, virtual):
+        assert rows_of([make_run(folder, **SHORT), virtual])[1].speedup is None
+        assert [row.speedup for row in rows_of([make_virtual_run(folder, **SHORT), virtual, real])] == [1.0, 1.0, None]
+
+    def test_a_run_and_its_prediction_are_no_repeats(self, folder, real, virtual):
+        rows = rows_of([real, virtual])
+        assert [row.label for row in rows] == ["lenet5-mnist, measured", "lenet5-mnist, predicted"]
+        told = {"clock": "predicted", "interval": [1.0, 2.0]}
+        same = make_run(folder, **SHORT, workers=2, result=told)
+        assert [row.clock for row in rows_of([real, same])] == ["measured", "predicted"]
+        twice = [make(folder, **SHORT, workers=2, seed=1) for make in (make_run, make_virtual_run)]
+        rows = rows_of([real, virtual, *twice])
+        assert [(row.clock, len(row.runs)) for row in rows] == [("measured", 2), ("predicted", 2)]
+        assert all(row.label.endswith(row.clock) for row in rows)
+
+    def test_notes_say_who_told_the_times(self, mixed, real, virtual):
+        assert Comparison([real]).notes()[0].startswith("times are measured, without")
+        assert Comparison([virtual]).notes()[0].startswith("times are predicted, without")
+        assert mixed.notes()[0].startswith("times are measured or predicted, as the clock says")
+        assert clocks.UNCALIBRATED in mixed.notes()
+        assert clocks.UNCALIBRATED not in Comparison([virtual]).notes()
+
+    def test_files_say_it_in_every_row(self, mixed, real, virtual):
+        rows = list(csv.DictReader(io.StringIO(mixed.to_csv())))
+        assert [row["clock"] for row in rows] == ["measured"] * 2 + ["predicted"] * 3
+        assert [bool(row["seconds_low"]) for row in rows] == [False] * 2 + [True] * 3
+        assert [row["calibrated"] for row in json.loads(mixed.to_json())["rows"]] == [True] * 4 + [False]
+        assert {row["clock"] for row in export.to_rows(virtual)} == {"predicted"}
+        assert {row["clock"] for row in export.to_rows(real)} == {"measured"}
+
+
+class TestPictures:
+    def test_axes_name_the_clock(self, real, virtual, mixed):
+        looks, rows = Looks(mixed.rows), mixed.rows
+        for runs, clock in (([real], "measured"), ([virtual], "predicted")):
+            assert f"training time (s, {clock})" in texts(plots.curves([single(runs[0])], "loss", "seconds"))
+            assert f"time since the first step began (ms, {clock})" in texts(timeline.timeline(runs[0]))
+            assert f"time (s, {clock})" in texts(plots.time_split([("", summary.times(runs[0]))], runs[0].clock))
+        assert "training time (s, measured and predicted)" in texts(
+            plots.curves([looks.series(row) for row in rows], "loss", "seconds")
+        )
+        assert "speedup T1/Tn (measured and predicted)" in texts(scaling.speedup(rows, looks))
+        assert "training time (ms, measured and predicted)" in texts(scaling.tradeoff(rows, looks))
+
+    def test_lines_of_different_clocks_are_different_lines(self, mixed):
+        names = [name for name, _, _ in scaling.lines(mixed.rows, Looks(mixed.rows))]
+        assert len(names) == 2
+        assert names[0].endswith("measured")
+        assert names[1].endswith("predicted")
+
+    def test_settings_that_differ_only_in_the_clock_look_different(self, real, virtual):
+        rows = rows_of([real, virtual])
+        looks = Looks(rows)
+        assert looks.of(rows[0]) != looks.of(rows[1])
+        assert [name.rpartition(" ")[2] for _, name in looks.meanings(rows)] == ["measured", "predicted"]
+
+    def test_both_timelines_share_an_axis(self, real, virtual):
+        found = texts(timeline.timelines(real, virtual))
+        assert [text for text in found if "worker" in text] == [
+            *("measured, worker 0", "measured, worker 1", "predicted, worker 0", "predicted, worker 1")
+        ]
+        assert "time since the first step began (ms, measured and predicted)" in found
+
+
+class TestPages:
+    def test_a_page_of_one_clock_is_true(self, pages):
+        assert "Every time on this page was measured." in pages[0]
+        assert "predicted" not in visible(pages[0])
+        page = visible(pages[1])
+        assert "Every time on this page is predicted, unless it is said to be measured." in page
+        assert page.replace("said to be measured", "").count("measured") == page.count("took 2.10 s, measured") == 1
+
+    def test_a_page_of_both_says_which(self, mixed):
+        page = visible(html.render(mixed))
+        assert "Every time on this page was measured, unless it is said to be predicted." in page
+        for expected in ("144 ms predicted [137-153], uncalibrated", "144 ms measured", "training, predicted"):
+            assert expected in page
+
+    def test_a_simulation_tells_no_times_of_stages(self, pages):
+        at = r'<span class="at">([^<]*)</span>'
+        assert all(re.findall(at, pages[0]))
+        assert set(re.findall(at, pages[1])) == {""}
+
+
+def test_traces_are_named_after_the_clock(real, virtual):
+    for run, pid in ((real, 0), (virtual, 1)):
+        events = chrome_trace(run.events(), clock=run.clock)["traceEvents"]
+        assert {event["pid"] for event in events} == {pid}
+        assert [event["args"]["name"] for event in events if event["name"] == "process_name"] == [run.clock]
+        assert any(event["ph"] == "i" for event in events) == (run.clock == "measured")

@@ -1,0 +1,155 @@
+"""Cross-validations on pages and in comparisons."""
+
+import io
+import json
+import re
+from xml.etree import ElementTree
+
+import pytest
+from made_runs import made_folds, make_crossval, make_run
+from rich.console import Console
+
+from tenfold.report import crosstable, folds, html, sections
+from tenfold.report.comparison import Comparison
+from tenfold.runs import Lifecycle
+
+
+def texts(svg):
+    return ["".join(one.itertext()) for one in ElementTree.fromstring(svg).iter() if one.tag.endswith("text")]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def run(folder):
+    return make_crossval(folder, made_folds(5, failed=(2,), cores=2))
+
+
+class TestPage:
+    def test_it_shows_scores_models_and_cores(self, run):
+        page = html.render([run])
+        for expected in ("Folds", "95% interval", "the vote of all", "97.12%", "the best by validation, fold 3"):
+            assert expected in page
+        assert "Folds on cores" in page
+        assert "mean over 4 folds, 95% interval" in page
+
+    def test_a_failed_fold_is_told_with_its_reason_as_text(self, run):
+        page = html.render([run])
+        assert "fold 2: ValueError: &lt;b&gt;no&lt;/b&gt;" in page
+        assert "1 fold failed and is not drawn" in page
+        assert "<b>no" not in page
+
+    def test_a_plain_run_has_no_folds(self, folder):
+        plain = make_run(folder, steps_per_epoch=30, epochs=1)
+        assert folds.section(plain) is None
+        assert "Folds" not in html.render([plain])
+
+    def test_what_happened_to_folds_is_told_in_words(self, folder):
+        made = make_crossval(folder, made_folds(3))
+        about = {"fold": 2, "repeat": 1, "node": 0, "run": 3}
+        told = [about | {"status": "started", "metrics": {}}, about | {"status": "failed", "error": "no luck"}]
+        made.store.append(made.id, [Lifecycle(at=1.0, what="fold", detail=json.dumps(one), worker=1) for one in told])
+        assert [one["detail"] for one in sections.happenings(made)] == ["fold 2 started", "fold 2 failed: no luck"]
+
+    def test_ids_are_unique(self, run):
+        ids = re.findall(r'\bid="([^"]*)"', html.render([run]))
+        assert len(ids) == len(set(ids))
+
+
+class TestStrip:
+    def test_every_part_has_its_points_mean_and_interval(self, run):
+        svg = folds.strip(run, "accuracy")
+        assert {"training", "validation", "test", "accuracy (%)"} <= set(texts(svg))
+        assert svg.count("<use ") == 3 * (4 + 1)
+
+    def test_a_loss_has_no_percent(self, run):
+        assert "loss" in texts(folds.strip(run, "loss"))
+
+    def test_what_was_not_scored_is_not_drawn(self, run):
+        assert folds.strip(run, "f1") == ""
+
+    def test_points_of_one_value_do_not_hide_each_other(self):
+        heights = folds._apart([0.5, 0.5, 0.5, 0.9], 1)
+        assert len(set(heights[:3])) == 3
+        assert heights[3] == 1
+
+
+class TestLanes:
+    def test_one_lane_a_core_one_box_a_fold_and_core(self, run):
+        found = texts(folds.lanes(run))
+        assert [text for text in found if text.startswith("core")] == ["core 0", "core 1"]
+        assert {f"fold {at}" for at in (1, 3, 4, 5)} <= set(found)
+        assert "fold that failed" in found
+        assert "time since the first fold began (s, measured)" in found
+
+    def test_a_fold_on_neighbouring_cores_is_one_box(self):
+        assert folds._stretches([3, 1, 2, 6]) == [(1, 3), (6, 6)]
+
+    def test_without_cores_there_are_no_lanes(self, folder):
+        result = made_folds(3)
+        for fold in result["folds"]:
+            fold["cores"] = []
+        assert folds.lanes(make_crossval(folder, result)) == ""
+
+
+class TestTables:
+    def test_a_line_a_fold_then_the_spread(self, run):
+        table = folds.table(run)
+        assert [row[0] for row in table["rows"]] == [
+            *(f"fold {at}" for at in range(1, 6)),
+            *("mean", "standard deviation", "95% interval"),
+        ]
+        assert {len(row) for row in table["rows"]} == {len(table["columns"])}
+        assert "training, measured" in table["columns"]
+
+    def test_repeats_are_named(self, folder):
+        rows = folds.table(make_crossval(folder, made_folds(3, repeats=2)))["rows"]
+        assert rows[3][0] == "repeat 2, fold 1"
+
+    def test_models_without_a_test_part_are_left_out(self, folder):
+        result = made_folds(3)
+        for model in result["models"].values():
+            model["metrics"] = {}
+        assert folds.models(make_crossval(folder, result))["rows"] == []
+
+
+class TestCrosstable:
+    @pytest.fixture
+    def compared(self, tmp_path):
+        def made(k, n, **fields):
+            return make_crossval(tmp_path, made_folds(k) | {"seconds": 10.0 * k / n}, folds=k, workers=n, **fields)
+
+        return made
+
+    def test_folds_go_down_and_workers_across(self, compared):
+        comparison = Comparison([compared(k, n) for n in (1, 2) for k in (2, 4)])
+        time, accuracy = comparison.crosstables()
+        assert time.title == "training time, s, measured"
+        assert time.columns == ("", "1 worker", "2 workers")
+        assert time.rows == (("2 folds", "20.0", "10.0"), ("4 folds", "40.0", "20.0"))
+        assert accuracy.title == "validation accuracy %"
+        console = Console(file=io.StringIO(), width=120)
+        console.print(comparison)
+        for text in (console.file.getvalue(), comparison.to_markdown(), html.render(comparison)):
+            assert time.title in text
+        assert "| 4 folds | 40.0 | 20.0 |" in comparison.to_markdown()
+
+    def test_pairs_that_were_not_run_are_dashes(self, compared):
+        (time, _) = Comparison([compared(2, 1), compared(2, 2), compared(4, 1)]).crosstables()
+        assert time.rows[1] == ("4 folds", "40.0", "–")
+
+    def test_one_worker_stands_in_every_strategys_table(self, compared):
+        runs = [compared(k, 1) for k in (2, 4)]
+        runs += [compared(k, 2, strategy=name) for k in (2, 4) for name in ("allreduce", "ring")]
+        tables = Comparison(runs).crosstables()
+        assert [one.title for one in tables[::2]] == [
+            *("allreduce, training time, s, measured", "ring, training time, s, measured")
+        ]
+        assert all(one.rows[0][1] == "20.0" for one in tables[::2])
+
+    def test_there_is_none_unless_both_vary(self, compared):
+        assert Comparison([compared(2, 1), compared(4, 1)]).crosstables() == []
+        assert crosstable.of([]) == []
