@@ -28,8 +28,7 @@ HEADER = """# Fields
 Every field of an experiment, made from the code by `python tests/test_docs.py`. How to write and change them:
 [experiment files](experiment-files.md).
 
-Planned, and refused until they are there: `folds`, the engines `launched` and `virtual`, the transports `torch` and
-`mpi`; `cluster` belongs to the virtual engine.
+Planned, and refused until they are there: the `fused` mode of folds, the engine `virtual`; `cluster` belongs to it.
 """
 
 

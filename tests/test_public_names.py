@@ -6,7 +6,25 @@ import pytest
 
 import tenfold
 
-EXPECTED = ["Experiment", "Run", "TenfoldError", "compare", "list_runs", "open_run", "resume", "train"]
+EXPECTED = [
+    "Cluster",
+    "CrossValidation",
+    "Experiment",
+    "Run",
+    "TenfoldError",
+    "average",
+    "calibrate",
+    "compare",
+    "cross_validate",
+    "forecast",
+    "list_runs",
+    "open_run",
+    "resume",
+    "shard",
+    "simulate",
+    "train",
+    "twin",
+]
 HEAVY = ("torch", "numpy", "pydantic", "matplotlib", "sklearn", "jinja2", "sqlite3", "cloudpickle")
 
 
@@ -28,7 +46,9 @@ def test_every_name_is_there_and_explained(name):
 
 
 def test_an_unknown_name_is_answered_with_those_there_are():
-    with pytest.raises(AttributeError, match="module 'tenfold' has no attribute 'trian'; it has Experiment, Run"):
+    with pytest.raises(
+        AttributeError, match="module 'tenfold' has no attribute 'trian'; it has Cluster, CrossValidation, Experiment"
+    ):
         tenfold.trian  # noqa: B018
     assert not hasattr(tenfold, "trian")
 

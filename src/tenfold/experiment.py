@@ -30,6 +30,20 @@ MODELS = ("lenet5", "cnn", "mlp")
 SOURCES = ("digits", "mnist", "fashion-mnist")
 LOSSES = ("cross-entropy", "mse", "l1", "bce")
 METRICS = ("accuracy", "mae", "rmse")
+FOLD_FIELDS = ("folds", "fold_kind", "fold_repeats", "fold_mode")
+"""Of the division, what a cross-validation goes by."""
+
+
+def _scorers(metric: object) -> list[str]:
+    """Return the scorer of scikit-learn that a metric is or is nearly called, if it is none of the built-in ones."""
+    if not isinstance(metric, str) or metric in METRICS or ":" in metric or metric.startswith("<"):
+        return []
+    import difflib
+
+    from sklearn.metrics import get_scorer_names
+
+    near = difflib.get_close_matches(metric, get_scorer_names(), n=1, cutoff=0.6)
+    return [name for name in near if name not in METRICS]
 
 
 class Section(BaseModel):
@@ -80,6 +94,10 @@ class Data(Section):
     """Decides which samples go into which part; apart from `seed`, so that seeds compare on the same parts."""
     limit: Count | None = None
     """Use at most this many samples of each part, for a quick try."""
+    groups: Named | None = None
+    """The group of each training sample, as an array or "package.module:callable"; no group is in two parts."""
+    distribute: Literal["each", "scatter"] = "each"
+    """Under a launcher: every rank reads the data by itself, or rank 0 reads them and sends each rank its share."""
     loader_workers: Whole = 0
     """Processes that load batches; 0 loads them where the training runs, fastest for data in memory."""
     options: Options = {}
@@ -115,12 +133,12 @@ class Training(Section):
     Unset: a fifth of the run, at most one epoch, where several workers scale the rate up; else none."""
     clip: Annotated[float, Field(gt=0)] | None = None
     """Largest norm of a step's gradient. Unset: not clipped."""
-    precision: Literal["fp32", "bf16"] = "fp32"
-    """Number format of forward and backward passes; bf16 keeps the weights in fp32."""
+    precision: Literal["fp32", "tf32", "bf16"] = "fp32"
+    """Number format of forward and backward passes: tf32 (NVIDIA GPUs) and bf16 keep the weights in fp32."""
     loss: Named | None = None
     """cross-entropy, mse, l1, bce, "package.module:callable", or f(outputs, targets). Unset: chosen by the targets."""
     metrics: ManyNamed = ()
-    """accuracy, mae, rmse, or f(outputs, targets). Empty: accuracy where there are classes."""
+    """accuracy, mae, rmse, a scorer of scikit-learn (f1_macro), or f(outputs, targets). Empty: accuracy for classes."""
     patience: Count | None = None
     """Stop after this many epochs without a better watched loss, and keep the best epoch's weights. Unset: never."""
     seed: Whole = 0
@@ -130,7 +148,7 @@ class Training(Section):
 
     _known_loss = field_validator("loss")(lambda loss: loss and check_name(loss, "loss", LOSSES))
     _known_metrics = field_validator("metrics")(
-        lambda metrics: tuple(check_name(metric, "metric", METRICS) for metric in metrics)
+        lambda metrics: tuple(check_name(metric, "metric", (*METRICS, *_scorers(metric))) for metric in metrics)
     )
 
 
@@ -155,8 +173,10 @@ class Division(Section):
     """Who averages with whom in a round."""
     strategy_options: Options = {}
     """Keyword arguments of the strategy, such as {sides = 1} for ring."""
-    sync_every: Count = 4
-    """Steps between two rounds; without meaning for gradients (every step) and asynchronous strategies (own pace)."""
+    sync_every: Count | None = None
+    """Steps between two rounds; without meaning for gradients (every step) and asynchronous strategies (own pace).
+
+    Unset: 4, or 16 with an outer optimizer, whose momentum makes each round count for more."""
     local_after: Whole = 0
     """Mix at every step until this one, then every `sync_every` (post-local SGD)."""
     average: Literal["weights", "gradients"] = "weights"
@@ -170,7 +190,7 @@ class Division(Section):
     compression_options: Options = {}
     """Keyword arguments of the compression, such as {fraction = 0.01} for topk."""
     lr_scaling: Literal["none", "linear", "sqrt"] = "sqrt"
-    """How the learning rate grows with the number of workers, each of which takes that many fewer steps."""
+    """How the learning rate grows with the workers that average in rounds, each of which takes fewer steps."""
     optimizer_state: Literal["local", "average", "reset"] = "local"
     """What a round does to the optimizers' momenta."""
     shards: Literal["iid", "contiguous", "label-skew", "fractions"] = "iid"
@@ -181,6 +201,17 @@ class Division(Section):
     """Each worker's share of the samples, for shards = "fractions"."""
     folds: Annotated[int, Field(ge=2, lt=2**63)] | None = None
     """Parts of a cross-validation. Unset: none."""
+    fold_kind: Literal["auto", "plain", "stratified", "group"] = "auto"
+    """How folds are cut. auto: group where there are groups, else stratified for classes, else plain."""
+    fold_repeats: Count = 1
+    """How often the cross-validation is done, each time with other folds."""
+    fold_mode: Literal["auto", "folds-over-workers", "data-and-folds", "fold-by-fold", "fused"] = "auto"
+    """How folds are trained. auto: folds-over-workers for one worker on cpu, else fold-by-fold."""
+
+    @property
+    def pace(self) -> int:
+        """Steps between two rounds: `sync_every`, or what is usual."""
+        return self.sync_every or (4 if self.outer == "none" else 16)
 
 
 class Machine(Section):
@@ -197,9 +228,17 @@ class Machine(Section):
     engine: Literal["auto", "serial", "processes", "launched", "virtual"] = "auto"
     """What hosts the replicas. auto: serial for one worker, processes for more, launched under torchrun or mpirun."""
     transport: Literal["auto", "shared-memory", "torch", "mpi"] = "auto"
-    """How tensors move between workers."""
-    cluster: Text | None = None
-    """A file that describes the hardware of a virtual cluster."""
+    """How tensors move between workers. auto: in shared memory; under a launcher also by torch.distributed or MPI."""
+    on_failure: Literal["end", "continue"] = "end"
+    """When a worker is lost: end the run, to be resumed, or go on with the others from the last whole epoch."""
+    fused: Literal["auto", "vmap", "loop"] = "auto"
+    """How replicas on one device step: in the same operations, one by one, or whichever a short probe finds faster."""
+    cluster: Text | Options | None = None
+    """Hardware of a virtual cluster: a file, the same as a table, or "here" for the processes of this machine.
+
+    Unset: nodes of one worker each, any two of them joined by `link`."""
+    link: Text | None = None
+    """What joins the nodes of a virtual cluster: 1gbe, 10gbe, wifi, ... Unset: 10gbe."""
 
 
 SECTIONS: dict[str, type[Section]] = {
@@ -296,10 +335,19 @@ class Experiment(Section):
         """Return the experiment with some fields changed, by their short names."""
         return type(self)(**nested(self._values(), fields))
 
+    @property
+    def title(self) -> str:
+        """Its name, or those of its model and data."""
+        return self.name or "-".join(
+            str(getattr(self, key).model_dump(mode="json")["name"]).strip("<>").split(":")[-1]
+            for key in ("model", "data")
+        )
+
     def flat(self) -> dict[str, Any]:
-        """Return every field's value as text, numbers and lists, by its short name."""
+        """Return every field's value as text, numbers and lists, by its short name; the pace also where it is unset."""
         dumped = self.model_dump(mode="json")
-        return {"name": self.name} | {short: dumped[section][field] for short, (section, field) in FIELDS.items()}
+        values = {short: dumped[section][field] for short, (section, field) in FIELDS.items()}
+        return {"name": self.name} | values | {"sync_every": self.division.pace}
 
     def _values(self) -> dict[str, Any]:
         sections = {

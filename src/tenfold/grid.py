@@ -6,9 +6,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from tenfold import api
+from tenfold import api, crossval
 from tenfold.errors import ExperimentError, TenfoldError
-from tenfold.experiment import FIELDS, SECTIONS, Division, Experiment
+from tenfold.experiment import FIELDS, FOLD_FIELDS, SECTIONS, Division, Experiment
 from tenfold.registry import suggest
 from tenfold.report.comparison import Comparison
 from tenfold.report.differences import spoken
@@ -53,13 +53,11 @@ def compare(
 
     `compare(experiment, workers=[1, 2, 4], strategy=["allreduce", "butterfly"], repeats=3)`: a list is a dimension of
     the grid, anything else changes the experiment. Repeats differ in the seed and come in turns, so that a machine
-    that slows down slows all down. What is recorded already is not run again, unless `fresh`; what fails is reported
-    and does not stop the rest. `watch` is called with a `Turn` when a run begins and when it is done.
+    that slows down slows all down. Where `folds` is set, every setting is cross-validated. What is recorded already is
+    not run again, unless `fresh`; what fails is reported and does not stop the rest. `watch` is called with a `Turn`
+    when a run begins and when it is done.
     """
-    base = (experiment or Experiment()).replace(
-        **{key: value for key, value in grid.items() if not _listed(key, value)}
-    )
-    dimensions = {key: list(value) for key, value in grid.items() if _listed(key, value)}
+    base, dimensions = parts(experiment or Experiment(), grid)
     planned = list(plan(base, dimensions, repeats))
     store = Store(runs)
     known = {} if fresh else _finished(store)
@@ -75,7 +73,7 @@ def compare(
             continue
         watch(turn)
         try:
-            done.append(api.train(one, runs=store.folder, kind=KIND))
+            done.append(_run(one, store))
         except TenfoldError as error:
             failed[turn.label] = str(error).replace("\n", "; ")
             watch(replace(turn, error=failed[turn.label]))
@@ -88,11 +86,23 @@ def compare(
     return Comparison(done, failed)
 
 
+def parts(experiment: Experiment, grid: dict[str, Any]) -> tuple[Experiment, dict[str, list[Any]]]:
+    """Tell apart what changes the experiment and what is a dimension of the grid."""
+    fixed = {key: value for key, value in grid.items() if not _listed(key, value)}
+    return experiment.replace(**fixed), {key: list(value) for key, value in grid.items() if _listed(key, value)}
+
+
+def _run(experiment: Experiment, store: Store) -> Run:
+    if experiment.division.folds is None:
+        return api.train(experiment, runs=store.folder, kind=KIND)
+    return api.cross_validate(experiment, runs=store.folder).run
+
+
 def plan(base: Experiment, dimensions: dict[str, list[Any]], repeats: int) -> Iterable[Experiment]:
     """Yield the experiments of a grid in the order in which they run, each once.
 
-    A single worker has nobody to mix with, so settings of the division other than its size are left at their defaults
-    there: one run serves as the baseline of all.
+    A single worker has nobody to mix with, so settings of the division other than its size and its folds are left at
+    their defaults there: one run serves as the baseline of all.
     """
     if repeats < 1:
         raise ExperimentError(f"repeats = {repeats}: should be at least 1")
@@ -107,7 +117,8 @@ def plan(base: Experiment, dimensions: dict[str, list[Any]], repeats: int) -> It
             one = base.replace(**dict(zip(dimensions, values, strict=True)))
             one = one.replace(seed=one.training.seed + repeat)
             if one.division.workers == 1:
-                one = one.replace(division=Division())
+                kept = {name: getattr(one.division, name) for name in FOLD_FIELDS}
+                one = one.replace(division=Division(**kept))
             if one not in seen:  # by equality, which tells apart Python objects of one name
                 seen.append(one)
                 yield one
@@ -126,7 +137,8 @@ def _finished(store: Store) -> dict[str, int]:
     """Return the runs that can stand for an experiment; one with Python objects in it is never taken for another."""
     found = {}
     for record in store.runs():
-        if record["kind"] == KIND and record["status"] == "finished":
+        whole = record["status"] == "finished" and not record["result"].get("failed")
+        if record["kind"] in (KIND, crossval.KIND) and whole:
             text = Experiment(**record["experiment"]).model_dump_json()
             if '"<' not in text:
                 found[text] = record["id"]

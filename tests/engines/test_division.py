@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tenfold.engines import choose
-from tenfold.engines.division import check, make_strategy
+from tenfold.engines.division import check, make_strategy, rate_scale
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.mixing import COMPRESSIONS, OUTER, STRATEGIES
@@ -90,3 +90,17 @@ def test_the_engine_that_fits(fields: dict[str, Any], name: str) -> None:
 def test_one_worker_has_no_room_for_two() -> None:
     with pytest.raises(ExperimentError, match=r'"serial" runs one worker, but division\.workers = 2; take auto or'):
         choose(Experiment(workers=2, engine="serial"))
+
+
+def test_an_outer_optimizer_takes_the_learning_rate_as_it_is_and_rarer_rounds() -> None:
+    division = Experiment(workers=4, outer="bmuf").division
+    assert (rate_scale(division), division.pace) == (1, 16)
+    assert Experiment(workers=4, outer="bmuf", sync_every=2).division.pace == 2
+    assert Experiment(workers=4).division.pace == 4
+
+
+@pytest.mark.parametrize(
+    ("strategy", "scale"), [("allreduce", 2), ("ring", 2), ("none", 1), ("easgd", 1), ("ad-psgd", 1)]
+)
+def test_the_learning_rate_grows_where_replicas_average_in_rounds(strategy: str, scale: float) -> None:
+    assert rate_scale(Experiment(workers=4, strategy=strategy).division) == scale

@@ -2,6 +2,7 @@
 
 import gc
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import psutil
@@ -11,8 +12,8 @@ from engine_models import Numbered, numbered
 from threaded import make_task
 from torch import nn
 
-from tenfold.data import Tensors
-from tenfold.engines.parcel import Parcel
+from tenfold.data import Picked, Tensors
+from tenfold.engines.parcel import Parcel, in_shared_memory
 from tenfold.errors import ExperimentError
 
 
@@ -45,6 +46,36 @@ def test_the_data_exist_once() -> None:
     first.splits.train.x[3, 0] = 1234.5
     assert second.splits.train.x[3, 0] == 1234.5
     parcel.close()
+
+
+def test_what_is_picked_from_one_part_travels_once() -> None:
+    task = make_task(model="mlp", data=(torch.randn(20_000, 10), torch.randn(20_000)))
+    whole = task.splits.train
+    splits = replace(task.splits, train=Picked(whole, range(100)), validation=Picked(whole, [7, 5]))
+    parcel = Parcel(replace(task, splits=splits))
+    opened = sent(parcel).open().splits
+    assert isinstance(opened.train, Picked)
+    assert isinstance(opened.validation, Picked)
+    assert opened.train.part is opened.validation.part
+    assert opened.validation.indices.tolist() == [7, 5]
+    assert torch.equal(next(opened.validation.batches([[0]]))[0], whole.x[7:8])  # type: ignore[attr-defined]
+    parcel.close()
+
+
+def test_what_lies_in_shared_memory_is_not_copied_into_it_again() -> None:
+    task = make_task(model="mlp", data=(torch.randn(100, 10), torch.randn(100)))
+    expected = task.splits.fingerprint()
+    task = replace(task, splits=in_shared_memory(task.splits))
+    assert task.splits.fingerprint() == expected
+    parcels = [Parcel(task), Parcel(task)]
+    first, second = (sent(parcel).open().splits.train for parcel in parcels)
+    task.splits.train.x[3, 0] = 1234.5  # type: ignore[attr-defined]
+    for part in (first, second):
+        assert isinstance(part, Tensors)
+        assert part.x[3, 0] == 1234.5
+    for parcel in parcels:
+        parcel.close()
+    assert isinstance(sent(parcels[0]).open().splits.train, Tensors)  # who made the memory still keeps it
 
 
 def test_parts_that_are_missing_or_no_tensors() -> None:

@@ -28,7 +28,26 @@ def test_a_run_says_what_was_recorded(tmp_path):
     assert run.experiment == DIGITS
     assert run.path == tmp_path / "1-mlp-digits"
     assert run.ended >= run.created
-    assert repr(run) == "<Run 1 mlp-digits: finished, loss 0.25, accuracy 0.9, 1.5 s>"
+    assert repr(run) == "<Run 1 mlp-digits: finished, loss 0.25, accuracy 0.9, 1.5 s measured>"
+
+
+def test_seconds_are_measured_unless_a_virtual_cluster_told_them(tmp_path):
+    store, number = new_run(tmp_path)
+    store.update(number, result={"seconds": 1.5}, status="finished")
+    run = opened(store, number)
+    assert (run.clock, run.predicted_seconds, run.interval) == ("measured", None, None)
+    assert run.summary()["clock"] == "measured"
+    store.update(number, result={"seconds": 1.5, "clock": "predicted", "interval": [1.0, 2.0]}, status="finished")
+    run = opened(store, number)
+    assert (run.clock, run.predicted_seconds, run.interval) == ("predicted", 1.5, (1.0, 2.0))
+    assert run.summary()["clock"] == "predicted"
+    assert repr(run).endswith("1.5 s predicted>")
+
+
+def test_a_virtual_run_is_predicted_from_its_beginning(tmp_path):
+    store, number = new_run(tmp_path)
+    run = opened(store, number, experiment=Experiment(engine="virtual"))
+    assert (run.clock, run.predicted_seconds, run.interval) == ("predicted", None, None)
 
 
 def test_a_run_without_a_result_makes_nothing_up(tmp_path):

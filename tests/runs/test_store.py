@@ -98,6 +98,13 @@ def test_a_run_is_found_by_number_title_folder_or_as_the_last(tmp_path):
         assert runs.find(reference)["id"] == second
 
 
+def test_a_fold_is_never_meant_by_last(tmp_path):
+    runs, whole = new_run(tmp_path)
+    fold = runs.create(DIGITS, kind=store.FOLD, facts={})
+    assert runs.find("last")["id"] == whole
+    assert runs.find(fold)["kind"] == "fold"
+
+
 def test_a_number_is_no_title(tmp_path):
     runs, _ = new_run(tmp_path, Experiment(name="2"))
     second = runs.create(DIGITS, kind="train", facts={})

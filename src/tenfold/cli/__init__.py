@@ -7,16 +7,22 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from tenfold.cli.calibrate import calibrate
 from tenfold.cli.compare import compare
+from tenfold.cli.crossval import crossval
 from tenfold.cli.data import app as data_app
 from tenfold.cli.doctor import doctor
 from tenfold.cli.init import init
+from tenfold.cli.launch import launch
+from tenfold.cli.output import prefix
 from tenfold.cli.report import report
 from tenfold.cli.resume import resume
 from tenfold.cli.runs import runs
 from tenfold.cli.schema import schema
 from tenfold.cli.show import show
+from tenfold.cli.simulate import simulate
 from tenfold.cli.train import train
+from tenfold.cli.twin import twin
 from tenfold.errors import TenfoldError
 
 
@@ -30,7 +36,7 @@ class Verbs(TyperGroup):
             return super().invoke(ctx)
         except TenfoldError as error:
             for line in str(error).splitlines():
-                typer.secho(f"error: {line}", err=True, fg="red")
+                typer.secho(f"{prefix()}error: {line}", err=True, fg="red")
             raise typer.Exit(2) from None
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
@@ -65,7 +71,22 @@ def _main(
     """Train neural networks faster by dividing their data, and know beforehand how much faster."""
 
 
-for verb in (train, compare, resume, runs, show, report, init, schema, doctor):
+for verb in (
+    train,
+    crossval,
+    compare,
+    launch,
+    resume,
+    runs,
+    show,
+    report,
+    init,
+    schema,
+    doctor,
+    calibrate,
+    simulate,
+    twin,
+):
     app.command()(verb)
 app.add_typer(data_app, name="data")
 
@@ -77,4 +98,4 @@ def main() -> None:
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    typer.secho(f"warning: {message}", err=True, fg="yellow")
+    typer.secho(f"{prefix()}warning: {message}", err=True, fg="yellow")

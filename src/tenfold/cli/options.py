@@ -26,6 +26,10 @@ Runs = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+LogRanks = Annotated[
+    str | None,
+    typer.Option("--log-ranks", help="Say also where the time of these ranks goes: 0,3 or all.", show_default=False),
+]
 Reference = Annotated[str, typer.Argument(metavar="RUN", help="A run's number, its title, or last.")]
 
 

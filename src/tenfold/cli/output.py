@@ -4,7 +4,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -16,6 +16,20 @@ from tenfold.errors import WorkerLost
 if TYPE_CHECKING:
     from tenfold.data import Progress
     from tenfold.runs import Emit, Event, Run
+
+
+def launched_rank() -> int | None:
+    """Return this process's rank among those that a launcher started; None without a launcher."""
+    from tenfold.machine.launcher import recognise
+
+    world = recognise()
+    return None if world is None or world.size == 1 else world.rank
+
+
+def prefix() -> str:
+    """Return what comes before a line of a rank other than the first, which alone speaks without one."""
+    rank = launched_rank()
+    return f"[rank {rank}] " if rank else ""
 
 
 def print_json(value: Any) -> None:
@@ -41,13 +55,17 @@ def print_rich(*renderables: Any) -> None:
 
 
 def print_run(run: "Run", as_json: bool) -> None:
-    """Print what came out of a run, and exit with 2 if something of it could not be kept."""
+    """Print what came out of a run, and exit with 2 if something of it could not be kept; rank 0 does so for all."""
+    if launched_rank():
+        return
+    from tenfold.report.fold_tables import KIND as FOLDED
+    from tenfold.report.fold_tables import fold_tables
     from tenfold.report.tables import result_table
 
     if as_json:
         print_json(run.summary())
     else:
-        print_rich(result_table(run))
+        print_rich(result_table(run), *([fold_tables(run)] if run.kind == FOLDED else []))
         typer.echo(f"`tenfold report {run.id}{_elsewhere(run.store.folder)}` makes a page of it")
     if run.result.get("problem"):
         typer.secho(f"error: not everything was kept: {run.result['problem']}", err=True, fg="red")
@@ -72,7 +90,7 @@ class Interruptible:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None or not issubclass(kind, KeyboardInterrupt | WorkerLost):
+        if kind is None or not issubclass(kind, KeyboardInterrupt | WorkerLost) or launched_rank():
             return
         if self._number:
             again = f"tenfold resume {self._number}{_elsewhere(self._runs)}"
@@ -113,3 +131,21 @@ def fetching(quiet: bool = False) -> Iterator["Progress"]:
             display.update(tasks[name], completed=done, total=total)
 
         yield show
+
+
+@contextmanager
+def telling(quiet: bool) -> Iterator[Callable[[str], None]]:
+    """Show what is being measured, and for how long it has been."""
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    with Progress(
+        SpinnerColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}", markup=False),
+        console=Console(stderr=True),
+        transient=True,
+        disable=quiet or not sys.stderr.isatty(),
+    ) as display:
+        task = display.add_task("getting ready", total=None)
+        yield lambda what: display.update(task, description=what)

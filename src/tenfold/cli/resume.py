@@ -1,7 +1,7 @@
 """`tenfold resume`: go on with an interrupted run."""
 
 from tenfold.cli import options
-from tenfold.cli.output import Interruptible, print_run
+from tenfold.cli.output import Interruptible, launched_rank, print_run
 
 
 def resume(
@@ -15,10 +15,14 @@ def resume(
     Examples: [cyan]tenfold resume 12[/], [cyan]tenfold resume last[/]
     """
     from tenfold import api
+    from tenfold.report.fold_progress import FoldProgress
+    from tenfold.report.fold_tables import KIND as FOLDED
     from tenfold.report.progress import Progress
 
     interrupted = api.open_run(run, runs=runs)
-    quiet = quiet or as_json
-    with Progress(interrupted.experiment, quiet=quiet) as progress, Interruptible(progress, runs) as listener:
+    quiet = quiet or as_json or bool(launched_rank())
+    folded = interrupted.kind == FOLDED
+    shown = FoldProgress(quiet=quiet) if folded else Progress(interrupted.experiment, quiet=quiet)
+    with shown as progress, Interruptible(progress, runs) as listener:
         resumed = api.resume(interrupted, listen=listener)
     print_run(resumed, as_json)

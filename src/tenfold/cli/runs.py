@@ -10,17 +10,19 @@ from tenfold.cli.output import print_json, print_rich
 
 def runs(
     last: Annotated[int, typer.Option("--last", "-n", help="How many, newest last; 0 for all.")] = 20,
+    folds: Annotated[bool, typer.Option("--folds", help="List the folds of cross-validations, too.")] = False,
     runs: options.Runs = None,
     as_json: options.Json = False,
 ) -> None:
-    """List the recorded runs, newest last.
+    """List the recorded runs, newest last; the folds of a cross-validation only when asked for.
 
-    Examples: [cyan]tenfold runs[/], [cyan]tenfold runs -n 0 --json[/]
+    Examples: [cyan]tenfold runs[/], [cyan]tenfold runs -n 0 --json[/], [cyan]tenfold runs --folds[/]
     """
     from tenfold import api
     from tenfold.report.tables import runs_table
+    from tenfold.runs.store import FOLD
 
-    recorded = api.list_runs(runs=runs)
+    recorded = [run for run in api.list_runs(runs=runs) if folds or run.kind != FOLD]
     shown = recorded[-last:] if last > 0 else recorded
     if as_json:
         print_json([run.summary() for run in shown])

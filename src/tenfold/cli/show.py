@@ -19,6 +19,8 @@ def show(
     Examples: [cyan]tenfold show 12[/], [cyan]tenfold show last --json[/], [cyan]tenfold show last --shards[/]
     """
     from tenfold import api
+    from tenfold.report.fold_tables import KIND as FOLDED
+    from tenfold.report.fold_tables import fold_tables
     from tenfold.report.tables import shards_table, show_tables
 
     found = api.open_run(run, runs=runs)
@@ -27,4 +29,4 @@ def show(
     elif shards:
         print_rich(shards_table(found))
     else:
-        print_rich(show_tables(found))
+        print_rich(show_tables(found), *([fold_tables(found)] if found.kind == FOLDED else []))

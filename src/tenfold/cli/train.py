@@ -1,7 +1,7 @@
 """`tenfold train`: train a model and record the run."""
 
 from tenfold.cli import options
-from tenfold.cli.output import Interruptible, fetching, print_run
+from tenfold.cli.output import Interruptible, fetching, launched_rank, print_run
 
 
 def train(
@@ -22,6 +22,7 @@ def train(
     pin: options.Pin = None,
     threads: options.Threads = None,
     runs: options.Runs = None,
+    log_ranks: options.LogRanks = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
@@ -29,7 +30,8 @@ def train(
 
     Examples: [cyan]tenfold train lenet.toml[/], [cyan]tenfold train --model mlp --data digits --epochs 5[/],
     [cyan]tenfold train lenet.toml --set lr=0.1 --set schedule=cosine[/],
-    [cyan]tenfold train lenet.toml --workers 4 --strategy butterfly --sync-every 16 --pin compact[/]
+    [cyan]tenfold train lenet.toml --workers 4 --strategy butterfly --sync-every 16 --pin compact[/],
+    [cyan]torchrun --nproc-per-node 4 -m tenfold train lenet.toml[/]
     """
     experiment = options.experiment_from(
         file,
@@ -49,16 +51,17 @@ def train(
         pin=pin,
         threads=threads,
     )
-    if experiment.division.workers > 1:
+    if experiment.division.workers > 1 and launched_rank() is None:
         from tenfold.machine.crew import warm_up
 
         warm_up()
     from tenfold import api
     from tenfold.report.progress import Progress
+    from tenfold.report.rank_times import RankTimes
 
-    quiet = quiet or as_json
+    quiet = quiet or as_json or bool(launched_rank())
     with (
-        Progress(experiment, quiet=quiet) as progress,
+        Progress(experiment, quiet=quiet, ranks=RankTimes(log_ranks) if log_ranks else None) as progress,
         Interruptible(progress, runs) as listener,
         fetching(quiet) as bar,
     ):

@@ -5,6 +5,7 @@ from tenfold.engines.division import check
 from tenfold.engines.task import Task
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
+from tenfold.machine.launcher import recognise
 
 __all__ = ["Engine", "Outcome", "Resumption", "Task", "choose"]
 
@@ -13,11 +14,31 @@ def choose(experiment: Experiment) -> Engine:
     """Return the engine that the experiment asks for, or the one that fits it."""
     division, machine = experiment.division, experiment.machine
     if division.folds is not None:
-        raise ExperimentError(f"division.folds = {division.folds}: cross-validation is not there yet; leave it unset")
-    if machine.engine in ("launched", "virtual"):
-        raise ExperimentError(f'machine.engine = "{machine.engine}" is not there yet; take auto, serial or processes')
-    if machine.transport not in ("auto", "shared-memory"):
-        raise ExperimentError(f'machine.transport = "{machine.transport}" is not there yet; take auto or shared-memory')
+        raise ExperimentError(
+            f"division.folds = {division.folds}: training makes one model; `tenfold crossval` or "
+            "tenfold.cross_validate makes one for each fold"
+        )
+    if machine.engine == "virtual":
+        from tenfold.engines.foresight import cluster_of
+        from tenfold.engines.virtual import Virtual
+
+        check(experiment)
+        cluster_of(experiment)
+        return Virtual()
+    world = recognise()
+    last_one = world is not None and world.restarts > 0 and machine.on_failure == "continue"
+    if world is not None and (world.size > 1 or machine.engine == "launched" or last_one):
+        from tenfold.engines.launched import Launched
+        from tenfold.engines.rank import settled
+
+        check(settled(experiment, world))
+        return Launched(world, machine.transport)
+    if machine.engine == "launched" or machine.transport in ("torch", "mpi"):
+        chosen = "engine" if machine.engine == "launched" else "transport"
+        raise ExperimentError(
+            f'machine.{chosen} = "{getattr(machine, chosen)}" is for programs that a launcher starts; start this one '
+            "with torchrun, mpirun or srun, or take auto"
+        )
     if machine.engine == "serial" and division.workers > 1:
         raise ExperimentError(
             f'machine.engine = "serial" runs one worker, but division.workers = {division.workers}; '

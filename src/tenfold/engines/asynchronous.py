@@ -114,7 +114,7 @@ class ElasticMixer(AsynchronousMixer):
         if not rule.exchanges(step):
             return
         with self.links.holding(CENTRE):
-            rule.exchange(self.replica.flat.vector[:parameters], self.links.centre[0, :parameters])
+            rule.exchange(self.replica.flat.vector[:parameters], self.links.centre[0, :parameters], self.size)
             self._met(CENTRE)
         self.bytes_moved += 2 * self.nbytes
 

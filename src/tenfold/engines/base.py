@@ -1,6 +1,7 @@
 """What every engine does: put replicas somewhere, and drive them to the end of the experiment."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ class Outcome:
 
     result: dict[str, Any]
     weights: dict[str, Any]
+    outputs: torch.Tensor | None = None
+    """What the network with these weights says to the test part, where the engine has kept it."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +31,20 @@ class Resumption:
     folder: Path
     manifest: dict[str, Any]
 
+    @property
+    def ranks(self) -> Sequence[int]:
+        """The saved workers whose states are taken on, in the order of those who do: all, unless some were lost."""
+        return self.manifest.get("ranks") or range(self.manifest["workers"])
+
+    def visible(self) -> list[int]:
+        """Return the saved workers whose states are on this host's disk."""
+        epoch, workers = self.manifest["epoch"], self.manifest["workers"]
+        return [rank for rank in range(workers) if (self.folder / checkpoint.file_name(epoch, rank)).exists()]
+
     def state(self, rank: int) -> dict[str, Any]:
-        """Return the saved state of one worker."""
-        return dict(checkpoint.load(self.folder / checkpoint.file_name(self.manifest["epoch"], rank)))
+        """Return the saved state that a worker goes on from; where there are more workers now, some share one."""
+        saved = self.ranks[rank % len(self.ranks)]
+        return dict(checkpoint.load(self.folder / checkpoint.file_name(self.manifest["epoch"], saved)))
 
 
 class Engine(ABC):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tenfold.transport import Alone, Segment, SharedMemory, Transport
+from tenfold.transport.signals import Until
 
 
 @dataclass
@@ -71,17 +72,23 @@ class SharedLinks:
             Segment.create(2, numel if centre else 1),
         ]
         self.names = [segment.name for segment in self._segments]
+        self._attached: list[Segment] = []
 
-    def opens(self, rank: int) -> Links:
-        """Return the links of one worker, in its own process."""
-        weights, second, centre = (Segment.attach(name) for name in self.names)
+    def opens(self, rank: int, until: Until | None = None, lock: AbstractContextManager[Any] | None = None) -> Links:
+        """Return the links of one worker, in its process.
+
+        Where workers share a process, `until` is how they wait, and `lock` stands for all locks.
+        """
+        if not self._attached:
+            self._attached = [Segment.attach(name) for name in self.names]
+        weights, second, centre = self._attached
         return Links(
-            SharedMemory(weights, rank),
-            SharedMemory(second, rank),
+            SharedMemory(weights, rank, until=until),
+            SharedMemory(second, rank, until=until),
             torch.from_numpy(centre.buffers),
             torch.from_numpy(weights.buffers),
             centre.mailboxes.reshape(-1),
-            self.locks,
+            self.locks if lock is None else [lock] * len(self.locks),
         )
 
     def stop(self, verdict: Any, rank: int) -> None:
@@ -95,4 +102,4 @@ class SharedLinks:
             segment.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"names": self.names, "locks": self.locks}
+        return {"names": self.names, "locks": self.locks, "_attached": []}

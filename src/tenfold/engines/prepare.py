@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from tenfold import data
 from tenfold.engines.base import make_network
 from tenfold.engines.task import Task
 from tenfold.errors import DataError
-from tenfold.experiment import Experiment
+from tenfold.experiment import Experiment, Machine
+from tenfold.imports import resolve
 from tenfold.machine import affinity, cores, devices, facts, threads
 from tenfold.models import parameter_count
 from tenfold.values import Given
@@ -24,16 +26,31 @@ MOST_CLASSES = 100
 
 def prepare(experiment: Experiment, fetching: data.Progress | None = None) -> Task:
     """Load the data and decide where the workers run; what cannot work is said now, before anything starts."""
-    workers, machine = experiment.division.workers, experiment.machine
-    usable = affinity.room(machine.pin, cores.budget())
-    per_worker = threads.share(usable, workers, machine.threads, oversubscribe=machine.oversubscribe)
-    pinned = affinity.plan(cores.Topology.read(), workers, per_worker, machine.pin)
+    machine = experiment.machine
+    per_worker, pinned = seats(machine, experiment.division.workers, cores.budget())
     device = devices.resolve(machine.device)
+    return Task(experiment, load(experiment, device, fetching), per_worker, pinned)
+
+
+def seats(machine: Machine, workers: int, budget: int) -> tuple[int, affinity.CoreMap]:
+    """Return how many threads each of the workers that share a budget of cores has, and where it is pinned.
+
+    Virtual workers only borrow these cores, in turns.
+    """
+    if machine.engine == "virtual":
+        return threads.share(budget, workers, machine.threads, oversubscribe=True), affinity.NOT_PINNED
+    usable = affinity.room(machine.pin, budget)
+    per_worker = threads.share(usable, workers, machine.threads, oversubscribe=machine.oversubscribe)
+    return per_worker, affinity.plan(cores.Topology.read(), workers, per_worker, machine.pin)
+
+
+def load(experiment: Experiment, device: torch.device, fetching: data.Progress | None = None) -> data.Splits:
+    """Load the data to a device."""
     splits = _load(experiment.data, fetching)
     if device.type != "cpu":
         parts = {name: getattr(splits, name) for name in ("train", "validation", "test")}
         splits = replace(splits, **{name: part and part.to(device) for name, part in parts.items()})
-    return Task(experiment, splits, per_worker, pinned)
+    return splits
 
 
 def describe(task: Task) -> dict[str, Any]:
@@ -88,9 +105,20 @@ def _load(section: Any, fetching: data.Progress | None) -> data.Splits:
         stratify=section.stratify,
         split_seed=section.split_seed,
         limit=section.limit,
+        groups=_groups(section.groups),
         loader_workers=section.loader_workers,
         progress=fetching,
     )
+
+
+def _groups(given: Any) -> Any:
+    """Return the groups that were given, or what "package.module:callable" returns."""
+    if isinstance(given, str):
+        if given.startswith("<"):
+            raise DataError(f"the groups {given} were given as a Python object; pass them again")
+        given = resolve(given, "groups", DataError)
+    value = given.value if isinstance(given, Given) else given
+    return value() if callable(value) else value
 
 
 def _command() -> str:

@@ -4,20 +4,26 @@ import pickle
 import time
 import traceback
 import warnings
+from collections.abc import Sequence
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 
 from tenfold.engines.base import Resumption, make_network
+from tenfold.engines.hosting import Desk, Hub, Turn
 from tenfold.engines.links import SharedLinks
 from tenfold.engines.messages import Message, Verdict
 from tenfold.engines.parcel import Parcel
+from tenfold.engines.task import Task
 from tenfold.engines.worker import Worker
 from tenfold.errors import TenfoldError
 from tenfold.machine import affinity
 from tenfold.machine.crew import live
 from tenfold.runs import Clock, Event, Lifecycle
+from tenfold.training.randomness import Chance
 
 # The first optimizer of a process makes torch import its compiler, which takes a second. The server that workers are
 # forked from imports this module, so they have it from the start.
@@ -41,10 +47,10 @@ class Post:
         if len(self._events) >= EVENTS_TOGETHER or time.monotonic() - self._sent > SECONDS_BETWEEN:
             self.flush()
 
-    def tell(self, message: Message) -> Verdict:
-        """Send a message and return the supervisor's answer."""
+    def tell(self, messages: tuple[Message, ...]) -> Verdict:
+        """Send the messages of all workers in this process and return the supervisor's answer."""
         self.flush()
-        self._send(message)
+        self._send(messages)
         return pickle.loads(self.connection.recv_bytes())  # type: ignore[no-any-return]
 
     def flush(self) -> None:
@@ -64,7 +70,7 @@ class Post:
 
 
 def work(
-    rank: int,
+    place: int,
     connection: Connection,
     lifeline: Connection,
     beats: Any,
@@ -72,20 +78,60 @@ def work(
     links: SharedLinks,
     clock: Clock,
     resumption: Resumption | None,
+    crews: Sequence[range],
+    times: NDArray[Any] | None = None,
 ) -> None:
-    """Train one replica in this process."""
-    live(rank, lifeline, beats)
-    post = Post(connection)
+    """Train the replicas that have their place in this process: most often one, on a virtual cluster several.
+
+    `times` [steps, workers] orders the exchanges of replicas without rounds that share a process.
+    """
+    live(place, lifeline, beats)
+    post, ranks = Post(connection), crews[place]
     try:
         task = parcel.open()
-        trouble = affinity.apply(task.cores.cpus(rank))
-        if trouble and rank == 0:
+        trouble = affinity.apply(task.cores.cpus(place))
+        if trouble and place == 0:
             post.emit(Lifecycle(at=clock.now(), what="warning", detail=trouble))
         torch.set_num_threads(task.threads)
         warnings.simplefilter("ignore")
-        worker = Worker(task, make_network(task), links.opens(rank), clock, post.emit, post.tell)
-        if resumption is not None:
-            worker.resume(resumption.state(rank))
-        worker.train()
+        if len(ranks) == 1 and times is None:
+            worker = Worker(
+                task, make_network(task), links.opens(ranks[0]), clock, post.emit, lambda message: post.tell((message,))
+            )
+            _go(worker, resumption)
+        else:
+            _host(ranks, task, links, clock, post, resumption, times)
     except BaseException as error:
         post.fail(error)
+
+
+def _go(worker: Worker, resumption: Resumption | None) -> None:
+    if resumption is not None:
+        worker.resume(resumption.state(worker.rank))
+    worker.train()
+
+
+def _host(
+    ranks: range,
+    task: Task,
+    links: SharedLinks,
+    clock: Clock,
+    post: Post,
+    resumption: Resumption | None,
+    times: NDArray[Any] | None,
+) -> None:
+    """Train several replicas, each until it has to wait for another."""
+    hub = Hub(times)
+    desk = Desk(len(ranks), post.tell, hub)
+
+    def live_as(place: int) -> None:
+        Chance.apart()
+        rank = ranks[place]
+        turn = Turn(hub, rank) if times is not None else None
+        ends = links.opens(rank, hub.until, turn)
+        worker = Worker(task, make_network(task), ends, clock, post.emit, lambda message: desk.tell(place, message))
+        if turn is not None:
+            turn.step = lambda: worker.replica.steps
+        _go(worker, resumption)
+
+    hub.run([partial(live_as, place) for place in range(len(ranks))])

@@ -1,6 +1,10 @@
 """N replicas in N processes of this machine, mixing in shared memory."""
 
+from collections.abc import Sequence
 from contextlib import closing
+from typing import Any
+
+from numpy.typing import NDArray
 
 from tenfold.engines.base import Engine, Outcome, Resumption, make_network
 from tenfold.engines.division import make_strategy
@@ -9,6 +13,7 @@ from tenfold.engines.messages import Finished, Message
 from tenfold.engines.parcel import Parcel
 from tenfold.engines.process import work
 from tenfold.engines.supervisor import Supervisor
+from tenfold.engines.survival import Loss, among, announced, told, without
 from tenfold.engines.task import Task
 from tenfold.errors import MachineError, WorkerLost
 from tenfold.machine.crew import Crew, context, warm_up
@@ -22,20 +27,42 @@ class Processes(Engine):
     """Trains every replica in a process of its own."""
 
     name = "processes"
+    goes_on = True
+    """Whether the others can go on without one that is lost."""
 
     def __init__(self) -> None:
         warm_up()
 
     def run(self, task: Task, clock: Clock, emit: Emit, resumption: Resumption | None = None) -> Outcome:
-        """Train to the end; when one worker is lost, all end and the loss is named."""
+        """Train to the end; when a worker is lost, the others go on if the experiment says so, else all end."""
         if task.experiment.machine.device != "cpu":
             raise MachineError(
                 f'machine.device = "{task.experiment.machine.device}": several workers run on cpu only yet'
             )
         clean_up_orphans()
-        supervisor = Supervisor(task, clock, emit, resumption.manifest if resumption else None)
+        lost: list[Loss] = []
+        if resumption is not None:
+            task, lost = among(task, len(resumption.ranks)), resumption.manifest.get("lost", [])
+        while True:
+            try:
+                return self._train(task, clock, emit, resumption, lost)
+            except WorkerLost as error:
+                if not self.goes_on or task.experiment.machine.on_failure == "end" or task.workers == 1:
+                    raise
+                task, resumption = without(error.rank, task, resumption)
+                loss = told(error, task.workers, resumption)
+                lost = [*lost, loss]
+                emit(announced(loss, clock))
+
+    def _train(
+        self, task: Task, clock: Clock, emit: Emit, resumption: Resumption | None, lost: Sequence[Loss]
+    ) -> Outcome:
+        """Train to the end with one crew; when one worker is lost, all end and the loss is named."""
+        manifest = resumption.manifest if resumption else {}
+        supervisor = Supervisor(task, clock, emit, manifest | {"lost": lost})
         with closing(_links(task)) as links, closing(Parcel(task)) as parcel:
-            crew = Crew(task.workers, work, (parcel, links, clock, resumption))
+            crews = self._crews(task)
+            crew = Crew(len(crews), work, (parcel, links, clock, resumption, crews, self._times(task)))
             try:
                 supervisor.start("resumed" if resumption else "started")
                 self._supervise(crew, supervisor, emit)
@@ -45,25 +72,33 @@ class Processes(Engine):
                 raise
             finally:
                 crew.end()
-        return Outcome(supervisor.result, supervisor.weights)
+        return Outcome(supervisor.result, supervisor.weights, supervisor.outputs)
+
+    def _crews(self, task: Task) -> list[range]:
+        """Return the ranks in each process."""
+        return [range(rank, rank + 1) for rank in range(task.workers)]
+
+    def _times(self, task: Task) -> NDArray[Any] | None:  # noqa: ARG002 - for those who decide who comes first
+        """Return when each worker's steps end, where that is not left to the machine."""
+        return None
 
     def _supervise(self, crew: Crew, supervisor: Supervisor, emit: Emit) -> None:
         """Pass events on, and answer the workers whenever all have said the same kind of thing."""
-        heard: dict[int, Message] = {}
-        for rank, content in crew.messages():
+        heard: dict[int, tuple[Message, ...]] = {}
+        for place, content in crew.messages():
             if isinstance(content, list):
                 for event in content:
                     emit(event)
             elif isinstance(content, BaseException):
-                raise _of_worker(rank, content)
+                raise _of_worker(place, content)
             else:
-                heard[rank] = content
+                heard[place] = content
             if len(heard) == len(crew.processes):
-                messages = [heard[rank] for rank in sorted(heard)]
-                heard = {}
+                messages = [message for place in sorted(heard) for message in heard[place]]
                 verdict = supervisor.hear(messages)
-                for rank in range(len(messages)):
-                    crew.send(rank, verdict)
+                for place in heard:
+                    crew.send(place, verdict)
+                heard = {}
                 if isinstance(messages[0], Finished):
                     return
 

@@ -22,7 +22,7 @@ def execute(
     journal = _Journal(Recorder(store, run), listen)
 
     def end(status: str, error: str = "", result: dict[str, Any] | None = None) -> None:
-        last = Lifecycle(at=clock.now(), what=status, detail=error.partition("\n")[0])
+        last = Lifecycle(at=max(clock.now(), journal.latest), what=status, detail=error.partition("\n")[0])
         journal.recorder(last)
         journal.recorder.close(result=result or journal.known, status=status, error=error)
         listen(last)
@@ -64,11 +64,16 @@ class _Journal:
         self.listen = listen
         self.known: dict[str, Any] = {}
         """What is known of the result before the end."""
+        self.latest = 0.0
+        """The time of the last event; on a virtual cluster it runs ahead of the clock here."""
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Lifecycle) and event.what == "unsaved":
             self.recorder.report(event.detail)
             return
+        if isinstance(event, Lifecycle) and event.what == "lost":
+            self.recorder.rewind(event.epoch)
+        self.latest = max(self.latest, event.at)
         self.recorder(event)
         self.listen(event)
         if isinstance(event, Lifecycle):

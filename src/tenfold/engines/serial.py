@@ -10,6 +10,7 @@ from tenfold.engines.worker import Worker
 from tenfold.machine import affinity, devices
 from tenfold.runs import Clock, Emit, Lifecycle
 from tenfold.training import flat_size
+from tenfold.training.precision import multiplying
 from tenfold.training.randomness import undisturbed
 
 
@@ -23,7 +24,8 @@ class Serial(Engine):
         before = torch.get_num_threads()
         torch.set_num_threads(task.threads)
         try:
-            with undisturbed(), affinity.pinned(task.cores.cpus(0)) as trouble:
+            precision = task.experiment.training.precision
+            with undisturbed(), multiplying(precision), affinity.pinned(task.cores.cpus(0)) as trouble:
                 if trouble:
                     emit(Lifecycle(at=clock.now(), what="warning", detail=trouble))
                 return self._run(task, clock, emit, resumption)
@@ -40,4 +42,4 @@ class Serial(Engine):
             worker.resume(resumption.state(0))
         supervisor.start("resumed" if resumption else "started")
         worker.train()
-        return Outcome(supervisor.result, supervisor.weights)
+        return Outcome(supervisor.result, supervisor.weights, supervisor.outputs)

@@ -30,7 +30,11 @@ class Supervisor:
         self.best_epoch: int | None = resumed.get("best_epoch")
         self.measured: dict[str, float] = resumed.get("measured", {})
         self.epochs: int = resumed.get("epochs", 0)
+        self.lost: list[dict[str, Any]] = resumed.get("lost", [])
+        """The workers without which the others went on."""
         self.weights: dict[str, Any] = {}
+        self.outputs: Tensor | None = None
+        """What the final network says to the test part."""
         self.result: dict[str, Any] = {}
         self._targets: dict[int, Tensor] = {}
 
@@ -104,6 +108,7 @@ class Supervisor:
                     "best_loss": self.best_loss,
                     "best_epoch": self.best_epoch,
                     "measured": self.measured,
+                    "lost": self.lost,
                 }
                 checkpoint.commit(self.task.checkpoints, manifest)
             except StoreError as error:
@@ -114,7 +119,9 @@ class Supervisor:
         self.weights = finished[0].weights or {}
         part = "test" if self.task.splits.test is not None else self.task.watched_name
         if self.task.splits.test is not None:
-            self.measured = self._measure(self.task.splits.test, [message.outputs for message in finished])
+            outputs = [message.outputs for message in finished]
+            self.measured = self._measure(self.task.splits.test, outputs)
+            self.outputs = torch.cat([output for output in outputs if output is not None and len(output)])
         seconds = max(message.seconds for message in finished)
         samples = self.epochs * len(self.task.splits.train)
         kinds = sorted({kind for message in finished for kind in message.times})
@@ -131,6 +138,7 @@ class Supervisor:
             "samples_per_second": samples / seconds if seconds else None,
             "bytes_moved": max(message.bytes_moved for message in finished),
             "workers": self.task.workers,
+            "lost": self.lost,
             "threads": self.task.threads,
             "best_epoch": self.best_epoch + 1 if patience is not None and self.best_epoch is not None else None,
             "stopped_early": self.epochs < self.task.experiment.training.epochs,

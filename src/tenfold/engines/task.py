@@ -66,6 +66,11 @@ class Task:
         size = self.experiment.training.batch_size
         return list(zip_longest(*(batch_sizes(len(shard), size) for shard in self.shards), fillvalue=0))
 
+    def tells_after(self, step: int) -> bool:
+        """Say whether to log after this step of the epoch; a short rest at the end goes with the window before."""
+        every, last = self.experiment.training.log_every, self.steps_per_epoch
+        return step == last or (step % every == 0 and (last - step) * 2 >= every)
+
     def share(self, part: Part, rank: int) -> torch.Tensor:
         """Return the sample numbers of a part that this rank evaluates."""
         return torch.tensor_split(torch.arange(len(part)), self.workers)[rank]

@@ -4,6 +4,7 @@ The same code runs alone, in one of many processes, or under a launcher; only th
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,15 +13,15 @@ from torch import Tensor, nn
 
 from tenfold.data import Part, batches, order
 from tenfold.engines.asynchronous import AsynchronousMixer
-from tenfold.engines.division import make_mixer
+from tenfold.engines.division import can_capture, make_mixer, rate_scale
 from tenfold.engines.links import Links
 from tenfold.engines.messages import Finished, Message, Reviewed, Saved, Verdict
 from tenfold.engines.task import Task
 from tenfold.engines.timekeeper import Timekeeper
 from tenfold.errors import ModelError, StoreError, TenfoldError, TrainingError
-from tenfold.mixing import learning_rate_scale
-from tenfold.runs import Clock, Emit, Metric, checkpoint
-from tenfold.training import Replica, choose_loss, learning_rate, predict
+from tenfold.runs import Clock, Emit, Lifecycle, Metric, checkpoint
+from tenfold.training import choose_loss, learning_rate, predict
+from tenfold.training.graphs import make_replica
 from tenfold.training.randomness import seed_everything
 
 Tell = Callable[[Message], Verdict]
@@ -37,12 +38,15 @@ class Worker:
         self.emit = emit
         self.tell = tell
         training = task.experiment.training
-        scale = learning_rate_scale(task.experiment.division.lr_scaling, task.workers)
+        scale = rate_scale(task.experiment.division)
         usual_warmup = min(1.0, training.epochs / 5) if scale > 1 else 0.0
-        self.replica = Replica(
+        self.replica = make_replica(
             network,
             training,
             choose_loss(training, task.splits.classes),
+            part=task.splits.train,
+            warn=self._warn,
+            capturing=can_capture(task.experiment.division),
             steps_per_epoch=task.steps_per_epoch,
             rate_scale=scale,
             warmup=training.warmup if training.warmup is not None else usual_warmup,
@@ -60,6 +64,7 @@ class Worker:
         """Train to the end, or until the supervisor says stop."""
         training = self.task.experiment.training
         stopped = False
+        self._warn(self.replica.prepare(self._sizes_to_come()))
         self.links.weights.barrier()
         self.time.begin()
         while self.epoch < training.epochs and not stopped:
@@ -76,6 +81,8 @@ class Worker:
         except (RuntimeError, ValueError, KeyError) as error:
             raise ModelError(f"the checkpoint does not fit model {self.task.experiment.model.name}: {error}") from None
         self.mixer.load(state["mixer"])
+        before = state.get("steps_per_epoch", self.task.steps_per_epoch)
+        self.replica.steps = self.replica.steps * self.task.steps_per_epoch // before  # other shards, the same progress
         self.epoch, self.best = state["epoch"], state["best"]
         self.time.seconds, self.time.times = state["seconds"], dict(state["times"])
 
@@ -85,7 +92,7 @@ class Worker:
         seed_everything(training.seed, self.epoch, self.rank)
         self.replica.network.train()
         visits = batches(order(task.shards[self.rank], training.seed, self.epoch, self.rank), training.batch_size)
-        stream = task.splits.train.batches(visits)
+        stream = self.replica.feed(task.splits.train, visits)
         loss, samples = 0.0, 0
         first = self.epoch * task.steps_per_epoch
         time.skip()
@@ -95,12 +102,25 @@ class Worker:
             waited, communicated = self._talking()
             self._step(x, y, task.batch_sizes[step - 1])
             self.mixer.mix(first + step)
+            telling = task.tells_after(step)
+            if telling:
+                self.replica.settle()
             now_waited, now_communicated = self._talking()
             time.lap("compute", waited=now_waited - waited, communicated=now_communicated - communicated)
-            if self._is_telling(step):
+            if telling:
                 added = self._log(first + step)
                 loss, samples = loss + added[0], samples + added[1]
         return loss, samples
+
+    def _sizes_to_come(self) -> Counter[int]:
+        """Return how many batches of each size this worker will learn from."""
+        sizes = Counter(sizes[self.rank] for sizes in self.task.batch_sizes if sizes[self.rank])
+        left = self.task.experiment.training.epochs - self.epoch
+        return Counter({size: count * left for size, count in sizes.items()})
+
+    def _warn(self, trouble: str) -> None:
+        if trouble:
+            self.emit(Lifecycle(at=self.clock.now(), what="warning", detail=trouble))
 
     def _talking(self) -> tuple[float, float]:
         """Return the seconds spent waiting and communicating so far."""
@@ -109,11 +129,6 @@ class Worker:
             weights.wait_seconds + second.wait_seconds + self.links.lock_seconds,
             weights.communicate_seconds + second.communicate_seconds + self.links.exchange_seconds,
         )
-
-    def _is_telling(self, step: int) -> bool:
-        """Say whether to log after this step of the epoch; a short rest at the end goes with the window before."""
-        every, last = self.task.experiment.training.log_every, self.task.steps_per_epoch
-        return step == last or (step % every == 0 and (last - step) * 2 >= every)
 
     def _step(self, x: Any, y: Any, sizes: Sequence[int]) -> None:
         try:
@@ -127,6 +142,7 @@ class Worker:
             if self.replica.steps > 1:
                 raise
             name = self.task.experiment.model.name
+            x, y = self.replica.batch(x, y)
             raise ModelError(
                 f"model {name} failed on its first batch, inputs {_described(x)} and targets {_described(y)}: "
                 f"{type(error).__name__}: {error}"
@@ -188,7 +204,8 @@ class Worker:
                 outputs=outputs,
             )
         )
-        if verdict.best and self.rank == 0 and self.task.experiment.training.patience is not None:
+        keeps = self.rank == 0 or self.task.experiment.machine.on_failure == "continue"  # rank 0 may be the lost one
+        if verdict.best and keeps and self.task.experiment.training.patience is not None:
             self.best = {name: tensor.clone() for name, tensor in self.replica.network.state_dict().items()}
         flat.copy_(own)
         self.time.lap("evaluate")
@@ -207,6 +224,7 @@ class Worker:
                 "replica": self.replica.state(),
                 "mixer": self.mixer.state(),
                 "epoch": self.epoch,
+                "steps_per_epoch": self.task.steps_per_epoch,
                 "best": self.best,
                 "seconds": self.time.seconds,
                 "times": self.time.times,

@@ -10,7 +10,7 @@ SpanKind = Literal["data", "compute", "wait", "communicate", "evaluate", "save",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lifecycle:
-    """The run entered another stage: recorded, started, resumed, epoch, warning, finished, failed, interrupted."""
+    """The run entered another stage: recorded, started, resumed, epoch, note, warning, lost, finished, failed, ..."""
 
     at: float
     what: str

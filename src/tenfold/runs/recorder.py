@@ -39,6 +39,11 @@ class Recorder:
         if self._waiting and self._try(self.store.append, self.run, self._waiting):
             self._waiting = []
 
+    def rewind(self, epoch: int) -> None:
+        """Take back what was recorded from this epoch on, which will be repeated."""
+        self.flush()
+        self._try(self.store.supersede, self.run, epoch)
+
     def close(self, *, result: dict[str, Any], status: str, error: str = "") -> None:
         """Record what is waiting, and how the run ended."""
         self.flush()

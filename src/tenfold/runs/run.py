@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tenfold.errors import StoreError
 from tenfold.experiment import Experiment
@@ -69,12 +69,29 @@ class Run:
 
     @property
     def seconds(self) -> float | None:
-        """Measured training time: without start-up, evaluation and saving, which are in `times`."""
+        """Training time, told by `clock`: without start-up, evaluation and saving, which are in `times`."""
         return self.result.get("seconds")
 
     @property
+    def clock(self) -> Literal["measured", "predicted"]:
+        """Whether its seconds were measured, or predicted for a virtual cluster."""
+        usual = "predicted" if self.experiment.machine.engine == "virtual" else "measured"
+        return "predicted" if self.result.get("clock", usual) == "predicted" else "measured"
+
+    @property
+    def predicted_seconds(self) -> float | None:
+        """Training time as predicted for a virtual cluster; None where it was measured."""
+        return self.seconds if self.clock == "predicted" else None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Between which training times nine of ten runs should lie; None where the time was measured."""
+        low, high = self.result.get("interval") or (None, None)
+        return (low, high) if low is not None and high is not None else None
+
+    @property
     def times(self) -> dict[str, float]:
-        """Measured seconds by kind: start, data, compute, wait, communicate, evaluate, save."""
+        """Seconds by kind, told by `clock`: start, data, compute, wait, communicate, evaluate, save."""
         return dict(self.result.get("times", {}))
 
     @cached_property
@@ -107,6 +124,10 @@ class Run:
             raise StoreError(f"run {self.id} has no saved model: {way_out.get(self.status, otherwise)}")
         return dict(checkpoint.load(self.path / "model.pt"))
 
+    def other(self, number: int, *, weights: dict[str, Any] | None = None) -> "Run":
+        """Return another run of the same store, or this one with other weights."""
+        return Run(self.store, self.store.find(number), build=self._build, weights=weights)
+
     def measurements(self) -> Iterator[Metric]:
         """Every metric event, in order."""
         return (event for event in self.events("metric") if isinstance(event, Metric))
@@ -134,10 +155,11 @@ class Run:
             "path": str(self.path),
             "created": self.created,
             **self.result,
+            "clock": self.clock,
             "experiment": self.experiment.flat(),
         }
 
     def __repr__(self) -> str:
-        measured = "".join(f", {name} {value:.4g}" for name, value in self.metrics.items())
-        time = f", {self.seconds:.3g} s" if self.seconds is not None else ""
-        return f"<Run {self.id} {self.title}: {self.status}{measured}{time}>"
+        scores = "".join(f", {name} {value:.4g}" for name, value in self.metrics.items())
+        time = f", {self.seconds:.3g} s {self.clock}" if self.seconds is not None else ""
+        return f"<Run {self.id} {self.title}: {self.status}{scores}{time}>"

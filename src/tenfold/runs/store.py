@@ -31,7 +31,12 @@ CREATE TABLE IF NOT EXISTS events (
 );
 CREATE INDEX IF NOT EXISTS events_by_run ON events(run, type, superseded);
 """
+SUPERSEDE = """
+UPDATE events SET superseded = 1 WHERE run = ? AND epoch >= ? AND COALESCE(json_extract(body, '$.what'), '') != 'lost'
+"""
 LOCK_SECONDS = 30
+FOLD = "fold"
+"""The kind of a run that is part of another; it is never meant by "last"."""
 COLUMNS = "id, title, kind, status, created, ended, experiment, facts, result, error, host, pid, pid_started"
 
 
@@ -58,10 +63,7 @@ class Store:
 
     def create(self, experiment: Experiment, *, kind: str, facts: dict[str, Any]) -> int:
         """Record a new run, make its folder, and return its number."""
-        title = experiment.name or "-".join(
-            str(getattr(experiment, key).model_dump(mode="json")["name"]).strip("<>").split(":")[-1]
-            for key in ("model", "data")
-        )
+        title = experiment.title
         pid, started = _this_process()
         values = (title, kind, "running", time.time(), experiment.model_dump_json(), json.dumps(facts), "{}")
         with self._explained("written to"), self._connect() as connection:
@@ -115,9 +117,14 @@ class Store:
                 " WHERE id = ?",
                 (socket.gethostname(), pid, started, run),
             )
-            connection.execute("UPDATE events SET superseded = 1 WHERE run = ? AND epoch >= ?", (run, epoch))
+            connection.execute(SUPERSEDE, (run, epoch))
             bodies = connection.execute("SELECT body FROM events WHERE run = ?", (run,)).fetchall()
         return max((float(json.loads(body)["at"]) for (body,) in bodies), default=0.0)
+
+    def supersede(self, run: int, epoch: int) -> None:
+        """Mark the events from this epoch on as superseded: it will be repeated. That a worker was lost stays true."""
+        with self._explained("written to"), self._connect() as connection:
+            connection.execute(SUPERSEDE, (run, epoch))
 
     def runs(self) -> list[dict[str, Any]]:
         """Return all runs, oldest first."""
@@ -131,7 +138,7 @@ class Store:
         if not runs:
             raise StoreError(f"there are no runs in {self.folder} yet; `tenfold train` records one")
         if text == "last":
-            return runs[-1]
+            return next((run for run in reversed(runs) if run["kind"] != FOLD), runs[-1])
         found = [run for run in runs if str(run["id"]) == text]
         found = found or [run for run in runs if text in (run["title"], self.path(run["id"], run["title"]).name)]
         if len(found) == 1:

@@ -1,0 +1,122 @@
+"""What verbs over a grid of settings have in common: how it is written, watched and shown."""
+
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from tenfold.cli.output import print_rich, say_interrupted
+
+if TYPE_CHECKING:
+    from tenfold.grid import Turn
+    from tenfold.report.comparison import Comparison
+    from tenfold.report.outlook import Outlook
+
+Values = str | None
+GRID = "The grid: values separated by commas"
+ELLIPSIS = "..."
+CLEAR = "\r\x1b[K"
+"""Begins the terminal's line anew."""
+
+
+class Form(StrEnum):
+    """How the result is printed."""
+
+    TABLE = "table"
+    CSV = "csv"
+    JSON = "json"
+    MARKDOWN = "markdown"
+
+
+def dimension(name: str, text: str) -> Any:
+    """Return the option of a field that may take several values."""
+    return typer.Option(f"--{name}", help=text, show_default=False, rich_help_panel=GRID, metavar="A,B,...")
+
+
+def several(text: str) -> list[Any]:
+    """Read "a,b,c", a row such as "1,2,4,...,64", or a TOML list for values that hold commas themselves."""
+    from tenfold.experiment import parse_value
+
+    whole = parse_value(text)
+    if isinstance(whole, list):
+        return whole
+    parts = [one.strip() for one in text.split(",")]
+    return _row(text, parts) if ELLIPSIS in parts else [parse_value(one) for one in parts]
+
+
+def _row(text: str, parts: list[str]) -> list[int]:
+    """Go on as the last two numbers before the dots do, by the same factor or else the same step, up to the last."""
+    from tenfold.errors import ExperimentError
+    from tenfold.experiment import parse_value
+
+    place = parts.index(ELLIPSIS)
+    known, ends = [parse_value(one) for one in parts[:place]], [parse_value(one) for one in parts[place + 1 :]]
+    whole = all(isinstance(one, int) and one > 0 for one in (*known, *ends))
+    if not whole or len(known) < 2 or len(ends) != 1 or not known[-2] < known[-1] <= ends[0]:
+        raise ExperimentError(f"'{text}' is no row of numbers; write it as 1,2,4,...,64 or 2,4,6,...,10")
+    before, last, end = known[-2], known[-1], ends[0]
+    by_factor = last % before == 0 and (len(known) < 3 or known[-3] * last == before * before)
+    while (following := last * (last // before) if by_factor else 2 * last - before) < end:
+        before, last = last, following
+        known.append(last)
+    return known if known[-1] == end else [*known, end]
+
+
+def varied(text: str) -> tuple[str, list[Any]]:
+    """Read "field=a,b" for any field."""
+    from tenfold.errors import ExperimentError
+    from tenfold.experiment import FIELDS
+
+    name, equals, values = text.partition("=")
+    if not (equals and name.strip() and values.strip()):
+        raise ExperimentError(f"'{text}' varies nothing; write field=a,b, such as momentum=0,0.9")
+    name = name.strip().replace("-", "_")
+    whole = {f"{section}.{field}": short for short, (section, field) in FIELDS.items()}
+    return whole.get(name, name), several(values.strip())
+
+
+@contextmanager
+def watching(quiet: bool) -> "Iterator[Callable[[Turn], None] | None]":
+    """Give what tells of a grid's runs, and say how to go on when it is interrupted."""
+    try:
+        yield None if quiet else _say
+    except KeyboardInterrupt:
+        say_interrupted("the same command goes on with what is left")
+        raise
+
+
+def print_side_by_side(result: "Comparison | Outlook", form: Form, output: Path | None) -> None:
+    """Print what came out of a grid, and write a page where one is asked for."""
+    if form is Form.TABLE:
+        print_rich(result)
+    else:
+        typer.echo({"csv": result.to_csv, "json": result.to_json, "markdown": result.to_markdown}[form](), nl=False)
+    if output is not None:
+        typer.echo(f"the report is in {result.report(output)}", err=form is not Form.TABLE)
+
+
+def _say(turn: "Turn") -> None:
+    """Print a line for each run when it is done; on a terminal, until then, which one is running."""
+    from tenfold.report.clocks import training
+    from tenfold.report.summary import scores
+    from tenfold.report.words import measure
+
+    line = f"{turn.place:>{len(str(turn.count))}}/{turn.count}  {turn.label}"
+    terminal = sys.stderr.isatty()
+    if turn.begins:
+        if terminal:
+            room = shutil.get_terminal_size().columns - 5
+            typer.secho(f"{line[:room]} ...", err=True, nl=False, dim=True)
+        return
+    if turn.run is None:
+        said = f"failed: {turn.error}"
+    else:
+        name, value = next(iter(scores(turn.run).items()), ("loss", None))
+        said = "recorded already, " if turn.recorded else ""
+        said += f"{training(turn.run)}, {name} {measure(name, value)}"
+    typer.secho(f"{CLEAR if terminal else ''}{line}: {said}", err=True, fg="red" if turn.run is None else None)

@@ -1,0 +1,87 @@
+"""`tenfold simulate`: an experiment on hardware that is not there."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tenfold.cli import options
+from tenfold.cli.grids import Form, Values, dimension, print_side_by_side, several, watching
+from tenfold.cli.output import Interruptible, fetching, print_run, telling
+
+CLUSTER = "The virtual cluster"
+
+
+def simulate(
+    file: options.File = None,
+    settings: options.Set = None,
+    workers: Annotated[Values, dimension("workers", "Nodes: 64, or several: 1,2,4,...,1024.")] = None,
+    strategy: Annotated[Values, dimension("strategy", "Who averages with whom: allreduce,butterfly.")] = None,
+    sync_every: Annotated[Values, dimension("sync-every", "Steps between rounds: 1,16.")] = None,
+    link: Annotated[
+        Values, dimension("link", "What joins the nodes: 1gbe, 10gbe, 25gbe, 100gbe, infiniband, ...")
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option("--cluster", help="A file that describes the nodes, or `here`.", rich_help_panel=CLUSTER),
+    ] = None,
+    only_time: Annotated[
+        bool, typer.Option("--only-time", help="Predict the seconds, learn nothing.", rich_help_panel=CLUSTER)
+    ] = False,
+    model: options.Model = None,
+    data: options.Data = None,
+    epochs: options.Epochs = None,
+    batch_size: options.BatchSize = None,
+    seed: options.Seed = None,
+    device: options.Device = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write a page with plots, too.")] = None,
+    form: Annotated[Form, typer.Option("--format", help="How to print several settings.")] = Form.TABLE,
+    runs: options.Runs = None,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> None:
+    """Train as a virtual cluster would: the same weights as for real, and the seconds predicted.
+
+    The clock knows this machine from `tenfold calibrate`; what it does not know of a model's steps is measured first.
+
+    Examples: [cyan]tenfold simulate lenet.toml --workers 64 --link 10gbe[/],
+    [cyan]tenfold simulate lenet.toml --workers 8 --cluster edge.toml[/],
+    [cyan]tenfold simulate lenet.toml --workers 1,2,4,...,1024 --only-time -o speedup.html[/]
+    """
+    fixed = {"model": model, "data": data, "epochs": epochs, "batch_size": batch_size, "seed": seed, "device": device}
+    experiment = options.experiment_from(file, settings, engine="virtual", cluster=cluster, **fixed)
+    given = {"workers": workers, "strategy": strategy, "sync_every": sync_every, "link": link}
+    grid: dict[str, Any] = {name: several(text) for name, text in given.items() if text is not None}
+    form = Form.JSON if as_json else form
+    if only_time:
+        from tenfold.simulation import forecast
+
+        with telling(quiet or form is Form.JSON) as listen:
+            foreseen = forecast(experiment, listen=listen, **grid)
+        print_side_by_side(foreseen, form, output)
+        return
+    from tenfold.machine.crew import warm_up
+
+    warm_up()
+    if any(len(values) > 1 for values in grid.values()):
+        from tenfold.grid import compare
+
+        with watching(quiet) as watch:
+            compared = compare(experiment, runs=runs, watch=watch, **grid)
+        print_side_by_side(compared, form, output)
+        return
+    from tenfold.report.progress import Progress
+    from tenfold.simulation import simulate as run_virtually
+
+    experiment = experiment.replace(**{name: values[0] for name, values in grid.items()})
+    with (
+        Progress(experiment, quiet=quiet or as_json) as progress,
+        Interruptible(progress, runs) as listener,
+        fetching(quiet or as_json),
+    ):
+        run = run_virtually(experiment, runs=runs, listen=listener)
+    print_run(run, as_json)
+    if output is not None:
+        from tenfold.report.html import write
+
+        typer.echo(f"the report is in {write([run], output)}", err=as_json)

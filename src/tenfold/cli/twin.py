@@ -1,0 +1,51 @@
+"""`tenfold twin`: one experiment for real and virtually, side by side."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tenfold.cli import options
+from tenfold.cli.output import print_json, print_rich
+
+
+def twin(
+    file: options.File = None,
+    settings: options.Set = None,
+    model: options.Model = None,
+    data: options.Data = None,
+    epochs: options.Epochs = None,
+    batch_size: options.BatchSize = None,
+    seed: options.Seed = None,
+    workers: options.Workers = None,
+    strategy: options.Strategy = None,
+    sync_every: options.SyncEvery = None,
+    threads: options.Threads = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write a page with both, too.")] = None,
+    runs: options.Runs = None,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> None:
+    """Train with real processes and on a virtual cluster, and compare: the same weights? what error in time?
+
+    Examples: [cyan]tenfold twin lenet.toml --workers 2[/],
+    [cyan]tenfold twin --data digits --model mlp --workers 2 --strategy ring -o twin.html[/]
+    """
+    fields = {"model": model, "data": data, "epochs": epochs, "batch_size": batch_size, "seed": seed}
+    fields |= {"workers": workers, "strategy": strategy, "sync_every": sync_every, "threads": threads}
+    experiment = options.experiment_from(file, settings, **fields)
+    from tenfold.machine.crew import warm_up
+
+    warm_up()
+    from tenfold.report.progress import Progress
+    from tenfold.simulation import on_cluster
+    from tenfold.simulation import twin as run_both
+
+    with Progress(experiment, quiet=quiet or as_json) as real, Progress(on_cluster(experiment), quiet=True) as virtual:
+        result = run_both(experiment, runs=runs, watch={"real": real, "virtual": virtual}.__getitem__)
+    if as_json:
+        print_json(result.record())
+    else:
+        print_rich(result)
+    if output is not None:
+        typer.echo(f"the report is in {result.report(output)}", err=as_json)

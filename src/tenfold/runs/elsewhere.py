@@ -1,0 +1,21 @@
+"""A store that another rank writes."""
+
+import sqlite3
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from tenfold.errors import StoreError
+from tenfold.runs.store import Store
+
+
+class Elsewhere(Store):
+    """Stands for the store of rank 0 on a rank that does not record; nothing can be read from it."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.file = self.folder / "tenfold.db"
+
+    def _connect(self) -> AbstractContextManager[sqlite3.Connection]:  # type: ignore[override]
+        raise StoreError(
+            f"rank 0 of the launch records this run, in its folder {self.folder}; look there, or let only rank 0 ask"
+        )

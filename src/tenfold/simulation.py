@@ -1,0 +1,81 @@
+"""Simulations: an experiment on hardware that is not there, and next to its real twin."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tenfold import api, grid
+from tenfold.cluster import Cluster
+from tenfold.engines.calibration import Listen
+from tenfold.engines.foresight import foresee
+from tenfold.engines.prepare import prepare
+from tenfold.experiment import Experiment
+from tenfold.report.outlook import Outlook
+from tenfold.report.twin import Twin
+from tenfold.runs import Emit, Run
+
+VIRTUAL = "virtual"
+
+
+def simulate(
+    experiment: Experiment | None = None,
+    *,
+    cluster: Cluster | dict[str, Any] | str | Path | None = None,
+    runs: str | Path | None = None,
+    listen: Emit | None = None,
+    **fields: Any,
+) -> Run:
+    """Train as a virtual cluster would, and predict how long that takes there.
+
+    The weights are those of a real run, bit for bit; `run.seconds` is predicted, with `run.interval` around it.
+    `cluster` is a value, a file or "here", the processes of this machine; without one, nodes are joined by `link`.
+    """
+    return api.train(on_cluster(experiment, cluster, **fields), runs=runs, listen=listen, kind="simulate")
+
+
+def forecast(
+    experiment: Experiment | None = None,
+    *,
+    cluster: Cluster | dict[str, Any] | str | Path | None = None,
+    listen: Listen | None = None,
+    **settings: Any,
+) -> Outlook:
+    """Predict how long an experiment takes with every combination of the listed settings; nothing is trained."""
+    base, dimensions = grid.parts(on_cluster(experiment, cluster), settings)
+    return Outlook([(one, foresee(prepare(one), listen).prediction) for one in grid.plan(base, dimensions, repeats=1)])
+
+
+def twin(
+    experiment: Experiment | None = None,
+    *,
+    runs: str | Path | None = None,
+    watch: Callable[[str], Emit] | None = None,
+    **fields: Any,
+) -> Twin:
+    """Train for real and virtually, and tell how far apart the weights and the times are.
+
+    `watch` is called with the name of each run before it begins, and returns who listens to it.
+    """
+    real = (experiment or Experiment()).replace(**fields)
+    virtual = on_cluster(real, "here")
+    foresee(prepare(virtual))  # what has to be measured for it comes before either runs
+    done = {
+        name: api.train(one, runs=runs, kind="twin", listen=watch(name) if watch else None)
+        for name, one in {"real": real, VIRTUAL: virtual}.items()
+    }
+    return Twin(done["real"], done[VIRTUAL], difference(done["real"].weights, done[VIRTUAL].weights))
+
+
+def on_cluster(experiment: Experiment | None, cluster: Any = None, **fields: Any) -> Experiment:
+    """Return the experiment as one for a virtual cluster."""
+    if isinstance(cluster, Cluster):
+        cluster = cluster.model_dump(mode="json", exclude_none=True)
+    if cluster is not None:
+        fields["cluster"] = str(cluster) if isinstance(cluster, Path) else cluster
+    return (experiment or Experiment()).replace(engine=VIRTUAL, **fields)
+
+
+def difference(one: dict[str, Any], other: dict[str, Any]) -> float:
+    """Return the largest difference between two networks' states."""
+    apart = [float((one[name].double() - other[name].double()).abs().max()) for name in one if one[name].numel()]
+    return max(apart, default=0.0)

@@ -1,0 +1,37 @@
+"""How a grid's values are written on the command line."""
+
+import pytest
+
+from tenfold.cli.grids import several, varied
+from tenfold.errors import ExperimentError
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("64", [64]),
+        ("1,2,4", [1, 2, 4]),
+        ("ring, butterfly", ["ring", "butterfly"]),
+        ("[[1, 2], [3]]", [[1, 2], [3]]),
+        ("1,2,4,...,16", [1, 2, 4, 8, 16]),
+        ("1,2,...,20", [1, 2, 4, 8, 16, 20]),
+        ("1,2,3,...,6", [1, 2, 3, 4, 5, 6]),
+        ("2,4,6,...,10", [2, 4, 6, 8, 10]),
+        ("1,3,9,...,81", [1, 3, 9, 27, 81]),
+        ("4,8,...,8", [4, 8]),
+    ],
+)
+def test_values_are_read_as_they_are_meant(text: str, values: list[object]) -> None:
+    assert several(text) == values
+
+
+@pytest.mark.parametrize("text", ["1,...,8", "...,8", "1,2,...", "2,1,...,8", "a,b,...,c", "1,2,...,8,9", "1,9,...,4"])
+def test_a_row_that_leads_nowhere_is_a_sentence(text: str) -> None:
+    with pytest.raises(ExperimentError, match=r"is no row of numbers; write it as 1,2,4,\.\.\.,64"):
+        several(text)
+
+
+def test_any_field_can_vary() -> None:
+    assert varied("training.momentum=0,0.9") == ("momentum", [0, 0.9])
+    with pytest.raises(ExperimentError, match="'momentum' varies nothing; write field=a,b"):
+        varied("momentum")

@@ -1,0 +1,61 @@
+"""Starting the ranks of `launched_program` under a launcher, and reading what they told."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+HERE = Path(__file__).parent
+SOURCES = os.pathsep.join([str(HERE.parents[1] / "src"), str(HERE)])
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+
+
+def environment(**more: str) -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": SOURCES, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"} | more
+
+
+def mpirun() -> list[str]:
+    """Return the command that starts ranks of the MPI that mpi4py uses, or skip the test."""
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+    beside = Path(sys.executable).with_name("mpirun")
+    program = str(beside) if beside.exists() else shutil.which("mpirun")
+    if program is None:
+        pytest.skip("there is no mpirun on this machine")
+    version = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
+    return [program, "--allow-run-as-root", "--oversubscribe"] if "Open MPI" in version else [program]
+
+
+def launch(
+    command: Sequence[str], folder: Path, experiments: list[dict[str, Any]], within: float = 50
+) -> subprocess.CompletedProcess[str]:
+    """Let the ranks train the experiments; the launcher and all it started are gone afterwards."""
+    (folder / "experiments.json").write_text(json.dumps(experiments))
+    return run([*command, str(HERE / "launched_program.py"), str(folder)], folder, within)
+
+
+def run(command: Sequence[str], folder: Path, within: float = 50) -> subprocess.CompletedProcess[str]:
+    """Run a launcher to its end, or end it and its ranks."""
+    with subprocess.Popen(
+        command, env=environment(), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            stdout, stderr = process.communicate(timeout=within)
+        except subprocess.TimeoutExpired:
+            for child in psutil.Process(process.pid).children(recursive=True):
+                child.kill()
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
+
+
+def told(folder: Path, number: int) -> list[dict[str, Any]]:
+    """Return what each rank told of an experiment."""
+    found = [json.loads(path.read_text()) for path in folder.glob(f"told-{number}-*.json")]
+    return sorted(found, key=lambda one: int(one["rank"]))

@@ -1,0 +1,177 @@
+"""Two hosts that are network namespaces of this one, joined by a link; skipped with a reason where they cannot be made.
+
+Each has a name and a network of its own, so the ranks believe to be on different machines.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from engine_models import LAWFUL, train
+from launching import TORCHRUN, environment
+
+import tenfold
+from tenfold.transport.signals import is_alive
+
+pytestmark = pytest.mark.timeout(120)
+FIELDS = LAWFUL | {"epochs": 2, "sync_every": 2, "threads": 1, "oversubscribe": True, "strategy": "butterfly"}
+FIELDS |= {"optimizer": "sgd", "lr": 0.05}
+ENDLESS = FIELDS | {"epochs": 100_000}
+
+
+def quietly(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+class Hosts:
+    """Namespaces tenfold-<pid>-0, -1, ... on one bridge, with the addresses 10.213.0.1, .2, ..."""
+
+    def __init__(self, count: int) -> None:
+        self.names = [f"tenfold-{os.getpid()}-{number}" for number in range(count)]
+        self.addresses = [f"10.213.0.{number + 1}" for number in range(count)]
+        self.ends: list[str] = []
+
+    def make(self) -> str:
+        """Make the hosts; return why it cannot be done, if so."""
+        for program in ("ip", "unshare", "nsenter"):
+            if shutil.which(program) is None:
+                return f"there is no `{program}` on this machine"
+        if os.geteuid() != 0:
+            return "network namespaces need root"
+        first, second = self.names
+        self.ends = [f"tf{os.getpid() % 10**6}a", f"tf{os.getpid() % 10**6}b"]
+        steps = [["ip", "netns", "add", name] for name in self.names]
+        steps += [["ip", "link", "add", self.ends[0], "netns", first, "type", "veth", "peer", "name", self.ends[1]]]
+        steps += [["ip", "link", "set", self.ends[1], "netns", second]]
+        for name, end, address in zip(self.names, self.ends, self.addresses, strict=True):
+            inside = ["ip", "-n", name]
+            steps += [
+                [*inside, "addr", "add", f"{address}/24", "dev", end],
+                [*inside, "link", "set", end, "up"],
+                [*inside, "link", "set", "lo", "up"],
+            ]
+        for step in steps:
+            done = quietly(*step)
+            if done.returncode != 0:
+                return f"`{' '.join(step)}` does not work here: {done.stderr.strip()}"
+        return ""
+
+    def slow_down(self) -> None:
+        """Make the link as slow as an office's, where the kernel can: 100 Mbit/s, 1 ms each way."""
+        for name, end in zip(self.names, self.ends, strict=True):
+            quietly("tc", "-n", name, "qdisc", "add", "dev", end, "root", "netem", "delay", "1ms", "rate", "100mbit")
+
+    def cut(self) -> None:
+        quietly("ip", "-n", self.names[1], "link", "set", self.ends[1], "down")
+
+    def start(self, number: int, folder: Path, *arguments: str) -> "subprocess.Popen[str]":
+        """Start torchrun on one of the hosts, with a name of its own."""
+        torchrun = [word for word in TORCHRUN if word != "--standalone"]
+        torchrun += ["--nnodes", str(len(self.names)), "--rdzv-backend", "c10d", "--rdzv-id", self.names[0]]
+        torchrun += ["--rdzv-endpoint", f"{self.addresses[0]}:29500", "--rdzv-conf", f"is_host={int(number == 0)}"]
+        torchrun += ["--local-addr", self.addresses[number]]  # the hosts' names are not known to each other
+        inside = ["ip", "netns", "exec", self.names[number], "unshare", "--uts", "sh", "-c"]
+        command = f'hostname host{number} && exec "$@"'
+        return subprocess.Popen(
+            [*inside, command, "sh", *torchrun, *arguments],
+            cwd=folder,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def remove(self) -> None:
+        for name in self.names:
+            for pid in quietly("ip", "netns", "pids", name).stdout.split():
+                os.kill(int(pid), signal.SIGKILL)
+            quietly("ip", "netns", "del", name)
+
+
+@pytest.fixture
+def hosts() -> Iterator[Hosts]:
+    hosts = Hosts(2)
+    try:
+        problem = hosts.make()
+        if problem:
+            pytest.skip(problem)
+        yield hosts
+    finally:
+        hosts.remove()
+
+
+def start_all(hosts: Hosts, folder: Path, per_host: int, fields: dict[str, Any]) -> list["subprocess.Popen[str]"]:
+    """Start ranks on all hosts; each host has a folder of its own, as machines without a common disk do."""
+    launchers = []
+    for number in range(len(hosts.names)):
+        own = folder / f"host{number}"
+        own.mkdir()
+        tenfold.Experiment(**fields).save(own / "small.toml")
+        command = ["--nproc-per-node", str(per_host), "-m", "tenfold", "train", "small.toml"]
+        launchers.append(hosts.start(number, own, *command))
+    return launchers
+
+
+def test_two_hosts_of_two_ranks_give_the_weights_of_four_processes(hosts: Hosts, tmp_path: Path) -> None:
+    hosts.slow_down()
+    launchers = start_all(hosts, tmp_path, 2, FIELDS)
+    outputs = [launcher.communicate(timeout=100)[0] for launcher in launchers]
+    assert [launcher.returncode for launcher in launchers] == [0, 0], outputs
+    (run,) = tenfold.list_runs(runs=tmp_path / "host0" / "runs")
+    assert run.facts["launch"]["hosts"] == {"host0": [0, 1], "host1": [2, 3]}
+    assert outputs[0].count("epoch 2/2") == 1
+    assert "epoch" not in outputs[1]
+    assert not (tmp_path / "host1" / "runs").exists() or not list((tmp_path / "host1" / "runs").rglob("*.pt"))
+    process = train(**FIELDS, workers=4, engine="processes")
+    for name, weights in process.weights.items():
+        torch.testing.assert_close(run.weights[name], weights, rtol=1e-5, atol=1e-6)
+
+
+def test_who_is_cut_off_is_named_on_both_sides(hosts: Hosts, tmp_path: Path) -> None:
+    launchers = start_all(hosts, tmp_path, 1, ENDLESS)
+    wait_for_an_epoch(tmp_path / "host0" / "runs", launchers)
+    (far,) = ranks_of(launchers[1])
+    hosts.cut()
+    until = time.monotonic() + 10
+    run = tenfold.open_run(runs=tmp_path / "host0" / "runs")
+    while run.status == "running" and time.monotonic() < until:
+        time.sleep(0.2)
+        run = tenfold.open_run(runs=tmp_path / "host0" / "runs")
+    assert run.status == "interrupted"
+    assert run.error.startswith("worker 1 (process ")
+    assert "on host1) has given no sign of life for" in run.error
+    until = time.monotonic() + 10
+    while is_alive(far.pid):  # its launcher, cut off as well, may not have noticed its end
+        assert time.monotonic() < until, "the rank that is cut off goes on"
+        time.sleep(0.2)
+    hosts.remove()
+    assert "[rank 1] error: worker 0 (process " in launchers[1].communicate(timeout=10)[0]
+
+
+def ranks_of(launcher: "subprocess.Popen[str]") -> list[psutil.Process]:
+    children = psutil.Process(launcher.pid).children(recursive=True)
+    return [child for child in children if "torch.distributed.run" not in child.cmdline()]
+
+
+def wait_for_an_epoch(runs: Path, launchers: list["subprocess.Popen[str]"]) -> None:
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        if (runs / "tenfold.db").exists() and any(run.history for run in tenfold.list_runs(runs=runs)):
+            return
+        for launcher in launchers:
+            assert launcher.poll() is None, launcher.communicate()[0]
+        time.sleep(0.2)
+    raise AssertionError("no epoch was finished")
+
+
+def test_nothing_is_left_of_the_hosts() -> None:
+    left = quietly("ip", "netns", "list").stdout if shutil.which("ip") else ""
+    assert f"tenfold-{os.getpid()}-" not in left

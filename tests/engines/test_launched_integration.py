@@ -1,0 +1,172 @@
+"""Ranks under torchrun and mpirun: the same weights as worker processes, and nobody waits for the dead."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from engine_models import LAWFUL, same, train
+from launching import TORCHRUN, launch, mpirun, told
+from launching import run as run_command
+
+import tenfold
+from tenfold.runs import Lifecycle, Span
+
+pytestmark = pytest.mark.timeout(90)
+SIZE = 3
+BASE = LAWFUL | {"epochs": 2, "sync_every": 2, "threads": 1, "oversubscribe": True}
+EXACTLY: list[dict[str, Any]] = [
+    {"strategy": "gossip", "distribute": "scatter", "patience": 5},
+    {"strategy": "ring", "optimizer_state": "average"},
+    {"strategy": "allreduce", "average": "gradients"},
+]
+"""Ranks of one host share memory, which adds in rank order."""
+NEARLY: list[dict[str, Any]] = [
+    {"strategy": strategy, "transport": "torch", "optimizer": "sgd", "lr": 0.05} | more
+    for strategy, more in [("ring", {}), ("allreduce", {"average": "gradients"}), ("allreduce", {"outer": "slowmo"})]
+]
+"""Means over all are torch's own."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Train everything in one launch: starting ranks takes longer than training does."""
+    folder = tmp_path_factory.mktemp("launched")
+    done = launch([*TORCHRUN, "--nproc-per-node", str(SIZE)], folder, [BASE | one for one in EXACTLY + NEARLY])
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def the_same_in_processes(fields: dict[str, Any], runs: Path) -> tenfold.Run:
+    fields = {key: value for key, value in fields.items() if key not in ("transport", "distribute")}
+    return train(**BASE | fields, workers=SIZE, engine="processes", runs=runs)
+
+
+@pytest.mark.parametrize("number", range(len(EXACTLY)))
+def test_sums_in_rank_order_give_the_bits_of_worker_processes(folder: Path, number: int, tmp_path: Path) -> None:
+    launched = tenfold.open_run(number + 1, runs=folder / "runs")
+    process = the_same_in_processes(EXACTLY[number], tmp_path)
+    assert same(launched.weights, process.weights)
+    assert launched.metrics == process.metrics
+    assert [row["train_loss"] for row in launched.history] == [row["train_loss"] for row in process.history]
+    assert launched.result["bytes_moved"] == process.result["bytes_moved"]
+
+
+@pytest.mark.parametrize("number", range(len(NEARLY)))
+def test_sums_of_the_library_give_nearly_the_same(folder: Path, number: int, tmp_path: Path) -> None:
+    launched = tenfold.open_run(len(EXACTLY) + number + 1, runs=folder / "runs")
+    process = the_same_in_processes(NEARLY[number], tmp_path)
+    for name, weights in process.weights.items():
+        torch.testing.assert_close(launched.weights[name], weights, rtol=1e-5, atol=1e-6)
+
+
+def test_every_rank_returns_the_same(folder: Path) -> None:
+    for number in range(len(EXACTLY + NEARLY)):
+        reports = told(folder, number)
+        assert [report["rank"] for report in reports] == list(range(SIZE))
+        assert {report["id"] for report in reports} == {number + 1}
+        assert len({(report["accuracy"], report["weights"]) for report in reports}) == 1
+
+
+def test_rank_0_records_what_all_did(folder: Path) -> None:
+    runs = tenfold.list_runs(runs=folder / "runs")
+    assert [run.status for run in runs] == ["finished"] * len(EXACTLY + NEARLY)
+    for run in runs:
+        assert run.result["workers"] == SIZE
+        assert run.result["samples"] == 2 * run.facts["data"]["train"]
+        assert [stage.what for stage in run.lifecycle()] == ["recorded", "started", "epoch", "epoch", "finished"]
+        spans = list(run.spans())
+        for worker in range(SIZE):
+            assert {"start", "data", "compute", "evaluate", "save"} <= {s.kind for s in spans if s.worker == worker}
+        assert not list(run.path.glob("checkpoint/*"))
+        launch_facts = run.facts["launch"]
+        assert launch_facts["launcher"] == "torchrun"
+        assert list(launch_facts["hosts"].values()) == [[0, 1, 2]]
+    assert {run.facts["launch"]["within_hosts"] for run in runs} == {"torch", "shared-memory"}
+
+
+NUMBERED: dict[str, Any] = {
+    "data": "engine_models:numbered",
+    "data_options": {"samples": 60},
+    "test_fraction": 0.2,
+    "stratify": False,
+    "shards": "contiguous",
+    "batch_size": 4,
+    "epochs": 3,
+    "lr": 0.01,
+    "threads": 1,
+    "oversubscribe": True,
+}
+
+
+def first_of(rank: int) -> int:
+    """Return the number of a sample that this one of two ranks learns from."""
+    from tenfold.engines.prepare import prepare
+
+    task = prepare(tenfold.Experiment(**NUMBERED, workers=2))
+    return int(next(task.splits.train.batches([task.shards[rank][:1]]))[0][0, 0])
+
+
+def failing(how: str, rank: int, epoch: int, model: str = "engine_models:Failing") -> dict[str, Any]:
+    options = {"number": first_of(rank), "epoch": epoch, "how": how}
+    return NUMBERED | {"model": model, "model_options": options}
+
+
+class TestARankThatIsLost:
+    def test_is_named_and_what_was_recorded_stays(self, tmp_path: Path) -> None:
+        done = launch([*TORCHRUN, "--nproc-per-node", "2"], tmp_path, [failing("SIGKILL", 1, 1)])
+        assert done.returncode != 0
+        run = tenfold.open_run(runs=tmp_path / "runs")
+        assert run.status == "interrupted"
+        assert run.error.startswith("worker 1 (p")
+        assert "died" in run.error
+        assert [row["epoch"] for row in run.history] == [1]
+
+    def test_comes_back_by_the_launchers_restarts(self, tmp_path: Path) -> None:
+        once = failing("SIGKILL", 1, 1, model="launched_program:FailingOnce") | {"strategy": "butterfly"}
+        done = launch(
+            [*TORCHRUN, "--max-restarts", "1", "--nproc-per-node", "2"], tmp_path, [once | {"transport": "torch"}]
+        )
+        assert done.returncode == 0, done.stderr
+        (run,) = tenfold.list_runs(runs=tmp_path / "runs")
+        assert run.status == "finished"
+        stages = {stage.what: stage.detail for stage in run.lifecycle()}
+        assert stages["interrupted"].startswith("worker 1 (process ")
+        assert "resumed" in stages
+        whole = train(**once | {"model": "engine_models:Failing"} | {"model_options": {"number": -1}}, workers=2)
+        assert same(run.weights, whole.weights)
+
+
+def test_an_error_of_one_rank_is_told_by_rank_0(tmp_path: Path) -> None:
+    launch([*TORCHRUN, "--nproc-per-node", "2"], tmp_path, [failing("raise", 1, 1) | {"transport": "torch"}])
+    run = tenfold.open_run(runs=tmp_path / "runs")
+    assert run.status == "failed"
+    assert "worker 1 failed:" in run.error
+    assert "the model gave up" in run.error
+
+
+def test_the_command_line_speaks_once(tmp_path: Path) -> None:
+    tenfold.Experiment(**BASE).save(tmp_path / "small.toml")
+    command = [*mpirun(), "-n", "2", TORCHRUN[0], "-m", "tenfold", "train", "small.toml", "--strategy", "hopping-ring"]
+    done = run_command([*command, "--log-ranks", "1", "--set", "transport=mpi"], tmp_path)
+    assert done.returncode == 0, done.stderr
+    (run,) = tenfold.list_runs(runs=tmp_path / "runs")
+    assert run.status == "finished"
+    assert run.facts["launch"]["launcher"] == "open-mpi" or "mpich" in run.facts["launch"]["launcher"]
+    both = done.stdout + done.stderr
+    assert both.count("epoch 2/2") == 1
+    assert both.count("makes a page of it") == 1
+    assert both.count("[rank 1] ") == 2
+    assert same(run.weights, the_same_as(run, tmp_path / "processes").weights)
+
+
+def the_same_as(run: tenfold.Run, runs: Path) -> tenfold.Run:
+    return tenfold.train(run.experiment, engine="processes", transport="auto", workers=2, runs=runs)
+
+
+def test_events_have_one_clock(folder: Path) -> None:
+    run = tenfold.open_run(1, runs=folder / "runs")
+    end = max(event.at for event in run.events() if isinstance(event, Lifecycle))
+    assert all(-1 < span.at <= end for span in run.events("span") if isinstance(span, Span))
+    assert json.loads(next(e for e in run.lifecycle() if e.what == "started").detail)["workers"] == SIZE

@@ -1,0 +1,85 @@
+"""A virtual cluster learns what real processes learn, bit for bit, and its times are those of its clock."""
+
+from typing import Any
+
+import pytest
+from engine_contract import EngineContract
+from engine_models import LAWFUL, SMALL, same, train
+
+from tenfold.errors import ExperimentError, MachineError
+from tenfold.mixing import COMPRESSIONS, OUTER, STRATEGIES
+from tenfold.runs import Lifecycle
+
+pytestmark = pytest.mark.timeout(90)
+BY_HAND = {"groups": [{"count": 9, "step_seconds": 0.01, "link": "1gbe"}], "stragglers": {"transient": 0.2}}
+VIRTUAL = {"engine": "virtual", "cluster": BY_HAND}
+SYNCHRONOUS = [name for name in STRATEGIES if not STRATEGIES[name].asynchronous]
+ASYNCHRONOUS = [name for name in STRATEGIES if STRATEGIES[name].asynchronous]
+TWINS: list[dict[str, Any]] = [
+    *({"workers": workers, "strategy": strategy} for workers, strategy in enumerate(SYNCHRONOUS, 1)),
+    *({"workers": 3, "outer": outer} for outer in OUTER if outer != "none"),
+    *({"workers": 3, "compression": compression} for compression in COMPRESSIONS if compression != "none"),
+    *({"workers": 3, "shards": shards, "skew": 0.3} for shards in ("contiguous", "label-skew")),
+    {"workers": 2, "shards": "fractions", "fractions": [0.8, 0.2], "sync_every": 3},
+    *({"workers": 3, "optimizer_state": state} for state in ("average", "reset")),
+    {"workers": 4, "average": "gradients", "optimizer": "sgd", "clip": 1.0},
+    {"workers": 3, "local_after": 4, "sync_every": 3, "patience": 1},
+]
+
+
+class TestVirtual(EngineContract):
+    fields: dict[str, Any] = VIRTUAL | {"workers": 3, "strategy": "ring", "sync_every": 2}
+    spent_on = frozenset({"compute", "wait", "communicate"})
+
+
+@pytest.mark.parametrize("fields", TWINS, ids=lambda fields: "-".join(map(str, fields.values())))
+def test_twins_have_the_same_weights(fields: dict[str, Any]) -> None:
+    shared = LAWFUL | {"epochs": 2, "limit": 150} | fields
+    real, virtual = train(**{"engine": "processes"} | shared), train(**shared | VIRTUAL)
+    assert same(real.model.state_dict(), virtual.model.state_dict())
+    assert real.metrics == virtual.metrics
+    assert real.result["bytes_moved"] == virtual.result["bytes_moved"]
+    assert [row["train_loss"] for row in real.history] == [row["train_loss"] for row in virtual.history]
+
+
+@pytest.mark.parametrize("strategy", ASYNCHRONOUS)
+def test_without_rounds_the_clock_decides_who_comes_first(strategy: str) -> None:
+    fields = SMALL | VIRTUAL | {"workers": 4, "strategy": strategy, "epochs": 2, "batch_size": 5}
+    one, again, other = train(**fields), train(**fields), train(**fields, seed=1)
+    assert same(one.model.state_dict(), again.model.state_dict())
+    assert not same(one.model.state_dict(), other.model.state_dict())
+    assert one.seconds == again.seconds
+    stale = [metric.value for metric in one.measurements() if metric.name == "staleness"]
+    assert max(stale) > 0
+
+
+def test_times_are_predicted_and_say_so() -> None:
+    run = train(**SMALL | VIRTUAL | {"workers": 4, "epochs": 2})
+    low, high = run.result["interval"]
+    assert run.result["clock"] == "predicted"
+    assert not run.result["calibrated"]
+    assert low < run.seconds < high
+    assert [row["seconds"] for row in run.history][-1] == pytest.approx(run.seconds)
+    steps = 2 * 300 / 4 / 20
+    assert run.seconds > 0.8 * steps * 0.01
+    assert run.result["simulated_in"] > 0
+    assert all(span.seconds > 0 for span in run.spans())
+
+
+def test_the_memory_of_all_replicas_is_told_before_they_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = [event.detail for event in _stages(workers=8) if event.what == "note"]
+    assert "8 replicas need about 1 MB of memory; " in told[0]
+    monkeypatch.setattr("tenfold.engines.virtual.free_memory", lambda: 1000)
+    with pytest.raises(MachineError, match=r"8 replicas need about 1 MB of memory, but 1 MB are free; take fewer"):
+        _stages(workers=8)
+
+
+def test_a_link_beside_a_cluster_is_refused() -> None:
+    with pytest.raises(ExperimentError, match=r'machine.link = "wifi" joins nodes that are not described'):
+        train(**SMALL | VIRTUAL | {"link": "wifi"})
+
+
+def _stages(**fields: Any) -> list[Any]:
+    found: list[Any] = []
+    train(**SMALL | VIRTUAL | {"epochs": 1} | fields, listen=found.append)
+    return [event for event in found if isinstance(event, Lifecycle)]
