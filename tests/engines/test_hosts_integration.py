@@ -1,9 +1,10 @@
-"""Two hosts that are network namespaces of this one, joined by a link; skipped with a reason where they cannot be made.
+"""Hosts that are network namespaces of this one, joined by a switch; skipped with a reason where they cannot be made.
 
 Each has a name and a network of its own, so the ranks believe to be on different machines.
 """
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -16,7 +17,7 @@ import psutil
 import pytest
 import torch
 from engine_models import LAWFUL, train
-from launching import TORCHRUN, environment
+from launching import TORCHRUN, environment, mpirun
 
 import tenfold
 from tenfold.transport.signals import is_alive
@@ -37,7 +38,8 @@ class Hosts:
     def __init__(self, count: int) -> None:
         self.names = [f"tenfold-{os.getpid()}-{number}" for number in range(count)]
         self.addresses = [f"10.213.0.{number + 1}" for number in range(count)]
-        self.ends: list[str] = []
+        self.switch = f"tenfold-{os.getpid()}-switch"
+        self.ends = [f"tf{os.getpid() % 10**6}h{number}" for number in range(count)]
 
     def make(self) -> str:
         """Make the hosts; return why it cannot be done, if so."""
@@ -46,14 +48,14 @@ class Hosts:
                 return f"there is no `{program}` on this machine"
         if os.geteuid() != 0:
             return "network namespaces need root"
-        first, second = self.names
-        self.ends = [f"tf{os.getpid() % 10**6}a", f"tf{os.getpid() % 10**6}b"]
-        steps = [["ip", "netns", "add", name] for name in self.names]
-        steps += [["ip", "link", "add", self.ends[0], "netns", first, "type", "veth", "peer", "name", self.ends[1]]]
-        steps += [["ip", "link", "set", self.ends[1], "netns", second]]
+        within = ["ip", "-n", self.switch]
+        steps = [["ip", "netns", "add", name] for name in (*self.names, self.switch)]
+        steps += [[*within, "link", "add", "bridge", "type", "bridge"], [*within, "link", "set", "bridge", "up"]]
         for name, end, address in zip(self.names, self.ends, self.addresses, strict=True):
-            inside = ["ip", "-n", name]
+            inside, port = ["ip", "-n", name], end.replace("h", "p")
             steps += [
+                ["ip", "link", "add", end, "netns", name, "type", "veth", "peer", "name", port, "netns", self.switch],
+                [*within, "link", "set", port, "master", "bridge", "up"],
                 [*inside, "addr", "add", f"{address}/24", "dev", end],
                 [*inside, "link", "set", end, "up"],
                 [*inside, "link", "set", "lo", "up"],
@@ -72,16 +74,22 @@ class Hosts:
     def cut(self) -> None:
         quietly("ip", "-n", self.names[1], "link", "set", self.ends[1], "down")
 
-    def start(self, number: int, folder: Path, *arguments: str) -> "subprocess.Popen[str]":
-        """Start torchrun on one of the hosts, with a name of its own."""
+    def torchrun(self, number: int, folder: Path, *arguments: str) -> "subprocess.Popen[str]":
+        """Start torchrun on one of the hosts."""
         torchrun = [word for word in TORCHRUN if word != "--standalone"]
         torchrun += ["--nnodes", str(len(self.names)), "--rdzv-backend", "c10d", "--rdzv-id", self.names[0]]
         torchrun += ["--rdzv-endpoint", f"{self.addresses[0]}:29500", "--rdzv-conf", f"is_host={int(number == 0)}"]
         torchrun += ["--local-addr", self.addresses[number]]  # the hosts' names are not known to each other
-        inside = ["ip", "netns", "exec", self.names[number], "unshare", "--uts", "sh", "-c"]
+        return self.start(number, folder, *torchrun, *arguments)
+
+    def inside(self, number: int) -> list[str]:
+        """Return what goes before a command to run it on one of the hosts, with a name of its own."""
         command = f'hostname host{number} && exec "$@"'
+        return ["ip", "netns", "exec", self.names[number], "unshare", "--uts", "sh", "-c", command, "sh"]
+
+    def start(self, number: int, folder: Path, *command: str) -> "subprocess.Popen[str]":
         return subprocess.Popen(
-            [*inside, command, "sh", *torchrun, *arguments],
+            [*self.inside(number), *command],
             cwd=folder,
             env=environment(),
             stdout=subprocess.PIPE,
@@ -90,15 +98,15 @@ class Hosts:
         )
 
     def remove(self) -> None:
-        for name in self.names:
+        for name in (*self.names, self.switch):
             for pid in quietly("ip", "netns", "pids", name).stdout.split():
                 os.kill(int(pid), signal.SIGKILL)
             quietly("ip", "netns", "del", name)
 
 
 @pytest.fixture
-def hosts() -> Iterator[Hosts]:
-    hosts = Hosts(2)
+def hosts(request: pytest.FixtureRequest) -> Iterator[Hosts]:
+    hosts = Hosts(getattr(request, "param", 2))
     try:
         problem = hosts.make()
         if problem:
@@ -116,7 +124,7 @@ def start_all(hosts: Hosts, folder: Path, per_host: int, fields: dict[str, Any])
         own.mkdir()
         tenfold.Experiment(**fields).save(own / "small.toml")
         command = ["--nproc-per-node", str(per_host), "-m", "tenfold", "train", "small.toml"]
-        launchers.append(hosts.start(number, own, *command))
+        launchers.append(hosts.torchrun(number, own, *command))
     return launchers
 
 
@@ -130,9 +138,56 @@ def test_two_hosts_of_two_ranks_give_the_weights_of_four_processes(hosts: Hosts,
     assert outputs[0].count("epoch 2/2") == 1
     assert "epoch" not in outputs[1]
     assert not (tmp_path / "host1" / "runs").exists() or not list((tmp_path / "host1" / "runs").rglob("*.pt"))
-    process = train(**FIELDS, workers=4, engine="processes")
+    assert_as_in_processes(run, 4)
+
+
+def assert_as_in_processes(run: tenfold.Run, workers: int) -> None:
+    process = train(**FIELDS, workers=workers, engine="processes")
     for name, weights in process.weights.items():
         torch.testing.assert_close(run.weights[name], weights, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("hosts", [4], indirect=True)
+def test_four_hosts(hosts: Hosts, tmp_path: Path) -> None:
+    launchers = start_all(hosts, tmp_path, 1, FIELDS)
+    outputs = [launcher.communicate(timeout=100)[0] for launcher in launchers]
+    assert [launcher.returncode for launcher in launchers] == [0] * 4, outputs
+    (run,) = tenfold.list_runs(runs=tmp_path / "host0" / "runs")
+    assert sorted(run.facts["launch"]["hosts"]) == [f"host{number}" for number in range(4)]
+    assert_as_in_processes(run, 4)
+
+
+def test_mpirun_over_two_hosts(hosts: Hosts, tmp_path: Path) -> None:
+    """Open MPI reaches the other host by a program that takes the place of ssh."""
+    command = mpirun()
+    if "--oversubscribe" not in command:
+        pytest.skip("only Open MPI takes another program than ssh")
+    shell = tmp_path / "shell"
+    cases = [
+        f'{address}) set -- {shlex.join(hosts.inside(number))} sh -c "$*";;'
+        for number, address in enumerate(hosts.addresses)
+    ]
+    shell.write_text("#!/bin/sh\nhost=$1\nshift\ncase $host in\n" + "\n".join(cases) + '\nesac\nexec "$@"\n')
+    shell.chmod(0o755)
+    tenfold.Experiment(**FIELDS).save(tmp_path / "small.toml")
+    network = "10.213.0.0/24"
+    command += ["--prtemca", "plm_ssh_agent", str(shell), "--prtemca", "prte_if_include", network]
+    command += ["--mca", "btl_tcp_if_include", network, "--mca", "btl", "self,tcp", "--mca", "pml", "ob1"]
+    command += [
+        "--host",
+        ",".join(f"{address}:1" for address in hosts.addresses),
+        "--map-by",
+        "node",
+        "-x",
+        "PYTHONPATH",
+    ]
+    launcher = hosts.start(0, tmp_path, *command, TORCHRUN[0], "-m", "tenfold", "train", "small.toml")
+    output = launcher.communicate(timeout=60)[0]
+    assert launcher.returncode == 0, output
+    (run,) = tenfold.list_runs(runs=tmp_path / "runs")
+    assert run.facts["launch"]["hosts"] == {"host0": [0], "host1": [1]}
+    assert run.facts["launch"]["between_hosts"] == "mpi"
+    assert_as_in_processes(run, 2)
 
 
 def test_who_is_cut_off_is_named_on_both_sides(hosts: Hosts, tmp_path: Path) -> None:

@@ -127,5 +127,5 @@ class TestUnderALauncher:
             settled(experiment(on_failure=on_failure), world(2, restarts=restarts))
 
     def test_only_torchrun_starts_those_who_are_left(self) -> None:
-        with pytest.raises(ExperimentError, match="needs torchrun, .* open-mpi does not"):
+        with pytest.raises(ExperimentError, match=r"needs torchrun, .* open-mpi does not"):
             settled(experiment(), world(3, "open-mpi"))

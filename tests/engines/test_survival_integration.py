@@ -18,6 +18,8 @@ from launching import HERE, environment
 
 import tenfold
 from tenfold.errors import WorkerLost
+from tenfold.report import summary
+from tenfold.report.html import render
 from tenfold.runs import Event, Lifecycle, Metric
 
 pytestmark = pytest.mark.timeout(90)
@@ -92,7 +94,7 @@ class TestProcesses:
         shown = "".join(f"{name}: {text}\n" for name, text in summary.outcome(run))
         assert "workers: 2 workers" in shown
         assert "was killed by SIGKILL; 2 workers went on from epoch 2" in shown
-        page = run_page(run)
+        page = render([run])
         assert "Dotted: worker 1 (process" in page
         assert page.count("2 workers go on, from epoch 2") == 1, "the moment is told among what happened"
         rates = {metric.epoch: metric.value for metric in run.measurements() if metric.name == "lr"}
@@ -110,7 +112,7 @@ class TestProcesses:
 
     def test_who_is_alone_and_lost_ends_the_run_which_then_is_resumed_alone(self, seen: Path) -> None:
         options = {"folder": str(seen)}
-        with pytest.raises(WorkerLost, match="worker 0 .* was killed"):
+        with pytest.raises(WorkerLost, match=r"worker 0 .* was killed"):
             train(**FIELDS, workers=2, model_options=options, listen=Strikes(0, 1, 2))
         resumed = tenfold.resume(data=FIELDS["data"])
         assert (resumed.result["workers"], [lost["left"] for lost in resumed.result["lost"]]) == (1, [1])

@@ -48,6 +48,11 @@ def test_lines_hold_no_control_characters():
     assert text.startswith("warning: odd")
 
 
+def test_a_lost_worker_leaves_a_line():
+    lost = Lifecycle(at=1, what="lost", detail="worker 1 was killed; 2 workers go on, from epoch 1", worker=1)
+    assert listen(Experiment(), [lost]) == f"lost: {lost.detail}\n"
+
+
 def test_quiet_says_nothing_even_on_a_terminal():
     experiment = Experiment()
     warning = Lifecycle(at=0, what="warning", detail="odd")

@@ -32,7 +32,8 @@ CREATE TABLE IF NOT EXISTS events (
 CREATE INDEX IF NOT EXISTS events_by_run ON events(run, type, superseded);
 """
 SUPERSEDE = """
-UPDATE events SET superseded = 1 WHERE run = ? AND epoch >= ? AND COALESCE(json_extract(body, '$.what'), '') != 'lost'
+UPDATE events SET superseded = 1 WHERE run = ? AND epoch >= ?
+AND CASE type WHEN 'lifecycle' THEN json_extract(body, '$.what') != 'lost' ELSE 1 END
 """
 LOCK_SECONDS = 30
 FOLD = "fold"
