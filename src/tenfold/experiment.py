@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from tenfold.errors import ExperimentError
+from tenfold.files import read_toml, write_toml
 from tenfold.sentences import Complaints
 from tenfold.values import (
     Count,
@@ -305,18 +306,7 @@ class Experiment(Section):
     def load(cls, path: str | Path, /, **changes: Any) -> Self:
         """Read an experiment from a TOML file, with some fields changed."""
         path = Path(path)
-        try:
-            fields = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-        except FileNotFoundError:
-            raise ExperimentError(f"there is no file {path}; `tenfold init {path}` writes one") from None
-        except UnicodeDecodeError:
-            raise ExperimentError(f"{path} is not a text file in UTF-8; an experiment is a TOML file") from None
-        except OSError as error:
-            raise ExperimentError(f"{path} cannot be read: {error.strerror}") from None
-        except RecursionError:
-            raise ExperimentError(f"{path} is not an experiment: its values are nested too deeply") from None
-        except ValueError as error:  # besides TOMLDecodeError: a number with thousands of digits
-            raise ExperimentError(f"{path} is not valid TOML: {error}") from None
+        fields = read_toml(path, "an experiment", f"`tenfold init {path}` writes one")
         try:
             return cls(**nested(fields, changes))
         except ExperimentError as error:
@@ -324,12 +314,7 @@ class Experiment(Section):
 
     def save(self, path: str | Path) -> None:
         """Write the experiment as TOML; fields that are unset are left out."""
-        import tomli_w
-
-        from tenfold.files import write_atomically
-
-        text = tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
-        write_atomically(Path(path), text.encode())
+        write_toml(Path(path), self.model_dump(mode="json", exclude_none=True))
 
     def replace(self, /, **fields: Any) -> Self:
         """Return the experiment with some fields changed, by their short names."""

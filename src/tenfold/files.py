@@ -1,11 +1,14 @@
-"""Files that are either whole or not there."""
+"""Files: TOML that is read with a sentence for whatever is wrong, and writing that is whole or not done at all."""
 
 import os
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
+
+from tenfold.errors import ExperimentError
 
 PARTIAL = ".part"
 
@@ -33,6 +36,29 @@ def write_atomically(path: Path, content: bytes) -> None:
     """Write the content to the path, whole or not at all."""
     with replacing(path) as file:
         file.write(content)
+
+
+def read_toml(path: Path, kind: str, missing: str) -> dict[str, Any]:
+    """Return what a TOML file holds; `kind` says in sentences what it should be, `missing` what to do without it."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except FileNotFoundError:
+        raise ExperimentError(f"there is no file {path}; {missing}") from None
+    except UnicodeDecodeError:
+        raise ExperimentError(f"{path} is not a text file in UTF-8; {kind} is a TOML file") from None
+    except OSError as error:
+        raise ExperimentError(f"{path} cannot be read: {error.strerror}") from None
+    except RecursionError:
+        raise ExperimentError(f"{path} is not {kind}: its values are nested too deeply") from None
+    except ValueError as error:  # besides TOMLDecodeError: a number with thousands of digits
+        raise ExperimentError(f"{path} is not valid TOML: {error}") from None
+
+
+def write_toml(path: Path, content: dict[str, Any]) -> None:
+    """Write a TOML file, whole or not at all."""
+    import tomli_w
+
+    write_atomically(path, tomli_w.dumps(content).encode())
 
 
 def sweep(folder: Path) -> None:

@@ -40,12 +40,13 @@ import numpy as np
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from tenfold.cluster.costs import LinkPrice, Wiring
-from tenfold.cluster.documents import read_toml, sentences, write_toml
+from tenfold.cluster.documents import sentences
 from tenfold.cluster.groups import Between, Group, Stragglers
 from tenfold.cluster.hardware import Hardware, StepTime
 from tenfold.cluster.links import Link, LinkField
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Section
+from tenfold.files import read_toml, write_toml
 from tenfold.registry import suggest
 from tenfold.values import Listed, Text
 
@@ -98,7 +99,7 @@ class Cluster(Section):
     def load(cls, path: str | Path) -> Self:
         """Read a cluster from a TOML file."""
         path = Path(path)
-        fields = read_toml(path, "a cluster")
+        fields = read_toml(path, "a cluster", "it should be a TOML file that describes a cluster")
         try:
             return cls(**fields)
         except ExperimentError as error:

@@ -1,39 +1,11 @@
-"""Values that live in TOML files: how they are read and written, and what is said when one is wrong."""
+"""What is said of a value from a TOML file when something is wrong with it."""
 
-import tomllib
-from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from tenfold.errors import ExperimentError
 from tenfold.registry import suggest
 from tenfold.values import shown
-
-
-def read_toml(path: Path, kind: str) -> dict[str, Any]:
-    """Return what a TOML file holds; `kind` says in sentences what it should have been, such as "a cluster"."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except FileNotFoundError:
-        raise ExperimentError(f"there is no file {path}; it should be a TOML file that describes {kind}") from None
-    except UnicodeDecodeError:
-        raise ExperimentError(f"{path} is not a text file in UTF-8; {kind} is a TOML file") from None
-    except OSError as error:
-        raise ExperimentError(f"{path} cannot be read: {error.strerror}") from None
-    except RecursionError:
-        raise ExperimentError(f"{path} is not {kind}: its values are nested too deeply") from None
-    except ValueError as error:  # besides TOMLDecodeError: a number with thousands of digits
-        raise ExperimentError(f"{path} is not valid TOML: {error}") from None
-
-
-def write_toml(path: Path, content: dict[str, Any]) -> None:
-    """Write a TOML file, whole or not at all."""
-    import tomli_w
-
-    from tenfold.files import write_atomically
-
-    write_atomically(path, tomli_w.dumps(content).encode())
 
 
 def sentences(error: ValidationError, model: type[BaseModel]) -> str:

@@ -3,7 +3,7 @@
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -95,6 +95,11 @@ class Splits:
     """Numbers a model predicts per sample: the classes, or the width of the target."""
     groups: NDArray[Any] | None = None
     """The group of each training sample, where samples belong together."""
+
+    def to(self, device: torch.device | str) -> "Splits":
+        """Return the splits with all parts on `device`."""
+        parts = {name: getattr(self, name) for name in ("train", "validation", "test")}
+        return replace(self, **{name: part and part.to(device) for name, part in parts.items()})
 
     def fingerprint(self) -> str:
         """Return a short hex digest that changes when any part does."""

@@ -68,9 +68,7 @@ def _on_cpu(task: Task) -> Task:
     """Return the task as nodes run it; a GPU here only learns for them."""
     if task.experiment.machine.device == "cpu":
         return task
-    parts = {name: getattr(task.splits, name) for name in ("train", "validation", "test")}
-    splits = replace(task.splits, **{name: part and part.to("cpu") for name, part in parts.items()})
-    return replace(task, experiment=task.experiment.replace(device="cpu"), splits=splits)
+    return replace(task, experiment=task.experiment.replace(device="cpu"), splits=task.splits.to("cpu"))
 
 
 def _told(task: Task) -> tuple[int, ...]:

@@ -3,7 +3,6 @@
 import shlex
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +45,7 @@ def seats(machine: Machine, workers: int, budget: int) -> tuple[int, affinity.Co
 
 def load(experiment: Experiment, device: torch.device, fetching: data.Progress | None = None) -> data.Splits:
     """Load the data to a device."""
-    splits = _load(experiment.data, fetching)
-    if device.type != "cpu":
-        parts = {name: getattr(splits, name) for name in ("train", "validation", "test")}
-        splits = replace(splits, **{name: part and part.to(device) for name, part in parts.items()})
-    return splits
+    return _load(experiment.data, fetching).to(device)
 
 
 def describe(task: Task) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from tenfold.data import Part, batches
 from tenfold.training.measures import Measure
 from tenfold.training.replica import autocast
 
-BATCH = 512
+BATCH, LARGE_BATCH = 128, 512
+"""Samples at a time: on a CPU so few that activations stay in its cache, which is nearly twice as fast for `cnn`."""
 
 
 def predict(network: nn.Module, part: Part, samples: Tensor, *, precision: str = "fp32") -> Tensor:
@@ -17,7 +18,8 @@ def predict(network: nn.Module, part: Part, samples: Tensor, *, precision: str =
     device_type = next((parameter.device.type for parameter in network.parameters()), "cpu")
     try:
         with torch.no_grad(), autocast(precision, device_type):
-            outputs = [network(x) for x, _ in part.batches(batches(samples, BATCH))]
+            size = BATCH if device_type == "cpu" else LARGE_BATCH
+            outputs = [network(x) for x, _ in part.batches(batches(samples, size))]
     finally:
         for module, training in modes:
             module.training = training
@@ -43,4 +45,4 @@ def all_targets(part: Part) -> Tensor:
     """Return what is to be predicted for every sample of the part."""
     if part.targets is not None:
         return part.targets.cpu()
-    return torch.cat([y for _, y in part.batches(batches(torch.arange(len(part)), BATCH))]).cpu()
+    return torch.cat([y for _, y in part.batches(batches(torch.arange(len(part)), LARGE_BATCH))]).cpu()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
-from tenfold.transport.network import LOOK_AROUND_SECONDS
+from tenfold.transport.patience import LOOK_AROUND_SECONDS
 
 
 class Courier:

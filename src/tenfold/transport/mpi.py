@@ -1,6 +1,5 @@
 """MPI, through mpi4py: tensors go as buffers, nothing is pickled but small talk."""
 
-import os
 import pickle
 from time import perf_counter, sleep
 from typing import Any
@@ -10,11 +9,8 @@ from torch import Tensor
 
 from tenfold.errors import MachineError, TrainingError
 from tenfold.machine.launcher import World
-from tenfold.transport.network import LEAVE_SECONDS, LOOK_AROUND_SECONDS, PATIENCE, Network, Parcels, told
-
-SPINS = 200
-YIELD_SECONDS = 0.002
-LONGEST_NAP = 0.001
+from tenfold.transport.network import LEAVE_SECONDS, PATIENCE, Network, Parcels, told
+from tenfold.transport.patience import LONGEST_NAP, SPINS, wait
 
 
 class MPI(Network):
@@ -112,28 +108,19 @@ class MPI(Network):
             sleep(0.01)
 
     def _wait(self, requests: list[Any], timeout: float | None = None) -> None:
-        """Poll, give way to others on this core, then nap for 2% of the time waited so far, and look around."""
+        """Poll, then wait with patience."""
         from mpi4py import MPI as library  # noqa: N811
 
         patience = self._timeout if timeout is None else timeout
         for _ in range(SPINS):
             if library.Request.Testall(requests):
                 return
-        started = perf_counter()
-        look_around = started + LOOK_AROUND_SECONDS
-        while not library.Request.Testall(requests):
-            now = perf_counter()
-            waited = now - started
-            if waited < YIELD_SECONDS:
-                os.sched_yield()
-            else:
-                sleep(min(waited / 50, LONGEST_NAP))
-            if now >= look_around:
-                trouble = self.trouble()
-                if trouble is not None:
-                    raise trouble
-                if waited > patience:
-                    raise TrainingError(
-                        f"a worker did not come within {patience:g} s; it hangs, or needs a longer timeout"
-                    )
-                look_around = now + LOOK_AROUND_SECONDS
+
+        def look_around(waited: float) -> None:
+            trouble = self.trouble()
+            if trouble is not None:
+                raise trouble
+            if waited > patience:
+                raise TrainingError(f"a worker did not come within {patience:g} s; it hangs, or needs a longer timeout")
+
+        wait(lambda: bool(library.Request.Testall(requests)), look_around)

@@ -13,7 +13,6 @@ from tenfold.errors import TenfoldError, WorkerLost
 
 PATIENCE = 1800.0
 """Seconds that one rank waits for another, which may be loading data or evaluating."""
-LOOK_AROUND_SECONDS = 0.2
 LEAVE_SECONDS = 5.0
 """How long a rank that fails waits for the others to have heard of it: launchers end all when the first one leaves."""
 

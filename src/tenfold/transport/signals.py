@@ -11,19 +11,15 @@ fenced (see `words.FencedWords`).
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from time import perf_counter, sleep
 
 import psutil
 
 from tenfold.errors import TrainingError, WorkerLost
+from tenfold.transport.patience import SPINS, wait
 from tenfold.transport.segment import Segment, Verdict
 
 Until = Callable[[Callable[[], bool]], None]
 """Returns when what it is given says yes."""
-SPINS = 300
-YIELD_SECONDS = 0.002
-LONGEST_NAP = 0.001
-LOOK_AROUND_SECONDS = 0.2
 
 
 class Signals:
@@ -71,20 +67,8 @@ class Signals:
                 self._wait_long(rank, timeout if timeout is not None else self._timeout)
 
     def _wait_long(self, rank: int, timeout: float) -> None:
-        """Give way to others on this core, then nap for 2% of the time waited so far, and look around now and then."""
         words, at, ticks = self._words, self._theirs[rank], self._ticks
-        started = perf_counter()
-        look_around = started + min(LOOK_AROUND_SECONDS, timeout)
-        while words[at] < ticks:
-            now = perf_counter()
-            waited = now - started
-            if waited < YIELD_SECONDS:
-                os.sched_yield()
-            else:
-                sleep(min(waited / 50, LONGEST_NAP))
-            if now >= look_around:
-                self._look_around(rank, waited, timeout)
-                look_around = now + LOOK_AROUND_SECONDS
+        wait(lambda: words[at] >= ticks, lambda waited: self._look_around(rank, waited, timeout), timeout)
 
     def _look_around(self, rank: int, waited: float, timeout: float) -> None:
         segment = self._segment

@@ -16,7 +16,8 @@ from torch.distributed.rendezvous import rendezvous
 from tenfold.errors import MachineError, TrainingError
 from tenfold.machine.launcher import World
 from tenfold.transport.courier import Courier
-from tenfold.transport.network import LEAVE_SECONDS, LOOK_AROUND_SECONDS, PATIENCE, Network, Parcels, told
+from tenfold.transport.network import LEAVE_SECONDS, PATIENCE, Network, Parcels, told
+from tenfold.transport.patience import LOOK_AROUND_SECONDS
 from tenfold.transport.watch import BEAT, SILENCE, Watch
 
 START_SECONDS = 120.0
