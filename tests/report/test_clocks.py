@@ -135,14 +135,17 @@ class TestTerminal:
         running = make_run(folder, empty=True, status="running", engine="virtual")
         assert "– predicted" not in shown(tables.runs_table([running]))
 
-    def test_progress_says_predicted(self):
-        for fields, suffix in (({}, ""), ({"engine": "virtual"}, " predicted")):
+    def test_progress_says_which(self):
+        for fields, told in (
+            ({}, "17,768 samples/s  3.38 s measured"),
+            ({"engine": "virtual"}, "17,768 samples/s predicted  3.38 s predicted"),
+        ):
             experiment = Experiment(epochs=1, **fields)
             console = Console(file=io.StringIO(), width=100)
             with Progress(experiment, console=console) as progress:
                 for event in (started(experiment, 938), *epoch_events(experiment, 0)):
                     progress(event)
-            assert console.file.getvalue().endswith(f"17,768 samples/s{suffix}  3.38 s{suffix}\n")
+            assert console.file.getvalue().endswith(f"{told}\n")
 
 
 class TestComparisons:

@@ -46,7 +46,7 @@ def test_plain_lines() -> None:
     assert said.splitlines() == [
         "started: 3 folds, folds over workers",
         "fold 2  failed: the loss became nan",
-        "fold 1  validation accuracy 95.00%  1.50 s",
+        "fold 1  validation accuracy 95.00%  1.50 s measured",
     ]
 
 

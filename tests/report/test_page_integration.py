@@ -146,9 +146,15 @@ def twin(folder):
     return Twin(make_run(folder, **common), make_virtual_run(folder, **common), 0.0).report(folder / "page.html")
 
 
+def devices(folder):
+    common = {"steps_per_epoch": 30, "epochs": 1}
+    grid = [{"optimizer": optimizer, "device": device} for optimizer in ("sgd", "adam") for device in ("cpu", "cuda")]
+    return html.write([make_run(folder, **common, **fields) for fields in grid], folder / "page.html")
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [400, 1200])
-@pytest.mark.parametrize(("write", "pictures"), [(crossval, 3), (outlook, 2), (twin, 1)])
+@pytest.mark.parametrize(("write", "pictures"), [(crossval, 3), (outlook, 2), (twin, 1), (devices, 6)])
 def test_other_pages_load_quietly_and_fit(browser, tmp_path, write, pictures, width, scheme):
     page = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 900})
     problems = []

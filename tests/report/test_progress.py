@@ -31,7 +31,7 @@ def test_one_plain_line_an_epoch():
     lines = listen(experiment, whole_run(experiment)).splitlines()
     assert len(lines) == 2
     assert lines[1].startswith("epoch 2/2  loss 0.17")
-    assert lines[1].endswith("  17,768 samples/s  6.75 s")
+    assert lines[1].endswith("  17,768 samples/s  6.75 s measured")
     assert "  test accuracy 93." in lines[1]
 
 

@@ -46,4 +46,4 @@ def test_progress_tells_whose_warning_it_is_and_where_time_went() -> None:
     lines = written.getvalue().splitlines()
     assert lines[0] == "[rank 3] warning: no cores"
     assert lines[1].startswith("epoch 1/3  test accuracy 50.00%")
-    assert lines[2] == "[rank 1] compute 1.00 s"
+    assert lines[2] == "[rank 1] compute 1.00 s measured"

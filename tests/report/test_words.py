@@ -86,6 +86,14 @@ def test_plain_text_cannot_steer_a_terminal(text):
     assert len(words.plain(text)) == len(text)
 
 
+@pytest.mark.parametrize(
+    ("times", "text"),
+    [(None, "–"), (0.0, "0"), (0.0123, "0.012"), (0.75, "0.750"), (8.003, "8.00"), (20.94, "20.9"), (209.4, "209")],
+)
+def test_a_multiple_has_three_digits(times, text):
+    assert words.multiple(times) == text
+
+
 def test_storage():
     assert words.storage(16 * 2**30) == "16 GiB"
     assert words.storage(500) == "500 B"

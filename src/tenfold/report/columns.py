@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tenfold.report import clocks, summary
 from tenfold.report.differences import HARDWARE, MIXING
 from tenfold.report.rows import Interval, Row, Spread
-from tenfold.report.words import NOTHING, measure, plain, setting, storage
+from tenfold.report.words import NOTHING, decimals_of, measure, plain, setting, storage
 
 SHARES = "c/w/t %"
 TOLD = ("workers", "threads")
@@ -53,6 +53,8 @@ def of(rows: Sequence[Row]) -> list[Column]:
             _column("PI %", "PI %", rows, lambda row: _number(row.improvement, ".1f")),
         ]
     found.append(_column("gain %", "gain %", rows, lambda row: _number(row.gain, ".0f")))
+    if any(row.factor_against_cpu is not None for row in rows):
+        found.append(_column("factor against cpu", "× cpu", rows, lambda row: _number(row.factor_against_cpu, ".2f")))
     found += scores(rows)
     if not alone:
         found.append(
@@ -145,7 +147,7 @@ def _spreads(
         if one.mean is None:
             return NOTHING
         places = (
-            decimals if decimals is not None else _decimals(one.mean * factor if far_apart else min(means, default=1))
+            decimals if decimals is not None else decimals_of(one.mean * factor if far_apart else min(means, default=1))
         )
         text = f"{one.mean * factor:.{places}f}"
         if one.deviation is not None:
@@ -155,11 +157,6 @@ def _spreads(
         return text
 
     return [shown(*pair) for pair in zip(spreads, intervals or [None] * len(spreads), strict=True)]
-
-
-def _decimals(value: float) -> int:
-    """Return how many decimals make three digits that count."""
-    return min(max(2 - math.floor(math.log10(abs(value))), 0), 3) if value else 0
 
 
 def _loose(name: str, one: Spread) -> str:

@@ -34,8 +34,9 @@ class Comparison(Sheet):
             notes.append("no speedup, as no run has one worker: add workers 1 to the comparison")
         else:
             notes.append("gain = Tslowest/Tn")
+        notes += self.factors_told()
         if len({row.clock for row in self.rows}) > 1:
-            notes.append("speedup, PI and gain hold measured times against measured ones, predicted against predicted")
+            notes.append("measured times are held against measured ones only, predicted against predicted")
         if any(row.bytes_per_worker for row in self.rows):
             notes.append("sent: what the messages of one worker amount to in a run")
         return notes + [f"failed: {line}" for line in self.failures()]

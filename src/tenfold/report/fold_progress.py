@@ -11,6 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from tenfold.report import clocks
 from tenfold.report.words import duration, measure, plain, several
 from tenfold.runs import Event, Lifecycle, Metric
 
@@ -82,7 +83,8 @@ class FoldProgress:
             self._say(f"{fold.name}  failed: {plain(about['error'])}", style="red")
         elif fold.status == "finished":
             scores = _scores(about["metrics"])
-            self._say("  ".join([fold.name, *(f"validation {one}" for one in scores), duration(about["seconds"])]))
+            seconds = f"{duration(about['seconds'])} {clocks.MEASURED}"
+            self._say("  ".join([fold.name, *(f"validation {one}" for one in scores), seconds]))
 
     def _measured(self, fold: _Fold, metric: Metric) -> None:
         fold.step = max(fold.step, metric.step)

@@ -87,6 +87,12 @@ class Looks:
                 found[name] = Look(INK, marker=palette.MARKERS[at % len(palette.MARKERS)])
         return [(look, name) for name, look in found.items() if name]
 
+    def apart(self, name: str, values: Sequence[str]) -> dict[str, str]:
+        """Return a colour for each value of a field: the field's own, or one that means nothing else."""
+        own = self.colours if name == self._first else {}
+        places = {value: own.get(value, len(self.colours) + at) for at, value in enumerate(values)}
+        return {value: palette.SERIES[place % len(palette.SERIES)] for value, place in places.items()}
+
     def _is_neutral(self, row: Row) -> bool:
         return row.workers == 1 and self._first in MIXING
 

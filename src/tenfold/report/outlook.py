@@ -57,6 +57,7 @@ class Outlook(Sheet):
             notes.append("speedup = T1/Tn; efficiency = speedup by worker")
         elif any(row.workers > 1 for row in self.rows):
             notes.append("no speedup, as there is no prediction for one worker: add 1 to the workers")
+        notes += self.factors_told()
         if any(row.bytes_per_worker for row in self.rows):
             notes.append("sent: what the messages of one worker amount to in a run")
         return [*notes, *self.explanation(), *self.reasons()]

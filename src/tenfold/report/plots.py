@@ -160,19 +160,20 @@ def _name_curves(figure: "Figure", series: Sequence[Series], found: Sequence[dic
     from matplotlib.lines import Line2D
 
     if any(one.label for one in series):
-        below(figure, [(Line2D([], [], **_strokes(one, "test")), _cut(one.label)) for one in series])
+        below(figure, [(Line2D([], [], **_strokes(one, "test")), cut(one.label)) for one in series])
     else:
         lines = [Line2D([], [], **_strokes(series[0], part)) for part in found[0]]
         names = ["training" if part == "train" else part for part in found[0]]
         figure.axes[0].legend(lines, names, loc="best", labelcolor=INK)
 
 
-def _cut(label: str) -> str:
+def cut(label: str) -> str:
+    """Return a name, shortened where it is too long for a plot."""
     return label if len(label) <= LABEL_LETTERS else f"{label[: LABEL_LETTERS - 1]}…"
 
 
 def _short(label: str) -> str:
-    text = _cut(label)
+    text = cut(label)
     return f" {text}" if text.startswith("_") else text  # matplotlib hides names that begin with an underscore
 
 

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tenfold.experiment import Experiment
+from tenfold.report import clocks
 from tenfold.report.rank_times import RankTimes
 from tenfold.report.words import duration, measure, plain, rate, several
 from tenfold.runs import Event, Lifecycle, Metric, Span
@@ -27,8 +28,8 @@ class Progress:
 
     Every epoch leaves a line, whose time is the training time so far; on a terminal a bar below tells how far the
     current epoch is. An event only stores its values: drawing is left to rich's own thread. It writes to standard
-    error unless it is given a console. Times of a virtual cluster are said to be predicted. `ranks` adds lines that
-    say where these ranks' time went.
+    error unless it is given a console. Every time is said to be measured or, of a virtual cluster, predicted. `ranks`
+    adds lines that say where these ranks' time went.
     """
 
     def __init__(
@@ -43,7 +44,8 @@ class Progress:
         self.console = console or Console(stderr=True)
         self.quiet = quiet
         self._ranks = ranks
-        self._told = " predicted" if experiment.machine.engine == "virtual" else ""
+        self._virtual = experiment.machine.engine == "virtual"
+        self._clock = clocks.PREDICTED if self._virtual else clocks.MEASURED
         self._live: Live | None = None
         self._steps_per_epoch = 0
         self._samples = 0
@@ -92,7 +94,7 @@ class Progress:
         if type(event) is Metric:
             if event.part == "train" and event.name == "loss":
                 self._turn_to(event.epoch)
-                if self._told:  # what is left to wait for is the simulation's own time
+                if self._virtual:  # what is left to wait for is the simulation's own time
                     event = replace(event, at=time.monotonic())
                 self._before = self._before or (event.seconds, event.step)
                 self._first = self._first or event
@@ -127,11 +129,10 @@ class Progress:
         last = next(reversed(self._epoch.values()))
         shown = {name: metric for name, metric in self._epoch.items() if _is_telling(name, self._epoch)}
         scores = [f"{name.removeprefix('train epoch_')} {measure(name, one.value)}" for name, one in shown.items()]
-        self._say(
-            "  ".join([self._epoch_of(last), *scores, *self._speed(last), f"{duration(last.seconds)}{self._told}"])
-        )
+        seconds = f"{duration(last.seconds)} {self._clock}"
+        self._say("  ".join([self._epoch_of(last), *scores, *self._speed(last), seconds]))
         for line in self._ranks.lines() if self._ranks else []:
-            self._say(f"{line}{self._told}", style="dim")
+            self._say(f"{line} {self._clock}", style="dim")
         self._score = next((score for score in reversed(scores) if "accuracy" in score), scores[-1])
         self._before = (last.seconds, last.step)
         self._epoch = {}
@@ -145,7 +146,7 @@ class Progress:
         if not self._steps_per_epoch or not self._samples or metric.seconds <= seconds or metric.step <= step:
             return []
         per_second = self._samples * (metric.step - step) / self._steps_per_epoch / (metric.seconds - seconds)
-        return [f"{rate(per_second)}{self._told}"]
+        return [f"{rate(per_second)} {self._clock}" if self._virtual else rate(per_second)]
 
     def _time_left(self, metric: Metric) -> list[str]:
         """Return how long it will take if it goes on as it did, evaluation included."""

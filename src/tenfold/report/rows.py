@@ -12,6 +12,7 @@ from tenfold.report.differences import MIXING, labels, repeats, varied
 from tenfold.runs import Run
 
 OF_THE_MACHINE = ("threads", "pin", "engine", "transport", "fold_mode")
+CPU = "cpu"
 Interval = tuple[float, float]
 
 
@@ -67,6 +68,10 @@ class Row:
     """PI = (T1 - Tn) / T1 x 100."""
     gain: float | None = None
     """Tslowest / Tn x 100."""
+    factor_against_cpu: float | None = None
+    """Tcpu / T, against the same settings on cpu; None on cpu itself."""
+    factor_against_cpu_deviation: float | None = None
+    """The spreads of both times, carried over as the speedup's are."""
     shares: dict[str, float] = field(init=False)
     """Of the training time, by kind."""
 
@@ -99,7 +104,7 @@ def rated(rows: Sequence[Row]) -> list[Row]:
     slowest: dict[str, float] = {}
     for row in rows:
         slowest[row.clock] = max(slowest.get(row.clock, 0.0), row.seconds.mean or 0.0)
-    return [_rated(row, baseline(row, rows), slowest[row.clock]) for row in rows]
+    return [_rated(row, baseline(row, rows), on_cpu(row, rows), slowest[row.clock]) for row in rows]
 
 
 def _row(label: str, group: Sequence[Run], names: Sequence[str]) -> Row:
@@ -136,34 +141,55 @@ def _spread(values: Iterable[float | None]) -> Spread:
     return Spread(tuple(value for value in values if value is not None and math.isfinite(value)))
 
 
-def _rated(row: Row, alone: Row | None, slowest: float) -> Row:
+def _rated(row: Row, alone: Row | None, cpu: Row | None, slowest: float) -> Row:
     """Return the row with what needs others to be said."""
     seconds, single = row.seconds.mean, alone.seconds.mean if alone else None
     if not seconds:
         return row
     row = replace(row, gain=slowest / seconds * 100)
+    if cpu is not None and cpu.seconds.mean:
+        factor, deviation = _ratio(cpu.seconds, row.seconds)
+        row = replace(row, factor_against_cpu=factor, factor_against_cpu_deviation=deviation)
     if alone is None or not single:
         return row
-    speedup = single / seconds
-    apart = [(one.deviation, one.mean) for one in {id(one): one for one in (row.seconds, alone.seconds)}.values()]
-    parts = [deviation / mean for deviation, mean in apart if deviation is not None and mean]
+    speedup, deviation = _ratio(alone.seconds, row.seconds)
     return replace(
         row,
         speedup=speedup,
-        speedup_deviation=speedup * math.hypot(*parts) if len(parts) == 2 else None,
+        speedup_deviation=deviation,
         efficiency=speedup * alone.cores / row.cores,
         improvement=(single - seconds) / single * 100,
     )
 
 
+def _ratio(other: Spread, own: Spread) -> tuple[float, float | None]:
+    """Return how many times as long the other takes, and its spread where both have one and are not the same."""
+    ratio = (other.mean or 0.0) / (own.mean or 1.0)
+    parts = [one.deviation / one.mean for one in (own, other) if one.deviation is not None and one.mean]
+    return ratio, ratio * math.hypot(*parts) if len(parts) == 2 and own is not other else None
+
+
 def baseline(row: Row, rows: Sequence[Row]) -> Row | None:
     """Return the row of one worker with the same settings and clock; of several, the one on the most alike machine."""
+    return _twin(row, [other for other in rows if other.workers == 1], (*MIXING, "workers"))
+
+
+def on_cpu(row: Row, rows: Sequence[Row]) -> Row | None:
+    """Return the row on cpu with the same settings and clock, chosen as the baseline is; None for a row on cpu."""
+    if row.experiment.machine.device == CPU:
+        return None
+    there = [other for other in rows if other.experiment.machine.device == CPU and other.workers == row.workers]
+    return _twin(row, there, ("device", *(MIXING if row.workers == 1 else ())))
+
+
+def _twin(row: Row, rows: Sequence[Row], but: Sequence[str]) -> Row | None:
+    """Return the row with the same clock and settings but for some; of several, the one on the most alike machine."""
     ours = row.experiment.flat()
-    matters = [name for name in FIELDS if name not in (*MIXING, *OF_THE_MACHINE, "workers", "seed")]
+    matters = [name for name in FIELDS if name not in (*but, *OF_THE_MACHINE, "seed")]
     best, alike = None, -1
     for other in rows:
         theirs = other.experiment.flat()
-        usable = other.workers == 1 and other.seconds.values and other.clock == row.clock
+        usable = other.seconds.values and other.clock == row.clock
         if usable and all(theirs[name] == ours[name] for name in matters):
             same = sum(theirs[name] == ours[name] for name in OF_THE_MACHINE)
             if same > alike:

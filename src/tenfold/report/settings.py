@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from tenfold.report import clocks, plots, scaling, summary, timeline
+from tenfold.report import clocks, devices, plots, scaling, summary, timeline
 from tenfold.report.comparison import Comparison
 from tenfold.report.looks import Looks
 from tenfold.report.rows import Row
@@ -12,7 +12,7 @@ from tenfold.report.sections import number
 from tenfold.report.selection import best, drawn, seconds, telling, worth
 from tenfold.report.sheet import Sheet
 from tenfold.report.svg import INK
-from tenfold.report.words import count, duration, measure, moment, several
+from tenfold.report.words import count, duration, measure, moment, multiple, several
 from tenfold.runs import Run
 
 MOST_CURVES = 8
@@ -37,6 +37,9 @@ def headline(comparison: Comparison) -> list[dict[str, str]]:
     if faster := [row for row in rows if row.speedup is not None and row.workers > 1]:
         top = max(faster, key=lambda row: row.speedup or 0.0)
         numbers.append(number(f"highest speedup, {top.clock}", f"{top.speedup:.2f}", top.label))
+    if others := [row for row in rows if row.factor_against_cpu is not None]:
+        top = max(others, key=lambda row: row.factor_against_cpu or 0.0)
+        numbers.append(number(f"highest factor against cpu, {top.clock}", multiple(top.factor_against_cpu), top.label))
     scored = [row for row in rows if math.isfinite(worth(row))]
     if scored:
         top = max(scored, key=worth)
@@ -59,16 +62,20 @@ def table(comparison: Sheet, looks: Looks) -> dict[str, Any]:
 def figures(comparison: Comparison) -> dict[str, Any]:
     """Return the plots of several runs and what is said below them."""
     rows, looks = comparison.rows, Looks(comparison.rows)
+    groups = devices.groups(rows)
+    side_by_side = devices.chosen(groups)
     shown = drawn(rows, MOST_CURVES)
     series = [looks.series(row) for row in shown]
     names = plots.metric_names(comparison.runs)
     return {
         "scaling": [svg for draw in (scaling.speedup, scaling.efficiency) if (svg := draw(rows, looks))],
+        "devices": devices.drawing(side_by_side, looks),
+        "devices_left_out": _left_out(list(groups), list(side_by_side)),
         "tradeoff": scaling.tradeoff(rows, looks),
         "best": [(row.label, *_time_and_score(row)) for row in best(rows)],
         "curves": {over: [svg for name in names if (svg := plots.curves(series, name, over))] for over in plots.OVER},
         "with_training": len(shown) <= plots.MOST_WITH_TRAINING,
-        "left_out": _left_out(rows, shown),
+        "left_out": _left_out([row.label for row in rows], [row.label for row in shown]),
         "time_split": plots.time_split([(row.label, row.times) for row in rows if row.times], clocks.of(rows)),
         "timelines": _timelines(rows),
     }
@@ -94,14 +101,14 @@ def _time_and_score(row: Row) -> tuple[str, str]:
     return f"{duration(row.seconds.mean)} {row.clock}", measure(name, score.mean)
 
 
-def _left_out(rows: Sequence[Row], shown: Sequence[Row]) -> str:
-    """Return which settings are not drawn as curves, and why."""
-    labels = [row.label for row in rows if all(row is not one for one in shown)]
+def _left_out(names: Sequence[str], shown: Sequence[str]) -> str:
+    """Return which settings are not drawn, and why."""
+    labels = [name for name in names if name not in shown]
     if not labels:
         return ""
     more = f", and {len(labels) - MOST_NAMED} more" if len(labels) > MOST_NAMED else ""
     return (
-        f"{len(shown)} of {len(rows)} settings are drawn. Left out, as they are neither among the fastest nor among "
+        f"{len(shown)} of {len(names)} settings are drawn. Left out, as they are neither among the fastest nor among "
         f"the most accurate: {'; '.join(labels[:MOST_NAMED])}{more}."
     )
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 NUMBERS = (
     *("workers", "threads", "cores", "seconds", "clock", "calibrated", "accuracy", "loss", "bytes_per_worker"),
     *("speedup", "speedup_deviation", "efficiency", "improvement", "gain"),
+    *("factor_against_cpu", "factor_against_cpu_deviation"),
 )
 WAYS = ((2, False), (2, True), (1, True))
 """How a table is printed, the first that fits: spaces between columns, and whether their names go over lines."""
@@ -96,6 +97,14 @@ class Sheet(ABC):
         if any(not row.calibrated for row in self.rows):
             notes.append(clocks.UNCALIBRATED)
         return notes
+
+    def factors_told(self) -> list[str]:
+        """Return what the factor of a device is, or what it needs; nothing where all is done on the same one."""
+        if any(row.factor_against_cpu is not None for row in self.rows):
+            return ["factor against cpu (× cpu) = Tcpu/T, with the same settings otherwise"]
+        if any("device" in row.settings for row in self.rows):
+            return ["no factor against cpu, as nothing was done there with the same settings: add device cpu"]
+        return []
 
     def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
         from rich.text import Text

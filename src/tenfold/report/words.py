@@ -52,6 +52,18 @@ def rate(per_second: float | None) -> str:
     return NOTHING if per_second is None else f"{per_second:,.0f} samples/s"
 
 
+def multiple(times: float | None) -> str:
+    """Return a factor with three digits that count: 8.00, 20.9, 209."""
+    if times is None:
+        return NOTHING
+    return f"{times:.{decimals_of(times)}f}"
+
+
+def decimals_of(value: float) -> int:
+    """Return how many decimals make three digits that count."""
+    return min(max(2 - math.floor(math.log10(abs(value))), 0), 3) if value else 0
+
+
 def storage(size: float) -> str:
     """Return a number of bytes in a unit that suits it: 15.6 GiB."""
     for unit in ("B", "KiB", "MiB", "GiB"):
