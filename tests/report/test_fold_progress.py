@@ -37,7 +37,7 @@ def shown(terminal: bool, *events: Lifecycle | Metric, quiet: bool = False) -> t
         for event in events:
             progress(event)
         drawn = Console(file=io.StringIO(), width=100, record=True)
-        drawn.print(progress._bars())
+        drawn.print(progress._drawing())
     return file.getvalue(), drawn.export_text()
 
 

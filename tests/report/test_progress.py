@@ -71,12 +71,12 @@ def test_the_live_line_tells_how_far_it_is():
     experiment = Experiment()
     console = Console(file=io.StringIO(), width=100)
     progress = Progress(experiment, console=console)
-    console.print(progress._bar())
+    console.print(progress._drawing())
     for event in whole_run(experiment):
         if event.epoch == 1 and isinstance(event, Metric) and event.step > 1400:
             break
         progress(event)
-    console.print(progress._bar())
+    console.print(progress._drawing())
     first, *_, last = console.file.getvalue().splitlines()
     assert first.strip() == "starting, 3 epochs"
     for expected in ("epoch 2/3", "loss", "test accuracy", "0:06 left", "17,768 samples/s"):

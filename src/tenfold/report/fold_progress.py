@@ -2,20 +2,18 @@
 
 import json
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from rich.console import Console
-from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from tenfold.report import clocks
+from tenfold.report.display import Display
 from tenfold.report.words import duration, measure, plain, several
 from tenfold.runs import Event, Lifecycle, Metric
 
-REFRESHES_PER_SECOND = 4
 BAR = 24
 
 
@@ -29,7 +27,7 @@ class _Fold:
     measured: dict[str, float] = field(default_factory=dict)
 
 
-class FoldProgress:
+class FoldProgress(Display):
     """A listener that shows a cross-validation's progress while its `with` block lasts.
 
     Every fold that is done leaves a line; on a terminal bars below tell how far those are that are being trained. It
@@ -37,27 +35,9 @@ class FoldProgress:
     """
 
     def __init__(self, *, quiet: bool = False, console: Console | None = None) -> None:
-        self.console = console or Console(stderr=True)
-        self.quiet = quiet
+        super().__init__(quiet=quiet, console=console)
         self.epochs = 1
         self._folds: list[_Fold] = []
-        self._live: Live | None = None
-
-    def __enter__(self) -> Self:
-        console = self.console
-        if console.is_terminal and not (self.quiet or console.is_dumb_terminal or console.is_jupyter):
-            self._live = Live(
-                get_renderable=self._bars, console=console, refresh_per_second=REFRESHES_PER_SECOND, transient=True
-            )
-            self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._live:
-            self._live.stop()
-            self._live = None
 
     def __call__(self, event: Event) -> None:
         """Take note of what happened."""
@@ -93,19 +73,8 @@ class FoldProgress:
         elif metric.name == "loss":
             fold.loss = metric.value
 
-    def _say(self, line: str, style: str = "") -> None:
-        if self.quiet:
-            return
-        try:
-            if self._live:
-                self.console.print(Text(line, style=style))
-            else:
-                print(line, file=self.console.file, flush=True)
-        except OSError:  # nobody reads on; that must not stop the training
-            self.quiet = True
-
-    def _bars(self) -> Table:
-        """Draw where the folds stand; called by rich's thread, a few times a second."""
+    def _drawing(self) -> Table:
+        """Draw where the folds stand."""
         drawn = Table.grid(padding=(0, 2, 0, 0))
         for fold in self._folds:
             if fold.status in ("started", "resumed"):

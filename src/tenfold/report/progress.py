@@ -4,26 +4,25 @@ import json
 import time
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from rich.console import Console
-from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from tenfold.experiment import Experiment
 from tenfold.report import clocks
+from tenfold.report.display import Display
 from tenfold.report.rank_times import RankTimes
 from tenfold.report.words import duration, measure, plain, rate, several
 from tenfold.runs import Event, Lifecycle, Metric, Span
 
-REFRESHES_PER_SECOND = 8
 BEGINNINGS = ("started", "resumed")
 ENDINGS = ("epoch", "finished", "failed", "interrupted")
 
 
-class Progress:
+class Progress(Display):
     """A listener that shows a run's progress while its `with` block lasts.
 
     Every epoch leaves a line, whose time is the training time so far; on a terminal a bar below tells how far the
@@ -41,12 +40,10 @@ class Progress:
         ranks: RankTimes | None = None,
     ) -> None:
         self.epochs = experiment.training.epochs
-        self.console = console or Console(stderr=True)
-        self.quiet = quiet
+        super().__init__(quiet=quiet, console=console)
         self._ranks = ranks
         self._virtual = experiment.machine.engine == "virtual"
         self._clock = clocks.PREDICTED if self._virtual else clocks.MEASURED
-        self._live: Live | None = None
         self._steps_per_epoch = 0
         self._samples = 0
         self._latest: Metric | None = None
@@ -55,25 +52,11 @@ class Progress:
         self._first: Metric | None = None  # the time left is judged from here, which leaves out the start
         self._before: tuple[float, int] | None = (0.0, 0)  # training time and step at the end of the last epoch
 
-    def __enter__(self) -> Self:
-        console = self.console
-        if console.is_terminal and not (self.quiet or console.is_dumb_terminal or console.is_jupyter):
-            self._live = Live(
-                get_renderable=self._bar,
-                console=console,
-                refresh_per_second=REFRESHES_PER_SECOND,
-                transient=True,
-            )
-            self._live.start()
-        return self
-
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._end_epoch()
-        if self._live:
-            self._live.stop()
-            self._live = None
+        super().__exit__(kind, error, trace)
 
     def __call__(self, event: Event) -> None:
         """Take note of what happened."""
@@ -156,19 +139,8 @@ class Progress:
         steps_left = max(0, self.epochs * self._steps_per_epoch - metric.step)
         return [f"{_clock((metric.at - first.at) / (metric.step - first.step) * steps_left)} left"]
 
-    def _say(self, line: str, style: str = "") -> None:
-        if self.quiet:
-            return
-        try:
-            if self._live:
-                self.console.print(Text(line, style=style))
-            else:
-                print(line, file=self.console.file, flush=True)
-        except OSError:  # nobody reads on; that must not stop the training
-            self.quiet = True
-
-    def _bar(self) -> Table:
-        """Draw where the run stands; called by rich's thread, a few times a second."""
+    def _drawing(self) -> Table:
+        """Draw where the run stands."""
         latest, steps = self._latest, self._steps_per_epoch
         line = Table.grid(padding=(0, 2, 0, 0))
         if latest is None:

@@ -1,0 +1,58 @@
+"""A place on the terminal that is drawn anew while something runs, with lines that stay above it."""
+
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+REFRESHES_PER_SECOND = 8
+
+
+class Display(ABC):
+    """Shows progress while its `with` block lasts: a live drawing on a terminal, plain lines elsewhere.
+
+    It writes to standard error unless it is given a console. Drawing is left to rich's own thread.
+    """
+
+    def __init__(self, *, quiet: bool = False, console: Console | None = None) -> None:
+        self.console = console or Console(stderr=True)
+        self.quiet = quiet
+        self._live: Live | None = None
+
+    @abstractmethod
+    def _drawing(self) -> Table:
+        """Draw where things stand; called by rich's thread, a few times a second."""
+
+    def __enter__(self) -> Self:
+        console = self.console
+        if console.is_terminal and not (self.quiet or console.is_dumb_terminal or console.is_jupyter):
+            self._live = Live(
+                get_renderable=self._drawing,
+                console=console,
+                refresh_per_second=REFRESHES_PER_SECOND,
+                transient=True,
+            )
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live:
+            self._live.stop()
+            self._live = None
+
+    def _say(self, line: str, style: str = "") -> None:
+        if self.quiet:
+            return
+        try:
+            if self._live:
+                self.console.print(Text(line, style=style))
+            else:
+                print(line, file=self.console.file, flush=True)
+        except OSError:  # nobody reads on; that must not stop the training
+            self.quiet = True
