@@ -111,11 +111,7 @@ class Launched(Engine):
         task = None
         if self.records:
             task = Task(experiment, load(experiment, torch.device("cpu"), fetching), threads, pinned)
-        splits = scatter(ranks.network, task)
-        if device.type != "cpu":
-            parts = {name: getattr(splits, name) for name in ("train", "validation", "test")}
-            splits = replace(splits, **{name: part and part.to(device) for name, part in parts.items()})
-        return Task(experiment, splits, threads, pinned)
+        return Task(experiment, scatter(ranks.network, task).to(device), threads, pinned)
 
     def facts(self) -> dict[str, Any]:
         """Return who was started where, and how they talk."""
