@@ -22,8 +22,8 @@ from killed_training import SMALL, WHERE_FILES_ARE_WRITTEN, WHILE_TRAINING
 from tenfold.errors import StoreError
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group("kill")]
-DELAYS = [random.Random(seed).uniform(0.0, 0.1) for seed in range(10)]
-MOMENTS = [(number + random.Random(number).random()) / 16 for number in range(16)]
+DELAYS = [random.Random(seed).uniform(0.0, 0.1) for seed in range(6)]
+MOMENTS = [(number + random.Random(number).random()) / 10 for number in range(10)]
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from launching import run as run_command
 import tenfold
 from tenfold.runs import Lifecycle, Span
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = [pytest.mark.timeout(90), pytest.mark.xdist_group("launched")]
 SIZE = 3
 BASE = LAWFUL | {"epochs": 2, "sync_every": 2, "threads": 1, "oversubscribe": True}
 EXACTLY: list[dict[str, Any]] = [

@@ -21,7 +21,7 @@ from tenfold.errors import TrainingError
 from tenfold.machine.launcher import recognise
 from tenfold.transport.networked import Networked
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.timeout(60), pytest.mark.xdist_group("mpi")]
 HERE = Path(__file__).parent
 SIZE = 4
 
