@@ -63,7 +63,8 @@ def test_times_are_predicted_and_say_so() -> None:
     steps = 2 * 300 / 4 / 20
     assert run.seconds > 0.8 * steps * 0.01
     assert run.result["simulated_in"] > 0
-    assert all(span.seconds > 0 for span in run.spans())
+    assert all(span.seconds > 0 for span in run.timeline)
+    assert {span.worker for span in run.timeline} == set(range(4))
 
 
 def test_the_memory_of_all_replicas_is_told_before_they_start(monkeypatch: pytest.MonkeyPatch) -> None:

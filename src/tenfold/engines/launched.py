@@ -24,7 +24,7 @@ from tenfold.engines.task import Task
 from tenfold.engines.worker import Worker
 from tenfold.errors import ExperimentError, TrainingError, WorkerLost
 from tenfold.experiment import Experiment
-from tenfold.machine import affinity, cores
+from tenfold.machine import affinity, cores, memory
 from tenfold.machine.launcher import World
 from tenfold.runs import Clock, Emit, Lifecycle
 from tenfold.training import flat_size
@@ -176,6 +176,7 @@ class Launched(Engine):
         post = Post(self.joined.network, emit, supervisor, task.checkpoints)
         before = torch.get_num_threads()
         torch.set_num_threads(task.threads)
+        memory.keep_freed()
         cpus = task.cores.cpus(self.world.local_rank)
         try:
             with undisturbed(), multiplying(task.experiment.training.precision), affinity.pinned(cpus) as trouble:

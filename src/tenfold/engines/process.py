@@ -20,7 +20,7 @@ from tenfold.engines.parcel import Parcel
 from tenfold.engines.task import Task
 from tenfold.engines.worker import Worker
 from tenfold.errors import TenfoldError
-from tenfold.machine import affinity
+from tenfold.machine import affinity, memory
 from tenfold.machine.crew import live
 from tenfold.runs import Clock, Event, Lifecycle
 from tenfold.training.randomness import Chance
@@ -93,6 +93,7 @@ def work(
         if trouble and place == 0:
             post.emit(Lifecycle(at=clock.now(), what="warning", detail=trouble))
         torch.set_num_threads(task.threads)
+        memory.keep_freed()
         warnings.simplefilter("ignore")
         if len(ranks) == 1 and times is None:
             worker = Worker(

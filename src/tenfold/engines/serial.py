@@ -7,7 +7,7 @@ from tenfold.engines.links import alone
 from tenfold.engines.supervisor import Supervisor
 from tenfold.engines.task import Task
 from tenfold.engines.worker import Worker
-from tenfold.machine import affinity, devices
+from tenfold.machine import affinity, devices, memory
 from tenfold.runs import Clock, Emit, Lifecycle
 from tenfold.training import flat_size
 from tenfold.training.precision import multiplying
@@ -23,6 +23,7 @@ class Serial(Engine):
         """Train to the end."""
         before = torch.get_num_threads()
         torch.set_num_threads(task.threads)
+        memory.keep_freed()
         try:
             precision = task.experiment.training.precision
             with undisturbed(), multiplying(precision), affinity.pinned(task.cores.cpus(0)) as trouble:

@@ -136,6 +136,11 @@ class Run:
         """Every span event, in order."""
         return (event for event in self.events("span") if isinstance(event, Span))
 
+    @property
+    def timeline(self) -> list[Span]:
+        """What every worker spent its time on, span by span in the order in which they began; see `clock`."""
+        return sorted(self.spans(), key=lambda span: (span.at, span.worker))
+
     def lifecycle(self) -> Iterator[Lifecycle]:
         """Every lifecycle event, in order."""
         return (event for event in self.events("lifecycle") if isinstance(event, Lifecycle))

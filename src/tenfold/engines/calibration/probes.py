@@ -20,7 +20,7 @@ from tenfold.experiment import Experiment
 Listen = Callable[[str], None]
 Setting = TypeVar("Setting")
 
-BURSTS = 3
+BURSTS = 5
 """Turns in which a setting is measured; its level is their median."""
 BURST_SECONDS, FEWEST_STEPS = 0.4, 12
 SIZES = {1 << 18: MOST_STEPS, 1 << 22: 90, 1 << 25: 24}

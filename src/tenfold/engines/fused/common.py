@@ -12,7 +12,7 @@ from tenfold.engines.fused.lockstep import Lockstep
 from tenfold.engines.messages import Finished, Reviewed
 from tenfold.engines.task import Task
 from tenfold.errors import ExperimentError, TrainingError
-from tenfold.machine import cores, devices
+from tenfold.machine import cores, devices, memory
 from tenfold.runs import Clock, Emit, Lifecycle, Metric
 from tenfold.training import choose_loss, learning_rate, predict
 from tenfold.training.fused import Fused, resident
@@ -110,6 +110,7 @@ def on_device(task: Task) -> Iterator[None]:
     """Use the whole machine for a while, and leave generators and settings as they were."""
     before = torch.get_num_threads()
     torch.set_num_threads(task.experiment.machine.threads or cores.budget())
+    memory.keep_freed()
     try:
         with undisturbed(), multiplying(task.experiment.training.precision):
             yield
