@@ -8,6 +8,8 @@ from typing import Any
 
 from tenfold.transport.patience import LOOK_AROUND_SECONDS
 
+STOP_SECONDS = 2.0
+
 
 class Courier:
     """A thread that waits for what others would wait for, so that these can look around meanwhile.
@@ -38,14 +40,16 @@ class Courier:
             return
 
     def stop(self) -> None:
-        """Let the thread end when it has nothing to do."""
+        """End the thread, unless it still waits: one that runs while the interpreter ends may take the process down."""
         self._asked.put(None)
+        self._thread.join(STOP_SECONDS)
 
     def _serve(self) -> None:
         while (errand := self._asked.get()) is not None:
+            answer: BaseException | None = None
             try:
                 errand()
             except BaseException as error:
-                self._answers.put(error)
-            else:
-                self._answers.put(None)
+                answer = error
+            errand = None  # what it holds is let go of here, before anybody goes on
+            self._answers.put(answer)
