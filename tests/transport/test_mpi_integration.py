@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -132,16 +131,20 @@ def test_who_gives_up_says_why(ranks: Ranks) -> None:
 
 
 def wait_for_nobody(join: Join, rank: int) -> str:
+    from mpi4py import MPI as library  # noqa: N811
+
     transport = join(rank)
+    if rank == 1:
+        library.COMM_WORLD.recv(source=0)
+        transport._network.exchange([(0, torch.zeros(1))], [])
+        return "came when nobody waited any more"
     try:
-        if rank == 0:
-            transport.barrier(timeout=0.5)
+        transport.barrier(timeout=0.5)
     except TrainingError as error:
-        time.sleep(0.5)
         return str(error)
-    time.sleep(1)
-    transport._network.exchange([(0, torch.zeros(1))], [])
-    return "came late"
+    finally:
+        library.COMM_WORLD.send("gave up", dest=1)
+    return "somebody came"
 
 
 def test_waiting_ends(ranks: Ranks) -> None:

@@ -124,7 +124,7 @@ def test_the_dead_are_named_by_everybody(crew: Crew, round_: StandInRound) -> No
 @pytest.mark.timeout(60)
 def test_who_hangs_is_named(crew: Crew) -> None:
     with Segment.create(3, 100) as segment:
-        told = crew.run(3, mix_until_told, partial(join, segment.name, 0.3), everybody(3), 1, 1.0)
+        told = crew.run(3, mix_until_told, partial(join, segment.name, 1.0), everybody(3), 1, 3.0)
     assert told[1] == "silent"
     assert all(told[rank].startswith("worker 1 (pid ") and "did not come within" in told[rank] for rank in (0, 2))
 

@@ -122,17 +122,22 @@ def test_who_gives_up_says_why(crew: Crew) -> None:
     assert told == ["TrainingError: worker 1: the loss became nan", "failed", told[0]]
 
 
-def wait_for_nobody(join: Join, rank: int) -> str:
+def wait_for_nobody(join: Join, rank: int, given_up: Path) -> str:
     with join(rank) as transport:
+        if rank == 1:
+            while not given_up.exists():
+                time.sleep(0.05)
+            return "left"
         try:
-            if rank == 0:
-                transport.barrier(timeout=0.5)
-            time.sleep(1)
+            transport.barrier(timeout=0.5)
         except TrainingError as error:
             return str(error)
-    return "left"
+        finally:
+            given_up.touch()
+    return "somebody came"
 
 
-def test_waiting_ends(crew: Crew) -> None:
+def test_waiting_ends(crew: Crew, tmp_path: Path) -> None:
     with made_world(2, 1) as join:
-        assert crew.run(2, wait_for_nobody, join)[0].startswith("a worker did not come within 0.5 s")
+        told = crew.run(2, wait_for_nobody, join, tmp_path / "given up")
+    assert told[0].startswith("a worker did not come within 0.5 s")
