@@ -137,7 +137,7 @@ class Meetings:
 
     def _matched(self, pairs: Integers) -> Meeting:
         partner = np.arange(self._n)
-        partner[pairs[:, 0]], partner[pairs[:, 1]] = pairs[:, 1], pairs[:, 0]
+        partner[pairs] = pairs[:, ::-1]
         rests = self._n % 2 == 1
         price = self._pair_price * (partner != np.arange(self._n)) if rests else self._pair_price
         return Meeting(price, partners=partner[None])

@@ -1,6 +1,5 @@
 """Gossip: random pairs average, new ones every round."""
 
-import random
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,9 +8,6 @@ from numpy.typing import NDArray
 
 from tenfold.mixing.base import Strategy
 from tenfold.mixing.round import Round
-
-MANY = 4096
-"""From here on it is worth while to hand the drawing over to NumPy."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,9 +23,15 @@ class Gossip(Strategy):
     """Another seed draws other pairs."""
 
     def matching(self, r: int, n: int, /) -> NDArray[np.int64]:
-        """Return this round's pairs, an array [n // 2, 2]."""
-        order = np.argsort(_uniform(random.Random(f"gossip/{self.seed}/{r}"), n), kind="stable")
-        return order[: n // 2 * 2].reshape(-1, 2)
+        """Return this round's pairs, an array [n // 2, 2].
+
+        The replicas are sorted by words of PCG64, which are promised to be the same in every NumPy; the last bits of
+        each word give way to the replica's number, so no two are equal and any sort finds the same order.
+        """
+        bits = np.uint64(n.bit_length())
+        words = np.random.PCG64([self.seed % 2**64, r]).random_raw(n)
+        order = np.sort((words << bits) | np.arange(n, dtype=np.uint64)) & np.uint64((1 << n.bit_length()) - 1)
+        return order[: n // 2 * 2].astype(np.int64).reshape(-1, 2)
 
     def round(self, r: int, n: int, /) -> Round:
         """Return this round's pairs; who has none rests."""
@@ -48,13 +50,3 @@ class Gossip(Strategy):
         pairs = "1 pair" if n == 3 else f"{n // 2} pairs"
         rests = ", and one rests" if n % 2 else ""
         return f"Every round, {pairs} drawn at random from the {n} replicas average{rests}."
-
-
-def _uniform(draw: random.Random, n: int) -> NDArray[np.float64]:
-    """Return n numbers of `draw.random()`, the only draw that is promised to be the same in every Python."""
-    if n < MANY:
-        return np.array([draw.random() for _ in range(n)])
-    *key, position = draw.getstate()[1]
-    faster = np.random.RandomState()  # the same generator, and it makes the same fractions from its words
-    faster.set_state(("MT19937", np.array(key, dtype=np.uint32), position, 0, 0.0))
-    return faster.random_sample(n)
