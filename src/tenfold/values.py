@@ -142,6 +142,7 @@ ManyNamed = Annotated[
     tuple[Annotated[Text | Given, PlainSerializer(_text, when_used="json"), _string], ...], BeforeValidator(_wrap_many)
 ]
 Listed = BeforeValidator(_as_tuple)
+Positive = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(gt=0, lt=LARGEST)]
 Whole = Annotated[int, Field(ge=0, lt=LARGEST)]

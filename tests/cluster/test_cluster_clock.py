@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from largest import expected_largest
 
 from tenfold.cluster import Cluster, Hardware, Plan, StepTime, run_clock
 from tenfold.cluster import clock as clock_module
 from tenfold.cluster.meetings import Meetings
-from tenfold.cluster.stragglers import expected_largest
 from tenfold.mixing import STRATEGIES, AsynchronousStrategy, due
 from tenfold.mixing.gossip import Gossip
 

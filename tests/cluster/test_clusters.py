@@ -141,3 +141,11 @@ class TestStepTimes:
         first = example.step_times(1, StepTime(mean=1.0, between_workers=0.12, between_steps=0.0))[0]
         assert first.between_workers == pytest.approx(0.13)
         assert first.between_steps == pytest.approx(0.1)
+
+    @pytest.mark.parametrize("noise", ["log-normal", "shifted-exponential"])
+    def test_they_add_up_to_no_more_than_the_noise_takes(self, noise):
+        stragglers = {"noise": noise, "persistent": 1.0, "transient": 1.0}
+        uneven = StepTime(mean=1.0, between_workers=0.1, between_steps=0.1)
+        (first,) = Cluster.of(1, stragglers=stragglers).step_times(1, uneven)
+        most = 1.0 if noise == "shifted-exponential" else pytest.approx(1.01**0.5)
+        assert first.between_workers == first.between_steps == most

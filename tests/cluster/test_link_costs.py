@@ -1,5 +1,6 @@
 """What rounds cost on links, against every closed form."""
 
+from dataclasses import replace
 from math import ceil, floor, log2
 
 import numpy as np
@@ -21,21 +22,21 @@ SIZES = [2, 3, 4, 5, 7, 8, 12, 16, 30]
 law = settings(deadline=None, derandomize=True, max_examples=60)
 
 
-def price(round_, nbytes=N, algorithm=None, **fields):
+def price(round_, nbytes=N, **fields):
     n = len(round_.sources)
-    return Cluster.of(n, LINK, adding=ADDING, **fields).round_price(n, algorithm)(round_, nbytes)
+    return Cluster.of(n, LINK, adding=ADDING, **fields).round_price(n)(round_, nbytes)
 
 
 def port(rank, link):
     return rank, link if rank >= 0 else 0
 
 
-def by_enumeration(cluster, round_, nbytes, algorithm=None):
+def by_enumeration(cluster, round_, nbytes):
     """Price message by message, with dictionaries: the slow way for clusters of one worker a node."""
     wiring = cluster.wiring(len(round_.sources))
     member = {rank: g for g, group in enumerate(round_.groups) for rank in group}
     totals = dict.fromkeys(member.values(), 0.0)
-    for phase in round_.messages(nbytes, algorithm):
+    for phase in round_.messages(nbytes):
         leaving, entering, added, slowest = {}, {}, {}, {}
         links = [wiring.links(np.array([m.src]), np.array([m.dst]))[0] for m in phase]
         for message, link in zip(phase, links, strict=True):
@@ -58,32 +59,32 @@ class TestClosedForms:
     @pytest.mark.parametrize("g", [size for size in SIZES if size > 2])
     def test_ring(self, g):
         share = ceil(N / g)
-        assert price(exact_round(g), algorithm="ring") == pytest.approx(
+        assert price(exact_round(g, COLLECTIVES["ring"])) == pytest.approx(
             2 * (g - 1) * (A + share * B) + (g - 1) * share * C
         )
 
     @pytest.mark.parametrize("g", [3, 4, 5, 8, 12, 16])
     def test_ring_by_the_formula(self, g):
         expected = 2 * (g - 1) * A + 2 * N * (g - 1) / g * B + N * (g - 1) / g * C
-        assert price(exact_round(g), algorithm="ring") == pytest.approx(expected)
+        assert price(exact_round(g, COLLECTIVES["ring"])) == pytest.approx(expected)
 
     @pytest.mark.parametrize("g", [size for size in SIZES if size > 2])
     def test_tree(self, g):
         depth = ceil(log2(g))
-        assert price(exact_round(g), algorithm="tree") == pytest.approx(2 * depth * (A + N * B) + depth * N * C)
+        assert price(exact_round(g, COLLECTIVES["tree"])) == pytest.approx(2 * depth * (A + N * B) + depth * N * C)
 
     @pytest.mark.parametrize("g", [size for size in SIZES if size > 2])
     def test_recursive_doubling(self, g):
         lg, power = floor(log2(g)), g & (g - 1) == 0
         expected = lg * (A + N * B + N * C) if power else (lg + 2) * (A + N * B) + (lg + 1) * N * C
-        assert price(exact_round(g), algorithm="recursive-doubling") == pytest.approx(expected)
+        assert price(exact_round(g, COLLECTIVES["recursive-doubling"])) == pytest.approx(expected)
 
     @pytest.mark.parametrize("g", [size for size in SIZES if size > 2])
     def test_halving_doubling(self, g):
         core, folds = 2 ** floor(log2(g)), g & (g - 1) != 0
         share = (core - 1) / core
         expected = (2 * log2(core) + 2 * folds) * A + (2 * share + 2 * folds) * N * B + (share + folds) * N * C
-        assert price(exact_round(g), algorithm="halving-doubling") == pytest.approx(expected)
+        assert price(exact_round(g, COLLECTIVES["halving-doubling"])) == pytest.approx(expected)
 
     @pytest.mark.parametrize("name", ["butterfly", "hopping-ring", "gossip"])
     def test_pairs_and_one_sided_rings(self, name):
@@ -101,6 +102,12 @@ class TestClosedForms:
         expected = 2 * A + 2 * N * max(B, g / servers * B / faster) + g * N / servers * C
         assert price(exact_round(g, Server(servers)), server=server) == pytest.approx(expected)
 
+    @pytest.mark.parametrize("times", [0.1, 10])
+    def test_a_far_server_is_far_from_everybody(self, times):
+        server = {"latency": times * LATENCY, "bandwidth": 12 * BANDWIDTH}
+        expected = 2 * max(1, times) * A + 2 * N * B + 12 * N * C
+        assert price(exact_round(12, Server(1)), server=server) == pytest.approx(expected)
+
     def test_nothing_to_do_costs_nothing(self):
         assert price(idle_round(4)) == 0.0
         assert price(exact_round(1)) == 0.0
@@ -114,7 +121,7 @@ class TestClosedForms:
 class TestEnumeration:
     @law
     @given(
-        algorithm=st.sampled_from([*COLLECTIVES, None]),
+        algorithm=st.sampled_from(list(COLLECTIVES)),
         sizes=st.lists(st.integers(1, 9), min_size=1, max_size=4),
         nbytes=st.integers(0, 10**6),
         fast=st.integers(1, 20),
@@ -122,14 +129,15 @@ class TestEnumeration:
     def test_waves_cost_what_their_messages_cost(self, algorithm, sizes, nbytes, fast):
         n = sum(sizes)
         ends = np.cumsum(sizes)
-        round_ = group_round(tuple(tuple(range(end - size, end)) for size, end in zip(sizes, ends, strict=True)))
+        groups = tuple(tuple(range(end - size, end)) for size, end in zip(sizes, ends, strict=True))
+        round_ = replace(group_round(groups), collective=COLLECTIVES[algorithm])
         cluster = Cluster(
             groups=[{"name": "fast", "count": fast, "link": "10gbe"}, {"name": "slow", "count": n, "link": LINK}],
             between=[{"groups": ["fast", "slow"], "link": "lte"}],
         )
-        got = np.broadcast_to(cluster.round_price(n, algorithm)(round_, nbytes), n)
-        exact = by_enumeration(cluster, round_, nbytes, algorithm)
-        phases = len(round_.messages(nbytes, algorithm))
+        got = np.broadcast_to(cluster.round_price(n)(round_, nbytes), n)
+        exact = by_enumeration(cluster, round_, nbytes)
+        phases = len(round_.messages(nbytes))
         a_byte = LINKS["lte"].per_byte + cluster.adding
         assert (got >= exact - 1e-12).all()
         np.testing.assert_allclose(got, exact, rtol=1e-9, atol=phases * a_byte)

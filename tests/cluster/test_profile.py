@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from profiles import FACTS, made_profile
 
-from tenfold.cluster.measurements import Averaging, Step, write_trace
+from tenfold.cluster.measurements import Averaging, Evaluating, Step, write_trace
 from tenfold.cluster.profile import Profile, default_path
 from tenfold.errors import MachineError
 
@@ -21,7 +21,7 @@ class Meeting:
     groups: tuple[tuple[int, ...], ...] | None
     is_idle: bool = False
 
-    def waves(self, nbytes: int, algorithm: str | None = None) -> Any:
+    def waves(self, nbytes: int) -> Any:
         raise AssertionError("a measured round is not enumerated")
 
 
@@ -193,5 +193,12 @@ class TestOtherCosts:
         assert profile.start_seconds(1) == pytest.approx(0.1)
         assert profile.start_seconds(2) == pytest.approx(0.2)
         assert profile.save_seconds(1000) == pytest.approx(0.01)
-        assert profile.evaluation_seconds("mlp", 200, 4) == pytest.approx(0.02)
+
+    def test_the_workers_share_an_evaluation(self) -> None:
+        profile = made_profile()  # 100 samples take one worker 10 ms
+        assert profile.evaluation_seconds("mlp", 200, 1) == pytest.approx(0.02)
+        assert profile.evaluation_seconds("mlp", 200, 4) == pytest.approx(0.005)
+        four = Evaluating(work="mlp", threads=1, together=4, samples=400, seconds=0.02)
+        assert profile.add(evaluating=[four]).evaluation_seconds("mlp", 200, 4) == pytest.approx(0.01)
+        assert profile.add(evaluating=[four]).evaluation_seconds("mlp", 200, 8) == pytest.approx(0.005)
         assert profile.evaluation_seconds("cnn", 200, 4) == 0

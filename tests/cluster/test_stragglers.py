@@ -2,9 +2,10 @@ import math
 
 import numpy as np
 import pytest
+from largest import expected_largest, harmonic, largest_of_normals
 
 from tenfold.cluster import StepTime
-from tenfold.cluster.stragglers import Pace, expected_largest, factors, harmonic, largest_of_normals
+from tenfold.cluster.stragglers import Pace, factors
 from tenfold.errors import ExperimentError
 
 NOISES = ["log-normal", "shifted-exponential"]

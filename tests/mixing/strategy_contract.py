@@ -21,10 +21,10 @@ def weights_for(n: int) -> st.SearchStrategy[list[int]]:
     return st.lists(st.integers(0, 10_000), min_size=n, max_size=n)
 
 
-def heard(round_: Round, algorithm: str | None = None) -> list[set[int]]:
+def heard(round_: Round) -> list[set[int]]:
     """Return whose numbers have reached each worker when all messages have arrived."""
     known = {rank: {rank} for rank in range(round_.n)}
-    for phase in round_.messages(NBYTES, algorithm):
+    for phase in round_.messages(NBYTES):
         before = {rank: set(who) for rank, who in known.items()}
         for message in phase:
             known.setdefault(message.dst, set()).update(before[message.src])

@@ -3,6 +3,7 @@ import pytest
 
 from tenfold.errors import ExperimentError
 from tenfold.mixing import Message, Round
+from tenfold.mixing.collectives import COLLECTIVES
 from tenfold.mixing.round import exact_round, group_round, idle_round, shifted_round
 
 RING_OF_FOUR = shifted_round(4, (-1, 1))
@@ -85,7 +86,7 @@ def test_groups_go_through_their_phases_side_by_side():
     [("ring", 2 * 750), ("halving-doubling", 2 * 750), ("recursive-doubling", 2 * 1000), ("server", 1000)],
 )
 def test_what_each_of_four_workers_sends(algorithm, sent):
-    assert exact_round(4).bytes_per_worker(1000, algorithm) == (sent,) * 4
+    assert exact_round(4, COLLECTIVES[algorithm]).bytes_per_worker(1000) == (sent,) * 4
 
 
 def test_rounds_are_values():

@@ -127,9 +127,9 @@ class Cluster(Section):
             left -= taken[-1]
         return taken
 
-    def round_price(self, workers: int, algorithm: str | None = None) -> LinkPrice:
+    def round_price(self, workers: int) -> LinkPrice:
         """Return what rounds cost among the first so many workers."""
-        return LinkPrice(self.wiring(workers), algorithm)
+        return LinkPrice(self.wiring(workers))
 
     def wiring(self, workers: int) -> Wiring:
         """Return which link and port each message takes."""
@@ -188,13 +188,14 @@ class Cluster(Section):
         spreads = stragglers.persistent, stragglers.transient
         if not any(spreads):
             return replace(base, mean=base.mean * factor, fixed=base.fixed * factor)
+        most = 1.0 if stragglers.noise == "shifted-exponential" else np.inf  # no step takes less than no time
         return replace(
             base,
             mean=base.mean * factor,
             fixed=base.fixed * factor,
             noise=stragglers.noise,
-            between_workers=float(np.hypot(base.between_workers, stragglers.persistent)),
-            between_steps=float(np.hypot(base.between_steps, stragglers.transient)),
+            between_workers=min(most, float(np.hypot(base.between_workers, stragglers.persistent))),
+            between_steps=min(most, float(np.hypot(base.between_steps, stragglers.transient))),
             trace=None,
         )
 
@@ -202,12 +203,10 @@ class Cluster(Section):
         self,
         workers: int,
         measured: StepTime | Mapping[str, StepTime] | None = None,
-        *,
-        algorithm: str | None = None,
         **extra: Any,
     ) -> Hardware:
         """Return what the clock has to know of the first so many workers; `extra` are further fields of Hardware."""
-        price = self.round_price(workers, algorithm)
+        price = self.round_price(workers)
         by_hand = all(group.step_seconds is not None for group in self.groups)
         return Hardware(
             step_time=self.step_times(workers, measured),

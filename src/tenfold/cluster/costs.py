@@ -84,8 +84,15 @@ class Wiring:
         receiver = dst - dst.min()
         busy = np.maximum(np.bincount(out, leaving)[out], np.bincount(into, entering)[into])
         added = np.bincount(receiver, nbytes * adding)[receiver] * self.adding
-        total: Floats = self.latency[link] + busy + added
+        total: Floats = self._latencies(src, dst, link) + busy + added
         return total
+
+    def _latencies(self, src: Integers, dst: Integers, link: Integers) -> Floats:
+        """Return each message's latency: of the two ends' links the longer."""
+        latency: Floats = self.latency[link]
+        if self.server is None:
+            return latency
+        return np.where((src < 0) | (dst < 0), np.maximum(latency, self.latency[self.server]), latency)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,8 +100,6 @@ class LinkPrice:
     """The `RoundPrice` of a wiring."""
 
     wiring: Wiring
-    algorithm: str | None = None
-    """How groups take their mean: ring, tree, recursive-doubling, halving-doubling, server. None: the round's own."""
 
     @property
     def is_uniform(self) -> bool:
@@ -106,7 +111,7 @@ class LinkPrice:
         n = self.wiring.workers
         if len(round_.sources) != n:
             raise ExperimentError(f"a round of {len(round_.sources)} replicas was priced on links of {n} workers")
-        sequences = round_.waves(nbytes, self.algorithm)
+        sequences = round_.waves(nbytes)
         if not sequences:
             return 0.0
         seconds = self._of_groups(sequences) if round_.groups is not None else self._of_neighbours(sequences[0][0])

@@ -66,10 +66,10 @@ class _Swap:
         self.groups = tuple(sorted(set(self.sources)))
         self._pair = np.array([pair])
 
-    def waves(self, nbytes: int, algorithm: str | None = None) -> tuple[tuple[WaveLike, ...], ...]:  # noqa: ARG002
+    def waves(self, nbytes: int) -> tuple[tuple[WaveLike, ...], ...]:
         return ((_Both(self._pair, self._pair[:, ::-1], np.full((1, 2), nbytes)),),)
 
-    def bytes_per_worker(self, nbytes: int, algorithm: str | None = None) -> tuple[int, ...]:  # noqa: ARG002
+    def bytes_per_worker(self, nbytes: int) -> tuple[int, ...]:
         return tuple(nbytes * (len(read) - 1) for read in self.sources)
 
 

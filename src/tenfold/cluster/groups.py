@@ -7,9 +7,8 @@ from pydantic import Field, model_validator
 from tenfold.cluster.hardware import Noise
 from tenfold.cluster.links import LINKS, LinkField
 from tenfold.experiment import Section
-from tenfold.values import Count, Listed, Text
+from tenfold.values import Count, Listed, Positive, Text
 
-Positive = Annotated[float, Field(gt=0)]
 Spread = Annotated[float, Field(ge=0, le=2)]
 
 

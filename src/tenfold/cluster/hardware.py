@@ -63,11 +63,11 @@ class RoundLike(Protocol):
         """Nobody reads from anybody else."""
         ...
 
-    def waves(self, nbytes: int, algorithm: str | None = None) -> tuple[tuple[WaveLike, ...], ...]:
+    def waves(self, nbytes: int) -> tuple[tuple[WaveLike, ...], ...]:
         """Return what travels, for each size of group the waves in turn; the sizes go side by side."""
         ...
 
-    def bytes_per_worker(self, nbytes: int, algorithm: str | None = None) -> tuple[int, ...]:
+    def bytes_per_worker(self, nbytes: int) -> tuple[int, ...]:
         """Return the bytes that each worker sends."""
         ...
 

@@ -1,15 +1,13 @@
 """What a profile holds: measurements of one machine, each with the setting that it was made in."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
 from tenfold.cluster import fit
 from tenfold.cluster.hardware import Floats
-from tenfold.values import Count
-
-Positive = Annotated[float, Field(gt=0)]
+from tenfold.values import Count, Positive
 
 
 class Entry(BaseModel):

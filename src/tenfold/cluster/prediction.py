@@ -43,18 +43,6 @@ class Prediction:
     repeats: int
     """How often the run was drawn."""
 
-    @property
-    def waiting(self) -> float:
-        """The share of waiting in all workers' training time."""
-        training = sum(float(self.times[kind].sum()) for kind in ("compute", "wait", "communicate"))
-        return float(self.times["wait"].sum()) / training if training else 0.0
-
-    @property
-    def communicating(self) -> float:
-        """The share of communication in all workers' training time."""
-        training = sum(float(self.times[kind].sum()) for kind in ("compute", "wait", "communicate"))
-        return float(self.times["communicate"].sum()) / training if training else 0.0
-
 
 def predict(plan: Plan, hardware: Hardware, *, seed: int = 0, repeats: int | None = None) -> Prediction:
     """Predict how long a plan takes on hardware; the same for the same seed.
@@ -72,7 +60,7 @@ def predict(plan: Plan, hardware: Hardware, *, seed: int = 0, repeats: int | Non
         interval=_interval(timing.seconds, hardware.model_error),
         total=float(timing.total.mean()),
         times=timing.times,
-        bytes_per_worker=_sent(plan, hardware) if timing.sent is None else timing.sent,
+        bytes_per_worker=_sent(plan) if timing.sent is None else timing.sent,
         marks={step: float(seconds.mean()) for step, seconds in timing.marks.items()},
         spans=timing.spans,
         reasons=reasons(plan, hardware, timing),
@@ -101,12 +89,11 @@ def _interval(seconds: Floats, model_error: float) -> tuple[float, float]:
     return float(np.exp(middle - half)), float(np.exp(middle + half))
 
 
-def _sent(plan: Plan, hardware: Hardware) -> Floats:
+def _sent(plan: Plan) -> Floats:
     n, strategy = plan.workers, plan.strategy
-    algorithm = getattr(hardware.round_price, "algorithm", None)
     sent = np.zeros(n)
     for turn, times in _turns(plan.rounds, strategy.period(n)).items():
-        sent += times * np.asarray(strategy.round(turn, n).bytes_per_worker(plan.travelling, algorithm), dtype=float)
+        sent += times * np.asarray(strategy.round(turn, n).bytes_per_worker(plan.travelling), dtype=float)
     return sent
 
 

@@ -140,12 +140,15 @@ class Profile(Entry):
         return _between(nbytes, self.costs.save)
 
     def evaluation_seconds(self, work: str, samples: int, together: int) -> float:
-        """Return the seconds of one evaluation, by the nearest that was measured; 0 when none was."""
+        """Return the seconds of one evaluation, whose samples the workers share; 0 when none was measured.
+
+        A worker takes as long for each of its samples as it took in the nearest setting that was measured.
+        """
         known = [entry for entry in self.evaluating if entry.work == work]
         if not known or not samples:
             return 0.0
         nearest = min(known, key=lambda entry: _apart(entry.together, together))
-        return nearest.seconds * samples / nearest.samples
+        return nearest.seconds * (samples / together) / (nearest.samples / nearest.together)
 
 
 def default_path() -> Path:

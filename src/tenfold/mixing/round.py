@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tenfold.errors import ExperimentError
-from tenfold.mixing.collectives import COLLECTIVES, Collective, Group, Phases, Server, Wave, Waves, ring, swap
+from tenfold.mixing.collectives import Collective, Group, Phases, Server, Wave, Waves, ring, swap
 
 
 @dataclass(frozen=True)
@@ -105,8 +105,8 @@ class Round:
             mix[rank, rank] = flow if even else 1 - (fan - 1) * flow
         return mix
 
-    def waves(self, nbytes: int, algorithm: str | None = None) -> tuple[Waves, ...]:
-        """Return what has to travel when each replica has `nbytes`; `algorithm` names another collective for groups.
+    def waves(self, nbytes: int) -> tuple[Waves, ...]:
+        """Return what has to travel when each replica has `nbytes`.
 
         Pairs swap and rings read from their neighbours in one phase. Groups go through their phases side by side: those
         of one size in the same waves, those of other sizes in others.
@@ -115,33 +115,31 @@ class Round:
             return ()
         if self.groups is None:
             return ((self._reads(nbytes),),)
-        collective = self.collective if algorithm is None else COLLECTIVES[algorithm]
-        swaps = not isinstance(collective, Server)
+        swaps = not isinstance(self.collective, Server)
         sizes = sorted({len(group) for group in self.groups} - {1}, reverse=True)
         alike = {size: np.array([group for group in self.groups if len(group) == size]) for size in sizes}
         return tuple(
-            swap(groups, nbytes) if swaps and size == 2 else collective.waves(groups, nbytes)
+            swap(groups, nbytes) if swaps and size == 2 else self.collective.waves(groups, nbytes)
             for size, groups in alike.items()
         )
 
-    def messages(self, nbytes: int, algorithm: str | None = None) -> Phases:
+    def messages(self, nbytes: int) -> Phases:
         """List the messages of the waves, phase by phase."""
-        plans = [[phase for wave in waves for phase in wave.phases()] for waves in self.waves(nbytes, algorithm)]
+        plans = [[phase for wave in waves for phase in wave.phases()] for waves in self.waves(nbytes)]
         return tuple(sum(side_by_side, ()) for side_by_side in zip_longest(*plans, fillvalue=()))
 
-    def bytes_per_worker(self, nbytes: int, algorithm: str | None = None) -> tuple[int, ...]:
+    def bytes_per_worker(self, nbytes: int) -> tuple[int, ...]:
         """Return the bytes that each worker sends; what servers send is not counted."""
-        key = nbytes, algorithm
-        if key not in self._sent:  # training asks after every round
+        if nbytes not in self._sent:  # training asks after every round
             sent = np.zeros(self.n, dtype=np.int64)
-            for wave in (wave for waves in self.waves(nbytes, algorithm) for wave in waves):
+            for wave in (wave for waves in self.waves(nbytes) for wave in waves):
                 by_workers = wave.src >= 0
                 np.add.at(sent, wave.src[by_workers], wave.sent()[by_workers])
-            self._sent[key] = tuple(sent.tolist())
-        return self._sent[key]
+            self._sent[nbytes] = tuple(sent.tolist())
+        return self._sent[nbytes]
 
     @cached_property
-    def _sent(self) -> dict[tuple[int, str | None], tuple[int, ...]]:
+    def _sent(self) -> dict[int, tuple[int, ...]]:
         return {}
 
     def _reads(self, nbytes: int) -> Wave:
