@@ -42,6 +42,23 @@ class Deadly(Touchy):
     deadly = True
 
 
+class Late(Deadly):
+    """Learns from the marked sample once, and dies the second time."""
+
+    met = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and bool((x == MARK).any()) and not self.met:
+            self.met = True
+            return self.linear(x)
+        return super().forward(x)
+
+
+class Calm(Touchy):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x.clamp(max=1.0))
+
+
 def marked(count: int = 1) -> dict[str, Any]:
     """Data of which so many training samples are marked."""
     torch.manual_seed(0)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from crossval_models import SMALL, Deadly, Touchy, marked
+from crossval_models import SMALL, Calm, Deadly, Late, Touchy, marked
 
 import tenfold
 from tenfold.crossval.plan import places
@@ -159,6 +159,25 @@ def test_a_fold_whose_process_dies_does_not_stop_the_others() -> None:
     assert sorted(fold["status"] for fold in done.folds) == ["failed", "failed", "finished"]
     assert all("was killed by SIGKILL" in fold["error"] for fold in done.folds if fold["error"])
     assert [run.status for run in done.runs].count("failed") == 2
+
+
+def test_folds_that_failed_keep_what_is_known_and_can_be_trained_again() -> None:
+    fields: dict[str, Any] = {"model": Late, "data": marked(), "epochs": 2, "folds": 3, "threads": 1, "workers": 2}
+    done = tenfold.cross_validate(**fields)
+    failed = [run for run in done.runs if run.status == "failed"]
+    finished = next(run for run in done.runs if run.status == "finished")
+    assert len(failed) == 2
+    assert all(run.result["epochs"] == 1 and "accuracy" in run.result["metrics"] for run in failed)
+    with pytest.raises(StoreError, match=r"is finished; there is nothing to resume$"):
+        tenfold.resume(finished.id)
+    events = len(list(finished.events()))
+    again = tenfold.CrossValidation(tenfold.resume(done.run, model=Calm, data=marked()))
+    assert (again.run.status, again.run.result["failed"]) == ("finished", [])
+    assert len(again.accuracies) == 3
+    assert [run.id for run in again.runs] == [run.id for run in done.runs]
+    assert len(list(finished.events())) == events
+    with pytest.raises(StoreError, match="there is nothing to resume"):
+        tenfold.resume(done.run.id, model=Calm, data=marked())
 
 
 def test_all_folds_fail() -> None:

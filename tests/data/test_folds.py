@@ -1,5 +1,7 @@
 """Folds: the very numbers of scikit-learn's splitters, every sample validated once a repeat, groups kept together."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -128,6 +130,19 @@ class TestGroupsInTheParts:
         data = given_data({"train": (torch.randn(20, 2), torch.randn(20)), "test": (torch.randn(5, 2), torch.randn(5))})
         with pytest.raises(DataError, match="cannot be pooled"):
             split(data, groups=[0, 1] * 10, test_fraction=0.3)
+
+    @pytest.mark.parametrize(
+        ("groups", "options", "sentence"),
+        [
+            ([0, 1] * 10, {"test_fraction": 0.3}, "cannot be pooled"),
+            ([0, 1], {}, r"data\.groups has the shape \(2,\)"),
+        ],
+    )
+    def test_groups_that_come_with_the_data_are_checked_alike(self, groups, options, sentence):
+        data = given_data({"train": (torch.randn(20, 2), torch.randn(20)), "test": (torch.randn(5, 2), torch.randn(5))})
+        with pytest.raises(DataError, match=sentence):
+            split(replace(data, groups=np.asarray(groups)), **options)
+        assert split(replace(data, groups=np.arange(20))).groups.tolist() == list(range(20))
 
 
 class TestPicked:

@@ -12,6 +12,7 @@ from tenfold.data import pool
 from tenfold.engines import Outcome, Task, choose
 from tenfold.engines.parcel import PARTS, Resident, in_shared_memory
 from tenfold.engines.record import execute
+from tenfold.errors import DataError
 from tenfold.experiment import Experiment
 from tenfold.machine.crew import warm_up
 from tenfold.runs import Clock, Emit, Store
@@ -34,6 +35,11 @@ def resident(task: Task) -> Iterator[Task]:
     """Put the data where all processes see them, once: in shared memory; a validation part goes back to the rest."""
     splits = task.splits
     if splits.validation is not None:
+        if splits.groups is not None:
+            raise DataError(
+                "data.groups belong to the training part, which a cross-validation pools with the validation part; "
+                "give the data without a validation part"
+            )
         splits = replace(splits, train=pool(splits.train, splits.validation), validation=None)
     on_cpu = task.experiment.machine.device == "cpu"
     task = replace(task, splits=in_shared_memory(splits) if on_cpu else splits)

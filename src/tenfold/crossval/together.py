@@ -1,5 +1,6 @@
 """From the folds to the whole: the result's numbers, and the models put together."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,7 +73,8 @@ def result_of(task: Task, entries: Sequence[Entry], results: Sequence[dict[str, 
 
 def rank(metrics: dict[str, float]) -> tuple[float, float]:
     """Return what is the smaller the better a model is: by its accuracy where there is one, then by its loss."""
-    return -metrics.get("accuracy", 0.0), metrics["loss"]
+    loss = metrics["loss"]
+    return -metrics.get("accuracy", 0.0), math.inf if math.isnan(loss) else loss
 
 
 @dataclass(frozen=True)

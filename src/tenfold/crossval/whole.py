@@ -89,7 +89,7 @@ class Whole(Engine):
         if result is not None:
             self._finish(job.index, result)
             return
-        run, now = self._runs.get(job.index), self._clock.now()
+        run, now = self._runs.get(job.index, job.run), self._clock.now()
         about = {
             "began": self._began.get(job.index, now),
             "ended": now,
@@ -97,8 +97,10 @@ class Whole(Engine):
             "threads": job.threads,
         }
         self.entries[job.index] = entry(job.place, run, about, error=error)
-        if run is not None and self.store.find(run)["status"] != "failed":  # its process could not say so any more
-            self.store.update(run, result={}, status="failed", error=error)
+        if run is not None and job.index in self._began:
+            record = self.store.find(run)
+            if record["status"] != "failed":  # its process could not say so any more
+                self.store.update(run, result=record["result"], status="failed", error=error)
         self._tell(job.index, {"status": "failed", "error": error.partition("\n")[0]})
 
     def _finish(self, index: int, result: dict[str, Any]) -> None:

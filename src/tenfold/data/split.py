@@ -132,8 +132,9 @@ def _keep(
 
 
 def _checked_groups(groups: Any, splits: Splits, test_fraction: float | None, validation_fraction: float) -> Groups:
+    groups = splits.groups if groups is None else groups
     if groups is None:
-        return splits.groups
+        return None
     named = np.asarray(groups)
     pooled = (test_fraction is not None and splits.test is not None) or (
         validation_fraction > 0 and splits.validation is not None
