@@ -28,7 +28,7 @@ HEADER = """# Fields
 Every field of an experiment, made from the code by `python tests/test_docs.py`. How to write and change them:
 [experiment files](experiment-files.md).
 
-Planned, and refused until they are there: the `fused` mode of folds, the engine `virtual`; `cluster` belongs to it.
+`cluster` and `link` belong to the engine `virtual`.
 """
 
 

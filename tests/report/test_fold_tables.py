@@ -21,6 +21,8 @@ def fold(number: int, accuracy: float | None, **changes: Any) -> dict[str, Any]:
         "metrics": dict.fromkeys(("train", "validation", "test"), measured),
         "seconds": 1.0,
         "threads": 1,
+        "train_samples": 1_000,
+        "validation_samples": 500,
     } | changes
 
 
@@ -29,6 +31,7 @@ class Made:
 
     def __init__(self, result: dict[str, Any]) -> None:
         self.result = result
+        self.clock = "measured"
         self.seconds = result.get("seconds")
         self.metrics = result.get("metrics", {})
 
@@ -54,7 +57,8 @@ def whole() -> dict[str, Any]:
 def test_folds_summary_and_models() -> None:
     told = printed(whole())
     assert "80.00% – 100.00%" in told
-    assert "the loss became nan" in told
+    assert "fold 2: the loss became nan" in told
+    assert "1,000 + 500" in told
     assert "fold by fold; 3.00 s measured" in told
     assert "the best by validation, fold 3" in told
     assert "loss" not in told.replace("the loss became nan", "")

@@ -2,10 +2,8 @@
 
 import io
 
-import pytest
 from rich.console import Console
 
-from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.report.progress import Progress
 from tenfold.report.rank_times import RankTimes
@@ -17,7 +15,7 @@ def span(worker: int, kind: str, seconds: float) -> Span:
 
 
 def test_the_spans_of_the_asked_ranks_are_added_up() -> None:
-    times = RankTimes("1, 3")
+    times = RankTimes({1, 3})
     for one in (span(1, "compute", 1.0), span(0, "compute", 5.0), span(1, "compute", 0.5), span(3, "wait", 2.0)):
         times.add(one)
     assert times.lines() == ["[rank 1] compute 1.50 s", "[rank 3] wait 2.00 s"]
@@ -25,20 +23,14 @@ def test_the_spans_of_the_asked_ranks_are_added_up() -> None:
 
 
 def test_all_means_all() -> None:
-    times = RankTimes("all")
+    times = RankTimes()
     times.add(span(7, "data", 1.0))
     assert times.lines() == ["[rank 7] data 1.00 s"]
 
 
-@pytest.mark.parametrize("ranks", ["", "first", "1,,2", "1;2", "-1"])
-def test_what_names_no_ranks_is_a_sentence(ranks: str) -> None:
-    with pytest.raises(ExperimentError, match="names no ranks; write numbers such as 0,3, or all"):
-        RankTimes(ranks)
-
-
 def test_progress_tells_whose_warning_it_is_and_where_time_went() -> None:
     written = io.StringIO()
-    with Progress(Experiment(), console=Console(file=written), ranks=RankTimes("1")) as progress:
+    with Progress(Experiment(), console=Console(file=written), ranks=RankTimes({1})) as progress:
         progress(Lifecycle(at=0.0, what="warning", detail="no cores", worker=3))
         progress(span(1, "compute", 1.0))
         progress(Metric(at=1.0, name="accuracy", value=0.5, part="test", step=10, epoch=0, seconds=1.0))

@@ -9,7 +9,7 @@ import pytest
 from made_runs import made_folds, make_crossval, make_run
 from rich.console import Console
 
-from tenfold.report import crosstable, folds, html, sections
+from tenfold.report import crosstable, fold_tables, folds, html, sections
 from tenfold.report.comparison import Comparison
 from tenfold.runs import Lifecycle
 
@@ -52,7 +52,11 @@ class TestPage:
         about = {"fold": 2, "repeat": 1, "node": 0, "run": 3}
         told = [about | {"status": "started", "metrics": {}}, about | {"status": "failed", "error": "no luck"}]
         made.store.append(made.id, [Lifecycle(at=1.0, what="fold", detail=json.dumps(one), worker=1) for one in told])
-        assert [one["detail"] for one in sections.happenings(made)] == ["fold 2 started", "fold 2 failed: no luck"]
+        begun = json.dumps({"mode": "fold-by-fold", "names": ["fold 1", "fold 2", "fold 3"], "epochs": 1})
+        made.store.append(made.id, [Lifecycle(at=2.0, what="started", detail=begun)])
+        assert [one["detail"] for one in sections.happenings(made)] == [
+            *("fold 2 started", "fold 2 failed: no luck", "3 folds, fold by fold")
+        ]
 
     def test_ids_are_unique(self, run):
         ids = re.findall(r'\bid="([^"]*)"', html.render([run]))
@@ -97,23 +101,23 @@ class TestLanes:
 
 class TestTables:
     def test_a_line_a_fold_then_the_spread(self, run):
-        table = folds.table(run)
+        table = fold_tables.folds_table(run)
         assert [row[0] for row in table["rows"]] == [
             *(f"fold {at}" for at in range(1, 6)),
-            *("mean", "standard deviation", "95% interval"),
+            *("mean", "deviation", "95% interval"),
         ]
         assert {len(row) for row in table["rows"]} == {len(table["columns"])}
         assert "training, measured" in table["columns"]
 
     def test_repeats_are_named(self, folder):
-        rows = folds.table(make_crossval(folder, made_folds(3, repeats=2)))["rows"]
+        rows = fold_tables.folds_table(make_crossval(folder, made_folds(3, repeats=2)))["rows"]
         assert rows[3][0] == "repeat 2, fold 1"
 
     def test_models_without_a_test_part_are_left_out(self, folder):
         result = made_folds(3)
         for model in result["models"].values():
             model["metrics"] = {}
-        assert folds.models(make_crossval(folder, result))["rows"] == []
+        assert fold_tables.models_table(make_crossval(folder, result))["rows"] == []
 
 
 class TestCrosstable:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from tenfold.report.differences import spoken
 from tenfold.report.rows import Row, baseline
+from tenfold.report.selection import idle, seconds
 from tenfold.report.words import count, duration, several
 
 WORTH = 1.02
@@ -42,11 +43,11 @@ def families(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
 
 def find(group: Sequence[Row]) -> Bend:
     """Return where a family, sorted by workers, bends."""
-    idle = next((row for row in group if _idle(row) > 0.5), None)
+    waits = next((row for row in group if idle(row) > 0.5), None)
     peak = next(
-        (row for at, row in enumerate(group[:-1], 1) if _seconds(row) <= WORTH * min(map(_seconds, group[at:]))), None
+        (row for at, row in enumerate(group[:-1], 1) if seconds(row) <= WORTH * min(map(seconds, group[at:]))), None
     )
-    return Bend(idle, peak)
+    return Bend(waits, peak)
 
 
 def sentence(name: str, group: Sequence[Row]) -> str:
@@ -55,7 +56,7 @@ def sentence(name: str, group: Sequence[Row]) -> str:
     subject = f"With {name}, the speedup" if name else "The speedup"
     if bend.first is None:
         return (
-            f"{subject} does not bend up to {several(last.workers, 'worker')}: computing takes {1 - _idle(last):.0%} "
+            f"{subject} does not bend up to {several(last.workers, 'worker')}: computing takes {1 - idle(last):.0%} "
             "of the time there, and more workers have helped all the way."
         )
     said = []
@@ -64,7 +65,7 @@ def sentence(name: str, group: Sequence[Row]) -> str:
         why = f"communication ({talking:.0%}) and waiting ({waiting:.0%}) take more of the time than computing"
         said.append((bend.idle.workers, f"from {count(bend.idle.workers)} on, {why}"))
     if bend.peak is not None:
-        fastest, largest = duration(_seconds(bend.peak)), duration(_seconds(last))
+        fastest, largest = duration(seconds(bend.peak)), duration(seconds(last))
         times = f"{fastest} predicted with {count(bend.peak.workers)}, {largest} with {count(last.workers)}"
         said.append((bend.peak.workers, f"beyond {count(bend.peak.workers)}, more workers no longer help ({times})"))
     reasons = "; ".join(reason for _, reason in sorted(said, key=lambda one: one[0]))
@@ -73,12 +74,3 @@ def sentence(name: str, group: Sequence[Row]) -> str:
 
 def _others(row: Row) -> dict[str, object]:
     return {name: value for name, value in row.settings.items() if name != "workers"}
-
-
-def _idle(row: Row) -> float:
-    """Return the share of communication and waiting."""
-    return row.shares.get("communicate", 0.0) + row.shares.get("wait", 0.0)
-
-
-def _seconds(row: Row) -> float:
-    return row.seconds.mean or 0.0

@@ -87,11 +87,16 @@ def _fields(rows: Sequence[Row]) -> list[Column]:
     return [field(name) for name in names]
 
 
+def unit_of(longest: float) -> tuple[float, str]:
+    """Return the unit that suits times of up to so many seconds: how many are in a second, and its name."""
+    return next((factor, unit) for limit, factor, unit in UNITS if longest < limit)
+
+
 def times(rows: Sequence[Row]) -> Column:
     """Return the training times, predicted ones with their interval, in one unit."""
     spreads = [row.seconds for row in rows]
     longest = max((one.mean for one in spreads if one.mean is not None), default=1.0)
-    factor, unit = next((factor, unit) for limit, factor, unit in UNITS if longest < limit)
+    factor, unit = unit_of(longest)
     return Column(
         f"training time, {unit}",
         f"time, {unit}",

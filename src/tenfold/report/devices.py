@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from tenfold.report import clocks, summary
-from tenfold.report.columns import UNITS
+from tenfold.report.columns import unit_of
 from tenfold.report.differences import spoken
 from tenfold.report.looks import Looks
 from tenfold.report.plots import cut
@@ -55,8 +55,7 @@ def drawing(found: Groups, looks: Looks) -> str:
     if not found:
         return ""
     places, rows = _places(found)
-    longest = max(seconds(row) for row in rows)
-    scale, unit = next((scale, unit) for limit, scale, unit in UNITS if longest < limit)
+    scale, unit = unit_of(max(map(seconds, rows)))
     classes = any(row.accuracy.values for row in rows)
     percent = 100.0 if classes else 1.0
 

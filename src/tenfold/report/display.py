@@ -1,8 +1,9 @@
 """A place on the terminal that is drawn anew while something runs, with lines that stay above it."""
 
+import io
 from abc import ABC, abstractmethod
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console
 from rich.live import Live
@@ -10,6 +11,13 @@ from rich.table import Table
 from rich.text import Text
 
 REFRESHES_PER_SECOND = 8
+
+
+def printed(renderable: Any, width: int) -> str:
+    """Return what a terminal of this width would show, without colours."""
+    file = io.StringIO()
+    Console(file=file, width=width, color_system=None).print(renderable)
+    return file.getvalue().rstrip("\n")
 
 
 class Display(ABC):

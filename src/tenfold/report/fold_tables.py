@@ -1,4 +1,4 @@
-"""A cross-validation as tables for a terminal: a line for each fold, and what they say together."""
+"""A cross-validation as tables, alike on a terminal and on a page: a line for each fold, and what they say together."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,56 +9,61 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from tenfold.report.words import NOTHING, duration, measure, plain
+from tenfold.report.words import NOTHING, count, duration, measure, plain
 from tenfold.runs import Run
 
-KIND = "crossval"
 PARTS = ("train", "validation", "test")
+NAMES = {"train": "training"}
 MODELS = {"best": "the best by validation", "average": "the average of all weights", "vote": "the vote of all"}
+Fold = dict[str, Any]
 
 
 def fold_tables(run: Run) -> Group:
-    """Return a line for each fold, the mean over the folds, and how the models do on the test part."""
-    tables = [folds_table(run)] if run.result.get("folds") else []
-    if run.result.get("models"):
-        tables.append(models_table(run))
-    return Group(*(Padding(table, (0, 0, 1, 0)) for table in tables))
+    """Return for a terminal a line for each fold, the mean over the folds, and how the models do on the test part."""
+    shown: list[Table | Text] = []
+    if folds := run.result.get("folds"):
+        shown.append(_table(folds_table(run), lines=len(folds), caption=_took(run)))
+        shown += [Text(line, style="red", overflow="fold") for line in failures(run)]
+    models = models_table(run)
+    if models["rows"]:
+        shown.append(_table(models, lines=len(models["rows"])))
+    return Group(*(Padding(one, (0, 0, 1, 0)) for one in shown))
 
 
-def folds_table(run: Run) -> Table:
+def folds_table(run: Run) -> dict[str, Any]:
     """Return a line for each fold, then the mean, the standard deviation and the interval."""
-    folds: list[dict[str, Any]] = run.result.get("folds", [])
-    metrics = told(run)
-    table = _table(
-        "fold", "run", *(f"{part} {plain(name)}" for name in metrics for part in PARTS), "training", "threads"
-    )
-    for place, fold in enumerate(folds):
-        if fold["status"] == "failed":
-            error = plain(fold["error"].splitlines()[-1]) if fold["error"] else "failed"
-            table.add_row(name_of(folds, place), _run(fold), Text(error, style="red", overflow="fold"))
-            continue
-        scores = [measure(name, fold["metrics"][part].get(name)) for name in metrics for part in PARTS]
-        table.add_row(name_of(folds, place), _run(fold), *scores, duration(fold["seconds"]), str(fold["threads"]))
+    folds: list[Fold] = run.result["folds"]
+    scored = [(part, name) for name in told(run) for part in PARTS]
+    rows = [_line(folds, place, scored) for place in range(len(folds))]
     spread = run.result.get("spread", {})
-    if spread:
-        table.add_section()
-        for word, text in (("mean", _mean), ("std", _std), ("95% interval", _interval)):
-            cells = [text(name, spread.get(part, {}).get(name, {})) for name in metrics for part in PARTS]
-            table.add_row(Text(word, style="bold"), "", *(Text(cell, style="bold") for cell in cells))
-    took = f"; {duration(run.seconds)} measured, from the first step to the last fold's end"
-    table.caption = run.result.get("mode", "").replace("-", " ") + (took if run.seconds is not None else "")
-    return table
+    for word, text in (("mean", _mean), ("deviation", _deviation), ("95% interval", bounds)):
+        if spread:
+            cells = [text(name, spread.get(part, {}).get(name, {})) for part, name in scored]
+            rows.append([word, "", *cells, "", "", ""])
+    names = [f"{NAMES.get(part, part)} {plain(name)}" for part, name in scored]
+    return {"columns": ["fold", "run", *names, "samples", f"training, {run.clock}", "threads"], "rows": rows}
 
 
-def models_table(run: Run) -> Table:
+def models_table(run: Run) -> dict[str, Any]:
     """Return how three uses of the folds' models do on the test part, which no fold has seen."""
-    table = _table("on the test part", *(plain(name) for name in told(run)))
-    folds: list[dict[str, Any]] = run.result.get("folds", [])
-    for key, words in MODELS.items():
-        model = run.result["models"][key]
-        which = f", {name_of(folds, model['fold'] - 1)}" if key == "best" else ""
-        table.add_row(f"{words}{which}", *(measure(name, model["metrics"].get(name)) for name in told(run)))
-    return table
+    folds, found = run.result.get("folds") or [], run.result.get("models") or {}
+    scored = {key: found[key]["metrics"] for key in MODELS if found.get(key, {}).get("metrics")}
+    names = [name for name in told(run) if any(name in metrics for metrics in scored.values())]
+    rows = []
+    for key, metrics in scored.items():
+        which = f", {name_of(folds, found[key]['fold'] - 1)}" if key == "best" else ""
+        rows.append([f"{MODELS[key]}{which}", *(measure(name, metrics.get(name)) for name in names)])
+    return {"columns": ["on the test part", *map(plain, names)], "rows": rows}
+
+
+def failures(run: Run) -> list[str]:
+    """Return which folds failed and why, a line each."""
+    folds: list[Fold] = run.result.get("folds") or []
+    return [
+        f"{name_of(folds, place)}: {plain((fold['error'].splitlines() or ['without having said why'])[-1])}"
+        for place, fold in enumerate(folds)
+        if fold["status"] == "failed"
+    ]
 
 
 def told(run: Run) -> list[str]:
@@ -67,7 +72,7 @@ def told(run: Run) -> list[str]:
     return [name for name in names if name != "loss"] or names
 
 
-def name_of(folds: Sequence[dict[str, Any]], place: int) -> str:
+def name_of(folds: Sequence[Fold], place: int) -> str:
     """Return a fold's name, with its repeat and its node where there are several."""
     fold = folds[place]
     node = f"node {fold['node']}, " if fold["node"] else ""
@@ -75,26 +80,43 @@ def name_of(folds: Sequence[dict[str, Any]], place: int) -> str:
     return f"{node}{repeat}fold {fold['fold']}"
 
 
-def _mean(name: str, values: dict[str, Any]) -> str:
-    return measure(name, values.get("mean"))
-
-
-def _std(name: str, values: dict[str, Any]) -> str:
-    return measure(name, values.get("std"))
-
-
-def _interval(name: str, values: dict[str, Any]) -> str:
-    if values.get("low") is None:
+def bounds(name: str, spread: dict[str, Any]) -> str:
+    """Return the interval of a mean over the folds."""
+    if spread.get("low") is None or spread.get("high") is None:
         return NOTHING
-    return f"{measure(name, values['low'])} – {measure(name, values['high'])}"
+    return f"{measure(name, spread['low'])} – {measure(name, spread['high'])}"
 
 
-def _run(fold: dict[str, Any]) -> str:
-    return NOTHING if fold["run"] is None else str(fold["run"])
+def _line(folds: Sequence[Fold], place: int, scored: Sequence[tuple[str, str]]) -> list[str]:
+    fold = folds[place]
+    number = NOTHING if fold["run"] is None else str(fold["run"])
+    scores = [measure(name, fold["metrics"].get(part, {}).get(name)) for part, name in scored]
+    samples = f"{count(fold['train_samples'])} + {count(fold['validation_samples'])}"
+    trained = "failed" if fold["status"] == "failed" else duration(fold["seconds"])
+    return [name_of(folds, place), number, *scores, samples, trained, str(fold["threads"])]
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, caption_justify="left")
-    for at, name in enumerate(columns):
+def _mean(name: str, spread: dict[str, Any]) -> str:
+    return measure(name, spread.get("mean"))
+
+
+def _deviation(name: str, spread: dict[str, Any]) -> str:
+    return measure(name, spread.get("std"))
+
+
+def _took(run: Run) -> str:
+    mode = str(run.result.get("mode", "")).replace("-", " ")
+    took = f"; {duration(run.seconds)} {run.clock}, from the first step to the last fold's end"
+    return mode + (took if run.seconds is not None else "")
+
+
+def _table(content: dict[str, Any], lines: int, caption: str | None = None) -> Table:
+    """Return a table for a terminal, whose rows after the first lines are what these come to."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, caption=caption, caption_justify="left")
+    for at, name in enumerate(content["columns"]):
         table.add_column(Text(name), justify="right" if at else "left")
+    for at, row in enumerate(content["rows"]):
+        if at == lines:
+            table.add_section()
+        table.add_row(*(Text(cell, style="bold" if at >= lines else "") for cell in row))
     return table

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tenfold.report import palette
-from tenfold.report.fold_tables import KIND, MODELS, PARTS, name_of, told
+from tenfold.report.fold_tables import NAMES, PARTS, Fold, bounds, folds_table, models_table, name_of, told
 from tenfold.report.svg import INK, NARROW, WIDE, below, draw
-from tenfold.report.words import NOTHING, count, duration, measure, plain, several
+from tenfold.report.words import FOLDED, NOTHING, plain, several
 from tenfold.runs import Run
 
 if TYPE_CHECKING:
@@ -14,26 +14,24 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = {"train": palette.GREEN, "validation": palette.BLUE, "test": palette.ORANGE}
-NAMES = {"train": "training"}
 ROOM_OF_A_LETTER = 0.011
 """What a letter takes of the width of a wide figure."""
 SEAM = 0.003
 """Between a fold and the next on the same core, as a share of the whole time."""
-Fold = dict[str, Any]
 
 
 def section(run: Run) -> dict[str, Any] | None:
     """Return what a page says of the folds; None unless the run is a cross-validation that has any."""
     folds: list[Fold] = run.result.get("folds") or []
-    if run.kind != KIND or not folds:
+    if run.kind != FOLDED or not folds:
         return None
     failed = sum(fold["status"] == "failed" for fold in folds)
     lost = f" {several(failed, 'fold')} failed and {'is' if failed == 1 else 'are'} not drawn." if failed else ""
     return {
         "strips": [svg for name in told(run) if (svg := strip(run, name))],
         "about": f"One point a fold; the diamond is the mean, the line its 95% interval.{lost}",
-        "table": table(run),
-        "models": models(run),
+        "table": folds_table(run),
+        "models": models_table(run),
         "lanes": lanes(run),
     }
 
@@ -102,63 +100,14 @@ def lanes(run: Run) -> str:
     return draw("fold-lanes", "folds on cores over time", (WIDE, 0.85 + 0.3 * len(cores)), paint)
 
 
-def table(run: Run) -> dict[str, Any]:
-    """Return a line for each fold, then the mean, the standard deviation and the interval."""
-    folds: list[Fold] = run.result["folds"]
-    metrics = told(run)
-    scored = [(part, name) for name in metrics for part in PARTS]
-    rows = [_line(folds, place, scored) for place in range(len(folds))]
-    spread = run.result.get("spread", {})
-    rest = [""] * 3
-    for word, text in (("mean", _mean), ("standard deviation", _deviation), ("95% interval", _bounds)):
-        if spread:
-            rows.append([word, "", *(text(name, spread.get(part, {}).get(name, {})) for part, name in scored), *rest])
-    names = [f"{NAMES.get(part, part)} {plain(name)}" for part, name in scored]
-    return {
-        "columns": ["fold", "run", *names, "samples", f"training, {run.clock}", "threads"],
-        "rows": rows,
-    }
-
-
-def models(run: Run) -> dict[str, Any]:
-    """Return how three uses of the folds' models do on the test part, which no fold has seen."""
-    folds, found = run.result["folds"], run.result.get("models") or {}
-    scored = {key: found[key]["metrics"] for key in MODELS if found.get(key, {}).get("metrics")}
-    names = [name for name in told(run) if any(name in metrics for metrics in scored.values())]
-    rows = []
-    for key, metrics in scored.items():
-        which = f", {name_of(folds, found[key]['fold'] - 1)}" if key == "best" else ""
-        rows.append([f"{MODELS[key]}{which}", *(measure(name, metrics.get(name)) for name in names)])
-    return {"columns": ["", *map(plain, names)], "rows": rows}
-
-
-def failures(run: Run) -> list[str]:
-    """Return which folds failed and why, a line each."""
-    folds: list[Fold] = run.result.get("folds") or []
-    return [
-        f"{name_of(folds, place)}: {plain((fold['error'].splitlines() or ['without having said why'])[-1])}"
-        for place, fold in enumerate(folds)
-        if fold["status"] == "failed"
-    ]
-
-
 def mean_of(run: Run, metric: str) -> str:
     """Return what stands beside a mean over folds: how many they are, and its interval; nothing without folds."""
     if not run.result.get("folds"):
         return ""
-    bounds = _bounds(metric, run.result.get("spread", {}).get("validation", {}).get(metric, {}))
+    around = bounds(metric, run.result.get("spread", {}).get("validation", {}).get(metric, {}))
     finished = sum(fold["status"] == "finished" for fold in run.result["folds"])
-    around = f", 95% interval {bounds}" if bounds != NOTHING else ""
-    return f"mean over {several(finished, 'fold')}{around}"
-
-
-def _line(folds: Sequence[Fold], place: int, scored: Sequence[tuple[str, str]]) -> list[str]:
-    fold = folds[place]
-    number = NOTHING if fold["run"] is None else str(fold["run"])
-    scores = [measure(name, fold["metrics"].get(part, {}).get(name)) for part, name in scored]
-    samples = f"{count(fold['train_samples'])} + {count(fold['validation_samples'])}"
-    trained = "failed" if fold["status"] == "failed" else duration(fold["seconds"])
-    return [name_of(folds, place), number, *scores, samples, trained, str(fold["threads"])]
+    interval = f", 95% interval {around}" if around != NOTHING else ""
+    return f"mean over {several(finished, 'fold')}{interval}"
 
 
 def _values(run: Run, part: str, metric: str) -> list[float]:
@@ -193,17 +142,3 @@ def _stretches(places: Sequence[int]) -> list[tuple[int, int]]:
         else:
             found.append((place, place))
     return found
-
-
-def _mean(name: str, spread: dict[str, Any]) -> str:
-    return measure(name, spread.get("mean"))
-
-
-def _deviation(name: str, spread: dict[str, Any]) -> str:
-    return measure(name, spread.get("std"))
-
-
-def _bounds(name: str, spread: dict[str, Any]) -> str:
-    if spread.get("low") is None or spread.get("high") is None:
-        return NOTHING
-    return f"{measure(name, spread['low'])} – {measure(name, spread['high'])}"

@@ -8,7 +8,7 @@ from typing import Any
 
 from tenfold.errors import StoreError
 from tenfold.files import write_atomically
-from tenfold.report import clocks, export, folds, plots, sections, settings, summary, timeline
+from tenfold.report import clocks, export, fold_tables, folds, plots, sections, settings, summary, timeline
 from tenfold.report.comparison import Comparison
 from tenfold.report.looks import Looks, single
 from tenfold.report.words import count, measure, moment, plain, several
@@ -71,7 +71,7 @@ def _of_all(comparison: Comparison) -> dict[str, Any]:
         "several": many,
         "clock": clocks.of(runs),
         "truth": clocks.truth(runs) + (", each in its own run" if many and clocks.of(runs) == clocks.MEASURED else ""),
-        "failures": comparison.failures() + ([] if many else folds.failures(runs[0])),
+        "failures": comparison.failures() + ([] if many else fold_tables.failures(runs[0])),
         "warnings": sections.warnings(runs),
         "fields": sections.fields(runs),
         "machines": sections.machines(runs),

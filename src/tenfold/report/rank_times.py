@@ -1,21 +1,15 @@
 """Where the time of single ranks goes, epoch by epoch."""
 
-from tenfold.errors import ExperimentError
 from tenfold.report.words import duration
 from tenfold.runs import Span
-
-ALL = "all"
 
 
 class RankTimes:
     """Adds up the spans of some ranks, and says at an epoch's end what they came to."""
 
-    def __init__(self, ranks: str) -> None:
-        """Take the ranks from a list such as "0,3", or "all"."""
-        words = [word.strip() for word in ranks.split(",")]
-        if ranks.strip() != ALL and not all(word.isdecimal() for word in words):
-            raise ExperimentError(f"--log-ranks {ranks} names no ranks; write numbers such as 0,3, or all")
-        self._ranks = None if ranks.strip() == ALL else {int(word) for word in words}
+    def __init__(self, ranks: set[int] | None = None) -> None:
+        """Watch these ranks; without any, all."""
+        self._ranks = ranks
         self._sums: dict[int, dict[str, float]] = {}
 
     def add(self, span: Span) -> None:

@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tenfold.report import clocks
-from tenfold.report.columns import UNITS
+from tenfold.report.columns import unit_of
 from tenfold.report.differences import spoken
 from tenfold.report.looks import Look, Looks
 from tenfold.report.rows import Row, Spread
-from tenfold.report.selection import best, worth
+from tenfold.report.selection import best, seconds, worth
 from tenfold.report.svg import INK, NARROW, below, draw
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def tradeoff(rows: Sequence[Row], looks: Looks) -> str:
     if len(timed) < 2:
         return ""
     classes = any(row.accuracy.values for row in timed)
-    factor, unit = next((factor, unit) for limit, factor, unit in UNITS if max(_mean(row) for row in timed) < limit)
+    factor, unit = unit_of(max(map(seconds, timed)))
 
     def paint(figure: "Figure") -> None:
         axes = figure.subplots()
@@ -90,7 +90,7 @@ def tradeoff(rows: Sequence[Row], looks: Looks) -> str:
             axes.errorbar([x], [y], xerr=xerr, yerr=yerr, fillstyle=look.fill, linestyle="none", **strokes, **ERRORS)
         front = best(timed)
         for number, row in enumerate(front, 1):
-            at = (_mean(row) * factor, worth(row) * 100 if classes else -worth(row))
+            at = (seconds(row) * factor, worth(row) * 100 if classes else -worth(row))
             axes.annotate(str(number), at, (-7, 6 if classes else -12), textcoords="offset points", ha="center")
         axes.margins(0.12)
         axes.set_xlabel(f"training time ({unit}, {clocks.of(timed)})")
@@ -143,10 +143,6 @@ def _sample(look: Look) -> Any:
 
     strokes: dict[str, Any] = {"color": look.colour, "marker": look.marker, "fillstyle": look.fill}
     return Line2D([], [], linestyle="none", markersize=5.5, **strokes)
-
-
-def _mean(row: Row) -> float:
-    return row.seconds.mean or 0.0
 
 
 def _scaled(spread: Spread, factor: float) -> tuple[float, float | None]:

@@ -146,8 +146,10 @@ def warnings(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def _fold(text: str) -> str:
-    """Return what became of a fold; its numbers are in a table. Of anything else, nothing."""
+    """Return what became of a fold or of all; their numbers are in a table. Of anything else, nothing."""
     facts = _parsed(text)
+    if {"mode", "names"} <= set(facts):
+        return f"{several(len(facts['names']), 'fold')}, {plain(str(facts['mode']).replace('-', ' '))}"
     if not {"fold", "repeat", "node", "status"} <= set(facts):
         return ""
     error = f": {plain(str(facts['error']))}" if facts.get("error") else ""

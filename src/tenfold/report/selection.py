@@ -19,6 +19,11 @@ def seconds(row: Row) -> float:
     return row.seconds.mean if row.seconds.mean is not None else math.inf
 
 
+def idle(row: Row) -> float:
+    """Return the share of the time that goes into waiting and communication."""
+    return row.shares.get("wait", 0.0) + row.shares.get("communicate", 0.0)
+
+
 def best(rows: Sequence[Row]) -> list[Row]:
     """Return the settings that no other beats in training time and in accuracy alike (Pareto), the fastest first."""
     kept: list[Row] = []
@@ -44,9 +49,6 @@ def telling(rows: Sequence[Row]) -> list[tuple[str, Row]]:
     timed = [row for row in rows if row.seconds.values]
     if not timed:
         return []
-
-    def idle(row: Row) -> float:
-        return row.shares.get("wait", 0.0) + row.shares.get("communicate", 0.0)
 
     found = [("the fastest", min(timed, key=seconds)), ("the slowest", max(timed, key=seconds))]
     most = max(timed, key=idle)

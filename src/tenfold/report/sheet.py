@@ -14,7 +14,7 @@ from tenfold.report.columns import Column
 from tenfold.report.crosstable import Crosstable
 from tenfold.report.export import finite
 from tenfold.report.rows import Row, Spread
-from tenfold.report.words import OF_FOLDS
+from tenfold.report.words import FOLDED, OF_FOLDS
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -90,7 +90,7 @@ class Sheet(ABC):
         notes = [f"times are {told}, without start, evaluation and saving"]
         if any(len(row.runs) > 1 for row in self.rows):
             notes[0] += "; mean ± standard deviation over the repeats"
-        if any(run.kind == "crossval" for row in self.rows for run in row.runs):
+        if any(run.kind == FOLDED for row in self.rows for run in row.runs):
             notes.append(OF_FOLDS)
         if any(row.interval for row in self.rows):
             notes.append(f"predicted {clocks.INTERVAL}")
@@ -132,13 +132,9 @@ class Sheet(ABC):
             yield Text(note, style="dim")
 
     def __str__(self) -> str:
-        from rich.console import Console
+        from tenfold.report.display import printed
 
-        size = shutil.get_terminal_size((120, 24))
-        console = Console(file=io.StringIO(), width=size.columns, color_system=None)
-        console.print(self)
-        text: str = console.file.getvalue()  # type: ignore[attr-defined]
-        return text.rstrip("\n")
+        return printed(self, shutil.get_terminal_size((120, 24)).columns)
 
     def _repr_html_(self) -> str:
         from markupsafe import Markup

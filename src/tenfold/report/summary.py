@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tenfold.report import clocks
-from tenfold.report.words import count, duration, measure, plain, rate, setting, several
+from tenfold.report.words import FOLDED, count, duration, measure, plain, rate, setting, several
 from tenfold.runs import Run
 
 KINDS = ("data", "compute", "wait", "communicate", "evaluate", "save", "start")
@@ -87,6 +87,8 @@ def hosts(run: Run) -> str:
     workers = run.result.get("workers", run.experiment.division.workers)
     threads = run.result.get("threads", run.experiment.machine.threads)
     each = f" with {several(threads, 'thread')}" + (" each" if workers > 1 else "") if threads else ""
+    if run.kind == FOLDED:
+        each = ""  # every fold has threads of its own
     if run.clock == clocks.PREDICTED:
         return f"{several(workers, 'virtual worker')}{each}"
     return f"{several(workers, 'worker')}{each} on {setting(run.experiment.machine.device)}{pinned(run)}"

@@ -12,7 +12,7 @@ from rich.text import Text
 from tenfold.experiment import FIELDS, SECTIONS
 from tenfold.report import clocks, summary
 from tenfold.report.differences import settings, unusual
-from tenfold.report.words import NOTHING, OF_FOLDS, ago, count, duration, measure, moment, plain, setting
+from tenfold.report.words import FOLDED, NOTHING, OF_FOLDS, ago, count, duration, measure, moment, plain, setting
 from tenfold.runs import Run
 
 STATUS_STYLES = {"finished": "green", "running": "cyan", "failed": "bold red", "interrupted": "yellow"}
@@ -49,7 +49,7 @@ def runs_table(runs: Sequence[Run], *, now: float | None = None) -> Table:
         )
     unless = ", unless said to be predicted" if any(run.clock == clocks.PREDICTED for run in runs) else ""
     table.caption = f"training: measured{unless}, without start, evaluation and saving" if runs else "no runs yet"
-    if any(run.kind == "crossval" for run in runs):
+    if any(run.kind == FOLDED for run in runs):
         table.caption += f"; {OF_FOLDS}"
     return table
 

@@ -1,6 +1,5 @@
 """A real run and its virtual twin: are the weights the same, and how far off was the clock?"""
 
-import io
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -142,12 +141,9 @@ class Twin:
         return Group(head, Text(), table, Text(), *(Text(note, style="dim") for note in self.notes()))
 
     def __str__(self) -> str:
-        from rich.console import Console
+        from tenfold.report.display import printed
 
-        console = Console(file=io.StringIO(), width=120, color_system=None)
-        console.print(self)
-        text: str = console.file.getvalue()  # type: ignore[attr-defined]
-        return text.rstrip("\n")
+        return printed(self, 120)
 
     def __repr__(self) -> str:
         both = f"{self.real.id} and {self.virtual.id}"
