@@ -17,15 +17,9 @@ from torch.utils.data import Dataset, TensorDataset
 import tenfold
 from tenfold.errors import DataError, ExperimentError, ModelError, StoreError, TrainingError
 
+pytestmark = pytest.mark.usefixtures("_in_a_folder_of_its_own")
 SMALL = {"model": "mlp", "data": "digits", "hidden": [16], "limit": 300, "epochs": 2}
 OPTIMIZERS = ("sgd", "adam", "adamw", "rmsprop", "adagrad", "lbfgs")
-
-
-@pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("TENFOLD_RUNS", raising=False)
-    monkeypatch.setattr(sys, "path", [*sys.path])
 
 
 def train(**fields: Any) -> tenfold.Run:
@@ -477,6 +471,28 @@ class TestPatience:
         assert run.facts["data"]["validation"] > 0
         assert {"validation_loss", "validation_accuracy"} <= run.history[0].keys()
         assert run.facts["data"]["fingerprint"] != whole.facts["data"]["fingerprint"]
+
+
+class TestUnderALauncher:
+    @pytest.mark.parametrize(
+        ("name", "what"),
+        [
+            ("cross_validate", "a cross-validation"),
+            ("compare", "a comparison"),
+            ("twin", "a twin"),
+            ("forecast", "a forecast"),
+            ("simulate", 'machine.engine = "virtual"'),
+        ],
+    )
+    def test_what_has_workers_of_its_own_is_refused(
+        self, name: str, what: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for variable, value in {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}.items():
+            monkeypatch.setenv(variable, value)
+        sentence = f"{what} starts its workers by itself, but torchrun has started 4 ranks; start it without torchrun"
+        with pytest.raises(ExperimentError, match=sentence):
+            getattr(tenfold, name)(**SMALL)
+        assert not Path("runs").exists()
 
 
 class TestFailure:

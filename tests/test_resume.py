@@ -1,6 +1,5 @@
 """A run that was interrupted goes on as if nothing had happened, or a sentence says why it cannot."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import tenfold
 from tenfold.errors import ModelError, StoreError
 from tenfold.runs import Event, Lifecycle
 
+pytestmark = pytest.mark.usefixtures("_in_a_folder_of_its_own")
 SMALL: dict[str, Any] = {
     "model": "mlp",
     "data": "digits",
@@ -24,13 +24,6 @@ SMALL: dict[str, Any] = {
     "batchnorm": True,
     "threads": 1,
 }
-
-
-@pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("TENFOLD_RUNS", raising=False)
-    monkeypatch.setattr(sys, "path", [*sys.path])
 
 
 class CtrlC:

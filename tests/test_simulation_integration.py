@@ -2,27 +2,24 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 import tenfold
+from tenfold import simulation
 from tenfold.cli import app
 from tenfold.cluster.measurements import Averaging, Costs
 from tenfold.cluster.profile import Profile
+from tenfold.engines import prepare
 from tenfold.engines.calibration import machine
 from tenfold.errors import ExperimentError
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("_in_a_folder_of_its_own")]
 SMALL: dict[str, Any] = {"model": "mlp", "data": "digits", "hidden": [16], "limit": 300, "epochs": 2}
 NODES = {"count": 1024, "step_seconds": 0.01, "link": "1gbe"}
-
-
-@pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("TENFOLD_RUNS", raising=False)
 
 
 @pytest.fixture
@@ -56,6 +53,36 @@ def test_the_time_alone_is_foreseen_over_a_grid() -> None:
     ] * 2
     times = [row.seconds.mean for row in outlook.rows]
     assert times[0] > times[1] > times[3]
+
+
+def test_data_are_loaded_once_for_all_that_learn_from_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[Any] = []
+    load = prepare.load
+
+    def counted(experiment: tenfold.Experiment, *arguments: Any) -> Any:
+        loaded.append(experiment.data.limit)
+        return load(experiment, *arguments)
+
+    monkeypatch.setattr(prepare, "load", counted)
+    fields: dict[str, Any] = SMALL | {"limit": [100, 200]}
+    outlook = tenfold.forecast(**fields, workers=[1, 2, 4], cluster={"groups": [NODES]})
+    assert len(outlook.rows) == 6
+    assert loaded == [100, 200]
+
+
+def test_the_real_one_of_twins_is_real(monkeypatch: pytest.MonkeyPatch) -> None:
+    trained: list[tenfold.Experiment] = []
+
+    def train(experiment: tenfold.Experiment, **_: Any) -> Any:
+        trained.append(experiment)
+        return SimpleNamespace(weights={})
+
+    monkeypatch.setattr(simulation, "foresee", lambda _: None)
+    monkeypatch.setattr(simulation.api, "train", train)
+    monkeypatch.setattr(simulation, "Twin", lambda *_: None)
+    tenfold.twin(**SMALL, engine="virtual", link="lte")
+    machines = [(one.machine.engine, one.machine.cluster, one.machine.link) for one in trained]
+    assert machines == [("auto", None, None), ("virtual", "here", None)]
 
 
 @pytest.mark.usefixtures("_calibrated")

@@ -15,14 +15,6 @@ from tenfold.cli import app
 SMALL = ("--model", "mlp", "--data", "digits", "--epochs", "1", "--threads", "1", "-s", "limit=100", "-s", "hidden=[4]")
 
 
-@pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("TENFOLD_RUNS", raising=False)
-    for name in ("FORCE_COLOR", "CLICOLOR_FORCE"):
-        monkeypatch.delenv(name, raising=False)
-
-
 def compare(*arguments: str) -> Result:
     result = CliRunner().invoke(app, ["compare", *arguments])
     if result.exception is not None and not isinstance(result.exception, SystemExit):

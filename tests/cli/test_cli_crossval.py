@@ -1,9 +1,6 @@
 """`tenfold crossval` and what other verbs make of its runs."""
 
 import json
-import sys
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,26 +10,9 @@ from typer.testing import CliRunner
 
 import tenfold
 from tenfold.cli import app
-from tenfold.machine import crew
 
 pytestmark = pytest.mark.timeout(120)
 SMALL = ("--model", "mlp", "--data", "digits", "--epochs", "1", "--threads", "1", "--set", "limit=100")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _warm_server() -> None:
-    crew.warm_up()
-
-
-@pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("TENFOLD_RUNS", raising=False)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    for name in ("FORCE_COLOR", "CLICOLOR_FORCE"):
-        monkeypatch.delenv(name, raising=False)
-    with warnings.catch_warnings():
-        yield
 
 
 def tenfold_(*arguments: str) -> Result:
@@ -55,7 +35,7 @@ def test_a_line_for_each_fold_then_the_tables() -> None:
     assert unstyle(done.stderr).splitlines()[0] == "started: 3 folds, folds over workers"
     assert sum("validation accuracy" in line for line in unstyle(done.stderr).splitlines()) == 3
     told = unstyle(done.stdout)
-    for words in ("fold 3", "mean", "std", "95% interval", "the best by validation, fold", "the vote of all"):
+    for words in ("fold 3", "mean", "deviation", "95% interval", "the best by validation, fold", "the vote of all"):
         assert words in told
     assert "`tenfold report 1` makes a page of it" in told
 

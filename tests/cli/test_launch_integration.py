@@ -26,8 +26,7 @@ LOCAL = 'exec sh -c "$2"'
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def folder(tmp_path: Path) -> Path:
     (tmp_path / "lenet.toml").write_text('name = "lenet"\n')
     (tmp_path / "hosts.txt").write_text("node1 slots=2\nnode2 slots=2\n")
     return tmp_path
@@ -88,6 +87,24 @@ class TestShowing:
         assert launch("lenet.toml", "--slurm", "--nodes", "4", "-o", "lenet.sbatch").exit_code == 0
         assert "#SBATCH --nodes=4" in (folder / "lenet.sbatch").read_text()
 
+    def test_the_slurm_script_goes_by_what_train_is_told(self, folder: Path) -> None:
+        (folder / "lenet.toml").write_text("[division]\nworkers = 3\n")
+        said = launch(
+            "lenet.toml", "--slurm", "--python", "/venv/bin/python", "--", "--workers", "8", "-s", "threads=2"
+        )
+        assert said.exit_code == 0
+        script = (folder / "lenet.sbatch").read_text()
+        assert "#SBATCH --cpus-per-task=8" in script
+        assert "--nproc-per-node 4 " in script
+        assert "/venv/bin/python -m torch.distributed.run" in script
+
+    def test_hosts_are_checked_against_what_train_is_told(self, folder: Path) -> None:
+        (folder / "lenet.toml").write_text("[division]\nworkers = 3\n")
+        assert launch("lenet.toml", "--hosts", "hosts.txt", "--", "--workers", "4").exit_code == 0
+        said = launch("lenet.toml", "--hosts", "hosts.txt", "--", "--set", "workers=5")
+        assert "the experiment has 5 workers, the hosts have 4 slots" in said.stderr
+        assert "No such option: --wokers" in launch("lenet.toml", "--hosts", "hosts.txt", "--", "--wokers", "4").stderr
+
 
 BAD: dict[str, tuple[list[str], str]] = {
     "nothing": ([], "there is nothing to launch; name an experiment file"),
@@ -99,6 +116,8 @@ BAD: dict[str, tuple[list[str], str]] = {
     "no hosts": (["lenet.toml", "--hosts", "host.txt"], "there is no hosts file host.txt"),
     "too many": (["three.toml", "--hosts", "hosts.txt"], "the experiment has 3 workers, the hosts have 4 slots"),
     "uneven": (["three.toml", "--slurm"], "3 workers do not divide evenly among 2 nodes"),
+    "nodes of hosts": (["lenet.toml", "--hosts", "hosts.txt", "--nodes", "3"], "--nodes belongs to --slurm"),
+    "too many a node": (["three.toml", "--slurm", "--per-host", "2"], "3 workers, 2 nodes have 4 slots together"),
     "unwritable": (["lenet.toml", "--slurm", "-o", "/proc/job"], "/proc/job cannot be written"),
 }
 
@@ -153,18 +172,37 @@ class TestRunning:
         assert said.exit_code == 2
         assert "ssh cannot be started: No such file or directory; --run needs it on the path" in said.stderr
 
-    def test_an_interrupt_ends_all(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_signals_are_left_as_they_were(self, folder: Path) -> None:
+        (folder / "hosts.txt").write_text("localhost\n")
+        before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)]
+        launch("lenet.toml", "--hosts", "hosts.txt", "--run", "--python", fake_python(folder, ""))
+        assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)] == before
+
+    @pytest.mark.parametrize(
+        ("numbers", "wrapper", "code"),
+        [
+            ([signal.SIGINT], [], 130),
+            ([signal.SIGTERM], [], 143),
+            ([signal.SIGHUP], [], 129),
+            ([signal.SIGHUP, signal.SIGTERM], ["nohup"], 143),
+        ],
+        ids=["interrupt", "terminate", "hang up", "nohup"],
+    )
+    def test_a_signal_ends_all(
+        self, numbers: list[int], wrapper: list[str], code: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         fake_ssh(folder, monkeypatch)
         python = fake_python(folder, 'echo "pid $$"; exec sleep 500')
-        command = [sys.executable, "-m", "tenfold", "launch", "lenet.toml", "--hosts", "hosts.txt", "--run"]
+        command = [*wrapper, sys.executable, "-m", "tenfold", "launch", "lenet.toml", "--hosts", "hosts.txt", "--run"]
         environment = os.environ | {"PYTHONPATH": str(Path(tenfold.__file__).parents[1]), "PYTHONUNBUFFERED": "1"}
         started = subprocess.Popen([*command, "--python", python], env=environment, stdout=subprocess.PIPE, text=True)
         assert started.stdout is not None
         pids: list[int] = []
         while len(pids) < 2:
             pids += [int(number) for number in re.findall(r"pid (\d+)", started.stdout.readline())]
-        started.send_signal(signal.SIGINT)
-        assert started.wait(30) == 130
+        for number in numbers:
+            started.send_signal(number)
+        assert started.wait(30) == code
         for pid in pids:
             assert is_gone(pid)
 

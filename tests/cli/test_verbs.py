@@ -1,9 +1,6 @@
 """Every verb of the command line: what it prints, as JSON too, and that bad input is one sentence and exit code 2."""
 
 import json
-import sys
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +11,12 @@ from typer.testing import CliRunner
 
 import tenfold
 from tenfold.cli import app
+from tenfold.cli.output import prefix
 from tenfold.runs import Event, Lifecycle
 
 SMALL = ("--model", "mlp", "--data", "digits", "--epochs", "2", "--threads", "1", "--set", "limit=200")
 VERBS = [command.callback.__name__ for command in app.registered_commands if command.callback]
 DATA_VERBS = ["list", "get", "where"]
-
-
-@pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("TENFOLD_RUNS", raising=False)
-    monkeypatch.delenv("TENFOLD_DATA", raising=False)
-    monkeypatch.setenv("TENFOLD_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    for name in ("FORCE_COLOR", "CLICOLOR_FORCE"):
-        monkeypatch.delenv(name, raising=False)
-    with warnings.catch_warnings():
-        yield
 
 
 def tenfold_(*arguments: str) -> Result:
@@ -272,6 +257,7 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
     "init over a file": (("init", "bad.toml"), "bad.toml exists; name another file, or replace it with --force"),
     "init where none can write": (("init", "/proc/mine.toml"), "/proc/mine.toml cannot be written"),
     "init with a bad setting": (("init", "new.toml", "--set", "lr=-1"), "training.lr = -1"),
+    "no workers to simulate": (("simulate", "--workers", "[]"), "workers = []: give at least one value to compare"),
     "unknown data set": (("data", "get", "minst"), "did you mean 'mnist'?"),
     "unknown data set's place": (("data", "where", "minst"), "did you mean 'mnist'?"),
     "data that are not here": (("data", "where", "mnist"), "mnist is not on this machine; `tenfold data get mnist`"),
@@ -301,6 +287,14 @@ class TestBadInput:
 
     def test_a_finished_run_is_not_resumed(self, recorded: Path) -> None:
         assert_one_sentence(tenfold_("resume", "1", "--runs", str(recorded)), "run 1 is finished")
+
+    @pytest.mark.parametrize("rank", ["2", "x"])
+    def test_variables_that_no_launcher_sets(self, rank: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("RANK", rank)
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        assert_one_sentence(tenfold_("train", *SMALL), "the environment")
+        assert_one_sentence(tenfold_("show", "999"), "there are no runs in runs")
+        assert prefix() == ""
 
     def test_a_store_that_is_none(self, tmp_path: Path) -> None:
         (tmp_path / "tenfold.db").write_text("something else altogether, and long enough to look at" * 20)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -10,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import pytest
 
 HERE = Path(__file__).parent
 SOURCES = os.pathsep.join([str(HERE.parents[1] / "src"), str(HERE)])
@@ -19,17 +17,6 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
 
 def environment(**more: str) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": SOURCES, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"} | more
-
-
-def mpirun() -> list[str]:
-    """Return the command that starts ranks of the MPI that mpi4py uses, or skip the test."""
-    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
-    beside = Path(sys.executable).with_name("mpirun")
-    program = str(beside) if beside.exists() else shutil.which("mpirun")
-    if program is None:
-        pytest.skip("there is no mpirun on this machine")
-    version = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
-    return [program, "--allow-run-as-root", "--oversubscribe"] if "Open MPI" in version else [program]
 
 
 def launch(

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import tenfold
+from launchers import mpirun
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_loop.py"
 LAUNCHERS = ["torchrun", "mpirun"]
@@ -50,6 +50,14 @@ with tenfold.average(model, optimizer, sync_every=1) as ranks:
             raise ZeroDivisionError("a mistake in the loop")
         optimizer.step()
 """
+BETWEEN = """
+with tenfold.average(model, optimizer) as ranks:
+    pass
+if ranks.rank == 1:
+    raise ZeroDivisionError("a mistake in the loop")
+with tenfold.average(model, optimizer):
+    pass
+"""
 GROUP = "torch.distributed.init_process_group('gloo')\n"
 
 
@@ -57,11 +65,7 @@ def launch(launcher: str, program: str | Path, folder: Path) -> subprocess.Compl
     """Start a program twice; skip where the launcher is missing."""
     starter = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     if launcher == "mpirun":
-        found = shutil.which("mpirun", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-        if found is None:
-            pytest.skip("there is no mpirun here")
-        pytest.importorskip("mpi4py", reason="mpi4py is not installed")
-        starter = [found, "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.executable]
+        starter = [*mpirun(), "-n", "2", sys.executable]
     if isinstance(program, str):
         (folder / "program.py").write_text(program)
         program = folder / "program.py"
@@ -96,9 +100,10 @@ def test_uneven_loops_one_block_after_another_in_a_group_of_ones_own(tmp_path: P
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.parametrize("program", [FAILING, BETWEEN], ids=["in a block", "between blocks"])
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_a_mistake_on_one_rank_ends_all(launcher: str, tmp_path: Path) -> None:
-    done = launch(launcher, BEGIN + FAILING, tmp_path)
+def test_a_mistake_on_one_rank_ends_all(launcher: str, program: str, tmp_path: Path) -> None:
+    done = launch(launcher, BEGIN + program, tmp_path)
     assert done.returncode != 0
     assert "ZeroDivisionError: a mistake in the loop" in done.stdout
     assert "RuntimeError: worker 1 failed" in done.stdout

@@ -93,6 +93,18 @@ class TestOrder:
         assert anew == [epoch(once) for _ in range(3)]
         assert anew[0] != anew[1]
 
+    def test_epochs_are_those_of_the_data_whatever_loader_they_come_in(self) -> None:
+        data = numbers(40)
+        anew = [epoch(tenfold.shard(DataLoader(data, batch_size=5, shuffle=True))) for _ in range(3)]
+        once = tenfold.shard(DataLoader(numbers(40), batch_size=5, shuffle=True))
+        assert anew == [epoch(once) for _ in range(3)]
+
+    def test_data_that_cannot_be_remembered_go_by_their_loader(self) -> None:
+        source = DataLoader(list(range(40)), batch_size=40, shuffle=True)
+        first, second = ([batch.tolist() for batch in tenfold.shard(source)] for _ in range(2))
+        assert first != second
+        assert sorted(one.item() for one in tenfold.shard([1, 2, 3])) == [1, 2, 3]
+
     def test_it_follows_from_seed_epoch_and_rank(self) -> None:
         def made(**options: Any) -> list[list[int]]:
             source = DataLoader(numbers(40), batch_size=5, shuffle=True)

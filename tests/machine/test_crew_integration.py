@@ -15,13 +15,8 @@ from tenfold.errors import WorkerLost
 from tenfold.machine import crew
 from tenfold.machine.crew import Crew
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("_warm_server")]
 Start = Callable[..., Crew]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _warm_server() -> None:
-    crew.warm_up()
 
 
 @pytest.fixture

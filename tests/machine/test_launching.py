@@ -1,13 +1,15 @@
 """The commands of several machines, as text."""
 
 import shlex
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
 from tenfold.errors import MachineError
 from tenfold.machine.hosts import Host
-from tenfold.machine.launching import mpirun, program, share_out, slurm, torchrun
+from tenfold.machine.launching import find_mpirun, mpirun, program, share_out, slurm, torchrun
 
 TWO = (Host("me@node1", 4), Host("node2", 2))
 TRAIN = program(Path("lenet.toml"))
@@ -52,6 +54,17 @@ def test_torchrun_understands_its_command() -> None:
         assert arguments[-3:] == ["own_loop.py", "--epochs", "3"]
 
 
+def test_mpirun_beside_python_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    beside = str(Path(sys.executable).parent)
+    places = {beside: "/env/bin/mpirun", None: "/usr/bin/mpirun"}
+    monkeypatch.setattr(shutil, "which", lambda _name, path=None: places.get(path))
+    assert find_mpirun() == "/env/bin/mpirun"
+    del places[beside]
+    assert find_mpirun() == "/usr/bin/mpirun"
+    places.clear()
+    assert find_mpirun() is None
+
+
 def test_mpirun_starts_everything_from_one_place() -> None:
     line = "mpirun -n 6 --host me@node1:4,node2:2 python -m tenfold train lenet.toml"
     assert shlex.join(mpirun(TWO, TRAIN)) == line
@@ -75,6 +88,10 @@ class TestSlurm:
 
     def test_a_gpu_for_each_process(self) -> None:
         assert "#SBATCH --gpus-per-node=2" in slurm(TRAIN, name="lenet", nodes=1, per_node=2, gpus=True)
+
+    def test_an_interpreter_in_the_place_of_the_path(self) -> None:
+        script = slurm(TRAIN, name="lenet", nodes=1, per_node=1, python="/my venv/bin/python")
+        assert "\"$SLURM_CPUS_PER_TASK\" '/my venv/bin/python' -m torch.distributed.run \\\n" in script
 
     def test_odd_names_are_quoted(self) -> None:
         script = slurm(program(Path("my net.toml")), name="my net", nodes=1, per_node=1)

@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ import pytest
 import torch
 from transport_contract import Join, TransportContract, receive
 
+from launchers import mpirun
 from tenfold.errors import TrainingError
 from tenfold.machine.launcher import recognise
 from tenfold.transport.networked import Networked
@@ -25,23 +25,12 @@ HERE = Path(__file__).parent
 SIZE = 4
 
 
-def mpirun() -> list[str]:
-    """Return the command that starts ranks of the MPI that mpi4py uses, or skip the test."""
-    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
-    beside = Path(sys.executable).with_name("mpirun")
-    program = str(beside) if beside.exists() else shutil.which("mpirun")
-    if program is None:
-        pytest.skip("there is no mpirun on this machine")
-    version = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
-    return [program, "--allow-run-as-root", "--oversubscribe"] if "Open MPI" in version else [program]
-
-
 class Ranks:
     """Ranks under one mpirun that play scenarios; a world of fewer is a communicator of the first ones."""
 
     def __init__(self, folder: Path) -> None:
         address = str(folder / "socket")
-        places = [str(HERE.parents[1] / "src"), str(HERE), os.environ.get("PYTHONPATH", "")]
+        places = [str(HERE.parents[1] / "src"), str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")]
         key = multiprocessing.current_process().authkey  # tensors travel by it, too
         extra = {"PYTHONPATH": os.pathsep.join(places), "OMP_NUM_THREADS": "1", "TENFOLD_TEST_KEY": key.hex()}
         with Listener(address, "AF_UNIX", backlog=SIZE, authkey=key) as listener:

@@ -2,6 +2,8 @@
 
 from typing import Annotated
 
+import typer
+
 from tenfold.cli import options
 from tenfold.cli.output import Interruptible, fetching, print_run
 
@@ -17,6 +19,7 @@ Mode = Annotated[
 
 
 def crossval(
+    context: typer.Context,
     file: options.File = None,
     settings: options.Set = None,
     folds: Folds = None,
@@ -48,28 +51,7 @@ def crossval(
     [cyan]tenfold crossval --model mlp --data digits --folds 5 --fold-repeats 3[/],
     [cyan]tenfold crossval lenet.toml --workers 4 --fold-mode data-and-folds[/]
     """
-    experiment = options.experiment_from(
-        file,
-        settings,
-        folds=folds,
-        fold_kind=fold_kind,
-        fold_repeats=fold_repeats,
-        fold_mode=fold_mode,
-        name=name,
-        model=model,
-        data=data,
-        epochs=epochs,
-        batch_size=batch_size,
-        optimizer=optimizer,
-        lr=lr,
-        seed=seed,
-        workers=workers,
-        strategy=strategy,
-        sync_every=sync_every,
-        device=device,
-        pin=pin,
-        threads=threads,
-    )
+    experiment = options.experiment_of(context.params)
     from tenfold.machine.crew import warm_up
 
     warm_up()

@@ -1,12 +1,16 @@
 """`tenfold launch`: the commands that start an experiment, or a script, on several machines."""
 
 import shlex
+import signal
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
+
+from tenfold.cli import options
+from tenfold.cli.train import train
 
 if TYPE_CHECKING:
     from tenfold.experiment import Experiment
@@ -37,7 +41,7 @@ def launch(
     launcher: Annotated[Launcher, typer.Option(help="What starts the processes.")] = Launcher.TORCHRUN,
     run: Annotated[bool, typer.Option("--run", help="Start it now, over ssh.")] = False,
     slurm: Annotated[bool, typer.Option("--slurm", help="Write a script for sbatch instead.")] = False,
-    nodes: Annotated[int, typer.Option(help="Nodes of the Slurm job.", min=1)] = 2,
+    nodes: Annotated[int | None, typer.Option(help="Nodes of the Slurm job. [2]", min=1, show_default=False)] = None,
     per_host: Annotated[
         int | None,
         typer.Option(help="Processes on a host, where the hosts file says none.", min=1, show_default=False),
@@ -66,18 +70,21 @@ def launch(
         raise MachineError(f"there is {wrong}; name the hosts in a file (--hosts hosts.txt), or let Slurm find them")
     if slurm and (run or launcher is Launcher.MPIRUN):
         raise MachineError("--slurm writes a script that starts torchrun; give it to sbatch, without --run or mpirun")
-    experiment = _experiment(file)
+    if hosts is not None and nodes is not None:
+        raise MachineError("--nodes belongs to --slurm; with --hosts, the file names the machines")
     more = arguments or []
+    experiment = _experiment(file, more)
     if hosts is None:
         script = output or file.with_suffix(".sbatch")
         if output is None and script.exists():
             raise MachineError(f"{script} exists; replace it with -o {script}, or name another file")
-        _write(_script(file, more, experiment, nodes, per_host, port), script, f"`sbatch {script}` queues it")
+        text = _script(file, more, experiment, nodes or 2, per_host, port, python)
+        _write(text, script, f"`sbatch {script}` queues it")
         return
     from tenfold.machine.hosts import read_hosts
 
     found = read_hosts(hosts, per_host or 1)
-    _check_workers(experiment, found, more)
+    _check_workers(experiment, "the hosts", sum(host.slots for host in found))
     commands = _commands(launcher, found, file, more, port, python or (sys.executable if run else None))
     _show(commands, output)
     if run:
@@ -87,26 +94,26 @@ def launch(
 Commands = list[tuple["Host", list[str]]]
 
 
-def _experiment(file: Path) -> "Experiment | None":
-    """Read the experiment, to find mistakes here and not on every host; a script is looked at by nobody but Python."""
+def _experiment(file: Path, more: list[str]) -> "Experiment | None":
+    """Read the experiment as `tenfold train` will, to find mistakes here and not on every host; leave scripts alone."""
     from tenfold.errors import MachineError
-    from tenfold.experiment import Experiment
 
     if file.suffix != ".py":
-        return Experiment.load(file)
+        reader = typer.Typer(add_completion=False)
+        reader.command()(train)
+        return options.experiment_of(typer.main.get_command(reader).make_context("train", [str(file), *more]).params)
     if not file.is_file():
         raise MachineError(f"there is no script {file}; name an experiment file or a program")
     return None
 
 
-def _check_workers(experiment: "Experiment | None", hosts: "tuple[Host, ...]", more: list[str]) -> None:
+def _check_workers(experiment: "Experiment | None", place: str, there: int) -> None:
     from tenfold.errors import MachineError
 
     asked = experiment.division.workers if experiment else 1
-    there = sum(host.slots for host in hosts)
-    if asked not in (1, there) and not any("workers" in word for word in more):
+    if asked not in (1, there):
         raise MachineError(
-            f"the experiment has {asked} workers, the hosts have {there} slots together; "
+            f"the experiment has {asked} workers, {place} have {there} slots together; "
             f"make them equal, or leave `workers` out of the file"
         )
 
@@ -124,10 +131,18 @@ def _commands(
 
 
 def _script(
-    file: Path, more: list[str], experiment: "Experiment | None", nodes: int, per_host: int | None, port: int
+    file: Path,
+    more: list[str],
+    experiment: "Experiment | None",
+    nodes: int,
+    per_host: int | None,
+    port: int,
+    python: str | None,
 ) -> str:
     from tenfold.machine import launching
 
+    if per_host is not None:
+        _check_workers(experiment, f"{nodes} nodes", nodes * per_host)
     workers = experiment.division.workers if experiment else 1
     return launching.slurm(
         launching.program(file, more),
@@ -137,6 +152,7 @@ def _script(
         threads=(experiment.machine.threads if experiment else None) or 1,
         gpus=experiment is not None and experiment.machine.device.startswith("cuda"),
         port=port,
+        python=python,
     )
 
 
@@ -160,9 +176,20 @@ def _write(text: str, path: Path, then: str) -> None:
 
 
 def _run(commands: Commands) -> int:
+    """Run the commands to their end; who ends this process by a signal ends them, too."""
     from tenfold.machine.remote import run_everywhere
 
     def say(host: str, line: str) -> None:
         typer.echo(f"[{host}] {line}")
 
-    return run_everywhere(commands, Path.cwd(), say)
+    heeded = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is not signal.SIG_IGN]  # nohup
+    before = {one: signal.signal(one, _leave) for one in heeded}
+    try:
+        return run_everywhere(commands, Path.cwd(), say)
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+def _leave(number: int, _: Any) -> None:
+    raise SystemExit(128 + number)

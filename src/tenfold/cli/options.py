@@ -1,5 +1,6 @@
 """Options that several verbs have, declared once."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
@@ -60,6 +61,26 @@ SyncEvery = Annotated[int | None, field("sync-every", "Steps between two rounds 
 Pin = Annotated[str | None, field("pin", "Cores for the workers: none, compact, scatter, or a list: 0,1,2,4.", WHERE)]
 Device = Annotated[str | None, field("device", "cpu, cuda, mps or auto.", WHERE)]
 Threads = Annotated[int | None, field("threads", "Threads of each worker.", WHERE)]
+
+
+def ranks_from(listed: str) -> set[int] | None:
+    """Return the ranks of a list such as "0,3"; None for "all"."""
+    from tenfold.errors import ExperimentError
+
+    if listed.strip() == "all":
+        return None
+    words = [word.strip() for word in listed.split(",")]
+    if not all(word.isdecimal() for word in words):
+        raise ExperimentError(f"--log-ranks {listed} names no ranks; write numbers such as 0,3, or all")
+    return {int(word) for word in words}
+
+
+def experiment_of(given: Mapping[str, Any]) -> "Experiment":
+    """Return the experiment that the file, the settings and the options given to a verb describe."""
+    from tenfold.experiment import FIELDS
+
+    fields = {key: value for key, value in given.items() if key == "name" or key in FIELDS}
+    return experiment_from(given["file"], given["settings"], **fields)
 
 
 def experiment_from(file: Path | None, settings: list[str] | None, **fields: Any) -> "Experiment":

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import typer
 
-from tenfold.errors import WorkerLost
+from tenfold.errors import MachineError, WorkerLost
 
 if TYPE_CHECKING:
     from tenfold.data import Progress
@@ -28,7 +28,10 @@ def launched_rank() -> int | None:
 
 def prefix() -> str:
     """Return what comes before a line of a rank other than the first, which alone speaks without one."""
-    rank = launched_rank()
+    try:
+        rank = launched_rank()
+    except MachineError:  # what the launcher set is wrong, of which the verb that needs it tells
+        return ""
     return f"[rank {rank}] " if rank else ""
 
 
@@ -58,9 +61,9 @@ def print_run(run: "Run", as_json: bool) -> None:
     """Print what came out of a run, and exit with 2 if something of it could not be kept; rank 0 does so for all."""
     if launched_rank():
         return
-    from tenfold.report.fold_tables import KIND as FOLDED
     from tenfold.report.fold_tables import fold_tables
     from tenfold.report.tables import result_table
+    from tenfold.report.words import FOLDED
 
     if as_json:
         print_json(run.summary())

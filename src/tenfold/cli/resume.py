@@ -16,8 +16,8 @@ def resume(
     """
     from tenfold import api
     from tenfold.report.fold_progress import FoldProgress
-    from tenfold.report.fold_tables import KIND as FOLDED
     from tenfold.report.progress import Progress
+    from tenfold.report.words import FOLDED
 
     interrupted = api.open_run(run, runs=runs)
     quiet = quiet or as_json or bool(launched_rank())

@@ -19,9 +19,9 @@ def show(
     Examples: [cyan]tenfold show 12[/], [cyan]tenfold show last --json[/], [cyan]tenfold show last --shards[/]
     """
     from tenfold import api
-    from tenfold.report.fold_tables import KIND as FOLDED
     from tenfold.report.fold_tables import fold_tables
     from tenfold.report.tables import shards_table, show_tables
+    from tenfold.report.words import FOLDED
 
     found = api.open_run(run, runs=runs)
     if as_json:

@@ -1,13 +1,16 @@
 """`tenfold simulate`: an experiment on hardware that is not there."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tenfold.cli import options
 from tenfold.cli.grids import Form, Values, dimension, print_side_by_side, several, watching
 from tenfold.cli.output import Interruptible, fetching, print_run, telling
+
+if TYPE_CHECKING:
+    from tenfold.experiment import Experiment
 
 CLUSTER = "The virtual cluster"
 
@@ -63,17 +66,20 @@ def simulate(
     from tenfold.machine.crew import warm_up
 
     warm_up()
-    if any(len(values) > 1 for values in grid.values()):
+    if any(len(values) != 1 for values in grid.values()):
         from tenfold.grid import compare
 
         with watching(quiet) as watch:
             compared = compare(experiment, runs=runs, watch=watch, **grid)
         print_side_by_side(compared, form, output)
         return
+    _one(experiment.replace(**{name: values[0] for name, values in grid.items()}), runs, quiet, as_json, output)
+
+
+def _one(experiment: "Experiment", runs: Path | None, quiet: bool, as_json: bool, output: Path | None) -> None:
     from tenfold.report.progress import Progress
     from tenfold.simulation import simulate as run_virtually
 
-    experiment = experiment.replace(**{name: values[0] for name, values in grid.items()})
     with (
         Progress(experiment, quiet=quiet or as_json) as progress,
         Interruptible(progress, runs) as listener,

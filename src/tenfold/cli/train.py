@@ -1,10 +1,13 @@
 """`tenfold train`: train a model and record the run."""
 
+import typer
+
 from tenfold.cli import options
 from tenfold.cli.output import Interruptible, fetching, launched_rank, print_run
 
 
 def train(
+    context: typer.Context,
     file: options.File = None,
     settings: options.Set = None,
     name: options.Name = None,
@@ -33,24 +36,7 @@ def train(
     [cyan]tenfold train lenet.toml --workers 4 --strategy butterfly --sync-every 16 --pin compact[/],
     [cyan]torchrun --nproc-per-node 4 -m tenfold train lenet.toml[/]
     """
-    experiment = options.experiment_from(
-        file,
-        settings,
-        name=name,
-        model=model,
-        data=data,
-        epochs=epochs,
-        batch_size=batch_size,
-        optimizer=optimizer,
-        lr=lr,
-        seed=seed,
-        workers=workers,
-        strategy=strategy,
-        sync_every=sync_every,
-        device=device,
-        pin=pin,
-        threads=threads,
-    )
+    experiment = options.experiment_of(context.params)
     if experiment.division.workers > 1 and launched_rank() is None:
         from tenfold.machine.crew import warm_up
 
@@ -60,8 +46,9 @@ def train(
     from tenfold.report.rank_times import RankTimes
 
     quiet = quiet or as_json or bool(launched_rank())
+    ranks = RankTimes(options.ranks_from(log_ranks)) if log_ranks else None
     with (
-        Progress(experiment, quiet=quiet, ranks=RankTimes(log_ranks) if log_ranks else None) as progress,
+        Progress(experiment, quiet=quiet, ranks=ranks) as progress,
         Interruptible(progress, runs) as listener,
         fetching(quiet) as bar,
     ):

@@ -10,6 +10,7 @@ from tenfold.cli.output import print_json, print_rich
 
 
 def twin(
+    context: typer.Context,
     file: options.File = None,
     settings: options.Set = None,
     model: options.Model = None,
@@ -31,9 +32,7 @@ def twin(
     Examples: [cyan]tenfold twin lenet.toml --workers 2[/],
     [cyan]tenfold twin --data digits --model mlp --workers 2 --strategy ring -o twin.html[/]
     """
-    fields = {"model": model, "data": data, "epochs": epochs, "batch_size": batch_size, "seed": seed}
-    fields |= {"workers": workers, "strategy": strategy, "sync_every": sync_every, "threads": threads}
-    experiment = options.experiment_from(file, settings, **fields)
+    experiment = options.experiment_of(context.params)
     from tenfold.machine.crew import warm_up
 
     warm_up()

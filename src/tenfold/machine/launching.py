@@ -1,6 +1,8 @@
 """The commands that start one program on several machines: torchrun, mpirun, and a script for Slurm."""
 
 import shlex
+import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,7 +27,7 @@ def torchrun(
     Who the meeting place is, and by which address the others know a host, is said and not left to be guessed: many
     machines take themselves for 127.0.1.1. `python` names an interpreter where torchrun is not on the path.
     """
-    starter = ["torchrun"] if python is None else [python, "-m", "torch.distributed.run"]
+    starter = _torchrun(python)
     if len(hosts) == 1:
         only = hosts[0]
         return [(only, [*starter, "--standalone", "--nproc-per-node", str(only.slots), *what])]
@@ -58,8 +60,21 @@ def mpirun(hosts: Sequence[Host], what: Sequence[str], *, python: str | None = N
     return ["mpirun", "-n", str(workers), "--host", places, python or "python", *what]
 
 
+def find_mpirun() -> str | None:
+    """Return the path of mpirun: the one that is installed beside Python, else the first on the PATH."""
+    return shutil.which("mpirun", path=str(Path(sys.executable).parent)) or shutil.which("mpirun")
+
+
 def slurm(
-    what: Sequence[str], *, name: str, nodes: int, per_node: int, threads: int = 1, gpus: bool = False, port: int = PORT
+    what: Sequence[str],
+    *,
+    name: str,
+    nodes: int,
+    per_node: int,
+    threads: int = 1,
+    gpus: bool = False,
+    port: int = PORT,
+    python: str | None = None,
 ) -> str:
     """Return an sbatch script: one torchrun a node, which starts `per_node` processes of `threads` cores each."""
     for label, count in (("nodes", nodes), ("processes a node", per_node), ("threads", threads)):
@@ -79,7 +94,7 @@ def slurm(
         "",
         "# One task a node: torchrun, which starts the node's processes itself.",
         'first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
-        'srun --cpus-per-task="$SLURM_CPUS_PER_TASK" torchrun \\',
+        'srun --cpus-per-task="$SLURM_CPUS_PER_TASK" ' + shlex.join(_torchrun(python)) + " \\",
         f'    --nnodes "$SLURM_NNODES" --nproc-per-node {per_node} \\',
         f'    --rdzv-backend c10d --rdzv-endpoint "$first:{port}" --rdzv-id "$SLURM_JOB_ID" \\',
         f"    {shlex.join(what)}",
@@ -91,7 +106,10 @@ def share_out(workers: int, nodes: int) -> int:
     """Return how many of the experiment's workers run on each node; a single worker means that it left it open."""
     if workers > 1 and workers % nodes:
         raise MachineError(
-            f"{workers} workers do not divide evenly among {nodes} nodes; "
-            f"change the nodes, or say how many run on each with --per-host"
+            f"{workers} workers do not divide evenly among {nodes} nodes; change the nodes or the workers"
         )
     return max(1, workers // nodes)
+
+
+def _torchrun(python: str | None) -> Command:
+    return ["torchrun"] if python is None else [python, "-m", "torch.distributed.run"]

@@ -22,6 +22,8 @@ from tenfold.transport.watch import BEAT, SILENCE, Watch
 
 START_SECONDS = 120.0
 """How long ranks wait for one another at the start."""
+OUTSIDE = "192.0.2.1"
+"""An address that no machine has (RFC 5737): the way to it is the way to other hosts."""
 
 
 class TorchDistributed(Network):
@@ -37,7 +39,13 @@ class TorchDistributed(Network):
         self._own_group = not dist.is_initialized()
         if self._own_group:
             self._make_group(_part(store, "group"))
-        self._has_nccl = "nccl" in dist.get_backend()
+        backends = dist.get_backend_config()
+        if "cpu:" not in backends:
+            raise MachineError(
+                f"torch.distributed was begun with {backends}, which carries nothing between CPUs; "
+                'say init_process_group("cpu:gloo,cuda:nccl")'
+            )
+        self._has_nccl = "nccl" in backends
         self._closed = False
         self._watch: Watch | None = None
         here = (socket.gethostname(), os.getpid())
@@ -157,6 +165,8 @@ def name_interface(master: str) -> None:
     """Tell gloo which network to use: the one that leads to the first host; it would guess by the host's name."""
     with suppress(OSError):
         address = socket.gethostbyname(master)
+        if address.startswith("127.") and master not in ("localhost", address):
+            address = OUTSIDE  # a host may know its own name as 127.0.1.1, where no other reaches it
         interfaces = {known.address: name for name, all_known in psutil.net_if_addrs().items() for known in all_known}
         if address not in interfaces:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

@@ -46,8 +46,11 @@ class Watch:
         self._thread = threading.Thread(target=self._watch, daemon=True, name="tenfold-watch")
 
     def start(self, neighbours: Mapping[int, int]) -> None:
-        """Watch the others, the processes of this host's ranks themselves: their death is seen at once."""
-        self._neighbours = neighbours
+        """Watch the others, the processes of this host's ranks themselves: their death is seen at once.
+
+        Who is not found by its process now is in another container of the same name, and watched as from afar.
+        """
+        self._neighbours = {rank: pid for rank, pid in neighbours.items() if is_alive(pid)}
         self._thread.start()
 
     def announce(self, error: BaseException) -> None:

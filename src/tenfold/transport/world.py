@@ -3,8 +3,9 @@
 import atexit
 import os
 import socket
+import sys
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -57,6 +58,7 @@ def join(world: World, transport: str = "auto") -> Joined:
     if name not in _joined:
         network = _network(world, name)
         atexit.register(network.close)
+        sys.excepthook = partial(_tell_first, network, sys.excepthook)
         _joined[name] = Joined(world, network, network.all_gather(socket.gethostname()))
     return _joined[name]
 
@@ -66,6 +68,12 @@ def network_of(world: World, variables: Any) -> str:
     if world.launcher == "torchrun" or (world.launcher == "slurm" and variables.get("MASTER_ADDR")):
         return "torch"
     return "mpi"
+
+
+def _tell_first(network: Network, hook: Any, kind: type[BaseException], error: BaseException, trace: Any) -> None:
+    """Let the others know of an error that ends this process, for they may be waiting for it."""
+    network.fail(error)
+    hook(kind, error, trace)
 
 
 def _network(world: World, name: str) -> Network:

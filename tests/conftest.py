@@ -1,0 +1,24 @@
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from tenfold.machine import crew
+
+# A busy machine makes single examples slow, which is no failure.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
+
+
+@pytest.fixture(scope="session")
+def _warm_server() -> None:
+    """Start the server of processes before a test changes the folder, which a relative PYTHONPATH would not survive."""
+    crew.warm_up()
+
+
+@pytest.fixture
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TENFOLD_RUNS", raising=False)
+    monkeypatch.setattr(sys, "path", [*sys.path])
