@@ -11,14 +11,13 @@ from torch import nn
 from tenfold import crossval
 from tenfold.crossval import CrossValidation
 from tenfold.data import Progress as Fetching
-from tenfold.engines import Outcome, Resumption, choose, together
+from tenfold.engines import Outcome, Resumption, check_unlaunched, choose, together
 from tenfold.engines.launched import Launched
-from tenfold.engines.prepare import describe, prepare
+from tenfold.engines.prepare import check_same_data, describe, prepare, settle_device
 from tenfold.engines.record import execute
-from tenfold.errors import ExperimentError, StoreError
+from tenfold.errors import StoreError
 from tenfold.experiment import Experiment
 from tenfold.files import sweep, write_atomically
-from tenfold.machine.launcher import recognise
 from tenfold.models import build
 from tenfold.report.trace import chrome_trace
 from tenfold.runs import Clock, Emit, Event, Lifecycle, Run, Store, checkpoint
@@ -54,6 +53,7 @@ def train(
             engine, experiment, runs=runs, clock=clock, listen=listen or _warn, fetching=fetching, kind=kind
         )
         return _shown(*recorded, experiment)
+    experiment = settle_device(experiment)
     task = prepare(experiment, fetching)
     store = Store(runs)
     number = store.create(experiment, kind=kind, facts=describe(task))
@@ -96,9 +96,9 @@ def cross_validate(
     are made where none are asked for. The folds are cut from the training part; the test part is in none of them.
     With `as_sklearn` the dictionary of `sklearn.model_selection.cross_validate` is returned.
     """
-    _check_unlaunched()
+    check_unlaunched("a cross-validation")
     clock = Clock()
-    experiment = (experiment or Experiment()).replace(**fields)
+    experiment = settle_device((experiment or Experiment()).replace(**fields))
     if experiment.division.folds is None:
         experiment = experiment.replace(folds=USUAL_FOLDS)
     crossval.ready(experiment)
@@ -124,15 +124,16 @@ def resume(
 ) -> Run:
     """Go on with a run that was interrupted, from its last epoch's checkpoint; it ends with the same weights.
 
-    Of a cross-validation, folds that are finished are not trained again. What the run was given as Python objects
-    (model, data, loss, metrics, groups) has to be given again.
+    Of a cross-validation, folds that are finished are not trained again; it is enough that some have failed. What the
+    run was given as Python objects (model, data, loss, metrics, groups) has to be given again.
     """
     given = {"model": model, "data": data, "loss": loss, "metrics": metrics, "groups": groups}
     store = run.store if isinstance(run, Run) else Store(runs, create=False)
     record = store.find(run.id if isinstance(run, Run) else run)
     number = record["id"]
-    if record["status"] == "finished":
-        open_ones = [str(one["id"]) for one in store.runs() if one["status"] in ("interrupted", "failed")]
+    if record["status"] == "finished" and not record["result"].get("failed"):
+        unfinished = [one for one in store.runs() if one["status"] in ("interrupted", "failed")]
+        open_ones = [str(one["id"]) for one in unfinished if one["kind"] != FOLD]
         others = f"; runs that did not finish: {', '.join(open_ones)}" if open_ones else ""
         raise StoreError(f"run {number} is finished; there is nothing to resume{others}")
     if record["kind"] == FOLD:
@@ -150,8 +151,9 @@ def resume(
         return _shown(*together.resume(engine, experiment, store, record, listen or _warn), experiment)
     folder = store.path(number, record["title"]) / "checkpoint"
     manifest = checkpoint.latest(folder)
+    experiment = settle_device(experiment)
     task = prepare(experiment)
-    _check_data(record["facts"], task.splits.fingerprint(), number)
+    check_same_data(record, task)
     sweep(folder.parent)
     clock = Clock(store.reopen(number, epoch=manifest["epoch"] if manifest else 0))
     resumption = Resumption(folder, manifest) if manifest else None
@@ -160,10 +162,11 @@ def resume(
 
 
 def _resume_folds(store: Store, record: dict[str, Any], experiment: Experiment, listen: Emit) -> Run:
+    experiment = settle_device(experiment)
     crossval.ready(experiment)
     number, facts = record["id"], record["facts"]
     with crossval.resident(prepare(experiment)) as task:
-        _check_data(facts, task.splits.fingerprint(), number)
+        check_same_data(record, task)
         clock = Clock(store.reopen(number, epoch=1))  # what happened so far stays
         outcome = crossval.carry_out(task, store, number, facts, clock, listen)
     return _opened(store, number, experiment, outcome)
@@ -201,21 +204,6 @@ def _shown(store: Store, record: dict[str, Any], outcome: Outcome, experiment: E
     with suppress(OSError):  # the trace is a view of events that are recorded anyway
         write_atomically(run.path / "trace.json", json.dumps(chrome_trace(run.events(), clock=run.clock)).encode())
     return run
-
-
-def _check_unlaunched() -> None:
-    """Refuse what starts its workers by itself under a launcher, where every rank would do it."""
-    world = recognise()
-    if world is not None and world.size > 1:
-        raise ExperimentError(
-            f"a cross-validation starts its workers by itself, but {world.launcher} has started {world.size} ranks; "
-            f"start it without {world.launcher}"
-        )
-
-
-def _check_data(facts: dict[str, Any], fingerprint: str, number: int) -> None:
-    if facts["data"]["fingerprint"] != fingerprint:
-        raise StoreError(f"the data of run {number} have changed since it began; start a new one with `tenfold train`")
 
 
 def _check_given(experiment: Experiment, number: int) -> None:

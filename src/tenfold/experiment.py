@@ -207,12 +207,17 @@ class Division(Section):
     fold_repeats: Count = 1
     """How often the cross-validation is done, each time with other folds."""
     fold_mode: Literal["auto", "folds-over-workers", "data-and-folds", "fold-by-fold", "fused"] = "auto"
-    """How folds are trained. auto: folds-over-workers for one worker on cpu, else fold-by-fold."""
+    """How folds are trained. auto: fold-by-fold for several workers; for one, folds-over-workers on cpu, else fused."""
 
     @property
     def pace(self) -> int:
         """Steps between two rounds: `sync_every`, or what is usual."""
         return self.sync_every or (4 if self.outer == "none" else 16)
+
+    @property
+    def needs_second_buffer(self) -> bool:
+        """Whether gradients or momenta travel, which need a buffer of their own beside the one of the weights."""
+        return self.average == "gradients" or self.optimizer_state == "average"
 
 
 class Machine(Section):

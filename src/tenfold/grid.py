@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from tenfold import api, crossval
+from tenfold.engines import check_unlaunched
+from tenfold.engines.prepare import settle_device
 from tenfold.errors import ExperimentError, TenfoldError
 from tenfold.experiment import FIELDS, FOLD_FIELDS, SECTIONS, Division, Experiment
 from tenfold.registry import suggest
@@ -57,6 +59,7 @@ def compare(
     not run again, unless `fresh`; what fails is reported and does not stop the rest. `watch` is called with a `Turn`
     when a run begins and when it is done.
     """
+    check_unlaunched("a comparison")
     base, dimensions = parts(experiment or Experiment(), grid)
     planned = list(plan(base, dimensions, repeats))
     store = Store(runs)
@@ -115,7 +118,7 @@ def plan(base: Experiment, dimensions: dict[str, list[Any]], repeats: int) -> It
     for repeat in range(repeats):
         for values in product(*dimensions.values()):
             one = base.replace(**dict(zip(dimensions, values, strict=True)))
-            one = one.replace(seed=one.training.seed + repeat)
+            one = settle_device(one.replace(seed=one.training.seed + repeat))
             if one.division.workers == 1:
                 kept = {name: getattr(one.division, name) for name in FOLD_FIELDS}
                 one = one.replace(division=Division(**kept))

@@ -1,15 +1,17 @@
 """Simulations: an experiment on hardware that is not there, and next to its real twin."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from tenfold import api, grid
 from tenfold.cluster import Cluster
+from tenfold.data import Splits
+from tenfold.engines import Task, check_unlaunched
 from tenfold.engines.calibration import Listen
 from tenfold.engines.foresight import foresee
 from tenfold.engines.prepare import prepare
-from tenfold.experiment import Experiment
+from tenfold.experiment import Data, Experiment
 from tenfold.report.outlook import Outlook
 from tenfold.report.twin import Twin
 from tenfold.runs import Emit, Run
@@ -41,8 +43,10 @@ def forecast(
     **settings: Any,
 ) -> Outlook:
     """Predict how long an experiment takes with every combination of the listed settings; nothing is trained."""
+    check_unlaunched("a forecast")
     base, dimensions = grid.parts(on_cluster(experiment, cluster), settings)
-    return Outlook([(one, foresee(prepare(one), listen).prediction) for one in grid.plan(base, dimensions, repeats=1)])
+    tasks = _prepared(grid.plan(base, dimensions, repeats=1))
+    return Outlook([(task.experiment, foresee(task, listen).prediction) for task in tasks])
 
 
 def twin(
@@ -56,7 +60,10 @@ def twin(
 
     `watch` is called with the name of each run before it begins, and returns who listens to it.
     """
+    check_unlaunched("a twin")
     real = (experiment or Experiment()).replace(**fields)
+    if real.machine.engine == VIRTUAL:
+        real = real.replace(engine="auto", cluster=None, link=None)
     virtual = on_cluster(real, "here")
     foresee(prepare(virtual))  # what has to be measured for it comes before either runs
     done = {
@@ -73,6 +80,18 @@ def on_cluster(experiment: Experiment | None, cluster: Any = None, **fields: Any
     if cluster is not None:
         fields["cluster"] = str(cluster) if isinstance(cluster, Path) else cluster
     return (experiment or Experiment()).replace(engine=VIRTUAL, **fields)
+
+
+def _prepared(experiments: Iterable[Experiment]) -> Iterator[Task]:
+    """Yield the tasks of experiments; data that several have in common are loaded once."""
+    loaded: list[tuple[Data, str, Splits]] = []
+    for one in experiments:
+        device = one.machine.device
+        known = next((splits for data, where, splits in loaded if data == one.data and where == device), None)
+        task = prepare(one, splits=known)
+        if known is None:
+            loaded.append((one.data, device, task.splits))
+        yield task
 
 
 def difference(one: dict[str, Any], other: dict[str, Any]) -> float:

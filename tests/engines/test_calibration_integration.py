@@ -103,4 +103,50 @@ def test_a_transport_that_fails_is_left_out(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(peers, "mpirun", lambda: None)
     said: list[str] = []
     assert peers.averaging([2, 4], said.append) == []
-    assert "no such network" in said[-1]
+    assert said[-1] == "gloo does not work here and is left out: no such network"
+
+
+@pytest.mark.parametrize(
+    ("script", "sentence"),
+    [
+        ("echo 'RuntimeError: no fabric' >&2; echo ----- >&2; exit 1", "RuntimeError: no fabric"),
+        ("echo 'no slots' >&2", "no slots"),
+        ("exit 0", "mpirun printed nothing"),
+    ],
+)
+def test_what_mpirun_complains_of_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str, sentence: str
+) -> None:
+    launcher = tmp_path / "mpirun"
+    launcher.write_text(f"#!/bin/sh\n{script}\n")
+    launcher.chmod(0o755)
+    monkeypatch.setattr(torch.distributed, "is_available", lambda: False)
+    monkeypatch.setattr(peers, "mpirun", lambda: str(launcher))
+    said: list[str] = []
+    assert peers.averaging([2], said.append) == []
+    assert said[-1] == f"mpi does not work here and is left out: {sentence}"
+
+
+def test_what_was_said_before_patience_ended_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang(n: int) -> dict[int, float]:
+        raise subprocess.TimeoutExpired("mpirun", 30, stderr=b"waiting for node 7\n")
+
+    monkeypatch.setattr(torch.distributed, "is_available", lambda: False)
+    monkeypatch.setattr(peers, "mpirun", lambda: "mpirun")
+    monkeypatch.setattr(peers, "_mpi", hang)
+    said: list[str] = []
+    assert peers.averaging([2], said.append) == []
+    assert said[-1] == "mpi does not work here and is left out: waiting for node 7"
+
+
+def test_other_transports_are_measured_by_a_calibration_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cores, "budget", lambda: 4)
+    monkeypatch.setattr(probes, "saving", lambda listen: ({}, 0.1))
+    monkeypatch.setattr(probes, "averaging", lambda *counts, turns: ([], {}))
+    monkeypatch.setattr(probes, "steps", lambda *settings: ([], []))
+    asked: list[list[int]] = []
+    monkeypatch.setattr(peers, "averaging", lambda counts, listen: asked.append(counts) or [])
+    calibration.ensure(small(), path=tmp_path / "p.toml")
+    assert asked == []
+    calibration.calibrate(small())
+    assert asked == [[2, 4]]

@@ -9,12 +9,12 @@ import torch
 from engine_models import SMALL, Numbered
 from threaded import make_task
 
-from tenfold.data import Picked
+from tenfold.data import Picked, Tensors
 from tenfold.engines import Outcome
 from tenfold.engines.fused import Trained, train_folds
 from tenfold.engines.serial import Serial
 from tenfold.engines.task import Task
-from tenfold.errors import ExperimentError, TenfoldError, TrainingError
+from tenfold.errors import ExperimentError, ModelError, TenfoldError, TrainingError
 from tenfold.runs import Clock, Event, Lifecycle, Metric, Span
 
 FEW: dict[str, Any] = SMALL | {"limit": 100, "epochs": 2, "batch_size": 8, "schedule": "cosine", "hidden": [8]}
@@ -30,9 +30,9 @@ def tasks(**fields: Any) -> list[Task]:
     return [replace(whole, splits=one) for one in splits]
 
 
-def together(some: list[Task], **options: Any) -> tuple[list[Outcome | TenfoldError], list[list[Event]]]:
+def together(some: list[Task]) -> tuple[list[Outcome | TenfoldError], list[list[Event]]]:
     events: list[list[Event]] = [[] for _ in some]
-    return train_folds(some, Clock(), [one.append for one in events], **options), events
+    return train_folds(some, Clock(), [one.append for one in events]), events
 
 
 @pytest.mark.parametrize("way", ["loop", "vmap"])
@@ -46,8 +46,8 @@ def together(some: list[Task], **options: Any) -> tuple[list[Outcome | TenfoldEr
     ],
 )
 def test_folds_learn_what_each_learns_alone(fields: dict[str, Any], way: str) -> None:
-    some = tasks(**fields)
-    outcomes, events = together(some, way=way)
+    some = tasks(**fields, fused=way)
+    outcomes, events = together(some)
     for task, outcome, told in zip(some, outcomes, events, strict=True):
         assert isinstance(outcome, Outcome)
         alone: list[Event] = []
@@ -66,8 +66,8 @@ def test_folds_learn_what_each_learns_alone(fields: dict[str, Any], way: str) ->
 
 
 def test_a_loop_draws_what_each_would_draw_alone() -> None:
-    some = tasks(dropout=0.5, momentum=0.0)
-    outcomes, _ = together(some, way="loop")
+    some = tasks(dropout=0.5, momentum=0.0, fused="loop")
+    outcomes, _ = together(some)
     for task, outcome in zip(some, outcomes, strict=True):
         assert isinstance(outcome, Outcome)
         expected = Serial().run(task, Clock(), lambda _: None)
@@ -86,8 +86,18 @@ def test_a_fold_that_fails_does_not_stop_the_others() -> None:
     x[spared] = float("nan")
     outcomes, events = together(some)
     assert [type(outcome) for outcome in outcomes] == [Outcome, TrainingError, TrainingError]
-    assert "no number any more before step" in str(outcomes[1])
+    assert "the loss became nan before step" in str(outcomes[1])
     assert any(isinstance(event, Span) for event in events[1])
+
+
+def test_a_test_part_that_cannot_be_measured_fails_its_fold_alone() -> None:
+    some = tasks()
+    test = some[1].splits.test
+    assert isinstance(test, Tensors)
+    odd = replace(some[1].splits, test=Tensors(test.x, test.y.new_full((len(test), 3), 0)))
+    some[1] = replace(some[1], splits=odd)
+    outcomes, _ = together(some)
+    assert [type(outcome) for outcome in outcomes] == [Outcome, ModelError, Outcome]
 
 
 def test_what_was_trained_can_be_told_again() -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from engine_models import SMALL, Numbered
 from threaded import Threads, make_task
+from torch import nn
 
 from tenfold.engines import Outcome, Resumption
 from tenfold.engines.fused import train_nodes
@@ -22,8 +23,8 @@ NORMALISED = {"batchnorm": True}
 UNEQUAL = {"shards": "fractions", "fractions": [0.6, 0.3, 0.1]}
 
 
-def nodes(task: Task, events: list[Event] | None = None, **options: Any) -> Outcome:
-    return train_nodes(task, Clock(), (events if events is not None else []).append, **options)
+def nodes(task: Task, events: list[Event] | None = None) -> Outcome:
+    return train_nodes(task, Clock(), (events if events is not None else []).append)
 
 
 def agree(one: dict[str, Any], other: dict[str, Any]) -> None:
@@ -44,6 +45,7 @@ def agree(one: dict[str, Any], other: dict[str, Any]) -> None:
         {"compression": "bf16", "strategy": "ring"},
         {"average": "gradients"},
         {"average": "gradients", **UNEQUAL},
+        {"average": "gradients", "compression": "topk", **UNEQUAL},
         {"optimizer": "adam", "optimizer_state": "average", "strategy": "butterfly"},
         {"optimizer_state": "reset"},
         {**UNEQUAL, **NORMALISED},
@@ -52,10 +54,10 @@ def agree(one: dict[str, Any], other: dict[str, Any]) -> None:
     ids=lambda fields: "-".join(str(value) for value in fields.values() if isinstance(value, (str, int))),
 )
 def test_nodes_learn_what_workers_learn(fields: dict[str, Any], way: str) -> None:
-    task = make_task(**FEW | fields, workers=3)
+    task = make_task(**FEW | fields, workers=3, fused=way)
     threads = Threads(task).train()
     events: list[Event] = []
-    outcome = nodes(task, events, way=way)
+    outcome = nodes(task, events)
     agree(outcome.weights, threads.weights)
     expected = threads.supervisor.result
     assert outcome.result.keys() == expected.keys()
@@ -89,20 +91,10 @@ def test_what_happened_is_told() -> None:
     assert outcome.result["seconds"] == pytest.approx(outcome.result["times"]["compute"])
 
 
-def test_a_predicted_clock_takes_the_place_of_the_measured_one() -> None:
-    events: list[Event] = []
-    task = make_task(**FEW, workers=2)
-    outcome = nodes(task, events, seconds=lambda step: 10.0 * step)
-    metrics = [event for event in events if isinstance(event, Metric)]
-    assert metrics
-    assert all(event.seconds == 10.0 * event.step for event in metrics)
-    assert outcome.result["seconds"] == 10.0 * 2 * task.steps_per_epoch
-
-
 def test_training_stops_early_and_keeps_the_best() -> None:
-    fields = FEW | {"epochs": 12, "patience": 1, "lr": 1.0, "workers": 2}
+    fields = FEW | {"epochs": 12, "patience": 1, "lr": 1.0, "workers": 2, "fused": "loop"}
     task = make_task(**fields)
-    outcome, threads = nodes(task, way="loop"), Threads(task).train()
+    outcome, threads = nodes(task), Threads(task).train()
     assert outcome.result["stopped_early"]
     assert outcome.result["best_epoch"] == threads.supervisor.result["best_epoch"]
     agree(outcome.weights, threads.weights)
@@ -110,7 +102,8 @@ def test_training_stops_early_and_keeps_the_best() -> None:
 
 def test_it_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     fields = FEW | {"workers": 3, "optimizer": "adam", "compression": "int8", "outer": "bmuf", "epochs": 3}
-    whole = nodes(make_task(**fields), way="loop")
+    fields |= {"fused": "loop"}
+    whole = nodes(make_task(**fields))
 
     class Stop(Exception):  # noqa: N818
         pass
@@ -121,14 +114,14 @@ def test_it_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
 
     task = make_task(tmp_path, **fields)
     with pytest.raises(Stop):
-        train_nodes(task, Clock(), interrupt, way="loop")
+        train_nodes(task, Clock(), interrupt)
     manifest = checkpoint.latest(tmp_path)
     assert manifest is not None
     assert manifest["epoch"] == 2
     wrong = make_task(tmp_path, **fields | {"hidden": [9]})
     with pytest.raises(ModelError, match="the checkpoint does not fit model mlp"):
         train_nodes(wrong, Clock(), lambda _: None, Resumption(tmp_path, manifest))
-    resumed = train_nodes(task, Clock(), lambda _: None, Resumption(tmp_path, manifest), way="loop")
+    resumed = train_nodes(task, Clock(), lambda _: None, Resumption(tmp_path, manifest))
     assert all(torch.equal(resumed.weights[name], tensor) for name, tensor in whole.weights.items())
     assert resumed.result["metrics"] == whole.result["metrics"]
 
@@ -140,20 +133,22 @@ def test_what_cannot_be_done_is_said() -> None:
         nodes(make_task(**FEW, optimizer="lbfgs", workers=2))
     with pytest.raises(ExperimentError, match="read sample by sample"):
         nodes(make_task(**FEW | {"data": Numbered(40)}, workers=2))
-    with pytest.raises(TrainingError, match="no number any more before step"):
+    with pytest.raises(ModelError, match="the model failed on its first batch: RuntimeError: mat1 and mat2"):
+        nodes(make_task(**FEW | {"model": lambda: nn.Linear(3, 2), "hidden": None}, workers=2))
+    with pytest.raises(TrainingError, match=r"the loss became (nan|inf) before step"):
         nodes(make_task(**FEW | {"lr": 1e30}, workers=2))
 
 
 @pytest.mark.parametrize("way", ["loop", "vmap"])
 def test_many_nodes_learn(way: str) -> None:
-    task = make_task(**FEW | {"limit": 400, "workers": 40, "epochs": 12, "lr": 0.3, "hidden": [16]})
-    assert nodes(task, way=way).result["metrics"]["accuracy"] > 0.5
+    task = make_task(**FEW | {"limit": 400, "workers": 40, "epochs": 12, "lr": 0.3, "hidden": [16], "fused": way})
+    assert nodes(task).result["metrics"]["accuracy"] > 0.5
 
 
 def test_a_task_is_left_as_it_was() -> None:
-    task = make_task(**FEW, workers=2)
+    task = make_task(**FEW, workers=2, fused="vmap")
     before, threads = torch.get_rng_state(), torch.get_num_threads()
-    first, second = nodes(task, way="vmap"), nodes(replace(task), way="vmap")
+    first, second = nodes(task), nodes(replace(task))
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.get_num_threads() == threads
     assert all(torch.equal(first.weights[name], tensor) for name, tensor in second.weights.items())

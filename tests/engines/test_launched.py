@@ -17,9 +17,10 @@ from tenfold.engines.rank import launch_name, settled
 from tenfold.engines.scatter import Scattered, scatter
 from tenfold.engines.serial import Serial
 from tenfold.errors import DataError, ExperimentError, MachineError
-from tenfold.experiment import Experiment
+from tenfold.experiment import Experiment, Training
 from tenfold.machine.launcher import World
 from tenfold.mixing.round import exact_round, shifted_round
+from tenfold.training.graphs import obstacle
 from tenfold.transport.network import Network, Parcels, told
 from tenfold.transport.networked import Networked
 from tenfold.transport.world import network_of
@@ -57,6 +58,7 @@ class TestChoice:
             ({"workers": 3}, r"division.workers = 3 in the experiment, but torchrun has started 4 ranks"),
             ({"engine": "processes", "workers": 4}, r'"processes" starts its workers by itself, but torchrun has'),
             ({"strategy": "easgd"}, r'"easgd" lets workers reach into the memory of others, which ranks cannot'),
+            ({"engine": "virtual"}, r'"virtual" starts its workers by itself, but torchrun has started 4 ranks'),
             ({"strategy": "ring", "outer": "bmuf"}, r"needs rounds after which all replicas are alike"),
         ],
     )
@@ -215,6 +217,10 @@ class TestScatter:
         assert torch.equal(part.subset([3, 1]).y, torch.tensor([3, 1]))
         with pytest.raises(DataError, match="a sample was asked for that is on another rank"):
             next(part.batches([[0, 1]]))
+
+    def test_a_gpu_is_told_that_it_has_not_all_of_it(self) -> None:
+        part = Scattered(torch.tensor([0]), torch.ones(1, 5), torch.arange(4))
+        assert obstacle(Training(), part) == "the data are not whole on the device"
 
     def test_data_that_are_read_one_by_one_are_refused(self) -> None:
         from engine_models import Numbered

@@ -1,5 +1,6 @@
 """Laws 2 and 6: what real rounds do to the replicas, their batch statistics and their optimizers."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,7 +9,9 @@ from engine_models import LAWFUL, SMALL
 from threaded import State, Threads, make_task
 from torch import Tensor
 
-from tenfold.experiment import Experiment
+from tenfold.engines.division import make_rounds
+from tenfold.engines.rounds import Rounds
+from tenfold.experiment import Division, Experiment
 from tenfold.mixing import STRATEGIES
 
 SYNCHRONOUS = [name for name in STRATEGIES if not STRATEGIES[name].asynchronous]
@@ -124,6 +127,26 @@ def test_after_a_compressed_round_all_replicas_are_alike(compression: str, avera
 
 def uncompressed_bytes(average: str) -> int:
     return int(Threads(make_task(**SMALL | FEW, average=average, workers=3)).train().supervisor.result["bytes_moved"])
+
+
+@pytest.mark.parametrize("fields", [{"outer": "bmuf"}, {"compression": "topk"}])
+def test_what_was_saved_goes_to_the_device_of_the_replica(fields: dict[str, Any]) -> None:
+    """The device without memory stands for a GPU."""
+    links: Any = SimpleNamespace(weights=SimpleNamespace(size=2, rank=0))
+    here, there = (
+        make_rounds(
+            Division(workers=2, **fields),
+            SimpleNamespace(flat=SimpleNamespace(vector=torch.ones(4, device=device), parameters=4)),  # type: ignore[arg-type]
+            links,
+            [1.0, 1.0],
+            Rounds,
+        )
+        for device in ("cpu", "meta")
+    )
+    here.compressor.error = torch.ones(4)
+    there.load(here.state())
+    found = [there.reference, there.compressor.error, *there.outer_state.values()]
+    assert {tensor.device.type for tensor in found if tensor is not None} == {"meta"}
 
 
 def test_the_learning_rate_follows_the_run_and_not_the_shard() -> None:

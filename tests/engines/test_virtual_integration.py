@@ -70,7 +70,7 @@ def test_times_are_predicted_and_say_so() -> None:
 def test_the_memory_of_all_replicas_is_told_before_they_start(monkeypatch: pytest.MonkeyPatch) -> None:
     told = [event.detail for event in _stages(workers=8) if event.what == "note"]
     assert "8 replicas need about 1 MB of memory; " in told[0]
-    monkeypatch.setattr("tenfold.engines.virtual.free_memory", lambda: 1000)
+    monkeypatch.setattr("tenfold.engines.virtual.free_memory", lambda _: 1000)
     with pytest.raises(MachineError, match=r"8 replicas need about 1 MB of memory, but 1 MB are free; take fewer"):
         _stages(workers=8)
 

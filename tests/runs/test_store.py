@@ -239,6 +239,24 @@ def test_a_run_on_another_host_is_taken_to_be_running(tmp_path):
     assert runs.find(number)["status"] == "running"
 
 
+def test_a_run_that_was_abandoned_on_another_host_is_reopened(tmp_path):
+    runs, number = new_run(tmp_path)
+    assert "is still running" in refused(runs.reopen, number, epoch=0, abandoned=True)
+    claim(runs, number, host="elsewhere")
+    assert "is still running" in refused(runs.reopen, number, epoch=0)
+    assert runs.reopen(number, epoch=0, abandoned=True) == 0.0
+
+
+def test_while_it_is_held_open_the_log_is_not_folded_into_the_file(tmp_path):
+    runs, number = new_run(tmp_path)
+    held = runs.held_open()
+    runs.append(number, some_events())
+    assert (tmp_path / "tenfold.db-wal").exists()
+    held.close()
+    runs.append(number, some_events())
+    assert not (tmp_path / "tenfold.db-wal").exists()
+
+
 @pytest.mark.parametrize("status", ["finished", "failed", "interrupted"])
 def test_how_a_run_ended_does_not_depend_on_its_process(tmp_path, status):
     runs, number = new_run(tmp_path)

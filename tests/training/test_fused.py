@@ -142,7 +142,8 @@ def test_dropout_differs_between_replicas(way):
 def test_rows_that_learn_apart_or_in_groups_learn_the_same(way, together, cut, size):
     training, order = settings_of(optimizer="adam"), orders(4, size=size)
     whole = fused(made(perceptron), training, way=way)
-    parts = fused(made(perceptron), training, way=way, together=together)
+    parts = fused(made(perceptron), training, way=way)
+    parts.together = together
     for indices in order:
         expected = whole.step(indices)
         parts.advance()
@@ -226,6 +227,13 @@ def test_what_vmap_cannot_do_goes_in_a_loop():
     assert together.way.name == "loop"
     assert "vmap does not work (RuntimeError" in together.told
     assert together.step(orders(1)[0]).shape == (K,)
+
+
+def test_what_works_in_no_way_is_remembered():
+    together = fused(nn.Linear(3, 2), settings_of(), way="auto")
+    assert together.prepare({(0, K, BATCH): 50}) == ""
+    assert together.trouble.startswith("RuntimeError: ")
+    assert together.told == ""
 
 
 def test_memory_decides_how_many_go_together(monkeypatch):

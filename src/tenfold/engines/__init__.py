@@ -7,7 +7,7 @@ from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.machine.launcher import recognise
 
-__all__ = ["Engine", "Outcome", "Resumption", "Task", "choose"]
+__all__ = ["Engine", "Outcome", "Resumption", "Task", "check_unlaunched", "choose"]
 
 
 def choose(experiment: Experiment) -> Engine:
@@ -22,6 +22,7 @@ def choose(experiment: Experiment) -> Engine:
         from tenfold.engines.foresight import cluster_of
         from tenfold.engines.virtual import Virtual
 
+        check_unlaunched('machine.engine = "virtual"')
         check(experiment)
         cluster_of(experiment)
         return Virtual()
@@ -52,3 +53,13 @@ def choose(experiment: Experiment) -> Engine:
     from tenfold.engines.serial import Serial
 
     return Serial()
+
+
+def check_unlaunched(what: str) -> None:
+    """Refuse what starts its workers by itself under a launcher, where every rank would do it."""
+    world = recognise()
+    if world is not None and world.size > 1:
+        raise ExperimentError(
+            f"{what} starts its workers by itself, but {world.launcher} has started {world.size} ranks; "
+            f"start it without {world.launcher}"
+        )

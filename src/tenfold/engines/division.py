@@ -33,6 +33,14 @@ def rate_scale(division: Division) -> float:
     return learning_rate_scale(division.lr_scaling, n) if averaged else 1.0
 
 
+def warmup_epochs(experiment: Experiment) -> float:
+    """Return the epochs of warm-up: those asked for, else one, or a fifth of a short run, where the rate is scaled."""
+    training = experiment.training
+    if training.warmup is not None:
+        return training.warmup
+    return min(1.0, training.epochs / 5) if rate_scale(experiment.division) > 1 else 0.0
+
+
 def can_capture(division: Division) -> bool:
     """Say whether a replica's steps may be captured whole: rounds then touch nothing but its weights."""
     plain = division.average == "weights" and division.optimizer_state == "local"

@@ -13,6 +13,7 @@ from tenfold.cluster.plan import Plan
 from tenfold.cluster.prediction import Prediction
 from tenfold.cluster.profile import Profile
 from tenfold.engines.calibration import Listen, ensure
+from tenfold.engines.division import make_strategy
 from tenfold.engines.forecast import clockwork, forecast
 from tenfold.engines.task import Task
 from tenfold.errors import ExperimentError
@@ -37,10 +38,9 @@ def foresee(task: Task, listen: Listen | None = None) -> Foresight:
     by_hand = cluster is not None and all(group.step_seconds is not None for group in cluster.groups)
     profile = Profile(made="", machine={}) if by_hand else ensure(_on_cpu(task), listen=listen, cluster=cluster)
     seed = task.experiment.training.seed
-    return Foresight(
-        forecast(task, profile, cluster, seed=seed, marks=_told(task)),
-        _turns(*clockwork(task, profile, cluster), seed),
-    )
+    prediction = forecast(task, profile, cluster, seed=seed, marks=_told(task))
+    has_rounds = not make_strategy(task.experiment.division).asynchronous
+    return Foresight(prediction, None if has_rounds else _turns(*clockwork(task, profile, cluster), seed))
 
 
 def cluster_of(experiment: Experiment) -> Cluster | None:
@@ -78,9 +78,7 @@ def _told(task: Task) -> tuple[int, ...]:
     return tuple(first + step for first in range(0, epoch * task.experiment.training.epochs, epoch) for step in told)
 
 
-def _turns(plan: Plan, hardware: Hardware, seed: int) -> NDArray[Any] | None:
-    if plan.has_rounds:
-        return None
+def _turns(plan: Plan, hardware: Hardware, seed: int) -> NDArray[Any]:
     turns = np.zeros((plan.steps, plan.workers))
     for event in events(plan, hardware, seed=seed):
         turns[event.step - 1, event.worker] = event.time  # an exchange comes after its step

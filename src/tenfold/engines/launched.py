@@ -198,7 +198,6 @@ class Launched(Engine):
     def _links(self, task: Task, numel: int) -> Links:
         division, machine = task.experiment.division, task.experiment.machine
         device, share = torch.device(machine.device), self._transport in ("auto", "shared-memory")
-        second = division.average == "gradients" or division.optimizer_state == "average"
         weights = self.joined.transport(numel, device=device, share_memory=share)
-        rest = self.joined.transport(numel if second else 1, device=device, share_memory=share)
+        rest = self.joined.transport(numel if division.needs_second_buffer else 1, device=device, share_memory=share)
         return Links(weights, rest, torch.empty(0), weights.buffer[None], [], [])

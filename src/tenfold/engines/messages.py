@@ -45,7 +45,8 @@ Message = Reviewed | Saved | Finished
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What to do after an epoch: go on or stop; and whether this epoch was the best so far."""
+    """What to do after an epoch: go on or stop; whether it was the best so far; and whether it can be resumed from."""
 
     stop: bool = False
     best: bool = False
+    saved: bool = True

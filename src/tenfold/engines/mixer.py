@@ -56,6 +56,8 @@ class GradientMixer(RoundMixer):
     def step(self, x: Any, y: Any, sizes: Sequence[int]) -> Tensor | None:
         """Average this worker's gradient with the others', then step."""
         self.replica.advance()
+        if x is None:  # what the last step has left there is everybody's
+            self.replica.optimizer.zero_grad(set_to_none=True)
         loss = self.replica.backward(x, y) if x is not None else None
         self.average_gradients([float(size) for size in sizes])
         self.replica.clip()

@@ -12,7 +12,7 @@ import torch
 from tenfold import data
 from tenfold.engines.base import make_network
 from tenfold.engines.task import Task
-from tenfold.errors import DataError
+from tenfold.errors import DataError, StoreError
 from tenfold.experiment import Experiment, Machine
 from tenfold.imports import resolve
 from tenfold.machine import affinity, cores, devices, facts, threads
@@ -23,12 +23,24 @@ MOST_CLASSES = 100
 """Beyond so many, the audit of shards counts samples but not classes."""
 
 
-def prepare(experiment: Experiment, fetching: data.Progress | None = None) -> Task:
-    """Load the data and decide where the workers run; what cannot work is said now, before anything starts."""
+def settle_device(experiment: Experiment) -> Experiment:
+    """Return the experiment with the device that "auto" stands for here."""
+    if experiment.machine.device != "auto":
+        return experiment
+    return experiment.replace(device=str(devices.resolve("auto")))
+
+
+def prepare(
+    experiment: Experiment, fetching: data.Progress | None = None, *, splits: data.Splits | None = None
+) -> Task:
+    """Load the data and decide where the workers run; what cannot work is said now, before anything starts.
+
+    `splits` are the data where they were loaded before.
+    """
     machine = experiment.machine
     per_worker, pinned = seats(machine, experiment.division.workers, cores.budget())
     device = devices.resolve(machine.device)
-    return Task(experiment, load(experiment, device, fetching), per_worker, pinned)
+    return Task(experiment, splits or load(experiment, device, fetching), per_worker, pinned)
 
 
 def seats(machine: Machine, workers: int, budget: int) -> tuple[int, affinity.CoreMap]:
@@ -71,6 +83,13 @@ def describe(task: Task) -> dict[str, Any]:
         "shards": audit(task),
         "cores": task.cores.record(),
     }
+
+
+def check_same_data(record: dict[str, Any], task: Task) -> None:
+    """Refuse to go on with a recorded run on other data than it began with."""
+    if record["facts"]["data"]["fingerprint"] != task.splits.fingerprint():
+        number = record["id"]
+        raise StoreError(f"the data of run {number} have changed since it began; start a new one with `tenfold train`")
 
 
 def audit(task: Task) -> dict[str, Any]:

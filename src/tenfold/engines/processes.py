@@ -1,6 +1,6 @@
 """N replicas in N processes of this machine, mixing in shared memory."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -65,10 +65,10 @@ class Processes(Engine):
             crew = Crew(len(crews), work, (parcel, links, clock, resumption, crews, self._times(task)))
             try:
                 supervisor.start("resumed" if resumption else "started")
-                self._supervise(crew, supervisor, emit)
+                self._supervise(crew, crews, supervisor, emit)
                 crew.join()
-            except WorkerLost as lost:
-                links.stop(Stop.DIED, lost.rank)
+            except WorkerLost as error:
+                links.stop(Stop.DIED, error.rank)
                 raise
             finally:
                 crew.end()
@@ -82,15 +82,15 @@ class Processes(Engine):
         """Return when each worker's steps end, where that is not left to the machine."""
         return None
 
-    def _supervise(self, crew: Crew, supervisor: Supervisor, emit: Emit) -> None:
+    def _supervise(self, crew: Crew, crews: Sequence[range], supervisor: Supervisor, emit: Emit) -> None:
         """Pass events on, and answer the workers whenever all have said the same kind of thing."""
         heard: dict[int, tuple[Message, ...]] = {}
-        for place, content in crew.messages():
+        for place, content in _messages(crew, crews):
             if isinstance(content, list):
                 for event in content:
                     emit(event)
             elif isinstance(content, BaseException):
-                raise _of_worker(place, content)
+                raise _of_workers(crews[place], content)
             else:
                 heard[place] = content
             if len(heard) == len(crew.processes):
@@ -107,13 +107,26 @@ def _links(task: Task) -> SharedLinks:
     division = task.experiment.division
     numel = flat_size(make_network(task))
     locks = [context().Lock() for _ in range(task.workers + 1)]
-    second = division.average == "gradients" or division.optimizer_state == "average"
-    return SharedLinks(task.workers, numel, locks, second=second, centre=make_strategy(division).has_centre)
+    second, centre = division.needs_second_buffer, make_strategy(division).has_centre
+    return SharedLinks(task.workers, numel, locks, second=second, centre=centre)
 
 
-def _of_worker(rank: int, error: BaseException) -> BaseException:
-    """Return a worker's error with the worker's rank in it."""
+def _messages(crew: Crew, crews: Sequence[range]) -> Iterator[tuple[int, Any]]:
+    """Yield what processes say; when one is lost, name the workers in it."""
+    try:
+        yield from crew.messages()
+    except WorkerLost as error:
+        ranks, what = crews[error.rank], str(error).removeprefix(f"worker {error.rank}")
+        raise WorkerLost(ranks[0], f"{_named(ranks)}{what}") from None
+
+
+def _of_workers(ranks: range, error: BaseException) -> BaseException:
+    """Return an error of a process with the ranks of the workers in it."""
     if isinstance(error, RuntimeError):
-        return RuntimeError(f"worker {rank} failed:\n{error}")
-    error.args = (f"worker {rank}: {error}",) if not str(error).startswith("worker") else error.args
+        return RuntimeError(f"{_named(ranks)} failed:\n{error}")
+    error.args = (f"{_named(ranks)}: {error}",) if not str(error).startswith("worker") else error.args
     return error
+
+
+def _named(ranks: range) -> str:
+    return f"worker {ranks[0]}" if len(ranks) == 1 else f"workers {ranks[0]} to {ranks[-1]}"

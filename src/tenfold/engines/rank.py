@@ -63,7 +63,7 @@ class Post:
                     self._emit(event)
             verdict = self._supervisor.hear([said for _, said in heard])
         answer: Verdict = self._network.broadcast(verdict)
-        if isinstance(message, Saved) and self._folder is not None:
+        if isinstance(message, Saved) and answer.saved and self._folder is not None:
             clear(self._folder, self._network.rank, but=message.epoch)
         return answer
 
@@ -88,7 +88,7 @@ def settled(experiment: Experiment, world: World) -> Experiment:
             f"{world.size} ranks; take auto, or start the program without {world.launcher}"
         )
     experiment = experiment.replace(workers=world.size)
-    if make_strategy(experiment.division).asynchronous and world.size > 1:
+    if make_strategy(experiment.division).asynchronous:
         raise ExperimentError(
             f'division.strategy = "{experiment.division.strategy}" lets workers reach into the memory of others, which '
             f"ranks cannot; start it without {world.launcher}, or take a strategy with rounds such as butterfly"

@@ -129,9 +129,12 @@ class Rounds:
 
     def load(self, state: dict[str, Any]) -> None:
         """Take on a saved state."""
-        self.rounds, self.outer_state = state["rounds"], state["outer"]
-        self.reference, self.compressor.error = state["reference"], state["error"]
-        self.bytes_moved = state["bytes_moved"]
+        device, error = self.parameters.device, state["error"]
+        self.rounds, self.bytes_moved = state["rounds"], state["bytes_moved"]
+        self.outer_state = {name: tensor.to(device) for name, tensor in state["outer"].items()}
+        if self.reference is not None:
+            self.reference.copy_(state["reference"])
+        self.compressor.error = None if error is None else error.to(device)
 
     def _compress(self) -> int:
         """Put what the others would decode in the place of the weights, and return its bytes."""

@@ -9,11 +9,10 @@ from torch import Tensor
 
 from tenfold.data import Part, Splits, Tensors
 from tenfold.data.base import Indices, as_indices, digest
+from tenfold.engines.parcel import PARTS
 from tenfold.engines.task import Task
 from tenfold.errors import DataError
 from tenfold.transport.network import Network
-
-PARTS = ("train", "validation", "test")
 
 
 class Scattered(Part):

@@ -113,6 +113,7 @@ class Supervisor:
                 checkpoint.commit(self.task.checkpoints, manifest)
             except StoreError as error:
                 self.emit(Lifecycle(at=self.clock.now(), what="unsaved", detail=str(error), epoch=saved[0].epoch - 1))
+                return Verdict(saved=False)
         return Verdict()
 
     def _finish(self, finished: Sequence[Finished]) -> Verdict:

@@ -9,8 +9,10 @@ import torch
 
 from tenfold.data import Part, Splits, batch_sizes, shards
 from tenfold.data.shards import Shard
+from tenfold.errors import TrainingError
 from tenfold.experiment import Experiment
 from tenfold.machine.affinity import NOT_PINNED, CoreMap
+from tenfold.training import learning_rate
 
 
 @dataclass(frozen=True)
@@ -74,3 +76,12 @@ class Task:
     def share(self, part: Part, rank: int) -> torch.Tensor:
         """Return the sample numbers of a part that this rank evaluates."""
         return torch.tensor_split(torch.arange(len(part)), self.workers)[rank]
+
+
+def diverged(task: Task, loss: float, step: int, worker: int) -> TrainingError:
+    """Return the error of a loss that is no number."""
+    rate = learning_rate(task.experiment.training)
+    return TrainingError(
+        f"the loss became {loss:g} before step {step} (worker {worker}); "
+        f"try a learning rate below {rate:g}, a warm-up, or clip"
+    )

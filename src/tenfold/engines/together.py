@@ -10,12 +10,12 @@ import psutil
 from tenfold.data import Progress
 from tenfold.engines.base import Outcome, Resumption
 from tenfold.engines.launched import Launched
-from tenfold.engines.prepare import describe
+from tenfold.engines.prepare import check_same_data, describe
 from tenfold.engines.rank import launch_name, settled
 from tenfold.engines.record import execute
 from tenfold.engines.survival import Loss, told
 from tenfold.engines.task import Task
-from tenfold.errors import ExperimentError, StoreError, WorkerLost
+from tenfold.errors import ExperimentError, WorkerLost
 from tenfold.experiment import Experiment
 from tenfold.files import sweep
 from tenfold.machine.launcher import World
@@ -48,7 +48,7 @@ def train(
         may_have_begun = engine.world.restarts or experiment.machine.on_failure == "continue"
         record = begun(store, engine.world, experiment) if may_have_begun else None
         if record is not None:
-            return _go_on(engine, task, store, record, listen)
+            return _go_on(engine, task, store, record, listen, abandoned=True)
         number = store.create(experiment, kind=kind, facts=describe(task) | engine.facts())
         outcome = execute(engine, task, store, number, clock, listen)
         return _close(engine, store, number, outcome)
@@ -67,10 +67,12 @@ def resume(engine: Launched, experiment: Experiment, store: Store, record: dict[
 def begun(store: Store, world: World, experiment: Experiment) -> dict[str, Any] | None:
     """Return the run that this launch has begun and not finished, if there is one.
 
-    A name may be used again for another launch, so the run must be younger than the launcher's process. Where torchrun
-    starts the ranks anew because hosts come or go, it does not count that as a restart.
+    A name may be used again for another launch, so the run must be younger than the launcher's process. Slurm's names
+    are numbers of jobs, and a job that is started anew has other processes. Where torchrun starts the ranks anew as
+    hosts come or go, it does not count that as a restart.
     """
-    name, since = launch_name(world), psutil.Process(os.getppid()).create_time()
+    name = launch_name(world)
+    since = 0.0 if world.launcher == "slurm" else psutil.Process(os.getppid()).create_time()
     wanted = experiment.model_dump(mode="json")
     ended = ("finished",) if world.restarts else ("finished", "failed")
     for run in reversed(store.runs()):
@@ -88,14 +90,16 @@ def begun(store: Store, world: World, experiment: Experiment) -> dict[str, Any] 
     return None
 
 
-def _go_on(engine: Launched, task: Task, store: Store, record: dict[str, Any], listen: Emit) -> Recorded:
+def _go_on(
+    engine: Launched, task: Task, store: Store, record: dict[str, Any], listen: Emit, *, abandoned: bool = False
+) -> Recorded:
+    """Go on with a run; `abandoned` says that this launch has begun it, so that whoever had it is gone."""
     number = record["id"]
-    if record["facts"]["data"]["fingerprint"] != task.splits.fingerprint():
-        raise StoreError(f"the data of run {number} have changed since it began; start a new one with `tenfold train`")
+    check_same_data(record, task)
     folder = store.path(number, record["title"]) / "checkpoint"
     manifest = checkpoint.latest(folder)
     sweep(folder.parent)
-    clock = Clock(store.reopen(number, epoch=manifest["epoch"] if manifest else 0))
+    clock = Clock(store.reopen(number, epoch=manifest["epoch"] if manifest else 0, abandoned=abandoned))
     resumption = Resumption(folder, manifest) if manifest else None
     engine.lost = _missing(record, resumption, engine.world)
     outcome = execute(engine, task, store, number, clock, listen, resumption)

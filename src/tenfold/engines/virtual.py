@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import psutil
+import torch
 from numpy.typing import NDArray
 
 from tenfold.cluster.prediction import Prediction
@@ -19,9 +20,10 @@ from tenfold.engines.fused import train_nodes
 from tenfold.engines.processes import Processes
 from tenfold.engines.task import Task
 from tenfold.errors import MachineError
-from tenfold.machine import cores, devices
+from tenfold.machine import cgroups, cores, devices
 from tenfold.runs import Clock, Emit, Event, Lifecycle, Metric, Span
 from tenfold.training import flat_size
+from tenfold.training.memory import free_memory as left_on_gpu
 
 STATES = {"sgd": 1, "adam": 2, "adamw": 2, "rmsprop": 1, "adagrad": 1, "lbfgs": 200}
 """Vectors as long as the weights that an optimizer keeps."""
@@ -47,7 +49,7 @@ class Virtual(Processes):
             outcome = super().run(task, clock, told, resumption)
         else:
             outcome = train_nodes(task, clock, told, resumption)
-        outcome.result.update(told.result(), simulated_in=clock.now() - began)
+        outcome.result.update(told.result(outcome.result["epochs"]), simulated_in=clock.now() - began)
         return outcome
 
     def _crews(self, task: Task) -> list[range]:
@@ -85,16 +87,19 @@ class Foretold:
                         Span(at=self.origin + span.start, kind=span.kind, seconds=span.seconds, worker=span.worker)
                     )
 
-    def result(self) -> dict[str, Any]:
-        """Return what a result says of time."""
+    def result(self, epochs: int) -> dict[str, Any]:
+        """Return what a result says of the time of so many epochs: all were predicted, but a run may stop early."""
         prediction = self.prediction
-        samples = self.task.experiment.training.epochs * len(self.task.splits.train)
+        whole = epochs >= self.task.experiment.training.epochs
+        seconds = prediction.seconds if whole else self._training(epochs * self.task.steps_per_epoch)
+        share = seconds / prediction.seconds
+        times = {kind: float(np.mean(each)) for kind, each in prediction.times.items()}
         return {
             "clock": "predicted",
-            "seconds": prediction.seconds,
-            "interval": list(prediction.interval),
-            "times": {kind: float(np.mean(seconds)) for kind, seconds in prediction.times.items()},
-            "samples_per_second": samples / prediction.seconds,
+            "seconds": seconds,
+            "interval": [share * end for end in prediction.interval],
+            "times": {kind: time if kind == "start" else share * time for kind, time in times.items()},
+            "samples_per_second": epochs * len(self.task.splits.train) / seconds,
             "calibrated": prediction.calibrated,
             "reasons": list(prediction.reasons),
         }
@@ -113,11 +118,10 @@ class Foretold:
 def check_memory(task: Task) -> str:
     """Say how much memory the replicas need; refuse more than there is."""
     training, division = task.experiment.training, task.experiment.division
-    second = division.average == "gradients" or division.optimizer_state == "average"
     # weights, gradients, what an evaluation keeps aside, and what optimizers and rounds add
-    vectors = 3 + STATES[training.optimizer] + second
+    vectors = 3 + STATES[training.optimizer] + division.needs_second_buffer
     needed = 4 * flat_size(make_network(task)) * vectors * task.workers
-    free = free_memory()
+    free = free_memory(devices.resolve(task.experiment.machine.device))
     if needed > free:
         raise MachineError(
             f"{task.workers} replicas need about {_size(needed)} of memory, but {_size(free)} are free; "
@@ -126,9 +130,12 @@ def check_memory(task: Task) -> str:
     return f"{task.workers} replicas need about {_size(needed)} of memory; {_size(free)} are free"
 
 
-def free_memory() -> int:
-    """Return the bytes that nobody uses."""
-    return int(psutil.virtual_memory().available)
+def free_memory(device: torch.device) -> int:
+    """Return the bytes that nobody uses where replicas learn; of the machine's, a container may have a part only."""
+    if device.type == "cuda":
+        return int(left_on_gpu(device))
+    available = int(psutil.virtual_memory().available)
+    return min(available, cgroups.memory_limit() or available)
 
 
 def _size(nbytes: int) -> str:

@@ -13,14 +13,14 @@ from torch import Tensor, nn
 
 from tenfold.data import Part, batches, order
 from tenfold.engines.asynchronous import AsynchronousMixer
-from tenfold.engines.division import can_capture, make_mixer, rate_scale
+from tenfold.engines.division import can_capture, make_mixer, rate_scale, warmup_epochs
 from tenfold.engines.links import Links
 from tenfold.engines.messages import Finished, Message, Reviewed, Saved, Verdict
-from tenfold.engines.task import Task
+from tenfold.engines.task import Task, diverged
 from tenfold.engines.timekeeper import Timekeeper
-from tenfold.errors import ModelError, StoreError, TenfoldError, TrainingError
+from tenfold.errors import ModelError, StoreError, TenfoldError
 from tenfold.runs import Clock, Emit, Lifecycle, Metric, checkpoint
-from tenfold.training import choose_loss, learning_rate, predict
+from tenfold.training import choose_loss, predict
 from tenfold.training.graphs import make_replica
 from tenfold.training.randomness import seed_everything
 
@@ -38,8 +38,6 @@ class Worker:
         self.emit = emit
         self.tell = tell
         training = task.experiment.training
-        scale = rate_scale(task.experiment.division)
-        usual_warmup = min(1.0, training.epochs / 5) if scale > 1 else 0.0
         self.replica = make_replica(
             network,
             training,
@@ -48,8 +46,8 @@ class Worker:
             warn=self._warn,
             capturing=can_capture(task.experiment.division),
             steps_per_epoch=task.steps_per_epoch,
-            rate_scale=scale,
-            warmup=training.warmup if training.warmup is not None else usual_warmup,
+            rate_scale=rate_scale(task.experiment.division),
+            warmup=warmup_epochs(task.experiment),
             vector=links.weights.buffer,
         )
         samples = [float(len(shard)) for shard in task.shards]
@@ -158,11 +156,7 @@ class Worker:
         self._losses, self._sizes = [], []
         odd = next((loss for loss in losses if not math.isfinite(loss)), None)
         if odd is not None:
-            rate = learning_rate(self.task.experiment.training)
-            raise TrainingError(
-                f"the loss became {odd:g} before step {step} (worker {self.rank}); "
-                f"try a learning rate below {rate:g}, a warm-up, or clip"
-            )
+            raise diverged(self.task, odd, step, self.rank)
         if self.rank == 0:
             self._measure("loss", total / samples, step)
             self._measure("lr", self.replica.rate, step)

@@ -98,21 +98,24 @@ class Store:
                     "UPDATE runs SET status = ?, error = ?, ended = ? WHERE id = ?", (status, error, time.time(), run)
                 )
 
-    def reopen(self, run: int, *, epoch: int) -> float:
+    def reopen(self, run: int, *, epoch: int, abandoned: bool = False) -> float:
         """Claim a run to go on with it at this epoch, and return how long it had run.
 
-        Events of the epochs that will be repeated are kept, but marked as superseded.
+        Events of the epochs that will be repeated are kept, but marked as superseded. `abandoned` says that whoever
+        had claimed it on another host is gone, which cannot be seen from here.
         """
         pid, started = _this_process()
         with self._explained("written to"), self._connect() as connection:
             connection.execute("BEGIN IMMEDIATE")
-            row = connection.execute("SELECT status, host, pid, pid_started FROM runs WHERE id = ?", (run,)).fetchone()
+            columns = "status, result, host, pid, pid_started"
+            row = connection.execute(f"SELECT {columns} FROM runs WHERE id = ?", (run,)).fetchone()
             if row is None:
                 raise StoreError(f"there is no run {run} in {self.folder}")
-            if row[0] == "finished":
+            status, result, *process = row
+            if status == "finished" and not json.loads(result).get("failed"):  # folds can be trained again
                 raise StoreError(f"run {run} is finished; there is nothing to resume")
-            if row[0] == "running" and _alive(*row[1:]):
-                raise StoreError(f"run {run} is still running, in process {row[2]}; wait for it or stop it first")
+            if status == "running" and _alive(*process, elsewhere=not abandoned):
+                raise StoreError(f"run {run} is still running, in process {process[1]}; wait for it or stop it first")
             connection.execute(
                 "UPDATE runs SET status = 'running', error = '', ended = NULL, host = ?, pid = ?, pid_started = ?"
                 " WHERE id = ?",
@@ -175,7 +178,9 @@ class Store:
     def held_open(self) -> sqlite3.Connection:
         """Return a connection to keep while much is written: closing the last one folds the log into the file."""
         with self._explained("opened"):
-            return sqlite3.connect(self.file, timeout=LOCK_SECONDS, check_same_thread=False)
+            connection = sqlite3.connect(self.file, timeout=LOCK_SECONDS, check_same_thread=False)
+            connection.execute("SELECT 1 FROM runs LIMIT 1").fetchone()  # before it has read, it does not count as open
+            return connection
 
     @contextmanager
     def _explained(self, done: str) -> Iterator[None]:
@@ -226,12 +231,12 @@ def _this_process() -> tuple[int, float]:
     return os.getpid(), psutil.Process().create_time()
 
 
-def _alive(host: str, pid: int, started: float) -> bool:
-    """Tell whether the process that claimed a run still lives; one on another host is taken to."""
+def _alive(host: str, pid: int, started: float, *, elsewhere: bool = True) -> bool:
+    """Tell whether the process that claimed a run still lives; of one on another host, `elsewhere` is believed."""
     import psutil
 
     if host != socket.gethostname():
-        return True
+        return elsewhere
     try:
         process = psutil.Process(pid)
         return bool(process.status() != psutil.STATUS_ZOMBIE and abs(process.create_time() - started) < 1)

@@ -49,7 +49,6 @@ class Fused:
         matrix: Tensor | None = None,
         way: str = "auto",
         apart: bool = False,
-        together: int | None = None,
     ) -> None:
         make_optimizer(training, network.parameters())  # says what is wrong with the options
         network.train()
@@ -63,10 +62,12 @@ class Fused:
         self.steps = 0
         self.apart = apart
         """Whether `learn` only leaves gradients, for the caller to mix before it calls `optimizer.step`."""
-        self.together = together or k
+        self.together = k
         """Replicas whose activations are in memory at the same time."""
         self.told = ""
         """How the replicas step and why, as a sentence; "" before `prepare`."""
+        self.trouble = ""
+        """Why no step works, if `prepare` found none that does."""
         arguments = (self.stack, loss, self.optimizer.gradient, training.precision)
         self._ways: dict[str, Way] = {name: WAYS[name](*arguments) for name in ([way] if way != "auto" else WAYS)}
         self.way = self._ways[way if way != "auto" else "loop"]
@@ -154,7 +155,8 @@ class Fused:
                     captured[name] = self._captured
             works = {name: time for name, time in seconds.items() if time is not None}
             if not works:
-                return ""  # the first real step says what is wrong, and where
+                self.trouble = trouble[name]  # that of the last, which is the plainest way
+                return ""
             best = min(works, key=works.__getitem__)
             self.way, self._captured = self._ways[best], captured.pop(best)
             captured.clear()

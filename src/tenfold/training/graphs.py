@@ -20,7 +20,9 @@ def obstacle(training: Training, part: Part) -> str:
     if training.optimizer == "lbfgs":
         return "lbfgs decides on the CPU when a step is over"
     if resident(part) is None:
-        return "the data are read sample by sample and do not stay on the device"
+        scattered = isinstance(getattr(part, "x", None), Tensor)  # tensors, but not of all samples
+        unfit = "are not whole" if scattered else "are read sample by sample and do not stay"
+        return f"the data {unfit} on the device"
     return ""
 
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from tenfold.data import Part
 from tenfold.experiment import Training
+from tenfold.training.capture import synchronize
 from tenfold.training.flat import FlatState
 from tenfold.training.measures import Measure
 from tenfold.training.optimizers import learning_rate, make_optimizer
@@ -54,8 +55,7 @@ class Replica:
 
     def settle(self) -> None:
         """Wait until the device has done all that it was given, so that what comes next is timed by itself."""
-        if self._device_type == "cuda":
-            torch.cuda.synchronize(self.flat.vector.device)
+        synchronize(self.flat.vector.device)
 
     def forward(self, x: Any, y: Any) -> Tensor:
         """Return the loss of one batch, with what the backward pass needs."""

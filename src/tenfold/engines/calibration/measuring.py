@@ -1,6 +1,6 @@
 """Measuring this machine: all of it, or only what an experiment still lacks."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,15 +10,15 @@ from tenfold.cluster.measurements import Costs
 from tenfold.cluster.profile import Profile, default_path
 from tenfold.data import Splits
 from tenfold.engines.calibration import peers, probes, work
+from tenfold.engines.calibration.probes import Listen
 from tenfold.engines.calibration.vector import random_images
-from tenfold.engines.prepare import prepare
+from tenfold.engines.prepare import prepare, settle_device
 from tenfold.engines.task import Task
 from tenfold.errors import MachineError
 from tenfold.experiment import MODELS, Experiment
 from tenfold.machine import cores, facts, threads
 from tenfold.machine.crew import warm_up
 
-Listen = Callable[[str], None]
 BRIEF = 4
 """By how much the second batch size is smaller, from which follows what every step takes, however small."""
 
@@ -34,9 +34,12 @@ def calibrate(
     listen = listen or _silent
     here = machine()
     known = profile if profile is not None and profile.check(here) is None else Profile(made="", machine=here)
+    several = _several()
     known = _with_rounds(known, listen)
+    known = known.add(averaging=peers.averaging(sorted({several[0], several[-1]}), listen))
     counts = list(probes.counts_up_to(cores.budget()))
     if experiment is not None:
+        experiment = settle_device(experiment)
         splits = prepare(experiment.replace(workers=1, shards="iid", fractions=None)).splits
         workers = experiment.division.workers
         fits = workers <= cores.budget() or experiment.machine.oversubscribe
@@ -91,10 +94,9 @@ def machine() -> dict[str, Any]:
 def _with_rounds(profile: Profile, listen: Listen) -> Profile:
     """Measure what does not depend on an experiment."""
     warm_up()
-    several = list(probes.counts_up_to(cores.budget()))[1:] or [2]
+    several = _several()
     save, start = probes.saving(listen)
     rounds, starts = probes.averaging(several, listen, turns=None if len(several) < 3 else 1)
-    rounds += peers.averaging(sorted({several[0], several[-1]}), listen)
     costs = Costs(adding=probes.adding(), start={1: start} | starts, save=save)
     update = {"made": _now(), "machine": machine(), "costs": costs}
     return profile.model_copy(update=update).add(averaging=rounds)
@@ -113,6 +115,11 @@ def _with_steps(
     name = work.describe(experiment, splits)
     steps, evaluating = probes.steps(name, experiment, splits, settings, listen)
     return profile.add(steps=steps, evaluating=evaluating)
+
+
+def _several() -> list[int]:
+    """Return the numbers of workers among which rounds are measured."""
+    return list(probes.counts_up_to(cores.budget()))[1:] or [2]
 
 
 def _shared(experiment: Experiment, counts: Iterable[int]) -> list[tuple[int, int]]:

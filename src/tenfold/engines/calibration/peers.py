@@ -4,27 +4,25 @@ import importlib.util
 import json
 import os
 import pickle
-import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from datetime import timedelta
 from multiprocessing.connection import Connection
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import torch
 
 from tenfold.cluster.measurements import Averaging
+from tenfold.engines.calibration.probes import Listen
 from tenfold.errors import WorkerLost
 from tenfold.machine.crew import Crew, live
+from tenfold.machine.launching import find_mpirun
 
-Listen = Callable[[str], None]
 Found = dict[int, float]
 """Median seconds of an all-reduce, by the bytes of one worker's weights."""
 
@@ -48,7 +46,7 @@ def averaging(counts: Sequence[int], listen: Listen) -> list[Averaging]:
             try:
                 seconds = measure(n)
             except (OSError, RuntimeError, ValueError, WorkerLost, subprocess.SubprocessError) as error:
-                listen(f"{transport} does not work here and is left out: {str(error).strip().splitlines()[-1:]}")
+                listen(f"{transport} does not work here and is left out: {_said(error)}")
                 break
             entries.append(Averaging.of(seconds, transport=transport, workers=n, kind="group", fan=n))
     return entries
@@ -56,9 +54,7 @@ def averaging(counts: Sequence[int], listen: Listen) -> list[Averaging]:
 
 def mpirun() -> str | None:
     """Return the path of mpirun, if mpi4py is there, too."""
-    beside_python = str(Path(sys.executable).parent)
-    path = shutil.which("mpirun", path=os.pathsep.join([beside_python, os.environ.get("PATH", "")]))
-    return path if path and importlib.util.find_spec("mpi4py") else None
+    return find_mpirun() if importlib.util.find_spec("mpi4py") else None
 
 
 def time_calls(
@@ -102,26 +98,18 @@ def _gloo(n: int) -> Found:
     with tempfile.TemporaryDirectory() as folder:
         crew = Crew(n, gloo_worker, (folder, n, SIZES))
         heard: dict[int, Found] = {}
-        with closing(_Ending(crew)):
+        try:
             for rank, message in crew.messages():
                 if isinstance(message, str):
                     raise RuntimeError(message)
                 heard[rank] = message
                 if len(heard) == n:
                     break
+        finally:
+            for rank in range(n):
+                crew.send(rank, None)
+            crew.join()
     return _slowest(list(heard.values()))
-
-
-class _Ending:
-    """Lets the crew go when its work is done."""
-
-    def __init__(self, crew: Crew) -> None:
-        self.crew = crew
-
-    def close(self) -> None:
-        for rank in range(len(self.crew.processes)):
-            self.crew.send(rank, None)
-        self.crew.join()
 
 
 def _mpi(n: int) -> Found:
@@ -132,6 +120,8 @@ def _mpi(n: int) -> Found:
         "PYTHONPATH": os.pathsep.join(place for place in sys.path if place),
     }
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=True)
+    if not done.stdout.strip():
+        raise RuntimeError(done.stderr.strip() or "mpirun printed nothing")
     return {int(nbytes): seconds for nbytes, seconds in json.loads(done.stdout.splitlines()[-1]).items()}
 
 
@@ -145,6 +135,14 @@ def mpi_worker() -> None:
     everybody = world.gather(found)
     if everybody is not None:
         print(json.dumps(_slowest(everybody)))
+
+
+def _said(error: Exception) -> str:
+    """Return the last line with words of what a program wrote to stderr, or of the error itself."""
+    said = getattr(error, "stderr", None) or str(error)
+    text = said.decode(errors="replace") if isinstance(said, bytes) else said
+    lines = (line.strip() for line in reversed(text.splitlines()))
+    return next((line for line in lines if any(map(str.isalnum, line))), type(error).__name__)
 
 
 def _slowest(found: Sequence[Found]) -> Found:

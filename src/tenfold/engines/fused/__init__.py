@@ -1,6 +1,6 @@
 """Many replicas on one device: the folds of a cross-validation, or the nodes of a divided training."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from tenfold.engines.base import Engine, Outcome, Resumption
 from tenfold.engines.fused.common import on_device
@@ -10,47 +10,23 @@ from tenfold.engines.task import Task
 from tenfold.errors import TenfoldError
 from tenfold.runs import Clock, Emit, Event
 
-__all__ = ["Nodes", "Trained", "train_folds", "train_nodes"]
+__all__ = ["Trained", "train_folds", "train_nodes"]
 
 
-def train_nodes(
-    task: Task,
-    clock: Clock,
-    emit: Emit,
-    resumption: Resumption | None = None,
-    *,
-    way: str | None = None,
-    seconds: Callable[[int], float] | None = None,
-) -> Outcome:
-    """Train the replicas of one task, all on one device, with their rounds.
-
-    `way` is how they step together (unset: `machine.fused`). Where `seconds` is given, it says the training
-    time after a step, and stands in metrics in the place of the measured one.
-    """
+def train_nodes(task: Task, clock: Clock, emit: Emit, resumption: Resumption | None = None) -> Outcome:
+    """Train the replicas of one task, all on one device, with their rounds."""
     with on_device(task):
-        return NodeTraining(task, clock, emit, way or task.experiment.machine.fused, seconds).train(resumption)
+        return NodeTraining(task, clock, emit).train(resumption)
 
 
-def train_folds(
-    tasks: Sequence[Task], clock: Clock, emits: Sequence[Emit], *, way: str | None = None
-) -> list[Outcome | TenfoldError]:
+def train_folds(tasks: Sequence[Task], clock: Clock, emits: Sequence[Emit]) -> list[Outcome | TenfoldError]:
     """Train independent tasks of one worker each side by side on one device: same model, other samples of one data set.
 
     Each is told of by its own `emit`. A task that fails has its error in the place of its outcome, and the others go
     on. The seconds of each are those of all: they share the device.
     """
     with on_device(tasks[0]):
-        return FoldTraining(tasks, clock, emits, way or tasks[0].experiment.machine.fused).train()
-
-
-class Nodes(Engine):
-    """Trains all replicas of a task on one device."""
-
-    name = "fused"
-
-    def run(self, task: Task, clock: Clock, emit: Emit, resumption: Resumption | None = None) -> Outcome:
-        """Train to the end."""
-        return train_nodes(task, clock, emit, resumption)
+        return FoldTraining(tasks, clock, emits).train()
 
 
 class Trained(Engine):

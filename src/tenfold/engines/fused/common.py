@@ -11,10 +11,10 @@ from tenfold.engines.base import make_network
 from tenfold.engines.fused.lockstep import Lockstep
 from tenfold.engines.messages import Finished, Reviewed
 from tenfold.engines.task import Task
-from tenfold.errors import ExperimentError, TrainingError
+from tenfold.errors import ExperimentError, ModelError
 from tenfold.machine import cores, devices, memory
 from tenfold.runs import Clock, Emit, Lifecycle, Metric
-from tenfold.training import choose_loss, learning_rate, predict
+from tenfold.training import choose_loss, predict
 from tenfold.training.fused import Fused, resident
 from tenfold.training.graphs import slow
 from tenfold.training.precision import multiplying
@@ -23,7 +23,7 @@ from tenfold.training.replica import plan_rates
 
 
 def make_fused(
-    task: Task, k: int, way: str, scale: float, warmup: float | None, *, apart: bool = False
+    task: Task, k: int, scale: float, warmup: float | None, *, apart: bool = False
 ) -> tuple[Fused, Tensor | None]:
     """Return k fused replicas of a task's network, and which of the resident samples the task trains on."""
     found = resident(task.splits.train)
@@ -36,12 +36,15 @@ def make_fused(
     network = make_network(task).to(devices.resolve(task.experiment.machine.device))
     rates = plan_rates(training, steps_per_epoch=task.steps_per_epoch, rate_scale=scale, warmup=warmup)
     loss = choose_loss(training, task.splits.classes)
+    way = task.experiment.machine.fused
     return Fused(network, k, training, loss, found[0], rates=rates, way=way, apart=apart), found[1]
 
 
 def prepare_fused(fused: Fused, lockstep: Lockstep, epochs: int, clock: Clock, emits: Sequence[Emit]) -> None:
     """Choose how the replicas step, and tell of it."""
     trouble = fused.prepare(lockstep.shapes(epochs))
+    if fused.trouble:
+        raise ModelError(f"the model failed on its first batch: {fused.trouble}")
     for emit in emits:
         if fused.told:
             emit(Lifecycle(at=clock.now(), what="note", detail=fused.told))
@@ -94,15 +97,6 @@ def finished_row(
     """Return the message that ends a training, with the weights of one replica."""
     weights = {name: tensor.cpu() for name, tensor in fused.state(row).items()}
     return Finished(step=steps, seconds=seconds, times=times, bytes_moved=moved, outputs=outputs, weights=weights)
-
-
-def not_finite(task: Task, step: int, worker: int) -> TrainingError:
-    """Return the error of a loss that is no number."""
-    rate = learning_rate(task.experiment.training)
-    return TrainingError(
-        f"the loss was no number any more before step {step} (worker {worker}); "
-        f"try a learning rate below {rate:g}, a warm-up, or clip"
-    )
 
 
 @contextmanager

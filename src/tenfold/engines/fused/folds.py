@@ -9,7 +9,6 @@ from tenfold.engines.fused.common import (
     among,
     finished_row,
     make_fused,
-    not_finite,
     numbers_of,
     predictions,
     prepare_fused,
@@ -19,7 +18,7 @@ from tenfold.engines.fused.common import (
 )
 from tenfold.engines.fused.lockstep import Lockstep, first_odd
 from tenfold.engines.supervisor import Supervisor
-from tenfold.engines.task import Task
+from tenfold.engines.task import Task, diverged
 from tenfold.engines.timekeeper import Timekeeper
 from tenfold.errors import ExperimentError, TenfoldError
 from tenfold.runs import Clock, Emit, Event
@@ -29,14 +28,14 @@ from tenfold.training.fused import resident
 class FoldTraining:
     """Independent tasks, each a row."""
 
-    def __init__(self, tasks: Sequence[Task], clock: Clock, emits: Sequence[Emit], way: str) -> None:
+    def __init__(self, tasks: Sequence[Task], clock: Clock, emits: Sequence[Emit]) -> None:
         _check_alike(tasks)
         self.tasks = tasks
         self.clock = clock
         self.emits = emits
         training = tasks[0].experiment.training
         longest = max(tasks, key=lambda task: task.steps_per_epoch)
-        self.fused, _ = make_fused(longest, len(tasks), way, 1.0, training.warmup)
+        self.fused, _ = make_fused(longest, len(tasks), 1.0, training.warmup)
         self.numbers = [numbers_of(task.splits.train) for task in tasks]
         self.lockstep = Lockstep(self.fused, [len(task.splits.train) for task in tasks], training.batch_size)
         self.supervisors = [Supervisor(task, clock, emit) for task, emit in zip(tasks, emits, strict=True)]
@@ -84,7 +83,7 @@ class FoldTraining:
 
     def _log(self, row: int, epoch: int, step: int, total: float, samples: float) -> None:
         if first_odd([total]) is not None:
-            self.outcomes[row] = not_finite(self.tasks[row], step, 0)
+            self.outcomes[row] = diverged(self.tasks[row], total, step, 0)
             return
         self.losses[row] += total
         self.samples[row] += samples
@@ -115,13 +114,15 @@ class FoldTraining:
         own = self.fused.state(row)
         if row in self.best:
             self.fused.load(row, self.best[row])
-        outputs = predictions(self.tasks[row], self.fused, row, self.tasks[row].splits.test)
-        times, steps = dict(self.time.times), int(self.fused.optimizer.taken[row])
-        finished = finished_row(self.fused, row, steps, self.time.seconds, times, 0, outputs)
-        supervisor = self.supervisors[row]
-        supervisor.hear([finished])
+        try:
+            outputs = predictions(self.tasks[row], self.fused, row, self.tasks[row].splits.test)
+            times, steps = dict(self.time.times), int(self.fused.optimizer.taken[row])
+            supervisor = self.supervisors[row]
+            supervisor.hear([finished_row(self.fused, row, steps, self.time.seconds, times, 0, outputs)])
+            self.outcomes[row] = Outcome(supervisor.result, supervisor.weights, supervisor.outputs)
+        except TenfoldError as error:
+            self.outcomes[row] = error
         self.fused.load(row, own)
-        self.outcomes[row] = Outcome(supervisor.result, supervisor.weights, supervisor.outputs)
 
     def _emit_to_all(self, event: Event) -> None:
         for row in self.going:

@@ -1,16 +1,14 @@
 """The replicas of a divided training, as rows of one matrix on one device."""
 
-from collections.abc import Callable
 from typing import Any
 
 from tenfold.data import order
 from tenfold.engines.base import Outcome, Resumption
-from tenfold.engines.division import rate_scale
+from tenfold.engines.division import rate_scale, warmup_epochs
 from tenfold.engines.fused.common import (
     among,
     finished_row,
     make_fused,
-    not_finite,
     predictions,
     prepare_fused,
     reviewed,
@@ -21,7 +19,7 @@ from tenfold.engines.fused.lockstep import Lockstep, first_odd
 from tenfold.engines.fused.rounds import StackedRounds
 from tenfold.engines.messages import Saved
 from tenfold.engines.supervisor import Supervisor
-from tenfold.engines.task import Task
+from tenfold.engines.task import Task, diverged
 from tenfold.engines.timekeeper import Timekeeper
 from tenfold.errors import ModelError, StoreError
 from tenfold.runs import Clock, Emit, checkpoint
@@ -30,20 +28,17 @@ from tenfold.runs import Clock, Emit, checkpoint
 class NodeTraining:
     """The virtual nodes of one task."""
 
-    def __init__(self, task: Task, clock: Clock, emit: Emit, way: str, seconds: Callable[[int], float] | None) -> None:
+    def __init__(self, task: Task, clock: Clock, emit: Emit) -> None:
         self.task = task
         self.clock = clock
         self.emit = emit
         training, division = task.experiment.training, task.experiment.division
-        scale = rate_scale(division)
-        usual_warmup = min(1.0, training.epochs / 5) if scale > 1 else 0.0
-        warmup = training.warmup if training.warmup is not None else usual_warmup
+        scale, warmup = rate_scale(division), warmup_epochs(task.experiment)
         self.by_gradients = division.average == "gradients"
-        self.fused, self.numbers = make_fused(task, task.workers, way, scale, warmup, apart=self.by_gradients)
+        self.fused, self.numbers = make_fused(task, task.workers, scale, warmup, apart=self.by_gradients)
         self.lockstep = Lockstep(self.fused, [len(shard) for shard in task.shards], training.batch_size)
         self.rounds = StackedRounds(division, self.fused, [float(len(shard)) for shard in task.shards])
         self.time = Timekeeper(clock, emit, 0)
-        self.seconds = seconds
         self.epoch = 0
         self.best: dict[str, Any] | None = None
 
@@ -81,7 +76,7 @@ class NodeTraining:
                 time.lap("compute")
                 odd = first_odd(sums)
                 if odd is not None:
-                    raise not_finite(task, first + step, odd)
+                    raise diverged(task, sums[odd], first + step, odd)
                 self._log(first + step, sums[0] / counts[0] if counts[0] else None)
                 loss, samples = loss + sum(sums), samples + sum(counts)
         return loss, int(samples)
@@ -89,18 +84,15 @@ class NodeTraining:
     def _log(self, step: int, loss: float | None) -> None:
         for name, value in (("loss", loss), ("lr", self.fused.rates.at(self.fused.steps - 1))):
             if value is not None:
-                self.emit(train_metric(self.clock, name, value, step, self.epoch, self._seconds(step)))
+                self.emit(train_metric(self.clock, name, value, step, self.epoch, self.time.seconds))
         self.time.tell()
-
-    def _seconds(self, step: int) -> float:
-        return self.time.seconds if self.seconds is None else self.seconds(step)
 
     def _review(self, supervisor: Supervisor, loss: float, samples: int) -> bool:
         own = self.fused.stack.matrix.clone()
         self.rounds.consensus()
         step = (self.epoch + 1) * self.task.steps_per_epoch
         outputs = predictions(self.task, self.fused, 0, self.task.watched)
-        verdict = supervisor.hear([reviewed(self.epoch, step, self._seconds(step), loss, samples, outputs)])
+        verdict = supervisor.hear([reviewed(self.epoch, step, self.time.seconds, loss, samples, outputs)])
         if verdict.best and self.task.experiment.training.patience is not None:
             self.best = self.fused.state(0)
         self.fused.stack.matrix.copy_(own)
@@ -144,6 +136,5 @@ class NodeTraining:
             self.fused.load(0, self.best)
         outputs = predictions(self.task, self.fused, 0, self.task.splits.test)
         self.time.lap("evaluate")
-        moved = int(max(self.rounds.bytes_moved))
-        seconds = self._seconds(self.fused.steps)
-        supervisor.hear([finished_row(self.fused, 0, self.fused.steps, seconds, self.time.times, moved, outputs)])
+        moved, time = int(max(self.rounds.bytes_moved)), self.time
+        supervisor.hear([finished_row(self.fused, 0, self.fused.steps, time.seconds, time.times, moved, outputs)])

@@ -1,0 +1,122 @@
+"""What ranks do beside their training: checkpoints that stay until better ones are whole, runs that are found again."""
+
+import sqlite3
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from threaded import make_task
+
+from tenfold.engines import Outcome, together
+from tenfold.engines.messages import Saved
+from tenfold.engines.rank import Post, settled
+from tenfold.engines.supervisor import Supervisor
+from tenfold.errors import ExperimentError
+from tenfold.experiment import Experiment
+from tenfold.machine.launcher import World
+from tenfold.runs import Clock, Store, checkpoint
+from tenfold.transport.network import Network
+
+SMALL: dict[str, Any] = {"model": "mlp", "data": "digits", "hidden": [4], "limit": 50, "threads": 1}
+
+
+def alone() -> Any:
+    """A network of one rank."""
+    return SimpleNamespace(rank=0, size=1, gather=lambda said: [said], broadcast=lambda said=None: said)
+
+
+def post(network: Network, folder: Path) -> Post:
+    supervisor = Supervisor(make_task(folder, **SMALL), Clock(), lambda _: None)
+    return Post(network, lambda _: None, supervisor, folder)
+
+
+def save(folder: Path, epoch: int) -> None:
+    checkpoint.save({}, folder / checkpoint.file_name(epoch, 0))
+
+
+def saved(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("*.pt"))
+
+
+class TestPost:
+    def test_a_checkpoint_stays_until_the_next_is_committed(self, tmp_path: Path) -> None:
+        teller = post(alone(), tmp_path)
+        save(tmp_path, 1)
+        assert teller.tell(Saved(epoch=1, seconds=1.0)).saved
+        assert not teller.tell(Saved(epoch=2, seconds=2.0, problem="the disk is full")).saved
+        assert saved(tmp_path) == ["epoch-1-worker-0.pt"]
+        save(tmp_path, 3)
+        assert teller.tell(Saved(epoch=3, seconds=3.0)).saved
+        assert saved(tmp_path) == ["epoch-3-worker-0.pt"]
+
+    def test_also_where_the_manifest_cannot_be_written(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        teller = post(alone(), tmp_path)
+        save(tmp_path, 1)
+        teller.tell(Saved(epoch=1, seconds=1.0))
+
+        def full(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(checkpoint, "write_atomically", full)
+        save(tmp_path, 2)
+        assert not teller.tell(Saved(epoch=2, seconds=2.0)).saved
+        assert "epoch-1-worker-0.pt" in saved(tmp_path)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_reaching_into_memory_is_refused_however_few_ranks_there_are(size: int) -> None:
+    with pytest.raises(ExperimentError, match='"downpour" lets workers reach into the memory of others'):
+        settled(Experiment(engine="launched", strategy="downpour"), World(0, size, 0, size, "torchrun"))
+
+
+class Begun:
+    """A store with a run that two ranks of a launch have begun."""
+
+    def __init__(self, folder: Path, launcher: str) -> None:
+        self.store = Store(folder)
+        self.world = World(0, 2, 0, 2, launcher, "77", restarts=1)
+        self.experiment = Experiment(**SMALL, oversubscribe=True, workers=2)
+        self.task = make_task(**SMALL, workers=2)
+        facts = {"launch": {"name": "77"}, "data": {"fingerprint": self.task.splits.fingerprint()}}
+        self.number = self.store.create(self.experiment, kind="train", facts=facts)
+
+    def change(self, **columns: object) -> None:
+        with sqlite3.connect(self.store.file) as connection:
+            for column, value in columns.items():
+                connection.execute(f"UPDATE runs SET {column} = ?", (value,))
+
+
+def test_a_job_that_slurm_starts_anew_finds_its_run_again(tmp_path: Path) -> None:
+    job, named = Begun(tmp_path / "slurm", "slurm"), Begun(tmp_path / "torchrun", "torchrun")
+    for one in (job, named):
+        one.change(created=1000.0)
+    found = together.begun(job.store, job.world, job.experiment)
+    assert found is not None
+    assert found["id"] == job.number
+    assert together.begun(named.store, named.world, named.experiment) is None
+
+
+def test_a_launch_goes_on_when_the_host_of_rank_0_has_died(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    launch = Begun(tmp_path, "torchrun")
+    launch.change(host="gone")
+    assert launch.store.find(launch.number)["status"] == "running"
+    monkeypatch.setattr(together, "execute", lambda *_: Outcome({}, {}))
+    engine: Any = SimpleNamespace(
+        world=launch.world,
+        records=True,
+        session=nullcontext,
+        prepare=lambda *_: launch.task,
+        dismiss=lambda _: None,
+    )
+    _, record, _ = together.train(
+        engine,
+        launch.experiment,
+        runs=tmp_path,
+        clock=Clock(),
+        listen=lambda _: None,
+        fetching=None,
+        kind="train",
+    )
+    assert record["id"] == launch.number

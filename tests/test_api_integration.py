@@ -1,0 +1,34 @@
+"""What a user of the Python interface is promised of worker processes."""
+
+from typing import Any
+
+import pytest
+import torch
+
+import tenfold
+from tenfold.grid import plan
+
+pytestmark = [pytest.mark.timeout(90), pytest.mark.usefixtures("_warm_server", "_in_a_folder_of_its_own")]
+SMALL: dict[str, Any] = {"model": "mlp", "data": "digits", "hidden": [16], "limit": 300, "epochs": 2, "threads": 1}
+
+
+class TestTheFastestDevice:
+    """On a machine without a GPU it is the cpu, in every respect."""
+
+    @pytest.fixture(autouse=True)
+    def _without_a_gpu(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+
+    def test_many_workers_share_the_cpu(self) -> None:
+        run = tenfold.train(**SMALL, device="auto", workers=2, oversubscribe=True)
+        assert run.experiment.machine.device == "cpu"
+        assert tenfold.open_run().experiment == run.experiment
+
+    def test_folds_are_those_of_the_cpu(self) -> None:
+        done = tenfold.cross_validate(**SMALL, device="auto", fold_mode="folds-over-workers", folds=2)
+        assert done.run.experiment.machine.device == "cpu"
+
+    def test_a_grid_has_it_once(self) -> None:
+        (one,) = plan(tenfold.Experiment(), {"device": ["auto", "cpu"]}, 1)
+        assert one.machine.device == "cpu"
