@@ -5,7 +5,7 @@
 A node-step is one step of one virtual worker, its share of the rounds included. "alone" draws a run once; "together" is
 what a prediction does: several draws go through the clock at once. Rounds are made and priced before the clock is
 started, except on 131,072 nodes, whose seconds include everything. With --learning the virtual engine learns, too: the
-time of 8 virtual replicas is compared with that of stepping one replica as often.
+time of 8 virtual replicas is compared with that of stepping a replica as often.
 """
 
 import argparse
@@ -98,29 +98,33 @@ def heap(name: str, workers: int, steps: int) -> float:
 
 
 def learning(repeats: int) -> dict[str, list[float]]:
-    """Return what learning with 8 virtual workers costs [each repeat], and how many cores it keeps busy.
+    """Return the seconds of an epoch of 8 virtual workers, and of as many steps taken in other ways [each repeat].
 
-    LeNet-5, batch 64. A replica alone, on one thread, takes as many steps as the 8 together. Both times are differences
-    of a long and a short run, so that start-up is in neither; a checkpoint of all 8 is in the virtual one.
+    LeNet-5, batch 64. One replica takes all steps, with a thread on every core; or a replica on each core takes its
+    share, and they never meet, which is what these cores can do at most. All times are differences of a long and a
+    short run, so that start-up is in none; evaluation and a checkpoint of all 8 are in the virtual one.
     """
     samples = 8 * 64 * 150
     x, y = torch.randn(samples, 1, 28, 28), torch.randint(10, (samples,))
-    common = {"data": {"train": (x, y), "test": (x[:64], y[:64])}, "model": "lenet5", "lr": 0.01, "threads": 1}
+    common = {"data": {"train": (x, y), "test": (x[:64], y[:64])}, "model": "lenet5", "lr": 0.01}
     by_hand = {"groups": [{"count": 8, "step_seconds": 0.01}]}
+    room = cores.budget()
 
-    def virtual(epochs: int, folder: str) -> float:
-        run = tenfold.simulate(workers=8, cluster=by_hand, epochs=epochs, runs=folder, **common)
-        return float(run.result["simulated_in"])
+    def virtual(**how: Any) -> float:
+        return float(tenfold.simulate(workers=8, threads=1, cluster=by_hand, **common, **how).result["simulated_in"])
 
-    def alone(epochs: int, folder: str) -> float:
-        return float(tenfold.train(epochs=epochs, runs=folder, **common).seconds)
+    def one_replica(**how: Any) -> float:
+        return float(tenfold.train(threads=room, **common, **how).seconds)
 
-    found: dict[str, list[float]] = {"cost": [], "cores": []}
+    def replica_on_each_core(**how: Any) -> float:
+        return float(tenfold.train(workers=room, threads=1, strategy="none", **common, **how).seconds)
+
+    ways = virtual, one_replica, replica_on_each_core
+    found: dict[str, list[float]] = {way.__name__: [] for way in ways}
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(repeats):
-            taken = {run: run(2, folder) - run(1, folder) for run in (virtual, alone)}
-            found["cores"].append(taken[alone] / taken[virtual])
-            found["cost"].append(cores.budget() * taken[virtual] / taken[alone])
+            for way in ways:
+                found[way.__name__].append(way(epochs=2, runs=folder) - way(epochs=1, runs=folder))
     return found
 
 
@@ -142,10 +146,13 @@ def show(figures: dict[str, Any], many_steps: int) -> None:
         table.add_row(row["strategy"], f"{row['events']:.3g}")
     console.print(table)
     if figures["learning"]:
-        cost, busy = (statistics.median(figures["learning"][key]) for key in ("cost", "cores"))
-        each = ", ".join(f"{one:.2f}x" for one in figures["learning"]["cost"])
-        console.print(f"Learning with 8 virtual workers costs {cost:.2f}x the steps of one replica ({each}),")
-        console.print(f"and is {busy:.2f} times as fast as one core.")
+        virtual, *others = figures["learning"].items()
+        console.print(f"An epoch of 8 virtual workers takes {statistics.median(virtual[1]):.2f} s:")
+        for name, seconds in others:
+            ratios = [one / other for one, other in zip(virtual[1], seconds, strict=True)]
+            each = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+            steps = f"as many steps of {name.replace('_', ' ')}"
+            console.print(f"  {statistics.median(ratios):.2f}x {steps}, {statistics.median(seconds):.2f} s ({each})")
 
 
 def spread(values: list[float]) -> str:
