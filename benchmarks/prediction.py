@@ -2,9 +2,9 @@
 
     python benchmarks/prediction.py --json prediction.json
 
-One calibration comes first. Then all settings take turns in real runs on random tensors, one thread a worker, and the
-median of each is set against what the clock says: the signed error is (predicted - measured) / measured. With one
-worker all strategies are the same, so it is measured once.
+For each network one calibration comes first. Then its settings take turns in real runs on random tensors, one thread a
+worker, and the median of each is set against what the clock says: the signed error is (predicted - measured) /
+measured. With one worker all strategies are the same, so it is measured once.
 """
 
 import argparse
@@ -27,9 +27,9 @@ from tenfold.engines.prepare import prepare
 from tenfold.machine import cores, crew
 
 MODELS: dict[str, tuple[dict[str, Any], int]] = {
-    "lenet5": ({"model": "lenet5"}, 96),
-    "cnn": ({"model": "cnn"}, 16),
-    "mlp": ({"model": "mlp", "hidden": [512, 256, 128]}, 256),
+    "lenet5": ({"model": "lenet5"}, 192),
+    "cnn": ({"model": "cnn"}, 32),
+    "mlp": ({"model": "mlp", "hidden": [512, 256, 128]}, 512),
 }
 """What is trained, and how many steps of each worker make a run."""
 STRATEGIES, SYNC_EVERY, BATCH = ("allreduce", "butterfly", "ring"), (1, 16), 64
@@ -90,24 +90,25 @@ def main() -> None:
     samples = max(setting.steps * setting.workers for setting in settings) * BATCH
     x, y = torch.randn(samples, 1, 28, 28), torch.randint(10, (samples,))
     crew.warm_up()
-    seconds = predict(settings, x, y)
-    for _ in range(arguments.repeats):
-        for setting in settings:
-            setting.measured.append(measure(setting, x, y))
+    seconds = 0.0
+    with tempfile.TemporaryDirectory() as folder:
+        for model in arguments.models:
+            alike = [setting for setting in settings if setting.model == model]
+            seconds += predict(alike, x, y, Path(folder) / "profile.toml")
+            for _ in range(arguments.repeats):
+                for setting in alike:
+                    setting.measured.append(measure(setting, x, y))
     show(settings, seconds)
     if arguments.json:
         content = {"cores": cores.budget(), "calibration_seconds": seconds, "rows": [one.row() for one in settings]}
         arguments.json.write_text(json.dumps(content, indent=2) + "\n")
 
 
-def predict(settings: list[Setting], x: torch.Tensor, y: torch.Tensor) -> float:
+def predict(settings: list[Setting], x: torch.Tensor, y: torch.Tensor, place: Path) -> float:
     """Calibrate once, predict all settings, and return how long the calibration took."""
     started = perf_counter()
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder) / "profile.toml"
-        for setting in settings:
-            calibration.ensure(setting.experiment(x, y), path=place)
-        profile = calibration.ensure(settings[0].experiment(x, y), path=place)
+    for setting in settings:
+        profile = calibration.ensure(setting.experiment(x, y), path=place)
     seconds = perf_counter() - started
     for setting in settings:
         prediction = forecast(prepare(setting.experiment(x, y)), profile)
@@ -132,7 +133,7 @@ def show(settings: list[Setting], calibration_seconds: float) -> None:
         table.add_row(one.model, str(one.workers), strategy, every, measured, predicted, f"{one.error:+.1%}")
     Console(width=120).print(table)
     errors = [abs(one.error) for one in settings]
-    print(f"calibration: {calibration_seconds:.0f} s; {cores.budget()} cores")
+    print(f"calibrations: {calibration_seconds:.0f} s; {cores.budget()} cores")
     print(f"within 10%: {sum(error <= 0.1 for error in errors)} of {len(errors)}", end="; ")
     print(f"|error|: median {statistics.median(errors):.1%}, largest {max(errors):.1%}")
 

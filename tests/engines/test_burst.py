@@ -31,7 +31,7 @@ def spans_of(worker: int, compute: float, *, rounds: bool, late: float = 0.0, pr
 
 def test_steps_are_data_and_compute():
     found = burst.read(spans_of(0, 4e-3, rounds=False), 1, STRATEGIES["allreduce"](), RESULT)
-    assert found.steps.shape == (STEPS - burst.COLD_STEPS, 1)
+    assert found.steps.shape == (STEPS - STEPS // burst.COLD_SHARE, 1)
     assert found.steps == pytest.approx(5e-3)
     assert found.round is None
     assert found.cold == pytest.approx(0)

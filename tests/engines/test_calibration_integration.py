@@ -24,7 +24,8 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probes, "BURST_SECONDS", 0.01)
     monkeypatch.setattr(probes, "SIZES", {4096: 12, 65536: 12})
     monkeypatch.setattr(peers, "averaging", lambda counts, listen: [])
-    monkeypatch.setattr(probes, "BURSTS", 1)
+    monkeypatch.setattr(probes, "TURNS", 1)
+    monkeypatch.setattr(probes, "MOST_TURNS", 1)
 
 
 def small() -> Experiment:

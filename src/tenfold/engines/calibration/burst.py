@@ -22,8 +22,8 @@ SYNC_EVERY = 3
 """A round in every third step: one step mixes, one comes after, and one in between knows nothing of it."""
 MOST_STEPS = 150
 """Steps of a worker that are surely told one by one (see `timekeeper.SINGLE_SPANS`)."""
-COLD_STEPS = 3
-"""First steps of a process, in which torch prepares its kernels."""
+COLD_STEPS, COLD_SHARE = 3, 4
+"""First steps of a process, in which torch prepares its kernels: so many, or so large a part of the burst if longer."""
 EVALUATED = 128
 """Samples that each worker evaluates at the end."""
 MOST_BYTES = 1 << 26
@@ -69,11 +69,12 @@ def read(spans: Sequence[Span], workers: int, strategy: Strategy, result: dict[s
         own, in_rounds = _without_rounds(own)
         rounds = slice(SYNC_EVERY - 1, None, SYNC_EVERY)
         price = in_rounds + _price(arrived[rounds], left[rounds], strategy)
-    warm = own[COLD_STEPS:]
+    begun = max(COLD_STEPS, len(own) // COLD_SHARE)
+    warm = own[begun:]
     times = result["times"]
     return Burst(
         steps=warm,
-        cold=float(max(0.0, (own[:COLD_STEPS] - np.median(warm)).sum(axis=0).max())),
+        cold=float(max(0.0, (own[:begun] - warm.mean()).sum(axis=0).max())),
         round=price,
         start=times["start"],
         evaluate=times["evaluate"] / (result["epochs"] + 1),

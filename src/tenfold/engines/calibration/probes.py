@@ -20,8 +20,8 @@ from tenfold.experiment import Experiment
 Listen = Callable[[str], None]
 Setting = TypeVar("Setting")
 
-BURSTS = 5
-"""Turns in which a setting is measured; its level is their median."""
+TURNS, MOST_TURNS, BURSTS = 5, 9, 18
+"""A setting is measured in so many turns, its level is their median; in more where few settings make few bursts."""
 BURST_SECONDS, FEWEST_STEPS = 0.4, 12
 SIZES = {1 << 18: MOST_STEPS, 1 << 22: 90, 1 << 25: 24}
 """Bytes of weights, and steps of a burst."""
@@ -63,6 +63,7 @@ def steps(
 ) -> tuple[list[Step], list[Evaluating]]:
     """Measure steps in settings (batch size, threads, workers together); all take turns."""
     lengths: dict[tuple[int, int, int], int] = {}
+    batch = experiment.training.batch_size
 
     def measure(setting: tuple[int, int, int], length: int | None = None) -> Burst:
         batch_size, threads, together = setting
@@ -76,7 +77,9 @@ def steps(
         return found
 
     measure(settings[0], FEWEST_STEPS)  # says how many steps make a burst
-    measured = take_turns(settings, measure)
+    whole, smaller = ([setting for setting in settings if (setting[0] == batch) == usual] for usual in (True, False))
+    measured = take_turns(whole, measure, min(MOST_TURNS, max(TURNS, BURSTS // len(whole))))
+    measured |= take_turns(smaller, measure, TURNS // 2 + 1)
     return (
         [_step(work, setting, bursts) for setting, bursts in measured.items()],
         [
@@ -166,7 +169,7 @@ def take_turns(
     """Measure all settings, one after another, several times over: what disturbs one turn spares the others."""
     settings = list(settings)
     found: dict[Setting, list[Any]] = {setting: [] for setting in settings}
-    for _ in range(turns or BURSTS):
+    for _ in range(turns or TURNS):
         for setting in settings:
             found[setting].append(measure(setting))
     return found
