@@ -20,13 +20,13 @@ class Courier:
     def __init__(self) -> None:
         self._asked: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
-        self._idle = True
+        self.is_idle = True
         self._thread = threading.Thread(target=self._serve, daemon=True, name="tenfold-courier")
         self._thread.start()
 
     def wait(self, errand: Callable[[], Any], look: Callable[[float], None], timeout: float) -> None:
         """Run the errand to its end, calling `look` now and then, which ends the waiting by raising."""
-        self._idle = False
+        self.is_idle = False
         self._asked.put(errand)
         until = monotonic() + timeout
         while True:
@@ -37,15 +37,15 @@ class Courier:
                 if monotonic() > until:
                     raise TimeoutError from None
                 continue
-            self._idle = True
+            self.is_idle = True
             if error is not None:
                 raise error
             return
 
     def stop(self) -> None:
-        """End the thread unless it waits for the dead: one that outlives the interpreter may take the process down."""
+        """End the thread, unless it waits for the dead."""
         self._asked.put(None)
-        if self._idle:
+        if self.is_idle:
             self._thread.join(STOP_SECONDS)
 
     def _serve(self) -> None:

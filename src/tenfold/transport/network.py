@@ -58,6 +58,11 @@ class Network(ABC):
     def close(self) -> None:
         """Leave; after a failure, once the others know of it."""
 
+    @property
+    def is_stuck(self) -> bool:
+        """A thread waits for the dead, and cannot be ended; it would bring the interpreter's end to a crash."""
+        return False
+
     def barrier(self, timeout: float | None = None) -> None:
         """Wait until every rank is here, at most `timeout` seconds."""
         token = torch.zeros(1)

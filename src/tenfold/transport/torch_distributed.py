@@ -107,6 +107,11 @@ class TorchDistributed(Network):
         """Return what the watch knows."""
         return self._watch.trouble(within) if self._watch is not None else None
 
+    @property
+    def is_stuck(self) -> bool:
+        """The courier waits in gloo, which knows no way back."""
+        return not self._courier.is_idle
+
     def close(self) -> None:
         """Say goodbye, and leave the group if it was made here."""
         if self._closed:

@@ -4,6 +4,7 @@ import atexit
 import os
 import socket
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -57,7 +58,7 @@ def join(world: World, transport: str = "auto") -> Joined:
     name = network_of(world, os.environ) if transport in ("auto", "shared-memory") else transport
     if name not in _joined:
         network = _network(world, name)
-        atexit.register(network.close)
+        atexit.register(_leave, network)
         sys.excepthook = partial(_tell_first, network, sys.excepthook)
         _joined[name] = Joined(world, network, network.all_gather(socket.gethostname()))
     return _joined[name]
@@ -68,6 +69,16 @@ def network_of(world: World, variables: Any) -> str:
     if world.launcher == "torchrun" or (world.launcher == "slurm" and variables.get("MASTER_ADDR")):
         return "torch"
     return "mpi"
+
+
+def _leave(network: Network) -> None:
+    """Leave at the end of the process; at once where it could only crash."""
+    network.close()
+    if network.is_stuck:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(2)
 
 
 def _tell_first(network: Network, hook: Any, kind: type[BaseException], error: BaseException, trace: Any) -> None:
