@@ -19,7 +19,7 @@ from tenfold.errors import StoreError, TrainingError
 from tenfold.runs import Event, Lifecycle, Metric
 from tenfold.training import all_targets
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group("crossval")]
+pytestmark = pytest.mark.timeout(120)
 MODES: dict[str, dict[str, Any]] = {
     "folds-over-workers": {},
     "fold-by-fold": {"workers": 2},

@@ -14,7 +14,7 @@ import tenfold
 from launchers import mpirun
 from tenfold.runs import Lifecycle, Span
 
-pytestmark = [pytest.mark.timeout(90), pytest.mark.xdist_group("launched")]
+pytestmark = pytest.mark.timeout(90)
 SIZE = 3
 BASE = LAWFUL | {"epochs": 2, "sync_every": 2, "threads": 1, "oversubscribe": True}
 EXACTLY: list[dict[str, Any]] = [

@@ -20,7 +20,7 @@ from tenfold.errors import TrainingError
 from tenfold.machine.launcher import recognise
 from tenfold.transport.networked import Networked
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.xdist_group("mpi")]
+pytestmark = pytest.mark.timeout(60)
 HERE = Path(__file__).parent
 SIZE = 4
 

@@ -19,7 +19,7 @@ from tenfold.errors import TenfoldError, TrainingError, WorkerLost
 from tenfold.transport.networked import Networked
 from tenfold.transport.torch_distributed import TorchDistributed
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.xdist_group("torch")]
+pytestmark = pytest.mark.timeout(60)
 WORLDS = count()
 
 
