@@ -190,8 +190,9 @@ class Division(Section):
     """How what travels is made smaller."""
     compression_options: Options = {}
     """Keyword arguments of the compression, such as {fraction = 0.01} for topk."""
-    lr_scaling: Literal["none", "linear", "sqrt"] = "sqrt"
-    """How the learning rate grows with the workers that average in rounds, each of which takes fewer steps."""
+    lr_scaling: Literal["auto", "none", "linear", "sqrt"] = "auto"
+    """How the learning rate grows with the workers that average in rounds, each of which takes fewer steps. auto:
+    sqrt for up to 8 workers, twice the rate for more."""
     optimizer_state: Literal["local", "average", "reset"] = "local"
     """What a round does to the optimizers' momenta."""
     shards: Literal["iid", "contiguous", "label-skew", "fractions"] = "iid"

@@ -24,9 +24,11 @@ def test_no_steps_between_rounds_are_refused():
 
 def test_the_learning_rate_follows_the_replicas():
     assert [learning_rate_scale(kind, 16) for kind in ("none", "linear", "sqrt")] == [1, 16, 4]
-    assert {learning_rate_scale(kind, 1) for kind in ("none", "linear", "sqrt")} == {1}
+    assert {learning_rate_scale(kind, 1) for kind in ("auto", "none", "linear", "sqrt")} == {1}
+    assert [learning_rate_scale("auto", n) for n in (4, 16, 1024)] == [2, 2, 2]
+    assert learning_rate_scale("auto", 8) == learning_rate_scale("sqrt", 8)
 
 
 def test_an_unknown_scale_is_named():
-    with pytest.raises(ExperimentError, match="unknown learning rate scale 'squared'; known: none, linear, sqrt"):
+    with pytest.raises(ExperimentError, match="unknown learning rate scale 'squared'; known: auto, none, linear, sqrt"):
         learning_rate_scale("squared", 4)

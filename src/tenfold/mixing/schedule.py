@@ -16,8 +16,17 @@ def due(step: int, sync_every: int, post_local_until: int = 0) -> bool:
     return step <= post_local_until or (step - post_local_until) % sync_every == 0
 
 
+MANY, LEAST_OF_MANY = 8, 2.0
+"""Beyond so many replicas sqrt(n) was too much, and the factor that was still right."""
+
 LEARNING_RATE_SCALES: Registry[Callable[[int], float]] = Registry(
-    "learning rate scale", {"none": lambda _: 1.0, "linear": float, "sqrt": math.sqrt}
+    "learning rate scale",
+    {
+        "auto": lambda n: math.sqrt(n) if n <= MANY else LEAST_OF_MANY,
+        "none": lambda _: 1.0,
+        "linear": float,
+        "sqrt": math.sqrt,
+    },
 )
 
 
@@ -25,6 +34,6 @@ def learning_rate_scale(kind: str, n: int) -> float:
     """Return the factor for `n` replicas: 1 (none), n (linear, Goyal et al. 2017) or sqrt(n) (Krizhevsky 2014).
 
     Averaging n replicas that each take the same number of steps divides the effective learning rate by up to n; the
-    factor gives it back.
+    factor gives it back. "auto" is sqrt(n) as far as that was found to work, up to 8 replicas, and 2 for more.
     """
     return LEARNING_RATE_SCALES[kind](n)
