@@ -454,3 +454,13 @@ def test_the_schema_lists_the_choices():
     properties = Experiment.model_json_schema()["$defs"]["Training"]["properties"]
     assert properties["optimizer"]["enum"] == list(training.OPTIMIZERS)
     assert properties["epochs"]["exclusiveMinimum"] == 0
+
+
+def test_who_is_to_blame_is_named(tmp_path):
+    sound, unsound = tmp_path / "sound.toml", tmp_path / "unsound.toml"
+    sound.write_text("[training]\nepochs = 2\n")
+    unsound.write_text("[training]\nepochs = 0\n")
+    with pytest.raises(ExperimentError, match=r"^division.workers = 0: "):
+        Experiment.load(sound, workers=0)
+    with pytest.raises(ExperimentError, match=r"unsound.toml: training.epochs = 0: "):
+        Experiment.load(unsound, workers=2)

@@ -316,7 +316,17 @@ class Experiment(Section):
         try:
             return cls(**nested(fields, changes))
         except ExperimentError as error:
+            if changes and cls._accepts(fields):
+                raise  # the file is not to blame
             raise ExperimentError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from None
+
+    @classmethod
+    def _accepts(cls, fields: dict[str, Any]) -> bool:
+        try:
+            cls(**fields)
+        except ExperimentError:
+            return False
+        return True
 
     def save(self, path: str | Path) -> None:
         """Write the experiment as TOML; fields that are unset are left out."""
