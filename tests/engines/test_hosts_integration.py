@@ -68,9 +68,9 @@ class Hosts:
         return ""
 
     def slow_down(self) -> None:
-        """Make the link as slow as an office's, where the kernel can: 100 Mbit/s, 1 ms each way."""
+        """Make the link as slow as an office's, where the kernel can: 100 Mbit/s, 5 ms each way."""
         for name, end in zip(self.names, self.ends, strict=True):
-            quietly("tc", "-n", name, "qdisc", "add", "dev", end, "root", "netem", "delay", "1ms", "rate", "100mbit")
+            quietly("tc", "-n", name, "qdisc", "add", "dev", end, "root", "netem", "delay", "5ms", "rate", "100mbit")
 
     def cut(self) -> None:
         quietly("ip", "-n", self.names[1], "link", "set", self.ends[1], "down")
