@@ -111,6 +111,14 @@ class TestBend:
             found = bend.find(group).peak
             assert (found.workers if found else None) == peak
 
+    def test_workers_who_never_meet_do_not_count(self):
+        strangers = replace(made_prediction(8), bytes_per_worker=made_prediction(8).bytes_per_worker * 0, seconds=1e-3)
+        rows = [(virtual(n), made_prediction(n)) for n in (1, 2, 4)] + [(virtual(8), strangers)]
+        (sentence,) = Outlook(rows).explanation()
+        assert "does not bend up to 4 workers" in sentence
+        assert sentence.endswith("With 8 and more no round comes before the end; they do not count.")
+        assert bend.meeting(Outlook([rows[0], rows[3]]).rows)[-1].workers == 8
+
     def test_one_prediction_bends_nowhere(self):
         assert sweep([1]).explanation() == []
         assert sweep([4]).explanation() == []

@@ -41,8 +41,18 @@ def families(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
     return [(name, [*([one] if (one := alone[name]) else []), *group]) for name, group in found.items()]
 
 
+def meeting(rows: Sequence[Row]) -> list[Row]:
+    """Leave out workers who would have rounds but take fewer steps than one comes after: what they gain is no speedup.
+
+    Where nobody meets, as with strategy none, that is what was asked for.
+    """
+    found = [row for row in rows if row.workers == 1 or row.bytes_per_worker]
+    return found if any(row.workers > 1 for row in found) else list(rows)
+
+
 def find(group: Sequence[Row]) -> Bend:
     """Return where a family, sorted by workers, bends."""
+    group = meeting(group)
     waits = next((row for row in group if idle(row) > 0.5), None)
     peak = next(
         (row for at, row in enumerate(group[:-1], 1) if seconds(row) <= WORTH * min(map(seconds, group[at:]))), None
@@ -52,12 +62,19 @@ def find(group: Sequence[Row]) -> Bend:
 
 def sentence(name: str, group: Sequence[Row]) -> str:
     """Return in one sentence where a family bends and why."""
-    bend, last = find(group), group[-1]
+    met, bend = meeting(group), find(group)
+    last = met[-1]
     subject = f"With {name}, the speedup" if name else "The speedup"
+    strangers = next((row for row in group if row not in met), None)
+    apart = (
+        f" With {count(strangers.workers)} and more no round comes before the end; they do not count."
+        if strangers
+        else ""
+    )
     if bend.first is None:
         return (
             f"{subject} does not bend up to {several(last.workers, 'worker')}: computing takes {1 - idle(last):.0%} "
-            "of the time there, and more workers have helped all the way."
+            f"of the time there, and more workers have helped all the way.{apart}"
         )
     said = []
     if bend.idle is not None:
@@ -69,7 +86,7 @@ def sentence(name: str, group: Sequence[Row]) -> str:
         times = f"{fastest} predicted with {count(bend.peak.workers)}, {largest} with {count(last.workers)}"
         said.append((bend.peak.workers, f"beyond {count(bend.peak.workers)}, more workers no longer help ({times})"))
     reasons = "; ".join(reason for _, reason in sorted(said, key=lambda one: one[0]))
-    return f"{subject} bends at {several(bend.first.workers, 'worker')}: {reasons}."
+    return f"{subject} bends at {several(bend.first.workers, 'worker')}: {reasons}.{apart}"
 
 
 def _others(row: Row) -> dict[str, object]:

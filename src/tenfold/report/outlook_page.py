@@ -38,7 +38,7 @@ def render(outlook: Outlook) -> str:
 
 
 def _headline(outlook: Outlook) -> list[dict[str, Any]]:
-    rows = outlook.rows
+    rows = bend.meeting(outlook.rows)
     fastest = min(rows, key=lambda row: row.seconds.mean or 0.0)
     seconds = fastest.seconds.mean or 0.0
     around = f"{between(*fastest.interval, seconds)}, " if fastest.interval else ""
