@@ -15,7 +15,6 @@ import importlib.util
 import itertools
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -28,6 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from tenfold.machine.launching import find_mpirun
 from tenfold.transport import Segment, SharedMemory
 
 SIZES = {"0.25 MB": (61_706, 60), "4.8 MB": (1_200_000, 20), "100 MB": (25_000_000, 5)}
@@ -79,9 +79,7 @@ def main() -> None:
 
 def mpirun() -> str | None:
     """Return the path of mpirun if MPI can take part."""
-    beside_python = str(Path(sys.executable).parent)
-    path = shutil.which("mpirun", path=os.pathsep.join([beside_python, os.environ.get("PATH", "")]))
-    return path if importlib.util.find_spec("mpi4py") else None
+    return find_mpirun() if importlib.util.find_spec("mpi4py") else None
 
 
 def measure(n: int, repeats: float, cold: bool) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from tenfold.models import build
 from tenfold.report.trace import chrome_trace
 from tenfold.runs import Clock, Emit, Event, Lifecycle, Run, Store, checkpoint
 from tenfold.runs.elsewhere import Elsewhere
-from tenfold.runs.store import FOLD
+from tenfold.runs.store import FOLD, FOLDED
 
 USUAL_FOLDS = 5
 
@@ -105,7 +105,7 @@ def cross_validate(
     with crossval.resident(prepare(experiment, fetching)) as task:
         store = Store(runs)
         facts = describe(task)
-        number = store.create(experiment, kind=crossval.KIND, facts=facts)
+        number = store.create(experiment, kind=FOLDED, facts=facts)
         outcome = crossval.carry_out(task, store, number, facts, clock, listen or _warn)
     done = CrossValidation(_opened(store, number, experiment, outcome))
     return done.as_sklearn() if as_sklearn else done
@@ -144,7 +144,7 @@ def resume(
     again = {field: value for field, value in given.items() if value is not None}
     experiment = Experiment(**record["experiment"]).replace(**again)
     _check_given(experiment, number)
-    if record["kind"] == crossval.KIND:
+    if record["kind"] == FOLDED:
         return _resume_folds(store, record, experiment, listen or _warn)
     engine = choose(experiment)
     if isinstance(engine, Launched):

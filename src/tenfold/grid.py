@@ -6,7 +6,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from tenfold import api, crossval
+from tenfold import api
 from tenfold.engines import check_unlaunched
 from tenfold.engines.prepare import settle_device
 from tenfold.errors import ExperimentError, TenfoldError
@@ -15,6 +15,7 @@ from tenfold.registry import suggest
 from tenfold.report.comparison import Comparison
 from tenfold.report.differences import spoken
 from tenfold.runs import Run, Store
+from tenfold.runs.store import FOLDED
 
 KIND = "compare"
 
@@ -141,7 +142,7 @@ def _finished(store: Store) -> dict[str, int]:
     found = {}
     for record in store.runs():
         whole = record["status"] == "finished" and not record["result"].get("failed")
-        if record["kind"] in (KIND, crossval.KIND) and whole:
+        if record["kind"] in (KIND, FOLDED) and whole:
             text = Experiment(**record["experiment"]).model_dump_json()
             if '"<' not in text:
                 found[text] = record["id"]

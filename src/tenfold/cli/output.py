@@ -63,7 +63,7 @@ def print_run(run: "Run", as_json: bool) -> None:
         return
     from tenfold.report.fold_tables import fold_tables
     from tenfold.report.tables import result_table
-    from tenfold.report.words import FOLDED
+    from tenfold.runs.store import FOLDED
 
     if as_json:
         print_json(run.summary())

@@ -17,7 +17,7 @@ def resume(
     from tenfold import api
     from tenfold.report.fold_progress import FoldProgress
     from tenfold.report.progress import Progress
-    from tenfold.report.words import FOLDED
+    from tenfold.runs.store import FOLDED
 
     interrupted = api.open_run(run, runs=runs)
     quiet = quiet or as_json or bool(launched_rank())

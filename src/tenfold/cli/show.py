@@ -21,7 +21,7 @@ def show(
     from tenfold import api
     from tenfold.report.fold_tables import fold_tables
     from tenfold.report.tables import shards_table, show_tables
-    from tenfold.report.words import FOLDED
+    from tenfold.runs.store import FOLDED
 
     found = api.open_run(run, runs=runs)
     if as_json:

@@ -17,9 +17,6 @@ from tenfold.experiment import Experiment
 from tenfold.machine.crew import warm_up
 from tenfold.runs import Clock, Emit, Store
 
-KIND = "crossval"
-"""What the store files a cross-validation under; its folds are runs of their own, of the kind "fold"."""
-
 
 def ready(experiment: Experiment) -> None:
     """Refuse what cannot be cross-validated before anything starts, and let processes get ready meanwhile."""

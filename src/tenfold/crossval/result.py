@@ -12,6 +12,7 @@ from tenfold.crossval.models import Vote, voice
 from tenfold.crossval.together import AVERAGE
 from tenfold.errors import StoreError
 from tenfold.runs import Run, checkpoint
+from tenfold.runs.store import FOLDED
 
 Part = str
 
@@ -23,7 +24,7 @@ class CrossValidation:
     """
 
     def __init__(self, run: Run) -> None:
-        if run.kind != "crossval":
+        if run.kind != FOLDED:
             raise StoreError(f"run {run.id} is no cross-validation but of the kind '{run.kind}'")
         self.run = run
         """The whole, as it is recorded."""

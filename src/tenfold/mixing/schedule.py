@@ -16,13 +16,13 @@ def due(step: int, sync_every: int, post_local_until: int = 0) -> bool:
     return step <= post_local_until or (step - post_local_until) % sync_every == 0
 
 
-MANY, LEAST_OF_MANY = 8, 2.0
-"""Beyond so many replicas sqrt(n) was too much, and the factor that was still right."""
+MOST_BY_SQRT, BEYOND = 8, 2.0
+"""Up to so many replicas sqrt(n) was found to work; the factor for more."""
 
 LEARNING_RATE_SCALES: Registry[Callable[[int], float]] = Registry(
     "learning rate scale",
     {
-        "auto": lambda n: math.sqrt(n) if n <= MANY else LEAST_OF_MANY,
+        "auto": lambda n: math.sqrt(n) if n <= MOST_BY_SQRT else BEYOND,
         "none": lambda _: 1.0,
         "linear": float,
         "sqrt": math.sqrt,

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 from tenfold.report import palette
 from tenfold.report.fold_tables import NAMES, PARTS, Fold, bounds, folds_table, models_table, name_of, told
 from tenfold.report.svg import INK, NARROW, WIDE, below, draw
-from tenfold.report.words import FOLDED, NOTHING, plain, several
+from tenfold.report.words import NOTHING, plain, several
 from tenfold.runs import Run
+from tenfold.runs.store import FOLDED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,7 +14,8 @@ from tenfold.report.columns import Column
 from tenfold.report.crosstable import Crosstable
 from tenfold.report.export import finite
 from tenfold.report.rows import Row, Spread
-from tenfold.report.words import FOLDED, OF_FOLDS
+from tenfold.report.words import OF_FOLDS
+from tenfold.runs.store import FOLDED
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult

@@ -5,8 +5,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tenfold.report import clocks
-from tenfold.report.words import FOLDED, count, duration, measure, plain, rate, setting, several
+from tenfold.report.words import count, duration, measure, plain, rate, setting, several
 from tenfold.runs import Run
+from tenfold.runs.store import FOLDED
 
 KINDS = ("data", "compute", "wait", "communicate", "evaluate", "save", "start")
 """What time is spent on, in the order in which it is shown."""

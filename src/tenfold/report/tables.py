@@ -12,8 +12,9 @@ from rich.text import Text
 from tenfold.experiment import FIELDS, SECTIONS
 from tenfold.report import clocks, summary
 from tenfold.report.differences import settings, unusual
-from tenfold.report.words import FOLDED, NOTHING, OF_FOLDS, ago, count, duration, measure, moment, plain, setting
+from tenfold.report.words import NOTHING, OF_FOLDS, ago, count, duration, measure, moment, plain, setting
 from tenfold.runs import Run
+from tenfold.runs.store import FOLDED
 
 STATUS_STYLES = {"finished": "green", "running": "cyan", "failed": "bold red", "interrupted": "yellow"}
 

@@ -92,10 +92,8 @@ def moment(then: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(then))
 
 
-FOLDED = "crossval"
-"""The kind of a run that is a cross-validation."""
 OF_FOLDS = "of a cross-validation: from the first step to the last fold's end"
-"""What the time of such a run is."""
+"""What the time of a run that has folds is."""
 
 
 def several(number: float, thing: str) -> str:

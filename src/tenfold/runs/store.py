@@ -38,6 +38,8 @@ AND CASE type WHEN 'lifecycle' THEN json_extract(body, '$.what') != 'lost' ELSE 
 LOCK_SECONDS = 30
 FOLD = "fold"
 """The kind of a run that is part of another; it is never meant by "last"."""
+FOLDED = "crossval"
+"""The kind of the run that folds are part of."""
 COLUMNS = "id, title, kind, status, created, ended, experiment, facts, result, error, host, pid, pid_started"
 
 
