@@ -2,16 +2,16 @@
 
     python benchmarks/prediction.py --json prediction.json
 
-For each network one calibration comes first. Then its settings take turns in real runs on random tensors, one thread a
-worker, and the median of each is set against what the clock says: the signed error is (predicted - measured) /
-measured. With one worker all strategies are the same, so it is measured once.
+Rounds are calibrated once, and for each network the steps of all numbers of workers. Then its settings take turns in
+real runs on random tensors, one thread a worker, and the median of each is set against what the clock says: the signed
+error is (predicted - measured) / measured. With one worker all strategies are the same, so it is measured once.
 """
 
 import argparse
 import json
 import statistics
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -21,10 +21,11 @@ from rich.console import Console
 from rich.table import Table
 
 import tenfold
+from tenfold.cluster.profile import Profile
 from tenfold.engines import calibration
 from tenfold.engines.forecast import forecast
 from tenfold.engines.prepare import prepare
-from tenfold.machine import cores, crew
+from tenfold.machine import cores
 
 MODELS: dict[str, tuple[dict[str, Any], int]] = {
     "lenet5": ({"model": "lenet5"}, 192),
@@ -43,7 +44,10 @@ class Setting:
     sync_every: int
     steps: int
     measured: list[float] = field(default_factory=list)
+    parts: list[dict[str, float]] = field(default_factory=list)
+    """Of each run, the workers' mean seconds by kind."""
     predicted: float = 0.0
+    predicted_parts: dict[str, float] = field(default_factory=dict)
     interval: tuple[float, float] = (0.0, 0.0)
 
     @property
@@ -66,8 +70,7 @@ class Setting:
         )
 
     def row(self) -> dict[str, Any]:
-        named = ("model", "workers", "strategy", "sync_every", "steps", "measured", "predicted", "interval", "error")
-        return {name: getattr(self, name) for name in named}
+        return asdict(self) | {"error": self.error}
 
 
 def main() -> None:
@@ -76,11 +79,12 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="+", help="default: powers of two up to the cores")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--steps", type=float, default=1.0, help="factor on the number of steps of a run")
+    parser.add_argument("--profile", type=Path, metavar="FILE", help="keep what was calibrated here")
     parser.add_argument("--json", type=Path, metavar="FILE")
     arguments = parser.parse_args()
     counts = arguments.workers or [2**k for k in range(cores.budget().bit_length())]
     settings = [
-        Setting(model, workers, strategy, sync_every, 16 * max(1, round(MODELS[model][1] * arguments.steps / 16)))
+        Setting(model, workers, strategy, sync_every, 16 * max(2, round(MODELS[model][1] * arguments.steps / 16)))
         for model in arguments.models
         for workers in counts
         for strategy in STRATEGIES
@@ -89,49 +93,63 @@ def main() -> None:
     ]
     samples = max(setting.steps * setting.workers for setting in settings) * BATCH
     x, y = torch.randn(samples, 1, 28, 28), torch.randint(10, (samples,))
-    crew.warm_up()
-    seconds = 0.0
-    with tempfile.TemporaryDirectory() as folder:
-        for model in arguments.models:
-            alike = [setting for setting in settings if setting.model == model]
-            seconds += predict(alike, x, y, Path(folder) / "profile.toml")
-            for _ in range(arguments.repeats):
-                for setting in alike:
-                    setting.measured.append(measure(setting, x, y))
-    show(settings, seconds)
-    if arguments.json:
-        content = {"cores": cores.budget(), "calibration_seconds": seconds, "rows": [one.row() for one in settings]}
-        arguments.json.write_text(json.dumps(content, indent=2) + "\n")
-
-
-def predict(settings: list[Setting], x: torch.Tensor, y: torch.Tensor, place: Path) -> float:
-    """Calibrate once, predict all settings, and return how long the calibration took."""
     started = perf_counter()
-    for setting in settings:
-        profile = calibration.ensure(setting.experiment(x, y), path=place)
-    seconds = perf_counter() - started
-    for setting in settings:
-        prediction = forecast(prepare(setting.experiment(x, y)), profile)
-        setting.predicted, setting.interval = prediction.seconds, prediction.interval
-    return seconds
+    profile = calibration.rounds(Profile(made="", machine=calibration.machine()))
+    calibrated = perf_counter() - started
+    for model in arguments.models:
+        alike = [setting for setting in settings if setting.model == model]
+        started = perf_counter()
+        profile = calibration.steps(profile, alike[-1].experiment(x, y), counts)
+        calibrated += perf_counter() - started
+        for setting in alike:
+            predict(setting, profile, x, y)
+        for _ in range(arguments.repeats):
+            for setting in alike:
+                measure(setting, x, y)
+            if arguments.json:
+                save(settings, calibrated, arguments.json)
+        show(alike)
+    if arguments.profile:
+        profile.save(arguments.profile)
+    summarize(settings, calibrated)
 
 
-def measure(setting: Setting, x: torch.Tensor, y: torch.Tensor) -> float:
+def predict(setting: Setting, profile: Profile, x: torch.Tensor, y: torch.Tensor) -> None:
+    prediction = forecast(prepare(setting.experiment(x, y)), profile)
+    setting.predicted, setting.interval = prediction.seconds, prediction.interval
+    setting.predicted_parts = {kind: float(times.mean()) for kind, times in prediction.times.items()}
+
+
+def measure(setting: Setting, x: torch.Tensor, y: torch.Tensor) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        return float(tenfold.train(setting.experiment(x, y), runs=folder).seconds or 0.0)
+        run = tenfold.train(setting.experiment(x, y), runs=folder)
+    setting.measured.append(float(run.seconds or 0.0))
+    setting.parts.append(run.times)
 
 
-def show(settings: list[Setting], calibration_seconds: float) -> None:
-    table = Table(
-        "model", "workers", "strategy", "every", "measured s: median and range", "predicted s and interval", "error"
-    )
+def save(settings: list[Setting], calibrated: float, path: Path) -> None:
+    rows = [setting.row() for setting in settings if setting.measured]
+    content = {"cores": cores.budget(), "calibration_seconds": calibrated, "rows": rows}
+    path.write_text(json.dumps(content, indent=2) + "\n")
+
+
+def show(settings: list[Setting]) -> None:
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for one in settings:
         low, high = one.interval
-        measured = f"{statistics.median(one.measured):.3f} [{min(one.measured):.3f}-{max(one.measured):.3f}]"
-        strategy, every = (one.strategy, str(one.sync_every)) if one.workers > 1 else ("any", "any")
-        predicted = f"{one.predicted:.3f} [{low:.3f}-{high:.3f}]"
-        table.add_row(one.model, str(one.workers), strategy, every, measured, predicted, f"{one.error:+.1%}")
+        middle = statistics.median(one.measured)
+        strategy, every = (one.strategy, f"every {one.sync_every}") if one.workers > 1 else ("any", "")
+        table.add_row(
+            f"{one.model} x {one.workers}",
+            f"{strategy} {every}",
+            f"measured {middle:.3f} [{min(one.measured):.3f}-{max(one.measured):.3f}] s",
+            f"predicted {one.predicted:.3f} [{low:.3f}-{high:.3f}] s",
+            f"{one.error:+.1%}",
+        )
     Console(width=120).print(table)
+
+
+def summarize(settings: list[Setting], calibration_seconds: float) -> None:
     errors = [abs(one.error) for one in settings]
     print(f"calibrations: {calibration_seconds:.0f} s; {cores.budget()} cores")
     print(f"within 10%: {sum(error <= 0.1 for error in errors)} of {len(errors)}", end="; ")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from profiles import FACTS, made_profile
 
-from tenfold.cluster.measurements import Averaging, Evaluating, Step, write_trace
+from tenfold.cluster.measurements import Averaging, Costs, Evaluating, Step, write_trace
 from tenfold.cluster.profile import Profile, default_path
 from tenfold.errors import MachineError
 
@@ -193,6 +193,11 @@ class TestOtherCosts:
         assert profile.start_seconds(1) == pytest.approx(0.1)
         assert profile.start_seconds(2) == pytest.approx(0.2)
         assert profile.save_seconds(1000) == pytest.approx(0.01)
+
+    def test_what_grows_with_bytes_grows_beyond_what_was_measured(self) -> None:
+        profile = made_profile().model_copy(update={"costs": Costs(start={1: 0.1}, sharing=1e-9, save={1000: 0.01})})
+        assert profile.start_seconds(1, data=10**9) == pytest.approx(1.1)
+        assert profile.save_seconds(5000) == pytest.approx(0.05)
 
     def test_the_workers_share_an_evaluation(self) -> None:
         profile = made_profile()  # 100 samples take one worker 10 ms

@@ -77,6 +77,11 @@ def test_first_steps_are_kept_apart():
     assert found.steps.max() == pytest.approx(5e-3)
 
 
+def test_a_slower_worker_is_not_taken_for_cold():
+    spans = spans_of(0, 4e-3, rounds=False) + spans_of(1, 6e-3, rounds=False)
+    assert burst.read(spans, 2, STRATEGIES["none"](), RESULT).cold == pytest.approx(0)
+
+
 def test_other_costs_are_those_of_one():
     found = burst.read(spans_of(0, 4e-3, rounds=False), 1, STRATEGIES["none"](), RESULT)
     assert (found.start, found.evaluate, found.save) == pytest.approx((0.5, 0.2, 0.1))

@@ -13,7 +13,7 @@ from threaded import make_task
 from torch import nn
 
 from tenfold.data import Picked, Tensors
-from tenfold.engines.parcel import Parcel, in_shared_memory
+from tenfold.engines.parcel import Parcel, bytes_to_share, in_shared_memory
 from tenfold.errors import ExperimentError
 
 
@@ -46,6 +46,14 @@ def test_the_data_exist_once() -> None:
     first.splits.train.x[3, 0] = 1234.5
     assert second.splits.train.x[3, 0] == 1234.5
     parcel.close()
+
+
+def test_what_a_parcel_copies_is_known_beforehand() -> None:
+    task = make_task(model="mlp", data=(torch.randn(20_000, 10), torch.randn(20_000)))
+    whole = task.splits.train
+    picked = replace(task.splits, train=Picked(whole, range(100)), validation=Picked(whole, [7, 5]))
+    assert bytes_to_share(task.splits) == bytes_to_share(picked) == 20_000 * 11 * 4
+    assert bytes_to_share(in_shared_memory(task.splits)) == 0
 
 
 def test_what_is_picked_from_one_part_travels_once() -> None:

@@ -112,7 +112,9 @@ class Costs(Entry):
     adding: float = 0.0
     """One byte of weights added to another."""
     start: dict[int, float] = {}
-    """From the start of a run to its first step, by the number of workers."""
+    """From the start of a run to its first step, by the number of workers; without the data."""
+    sharing: float = 0.0
+    """One byte of data put where all workers see it."""
     save: dict[int, float] = {}
     """A checkpoint, by the bytes of the weights."""
 

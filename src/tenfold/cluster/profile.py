@@ -131,13 +131,13 @@ class Profile(Entry):
 
         return price
 
-    def start_seconds(self, workers: int) -> float:
-        """Return the seconds before the first step."""
-        return _between(workers, self.costs.start)
+    def start_seconds(self, workers: int, data: int = 0) -> float:
+        """Return the seconds before the first step, with so many bytes of data."""
+        return _between(workers, self.costs.start) + data * self.costs.sharing
 
     def save_seconds(self, nbytes: int) -> float:
-        """Return the seconds of a checkpoint."""
-        return _between(nbytes, self.costs.save)
+        """Return the seconds of a checkpoint; beyond the largest that was measured, in proportion."""
+        return _between(nbytes, self.costs.save) * max(1.0, nbytes / max(self.costs.save, default=nbytes))
 
     def evaluation_seconds(self, work: str, samples: int, together: int) -> float:
         """Return the seconds of one evaluation, whose samples the workers share; 0 when none was measured.

@@ -14,6 +14,7 @@ from tenfold.cluster.profile import Profile
 from tenfold.engines.base import make_network
 from tenfold.engines.calibration import work
 from tenfold.engines.division import make_strategy
+from tenfold.engines.parcel import bytes_to_share
 from tenfold.engines.task import Task
 from tenfold.mixing import COMPRESSIONS
 from tenfold.mixing.round import exact_round
@@ -77,7 +78,7 @@ def hardware_here(task: Task, profile: Profile, plan: Plan) -> Hardware:
     return Hardware(
         step_time=profile.step_time(*setting),
         round_price=_with_copies(price, profile.costs.adding) if plan.average == "gradients" else price,
-        start=profile.start_seconds(task.workers),
+        start=profile.start_seconds(task.workers, bytes_to_share(task.splits)),
         model_error=nearest.doubt,
         calibrated=True,
         **_per_epoch(task, profile, plan),
@@ -111,7 +112,7 @@ def _per_epoch(task: Task, profile: Profile, plan: Plan) -> dict[str, Any]:
     watched = len(task.watched) if task.watched is not None else 0
     return {
         "evaluation": profile.evaluation_seconds(_work(task)[0], watched, task.workers),
-        "save": profile.save_seconds(plan.nbytes),
+        "save": profile.save_seconds(plan.nbytes * task.workers),
     }
 
 

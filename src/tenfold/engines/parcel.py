@@ -112,6 +112,17 @@ class Parcel:
         return {"_content": self._content}
 
 
+def bytes_to_share(splits: Splits) -> int:
+    """Return how many bytes a parcel would put into shared memory."""
+    parts = [getattr(splits, name) for name in PARTS]
+    whole = {id(one): one for one in (part.part if isinstance(part, Picked) else part for part in parts)}
+    return sum(
+        one.x.nbytes + one.y.nbytes
+        for one in whole.values()
+        if isinstance(one, Tensors) and not isinstance(one, Resident)
+    )
+
+
 def in_shared_memory(splits: Splits) -> Splits:
     """Move the parts that are tensors into shared memory; the originals can be forgotten."""
     found = {name: getattr(splits, name) for name in PARTS}

@@ -74,12 +74,23 @@ def read(spans: Sequence[Span], workers: int, strategy: Strategy, result: dict[s
     times = result["times"]
     return Burst(
         steps=warm,
-        cold=float(max(0.0, (own[:begun] - warm.mean()).sum(axis=0).max())),
+        cold=max(0.0, _slowest(own[:begun]) - _usual(warm, begun)),
         round=price,
         start=times["start"],
         evaluate=times["evaluate"] / (result["epochs"] + 1),
         save=times["save"] / result["epochs"],
     )
+
+
+def _slowest(stretch: Floats) -> float:
+    """Return the seconds of the worker who took longest."""
+    return float(stretch.sum(axis=0).max())
+
+
+def _usual(warm: Floats, length: int) -> float:
+    """Return what the slowest worker usually takes for so many steps: some are behind in any stretch."""
+    stretches = [warm[at : at + length] for at in range(0, max(1, len(warm) - length + 1), length)]
+    return float(np.mean([_slowest(stretch) / len(stretch) for stretch in stretches])) * length
 
 
 class _Steps:

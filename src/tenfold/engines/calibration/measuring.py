@@ -11,7 +11,7 @@ from tenfold.cluster.profile import Profile, default_path
 from tenfold.data import Splits
 from tenfold.engines.calibration import peers, probes, work
 from tenfold.engines.calibration.probes import Listen
-from tenfold.engines.calibration.vector import random_images
+from tenfold.engines.calibration.samples import random_images
 from tenfold.engines.prepare import prepare, settle_device
 from tenfold.engines.task import Task
 from tenfold.errors import MachineError
@@ -35,16 +35,13 @@ def calibrate(
     here = machine()
     known = profile if profile is not None and profile.check(here) is None else Profile(made="", machine=here)
     several = _several()
-    known = _with_rounds(known, listen)
+    known = rounds(known, listen)
     known = known.add(averaging=peers.averaging(sorted({several[0], several[-1]}), listen))
     counts = list(probes.counts_up_to(cores.budget()))
     if experiment is not None:
-        experiment = settle_device(experiment)
-        splits = prepare(experiment.replace(workers=1, shards="iid", fractions=None)).splits
         workers = experiment.division.workers
         fits = workers <= cores.budget() or experiment.machine.oversubscribe
-        asked = _shared(experiment, sorted({*counts, *[workers] * fits}))
-        return _with_steps(known, experiment, splits, asked, listen)
+        return steps(known, experiment, sorted({*counts, *[workers] * fits}), listen)
     for name in MODELS:
         built_in = Experiment(model=name)
         known = _with_steps(known, built_in, random_images(), _shared(built_in, counts), listen)
@@ -74,7 +71,7 @@ def ensure(
         raise MachineError(problem)
     known = profile
     if cluster is None and task.workers > 1 and not known.averaging:
-        known = _with_rounds(known, listen)
+        known = rounds(known, listen)
     asked = {(task.threads, task.workers)} if cluster is None else _on_nodes(cluster)
     name, batch = work.describe(task.experiment, task.splits), task.experiment.training.batch_size
     missing = sorted(setting for setting in asked if not known.has_step(name, batch, *setting))
@@ -85,21 +82,29 @@ def ensure(
     return known
 
 
+def rounds(profile: Profile, listen: Listen | None = None) -> Profile:
+    """Measure what does not depend on an experiment: rounds in shared memory, start-up and checkpoints."""
+    listen = listen or _silent
+    warm_up()
+    several = _several()
+    save, start = probes.saving(listen)
+    found, starts = probes.averaging(several, listen, turns=None if len(several) < 3 else 3)
+    costs = Costs(adding=probes.adding(), sharing=probes.sharing(), start={1: start} | starts, save=save)
+    update = {"made": _now(), "machine": machine(), "costs": costs}
+    return profile.model_copy(update=update).add(averaging=found)
+
+
+def steps(profile: Profile, experiment: Experiment, counts: Iterable[int], listen: Listen | None = None) -> Profile:
+    """Measure an experiment's steps with each of these numbers of workers; they take turns."""
+    experiment = settle_device(experiment)
+    splits = prepare(experiment.replace(workers=1, shards="iid", fractions=None)).splits
+    return _with_steps(profile, experiment, splits, _shared(experiment, counts), listen or _silent)
+
+
 def machine() -> dict[str, Any]:
     """Return the facts of this machine that are kept with a profile."""
     known = facts.facts()
     return {name: known[name] for name in ("host", "platform", "python", "cpu", "torch", "packages")}
-
-
-def _with_rounds(profile: Profile, listen: Listen) -> Profile:
-    """Measure what does not depend on an experiment."""
-    warm_up()
-    several = _several()
-    save, start = probes.saving(listen)
-    rounds, starts = probes.averaging(several, listen, turns=None if len(several) < 3 else 1)
-    costs = Costs(adding=probes.adding(), start={1: start} | starts, save=save)
-    update = {"made": _now(), "machine": machine(), "costs": costs}
-    return profile.model_copy(update=update).add(averaging=rounds)
 
 
 def _with_steps(

@@ -8,14 +8,16 @@ from time import perf_counter
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
+import torch
 
 from tenfold.cluster import fit
 from tenfold.cluster.measurements import Averaging, Evaluating, Step, write_trace
 from tenfold.data import Splits
 from tenfold.engines.calibration import burst
 from tenfold.engines.calibration.burst import MOST_STEPS, Burst
-from tenfold.engines.calibration.vector import few_numbers
+from tenfold.engines.calibration.samples import few_numbers
 from tenfold.experiment import Experiment
+from tenfold.transport import SharedTensor
 
 Listen = Callable[[str], None]
 Setting = TypeVar("Setting")
@@ -149,10 +151,22 @@ def adding() -> float:
     return statistics.median(once() for _ in range(50)) / total.nbytes
 
 
+def sharing() -> float:
+    """Measure the seconds of putting a byte of data into shared memory."""
+    data = torch.ones(1 << 24)
+
+    def once() -> float:
+        started = perf_counter()
+        SharedTensor(data).close()
+        return perf_counter() - started
+
+    return statistics.median(once() for _ in range(5)) / data.nbytes
+
+
 def vector_experiment(nbytes: int, **fields: Any) -> Experiment:
     """Return the experiment of so many bytes of weights and next to no computing."""
     return Experiment(
-        model="tenfold.engines.calibration.vector:Vector",
+        model="tenfold.models.vector:Vector",
         model_options={"numel": nbytes // 4},
         batch_size=2,
         momentum=0.0,

@@ -1,21 +1,8 @@
-"""The least network with a given number of weights, so that rounds are most of what a burst does."""
+"""Data to measure with."""
 
 import torch
-from torch import Tensor, nn
 
 from tenfold.data import Splits, Tensors
-
-
-class Vector(nn.Module):
-    """Predicts the mean of its weights, whatever it is shown; a step reads and writes each weight, as any step does."""
-
-    def __init__(self, numel: int) -> None:
-        super().__init__()
-        self.weights = nn.Parameter(torch.zeros(numel))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return one number for each sample."""
-        return self.weights.mean().expand(len(x), 1)
 
 
 def few_numbers(samples: int = 64) -> Splits:
