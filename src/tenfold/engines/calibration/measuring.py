@@ -19,6 +19,8 @@ from tenfold.experiment import MODELS, Experiment
 from tenfold.machine import cores, facts, threads
 from tenfold.machine.crew import warm_up
 
+FEW_TURNS = 3
+"""Of rounds, where many numbers of workers make many kinds of them."""
 BRIEF = 4
 """By how much the second batch size is smaller, from which follows what every step takes, however small."""
 
@@ -88,7 +90,7 @@ def rounds(profile: Profile, listen: Listen | None = None) -> Profile:
     warm_up()
     several = _several()
     save, start = probes.saving(listen)
-    found, starts = probes.averaging(several, listen, turns=None if len(several) < 3 else 3)
+    found, starts = probes.averaging(several, listen, turns=None if len(several) < 3 else FEW_TURNS)
     costs = Costs(adding=probes.adding(), sharing=probes.sharing(), start={1: start} | starts, save=save)
     update = {"made": _now(), "machine": machine(), "costs": costs}
     return profile.model_copy(update=update).add(averaging=found)
