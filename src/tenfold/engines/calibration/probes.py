@@ -142,25 +142,13 @@ def saving(listen: Listen) -> tuple[dict[int, float], float]:
 def adding() -> float:
     """Measure the seconds of adding a byte of weights to another."""
     total, other = np.zeros(1 << 20, np.float32), np.ones(1 << 20, np.float32)
-
-    def once() -> float:
-        started = perf_counter()
-        np.add(total, other, out=total)
-        return perf_counter() - started
-
-    return statistics.median(once() for _ in range(50)) / total.nbytes
+    return _seconds(50, lambda: np.add(total, other, out=total)) / total.nbytes
 
 
 def sharing() -> float:
     """Measure the seconds of putting a byte of data into shared memory."""
     data = torch.ones(1 << 24)
-
-    def once() -> float:
-        started = perf_counter()
-        SharedTensor(data).close()
-        return perf_counter() - started
-
-    return statistics.median(once() for _ in range(5)) / data.nbytes
+    return _seconds(5, lambda: SharedTensor(data).close()) / data.nbytes
 
 
 def vector_experiment(nbytes: int, **fields: Any) -> Experiment:
@@ -187,6 +175,16 @@ def take_turns(
         for setting in settings:
             found[setting].append(measure(setting))
     return found
+
+
+def _seconds(calls: int, call: Callable[[], object]) -> float:
+    """Return the median seconds of a call."""
+    found = []
+    for _ in range(calls):
+        started = perf_counter()
+        call()
+        found.append(perf_counter() - started)
+    return statistics.median(found)
 
 
 def _step(work: str, setting: tuple[int, int, int], bursts: Sequence[Burst]) -> Step:
