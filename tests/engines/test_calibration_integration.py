@@ -58,7 +58,11 @@ def test_a_calibration_has_everything_that_a_clock_asks_for(tmp_path: Path) -> N
     assert Profile.load(path).averaging != ()
     said.clear()
     assert calibration.ensure(small(), known, said.append) is known
-    assert said == []
+    assert not said
+    compressing = small().replace(compression="int8")
+    known = calibration.ensure(compressing, known, said.append, path=path)
+    assert set(known.costs.besides["compression int8"]) == {4096, 65536}
+    assert calibration.ensure(compressing, known) is known
 
 
 @pytest.mark.usefixtures("hasty")

@@ -64,6 +64,20 @@ def test_first_steps_are_counted_once():
     assert cold - plain == pytest.approx(COLD)
 
 
+def test_compression_and_outer_optimizer_lengthen_every_round_but_the_last_mean():
+    task = task_of(compression="topk", compression_options={"fraction": 0.1}, outer="slowmo")
+    profile = profile_for(task)
+    names = {
+        "compression topk fraction=0.1": {4096: 3e-3},
+        "outer slowmo": {4096: 1e-3},
+        "compression int8": {4096: 1.0},
+    }
+    known = profile.model_copy(update={"costs": profile.costs.model_copy(update={"besides": names})})
+    for cluster in (None, Cluster.of(2)):
+        longer = forecast(task, known, cluster).seconds - forecast(task, profile, cluster).seconds
+        assert longer == pytest.approx(STEPS * 4e-3)
+
+
 def test_a_short_last_batch_takes_a_part_of_the_time():
     task = task_of(workers=1, samples=STEPS * BATCH + 2, epochs=1)
     assert forecast(task, profile_for(task)).seconds == pytest.approx((STEPS + 0.5) * STEP)

@@ -31,7 +31,7 @@ def calibrate(
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
-    """Measure this machine in about a minute, and save what was found as a profile.
+    """Measure this machine, in about a minute on a few cores, and save what was found as a profile.
 
     Steps are those of an experiment, or of the built-in networks. Let nothing else run meanwhile.
 

@@ -142,6 +142,8 @@ class _Clock:
         stops = np.flatnonzero(due | asked | (steps <= SINGLE_STEPS) | (steps == last))
         if len(stops) < len(steps):
             drawn = np.add.reduceat(drawn, np.concatenate([[0], stops[:-1] + 1]), axis=1)
+        if self.hardware.besides:
+            drawn = drawn + self.hardware.besides * due[stops, None]
         self.computed += drawn.sum(axis=1)
         always = self.meetings.always if due[stops].all() and first > SINGLE_STEPS else None
         if always is not None:

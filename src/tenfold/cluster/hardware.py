@@ -157,6 +157,8 @@ class Hardware:
     round_price: RoundPrice
     exchange_price: ExchangePrice | None = None
     """For strategies without rounds. Unset: what `round_price` says of two workers that swap."""
+    besides: float = 0.0
+    """Seconds that a worker computes for every round, besides averaging: compression, outer optimizer."""
     start: float = 0.0
     """Seconds before the first step."""
     evaluation: float = 0.0

@@ -115,6 +115,8 @@ class Costs(Entry):
     """From the start of a run to its first step, by the number of workers; without the data."""
     sharing: float = 0.0
     """One byte of data put where all workers see it."""
+    besides: dict[str, dict[int, float]] = {}
+    """What a compression or an outer optimizer adds to a round, by the bytes of the weights."""
     save: dict[int, float] = {}
     """A checkpoint, by the bytes of the weights."""
 

@@ -81,7 +81,7 @@ def hardware_here(task: Task, profile: Profile, plan: Plan) -> Hardware:
         start=profile.start_seconds(task.workers, bytes_to_share(task.splits)),
         model_error=nearest.doubt,
         calibrated=True,
-        **_per_epoch(task, profile, plan),
+        **_other_costs(task, profile, plan),
     )
 
 
@@ -100,7 +100,7 @@ def hardware_there(task: Task, profile: Profile, plan: Plan, cluster: Cluster) -
         start=profile.start_seconds(1),
         model_error=doubt,
         calibrated=len(measured) == len(cluster.groups),
-        **_per_epoch(task, profile, plan),
+        **_other_costs(task, profile, plan),
     )
 
 
@@ -108,9 +108,10 @@ def _work(task: Task) -> tuple[str, int]:
     return work.describe(task.experiment, task.splits), task.experiment.training.batch_size
 
 
-def _per_epoch(task: Task, profile: Profile, plan: Plan) -> dict[str, Any]:
+def _other_costs(task: Task, profile: Profile, plan: Plan) -> dict[str, Any]:
     watched = len(task.watched) if task.watched is not None else 0
     return {
+        "besides": profile.besides_seconds(work.besides(task.experiment.division), plan.nbytes),
         "evaluation": profile.evaluation_seconds(_work(task)[0], watched, task.workers),
         "save": profile.save_seconds(plan.nbytes * task.workers),
     }

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from tenfold.cluster.cluster import Cluster
-from tenfold.cluster.measurements import Costs
 from tenfold.cluster.profile import Profile, default_path
 from tenfold.data import Splits
 from tenfold.engines.calibration import peers, probes, work
@@ -61,8 +60,8 @@ def ensure(
     """Return a profile that knows what predicting this experiment takes; what it lacks is measured now, and saved.
 
     That are the steps of its workers on this machine, in a few seconds, and rounds where none were measured yet; or the
-    steps of the workers on one node of each group of a cluster. Without a profile it is the one at `path` (default:
-    this machine's own), or a new one.
+    steps of the workers on one node of each group of a cluster; and what its compression and its outer optimizer add to
+    a round. Without a profile it is the one at `path` (default: this machine's own), or a new one.
     """
     listen = listen or _silent
     task = experiment if isinstance(experiment, Task) else prepare(experiment)
@@ -79,6 +78,9 @@ def ensure(
     missing = sorted(setting for setting in asked if not known.has_step(name, batch, *setting))
     if missing:
         known = _with_steps(known, task.experiment, task.splits, missing, listen)
+    added = {one: how for one, how in work.besides(task.experiment.division).items() if one not in known.costs.besides}
+    if added and task.workers > 1:
+        known = _with_costs(known, besides=known.costs.besides | probes.besides(added, listen))
     if known is not profile:
         known.save(place)
     return known
@@ -91,9 +93,9 @@ def rounds(profile: Profile, listen: Listen | None = None) -> Profile:
     several = _several()
     save, start = probes.saving(listen)
     found, starts = probes.averaging(several, listen, turns=None if len(several) < 3 else FEW_TURNS)
-    costs = Costs(adding=probes.adding(), sharing=probes.sharing(), start={1: start} | starts, save=save)
-    update = {"made": _now(), "machine": machine(), "costs": costs}
-    return profile.model_copy(update=update).add(averaging=found)
+    known = profile.model_copy(update={"made": _now(), "machine": machine()}).add(averaging=found)
+    adding, sharing = probes.adding(), probes.sharing()
+    return _with_costs(known, adding=adding, sharing=sharing, start={1: start} | starts, save=save)
 
 
 def steps(profile: Profile, experiment: Experiment, counts: Iterable[int], listen: Listen | None = None) -> Profile:
@@ -107,6 +109,10 @@ def machine() -> dict[str, Any]:
     """Return the facts of this machine that are kept with a profile."""
     known = facts.facts()
     return {name: known[name] for name in ("host", "platform", "python", "cpu", "torch", "packages")}
+
+
+def _with_costs(profile: Profile, **costs: Any) -> Profile:
+    return profile.model_copy(update={"costs": profile.costs.model_copy(update=costs)})
 
 
 def _with_steps(

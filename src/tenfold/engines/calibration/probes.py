@@ -25,6 +25,7 @@ Setting = TypeVar("Setting")
 TURNS, MOST_TURNS, BURSTS = 5, 9, 18
 """A setting is measured in so many turns, its level is their median; in more where few settings make few bursts."""
 BURST_SECONDS, FEWEST_STEPS = 0.4, 12
+BESIDES_TURNS = 3
 SIZES = {1 << 18: MOST_STEPS, 1 << 22: 90, 1 << 25: 24}
 """Bytes of weights, and steps of a burst."""
 PLAIN: dict[str, Any] = {
@@ -125,6 +126,20 @@ def averaging(
         for n, kind in kinds
     ]
     return entries, {n: statistics.median(seconds) for n, seconds in start.items()}
+
+
+def besides(added: dict[str, dict[str, Any]], listen: Listen) -> dict[str, dict[int, float]]:
+    """Measure by how much compressions and outer optimizers lengthen rounds of two workers."""
+
+    def measure(setting: tuple[str, int]) -> float:
+        name, nbytes = setting
+        listen(f"rounds of 2 workers, {name or 'nothing besides'}, {nbytes / 1e6:.2g} MB")
+        asked = vector_experiment(nbytes, workers=2, **added.get(name, {}))
+        return burst.run(asked, few_numbers(), SIZES[nbytes]).round or 0.0
+
+    measured = take_turns([(name, nbytes) for nbytes in SIZES for name in ("", *added)], measure, BESIDES_TURNS)
+    usual = {setting: statistics.median(seconds) for setting, seconds in measured.items()}
+    return {name: {nbytes: max(usual[name, nbytes] - usual["", nbytes], 1e-7) for nbytes in SIZES} for name in added}
 
 
 def saving(listen: Listen) -> tuple[dict[int, float], float]:

@@ -1,9 +1,9 @@
-"""The name of what is trained, as far as it decides how long a step takes."""
+"""The names of what is trained and of what rounds do, as far as they decide how long that takes."""
 
 from typing import Any
 
 from tenfold.data import Splits, Tensors
-from tenfold.experiment import Experiment
+from tenfold.experiment import Division, Experiment
 from tenfold.models import build, parameter_count
 
 
@@ -27,6 +27,16 @@ def describe(experiment: Experiment, splits: Splits) -> str:
     if not isinstance(splits.train, Tensors):
         parts.append(f"data {splits.name}")
     return ", ".join(parts)
+
+
+def besides(division: Division) -> dict[str, dict[str, Any]]:
+    """Return the fields of what its rounds compute besides averaging, each under a name that tells its options."""
+    found = {}
+    for field in ("compression", "outer"):
+        name, options = getattr(division, field), getattr(division, f"{field}_options")
+        if name != "none":
+            found[" ".join([field, name, *_settings(options)])] = {field: name, f"{field}_options": options}
+    return found
 
 
 def _settings(fields: dict[str, Any]) -> list[str]:
