@@ -130,9 +130,13 @@ def summary(times: dict[str, list[float]], samples: int) -> dict[str, object]:
     return {
         "tenfold": samples / statistics.median(times["tenfold"]),
         "copied": samples / statistics.median(times["copied"]),
-        "ratio": statistics.quantiles(ratios, n=4),
-        "overhead": statistics.quantiles(overheads, n=4),
+        "ratio": _quartiles(ratios),
+        "overhead": _quartiles(overheads),
     }
+
+
+def _quartiles(listed: list[float]) -> list[float]:
+    return statistics.quantiles(listed if len(listed) > 1 else listed * 2, n=4)
 
 
 def show(rows: list[dict[str, object]]) -> None:

@@ -154,7 +154,7 @@ def show(rows: list[dict[str, Any]]) -> None:
         speeds = row["samples_per_second"]
         middle = {name: statistics.median(listed) for name, listed in speeds.items()}
         for name, listed in speeds.items():
-            low, _, high = statistics.quantiles(listed, n=4)
+            low, _, high = statistics.quantiles(listed if len(listed) > 1 else listed * 2, n=4)
             table.add_row(
                 row["model"],
                 str(row["workers"]),

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor, nn
 
 import tenfold
@@ -72,6 +73,11 @@ class TestLists:
     def test_a_list_is_a_dimension_and_anything_else_a_change(self, tmp_path: Path) -> None:
         result = compare(**SMALL, lr=[0.1, 0.2], momentum=0.5, runs=tmp_path)
         assert settings([run.experiment for run in result.runs], "lr", "momentum") == [(0.1, 0.5), (0.2, 0.5)]
+
+    def test_data_as_a_pair_is_one_value(self, tmp_path: Path) -> None:
+        data = (torch.randn(40, 3), torch.randn(40))
+        result = compare(**SMALL | {"data": data, "limit": None}, lr=[0.1, 0.2], runs=tmp_path)
+        assert [run.status for run in result.runs] == ["finished", "finished"]
 
     def test_a_field_that_is_a_list_needs_a_list_of_lists(self, tmp_path: Path) -> None:
         result = compare(**SMALL | {"hidden": [[4], [3, 2]]}, runs=tmp_path)

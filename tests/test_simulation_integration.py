@@ -131,6 +131,14 @@ class TestVerbs:
         assert "accuracy" not in alone.stdout.splitlines()[0]
 
     @pytest.mark.usefixtures("_calibrated")
+    def test_a_link_is_described_in_place(self) -> None:
+        tenfold.Experiment(**SMALL | {"epochs": 1, "sync_every": 1}).save("small.toml")
+        link = "{latency = 0.5, bandwidth = 12e6}"
+        shared = ["simulate", "small.toml", "--workers", "2", "--only-time", "--format", "json", "--quiet"]
+        slow, fast = (json.loads(tenfold_(*shared, "--link", one).stdout)["rows"][0] for one in (link, "10gbe"))
+        assert slow["seconds"] > fast["seconds"] + 0.5
+
+    @pytest.mark.usefixtures("_calibrated")
     def test_twin(self) -> None:
         tenfold.Experiment(**SMALL).save("small.toml")
         ran = tenfold_("twin", "small.toml", "--workers", "2", "--threads", "1", "--quiet", "-o", "twin.html")

@@ -11,16 +11,16 @@ from torch import nn
 from tenfold import crossval
 from tenfold.crossval import CrossValidation
 from tenfold.data import Progress as Fetching
-from tenfold.engines import Outcome, Resumption, check_unlaunched, choose, together
+from tenfold.engines import Outcome, check_unlaunched, choose, together
 from tenfold.engines.launched import Launched
 from tenfold.engines.prepare import check_same_data, describe, prepare, settle_device
-from tenfold.engines.record import execute
+from tenfold.engines.record import execute, take_up
 from tenfold.errors import StoreError
 from tenfold.experiment import Experiment
 from tenfold.files import sweep, write_atomically
 from tenfold.models import build
 from tenfold.report.trace import chrome_trace
-from tenfold.runs import Clock, Emit, Event, Lifecycle, Run, Store, checkpoint
+from tenfold.runs import Clock, Emit, Event, Lifecycle, Run, Store
 from tenfold.runs.elsewhere import Elsewhere
 from tenfold.runs.store import FOLD, FOLDED
 
@@ -149,14 +149,10 @@ def resume(
     engine = choose(experiment)
     if isinstance(engine, Launched):
         return _shown(*together.resume(engine, experiment, store, record, listen or _warn), experiment)
-    folder = store.path(number, record["title"]) / "checkpoint"
-    manifest = checkpoint.latest(folder)
     experiment = settle_device(experiment)
     task = prepare(experiment)
     check_same_data(record, task)
-    sweep(folder.parent)
-    clock = Clock(store.reopen(number, epoch=manifest["epoch"] if manifest else 0))
-    resumption = Resumption(folder, manifest) if manifest else None
+    clock, resumption = take_up(store, record)
     outcome = execute(engine, task, store, number, clock, listen or _warn, resumption)
     return _opened(store, number, experiment, outcome)
 
@@ -167,6 +163,7 @@ def _resume_folds(store: Store, record: dict[str, Any], experiment: Experiment, 
     number, facts = record["id"], record["facts"]
     with crossval.resident(prepare(experiment)) as task:
         check_same_data(record, task)
+        sweep(store.path(number, record["title"]))
         clock = Clock(store.reopen(number, epoch=1))  # what happened so far stays
         outcome = crossval.carry_out(task, store, number, facts, clock, listen)
     return _opened(store, number, experiment, outcome)

@@ -244,8 +244,8 @@ class Machine(Section):
     """Hardware of a virtual cluster: a file, the same as a table, or "here" for the processes of this machine.
 
     Unset: nodes of one worker each, any two of them joined by `link`."""
-    link: Text | None = None
-    """What joins the nodes of a virtual cluster: 1gbe, 10gbe, wifi, ... Unset: 10gbe."""
+    link: Text | Options | None = None
+    """What joins the nodes of a virtual cluster: 1gbe, 10gbe, wifi, ..., or its latency and bandwidth. Unset: 10gbe."""
 
 
 SECTIONS: dict[str, type[Section]] = {

@@ -130,7 +130,7 @@ def plan(base: Experiment, dimensions: dict[str, list[Any]], repeats: int) -> It
 
 def _listed(key: str, value: Any) -> bool:
     """Tell a dimension of the grid from one value; a field that is a list itself needs a list of lists."""
-    if not isinstance(value, list | tuple | range):
+    if not isinstance(value, list | range):
         return False
     section, field = FIELDS.get(key, ("training", "seed"))
     takes_lists = "tuple" in str(SECTIONS[section].model_fields[field].annotation)

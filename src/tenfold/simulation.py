@@ -29,7 +29,7 @@ def simulate(
 ) -> Run:
     """Train as a virtual cluster would, and predict how long that takes there.
 
-    The weights are those of a real run, bit for bit; `run.seconds` is predicted, with `run.interval` around it.
+    The weights are those of a real run, on CPU bit for bit; `run.seconds` is predicted, with `run.interval` around it.
     `cluster` is a value, a file or "here", the processes of this machine; without one, nodes are joined by `link`.
     """
     return api.train(on_cluster(experiment, cluster, **fields), runs=runs, listen=listen, kind="simulate")

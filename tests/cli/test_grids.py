@@ -19,6 +19,7 @@ from tenfold.errors import ExperimentError
         ("2,4,6,...,10", [2, 4, 6, 8, 10]),
         ("1,3,9,...,81", [1, 3, 9, 27, 81]),
         ("4,8,...,8", [4, 8]),
+        ("{latency = 0.01, bandwidth = 12e6}", [{"latency": 0.01, "bandwidth": 12e6}]),
     ],
 )
 def test_values_are_read_as_they_are_meant(text: str, values: list[object]) -> None:

@@ -16,6 +16,7 @@ import tenfold
 from tenfold.crossval.plan import places
 from tenfold.engines.prepare import prepare
 from tenfold.errors import StoreError, TrainingError
+from tenfold.machine.cores import budget
 from tenfold.runs import Event, Lifecycle, Metric
 from tenfold.training import all_targets
 
@@ -133,6 +134,16 @@ def test_fused_folds_are_what_folds_one_by_one_are() -> None:
     assert all(fold["began"] < fold["ended"] for fold in fused.folds)
 
 
+@pytest.mark.parametrize("threads", [2, None])
+def test_fused_folds_are_recorded_with_the_cores_that_they_share(threads: int | None) -> None:
+    fields = SMALL | {"epochs": 1, "folds": 2, "threads": threads, "oversubscribe": True}
+    done = tenfold.cross_validate(**fields, fold_mode="fused", fused="loop")
+    count = threads or budget()
+    assert [fold["threads"] for fold in done.folds] == [count, count]
+    assert [fold["cores"] for fold in done.folds] == [list(range(count))] * 2
+    assert done.run.result["threads"] == done.runs[0].result["threads"] == count
+
+
 def test_folds_on_one_core_never_overlap_on_it() -> None:
     done = tenfold.cross_validate(**SMALL | {"epochs": 1, "folds": 6})
     for core in {core for fold in done.folds for core in fold["cores"]}:
@@ -224,6 +235,7 @@ def test_interrupted_and_resumed(whole: tenfold.CrossValidation, mode: str) -> N
         tenfold.cross_validate(**fields, listen=interrupt)
     run = tenfold.open_run("last")
     assert run.status == "interrupted"
+    assert repr(tenfold.CrossValidation(run)).endswith("interrupted>")
     assert [fold["status"] for fold in run.result["folds"]] == ["finished"] * len(run.result["folds"])
     resumed = tenfold.CrossValidation(tenfold.resume())
     assert resumed.accuracies == whole.accuracies

@@ -36,9 +36,9 @@ def test_a_run_that_stops_early_takes_the_time_of_the_epochs_it_had() -> None:
 
 
 def test_a_container_has_only_its_part_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cgroups, "memory_limit", lambda: None)
+    monkeypatch.setattr(cgroups, "memory_left", lambda: None)
     whole = free_memory(torch.device("cpu"))
-    monkeypatch.setattr(cgroups, "memory_limit", lambda: 1000)
+    monkeypatch.setattr(cgroups, "memory_left", lambda: 1000)
     assert free_memory(torch.device("cpu")) == 1000 < whole
 
 

@@ -34,22 +34,15 @@ class TestTopology:
         topology = Topology.read(tmp_path, range(16))
         assert topology == Topology(cpus)
         assert (len(topology.cpus), topology.physical, topology.nodes, topology.packages) == (16, 8, 2, 2)
-        assert topology.cpus[3] == Cpu(3, package=0, node=0, core=3, siblings=(3, 11))
-
-    def test_core_ids_that_repeat_in_each_socket_are_different_cores(self, tmp_path: Path) -> None:
-        cpus = layout(packages=2, nodes=1, cores=4, smt=1)
-        build_sys(tmp_path, cpus)
-        topology = Topology.read(tmp_path, range(8))
-        assert topology.cpus[0].core == topology.cpus[4].core
-        assert topology.physical == 8
+        assert topology.cpus[3] == Cpu(3, package=0, node=0, siblings=(3, 11))
 
     def test_one_core(self, tmp_path: Path) -> None:
         build_sys(tmp_path, layout(1, 1, 1, 1))
-        assert Topology.read(tmp_path, [0]).cpus == (Cpu(0, 0, 0, 0, (0,)),)
+        assert Topology.read(tmp_path, [0]).cpus == (Cpu(0, 0, 0, (0,)),)
 
     def test_a_hybrid_processor_with_smt_on_some_cores_only(self, tmp_path: Path) -> None:
-        fast = [Cpu(number, 0, 0, number // 2 * 4, (number // 2 * 2, number // 2 * 2 + 1)) for number in range(4)]
-        slow = [Cpu(number, 0, 0, 4 + number, (number,)) for number in range(4, 8)]
+        fast = [Cpu(number, 0, 0, (number // 2 * 2, number // 2 * 2 + 1)) for number in range(4)]
+        slow = [Cpu(number, 0, 0, (number,)) for number in range(4, 8)]
         build_sys(tmp_path, (*fast, *slow))
         topology = Topology.read(tmp_path, range(8))
         assert topology.cpus == (*fast, *slow)
@@ -65,7 +58,7 @@ class TestTopology:
         (tmp_path / "sys/devices/system/cpu/cpu1").mkdir(parents=True)
         write(tmp_path / "sys/devices/system/cpu/cpu0/topology/physical_package_id", "-1")
         write(tmp_path / "sys/devices/system/node/node1/cpulist", "")
-        assert Topology.read(tmp_path, [0, 1]).cpus == (Cpu(0, 0, 0, 0, (0,)), Cpu(1, 0, 0, 1, (1,)))
+        assert Topology.read(tmp_path, [0, 1]).cpus == (Cpu(0, 0, 0, (0,)), Cpu(1, 0, 0, (1,)))
 
     @pytest.mark.parametrize(("system", "physical"), [("Windows", 2), ("Darwin", 4)])
     def test_without_sys_the_system_is_asked(
@@ -147,6 +140,13 @@ class TestCgroups:
             files = {"cpu.cfs_quota_us": "200000", "cpu.cfs_period_us": "100000"}
         build(tmp_path, path, {"": files}, shown=shown)
         assert cgroups.cpu_quota(tmp_path) == 2
+
+    def test_memory_in_use_is_not_left_but_cached_files_are(self, tmp_path: Path) -> None:
+        used = {"memory.current": "3000", "memory.stat": "anon 1500\ninactive_file 1000"}
+        build_cgroup2(tmp_path / "two", "/a", {"": {"memory.max": "9000"}, "a": {"memory.max": "4096"} | used})
+        assert cgroups.memory_left(tmp_path / "two") == 4096 - 2000
+        build_cgroup2(tmp_path / "free", "/", {"": {"memory.max": "max"} | used})
+        assert cgroups.memory_left(tmp_path / "free") is None
 
     def test_memory_limits_of_both_versions(self, tmp_path: Path) -> None:
         build_cgroup2(tmp_path / "two", "/a/b", {"a": {"memory.max": "4096"}, "a/b": {"memory.max": "max"}})

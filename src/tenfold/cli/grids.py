@@ -39,12 +39,12 @@ def dimension(name: str, text: str) -> Any:
 
 
 def several(text: str) -> list[Any]:
-    """Read "a,b,c", a row such as "1,2,4,...,64", or a TOML list for values that hold commas themselves."""
+    """Read "a,b,c", a row such as "1,2,4,...,64", a TOML table, or a TOML list of values that hold commas."""
     from tenfold.experiment import parse_value
 
     whole = parse_value(text)
-    if isinstance(whole, list):
-        return whole
+    if isinstance(whole, list | dict):
+        return whole if isinstance(whole, list) else [whole]
     parts = [one.strip() for one in text.split(",")]
     return _row(text, parts) if ELLIPSIS in parts else [parse_value(one) for one in parts]
 

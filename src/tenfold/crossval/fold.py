@@ -11,7 +11,7 @@ from tenfold.data import Picked
 from tenfold.engines import Engine, Outcome, Resumption, Task
 from tenfold.engines.base import make_network
 from tenfold.engines.prepare import audit
-from tenfold.engines.record import execute
+from tenfold.engines.record import execute, take_up
 from tenfold.experiment import Experiment
 from tenfold.machine import devices
 from tenfold.machine.affinity import NOT_PINNED, CoreMap
@@ -81,10 +81,7 @@ def train_fold(engine: Engine, setting: Setting, job: Job, listen: Emit) -> dict
         written = of_one_fold(setting.written, job.place.name)
         number = store.create(written, kind=FOLD, facts=_facts(setting, job, task))
     else:
-        folder = store.path(number, store.find(number)["title"]) / "checkpoint"
-        manifest = checkpoint.latest(folder)
-        clock = Clock(store.reopen(number, epoch=manifest["epoch"] if manifest else 0))
-        resumption = Resumption(folder, manifest) if manifest else None
+        clock, resumption = take_up(store, store.find(number))
     return execute(Measured(engine, setting, job), task, store, number, clock, listen, resumption).result
 
 

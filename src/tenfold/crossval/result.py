@@ -111,7 +111,7 @@ class CrossValidation:
         return {key: np.asarray(values, dtype=np.float64) for key, values in scored.items()}
 
     def __repr__(self) -> str:
-        if not self.scores():
+        if not self.scores() or self.seconds is None:
             return f"<CrossValidation {self.run.id} {self.run.title}: {self.run.status}>"
         low, high = self.confidence()
         return (

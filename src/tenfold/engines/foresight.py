@@ -55,7 +55,7 @@ def _described(experiment: Experiment) -> Cluster | None:
     given, link = experiment.machine.cluster, experiment.machine.link
     if given is not None and link is not None:
         raise ExperimentError(
-            f'machine.link = "{link}" joins nodes that are not described, but machine.cluster describes them; give one'
+            f"machine.link = {link!r} joins nodes that are not described, but machine.cluster describes them; give one"
         )
     if given == HERE:
         return None

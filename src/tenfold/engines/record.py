@@ -7,6 +7,7 @@ from typing import Any
 from tenfold.engines.base import Engine, Outcome, Resumption
 from tenfold.engines.task import Task
 from tenfold.errors import StoreError, TenfoldError, WorkerLost
+from tenfold.files import sweep
 from tenfold.runs import Clock, Emit, Event, Lifecycle, Metric, Recorder, Store, checkpoint
 
 
@@ -54,6 +55,18 @@ def execute(
     end("finished", result=outcome.result)
     outcome.result["problem"] = unsaved or journal.recorder.problem
     return outcome
+
+
+def take_up(store: Store, record: dict[str, Any], *, abandoned: bool = False) -> tuple[Clock, Resumption | None]:
+    """Open a run again where its last checkpoint is, and clear away what a writer who was killed has left.
+
+    `abandoned` says that whoever had it is gone.
+    """
+    folder = store.path(record["id"], record["title"]) / "checkpoint"
+    manifest = checkpoint.latest(folder)
+    sweep(folder.parent)
+    clock = Clock(store.reopen(record["id"], epoch=manifest["epoch"] if manifest else 0, abandoned=abandoned))
+    return clock, Resumption(folder, manifest) if manifest else None
 
 
 class _Journal:

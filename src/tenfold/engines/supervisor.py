@@ -1,6 +1,7 @@
 """The other side of a run's workers: it judges the epochs, commits checkpoints, and puts the result together."""
 
 import json
+import math
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -64,11 +65,12 @@ class Supervisor:
         self._tell(first, "train", "epoch_loss", train_loss)
         watched = train_loss
         if self.task.watched is not None:
-            self.measured = self._measure(self.task.watched, [review.outputs for review in reviews])
+            outputs = [review.outputs for review in reviews]
+            self.measured = self._measure(self.task.watched, self.task.watched_name, outputs)
             for name, value in self.measured.items():
                 self._tell(first, self.task.watched_name, name, value)
             watched = self.measured["loss"]
-        best = self.best_loss is None or watched < self.best_loss
+        best = self.best_loss is None or math.isnan(self.best_loss) or watched < self.best_loss
         if best:
             self.best_loss, self.best_epoch = watched, first.epoch
         self.emit(Lifecycle(at=self.clock.now(), what="epoch", detail=str(self.epochs), epoch=first.epoch))
@@ -76,7 +78,7 @@ class Supervisor:
         stop = patience is not None and self.best_epoch is not None and first.epoch - self.best_epoch >= patience
         return Verdict(stop=stop, best=best)
 
-    def _measure(self, part: Part, outputs: Sequence[Tensor | None]) -> dict[str, float]:
+    def _measure(self, part: Part, name: str, outputs: Sequence[Tensor | None]) -> dict[str, float]:
         if id(part) not in self._targets:
             self._targets[id(part)] = all_targets(part)
         joined = torch.cat([output for output in outputs if output is not None and len(output)])
@@ -85,7 +87,7 @@ class Supervisor:
         except (RuntimeError, ValueError, TypeError) as error:
             raise ModelError(
                 f"outputs {tuple(joined.shape)} and targets {tuple(self._targets[id(part)].shape)} of the "
-                f"{self.task.watched_name} part cannot be measured: {error}"
+                f"{name} part cannot be measured: {error}"
             ) from error
 
     def _tell(self, review: Reviewed, part: Any, name: str, value: float) -> None:
@@ -121,7 +123,7 @@ class Supervisor:
         part = "test" if self.task.splits.test is not None else self.task.watched_name
         if self.task.splits.test is not None:
             outputs = [message.outputs for message in finished]
-            self.measured = self._measure(self.task.splits.test, outputs)
+            self.measured = self._measure(self.task.splits.test, "test", outputs)
             self.outputs = torch.cat([output for output in outputs if output is not None and len(output)])
         seconds = max(message.seconds for message in finished)
         samples = self.epochs * len(self.task.splits.train)

@@ -12,14 +12,13 @@ from tenfold.engines.base import Outcome, Resumption
 from tenfold.engines.launched import Launched
 from tenfold.engines.prepare import check_same_data, describe
 from tenfold.engines.rank import launch_name, settled
-from tenfold.engines.record import execute
+from tenfold.engines.record import execute, take_up
 from tenfold.engines.survival import Loss, told
 from tenfold.engines.task import Task
 from tenfold.errors import ExperimentError, WorkerLost
 from tenfold.experiment import Experiment
-from tenfold.files import sweep
 from tenfold.machine.launcher import World
-from tenfold.runs import Clock, Emit, Store, checkpoint
+from tenfold.runs import Clock, Emit, Store
 from tenfold.runs.elsewhere import Elsewhere
 
 CLOCKS_DIFFER_BY = 5.0
@@ -96,11 +95,7 @@ def _go_on(
     """Go on with a run; `abandoned` says that this launch has begun it, so that whoever had it is gone."""
     number = record["id"]
     check_same_data(record, task)
-    folder = store.path(number, record["title"]) / "checkpoint"
-    manifest = checkpoint.latest(folder)
-    sweep(folder.parent)
-    clock = Clock(store.reopen(number, epoch=manifest["epoch"] if manifest else 0, abandoned=abandoned))
-    resumption = Resumption(folder, manifest) if manifest else None
+    clock, resumption = take_up(store, record, abandoned=abandoned)
     engine.lost = _missing(record, resumption, engine.world)
     outcome = execute(engine, task, store, number, clock, listen, resumption)
     return _close(engine, store, number, outcome)

@@ -135,7 +135,8 @@ def free_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return int(left_on_gpu(device))
     available = int(psutil.virtual_memory().available)
-    return min(available, cgroups.memory_limit() or available)
+    left = cgroups.memory_left()
+    return available if left is None else min(available, left)
 
 
 def _size(nbytes: int) -> str:

@@ -22,6 +22,12 @@ def memory_limit(root: Path = Path("/")) -> int | None:
     return min((limit for limit in limits if limit is not None), default=None)
 
 
+def memory_left(root: Path = Path("/")) -> int | None:
+    """The bytes that this process's group may still take; None where nothing limits it."""
+    limits = [(_memory_limit(group), group) for group in _groups(root, "memory")]
+    return min((max(0, limit - _memory_used(group)) for limit, group in limits if limit is not None), default=None)
+
+
 def _groups(root: Path, controller: str) -> Iterator[Path]:
     """Folders of the groups that hold this process for `controller`, from its own up to where they are mounted."""
     paths = _memberships(root)
@@ -81,6 +87,14 @@ def _memory_limit(group: Path) -> int | None:
         case [limit] if limit.isdigit() and int(limit) < _UNLIMITED_BYTES:
             return int(limit)
     return None
+
+
+def _memory_used(group: Path) -> int:
+    """What the group holds, without cached files, which give way."""
+    used = _words(group / "memory.current") or _words(group / "memory.usage_in_bytes")
+    stat = dict(line.split(maxsplit=1) for line in _lines(group / "memory.stat"))
+    cached = stat.get("total_inactive_file", stat.get("inactive_file", "0"))
+    return max(0, int(used[0]) - int(cached)) if used else 0
 
 
 def _lines(path: Path) -> list[str]:
