@@ -11,7 +11,6 @@ Open MPI takes part where `mpi4py` and `mpirun` are installed (`pip install mpi4
 """
 
 import argparse
-import importlib.util
 import itertools
 import json
 import os
@@ -27,7 +26,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from tenfold.machine.launching import find_mpirun
+from tenfold.engines.calibration.peers import mpirun
+from tenfold.mixing.round import exact_round
 from tenfold.transport import Segment, SharedMemory
 
 SIZES = {"0.25 MB": (61_706, 60), "4.8 MB": (1_200_000, 20), "100 MB": (25_000_000, 5)}
@@ -40,17 +40,6 @@ COLUMNS = {
     "gloo pinned": ("gloo, its threads pinned too", 36),
     "mpi": ("Open MPI", 36),
 }
-
-
-class AllReduce:
-    """The round in which everybody averages with everybody."""
-
-    def __init__(self, n: int) -> None:
-        self.sources = (tuple(range(n)),) * n
-        self.groups = (tuple(range(n)),)
-
-    def matrix(self, weights: object = None) -> np.ndarray:  # noqa: ARG002
-        return np.full((len(self.sources),) * 2, 1 / len(self.sources))
 
 
 def main() -> None:
@@ -75,11 +64,6 @@ def main() -> None:
             json.dumps({"cores": cores, "cold": options.cold, "torch": torch.__version__, "rows": rows}, indent=2)
             + "\n"
         )
-
-
-def mpirun() -> str | None:
-    """Return the path of mpirun if MPI can take part."""
-    return find_mpirun() if importlib.util.find_spec("mpi4py") else None
 
 
 def measure(n: int, repeats: float, cold: bool) -> list[dict[str, Any]]:
@@ -138,7 +122,7 @@ def address(segment: Segment | None) -> list[float]:
 
 
 def contestants(ours: SharedMemory, pinned: Any) -> dict[str, tuple[torch.Tensor, Callable[[], object]]]:
-    everybody = AllReduce(ours.size)
+    everybody = exact_round(ours.size)
     private = torch.zeros_like(ours.buffer)
     methods: dict[str, tuple[torch.Tensor, Callable[[], object]]] = {
         "tenfold": (ours.buffer, lambda: ours.mix(everybody)),

@@ -307,7 +307,15 @@ class TestModels:
 
     def test_a_lambda_from_an_earlier_run_cannot_be_built_again_and_says_so(self) -> None:
         train(model=lambda: small_network(), data="digits", limit=100, epochs=1)
-        with pytest.raises(ModelError, match="given as a Python object"):
+        run = tenfold.open_run()
+        with pytest.raises(ModelError, match=r"given as a Python object .* network\.load_state_dict\(run\.weights\)"):
+            _ = run.model
+        assert small_network().load_state_dict(run.weights)
+
+    def test_a_run_that_failed_has_no_model_whatever_it_was_given(self) -> None:
+        with pytest.raises(ModelError):
+            train(model=lambda: nn.Linear(3, 10), data="digits", epochs=1)
+        with pytest.raises(StoreError, match="has no saved model: it is failed"):
             _ = tenfold.open_run().model
 
     def test_a_network_that_exists_already_is_refused(self) -> None:

@@ -1,15 +1,39 @@
 """What a user of the Python interface is promised of worker processes."""
 
+import os
+import time
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
+from torch.utils.data import Dataset
 
 import tenfold
 from tenfold.grid import plan
 
 pytestmark = [pytest.mark.timeout(90), pytest.mark.usefixtures("_warm_server", "_in_a_folder_of_its_own")]
 SMALL: dict[str, Any] = {"model": "mlp", "data": "digits", "hidden": [16], "limit": 300, "epochs": 2, "threads": 1}
+
+
+def test_loader_processes_read_datasets_that_cannot_be_imported(tmp_path: Path) -> None:
+    class Local(Dataset[Any]):
+        def __len__(self) -> int:
+            return 40
+
+        def __getitem__(self, i: int) -> tuple[torch.Tensor, int]:
+            (tmp_path / f"{os.getpid()}.pid").touch()
+            return torch.full((3,), float(i)), i % 2
+
+    run = tenfold.train(model="mlp", data=Local(), epochs=2, workers=2, loader_workers=1, threads=1, oversubscribe=True)
+    assert run.status == "finished"
+    readers = {int(file.stem) for file in tmp_path.glob("*.pid")} - {os.getpid()}
+    assert len(readers) >= 2
+    patience = time.monotonic() + 10
+    while readers & set(psutil.pids()) and time.monotonic() < patience:
+        time.sleep(0.05)
+    assert not readers & set(psutil.pids())
 
 
 class TestTheFastestDevice:

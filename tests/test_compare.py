@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -10,7 +11,8 @@ from torch import Tensor, nn
 import tenfold
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Division, Experiment
-from tenfold.grid import Turn, compare, plan
+from tenfold.grid import Turn, compare, parts, plan
+from tenfold.values import Given
 
 SMALL: dict[str, Any] = {"model": "mlp", "data": "digits", "limit": 100, "epochs": 1, "threads": 1, "hidden": [4]}
 
@@ -83,6 +85,21 @@ class TestLists:
         result = compare(**SMALL | {"hidden": [[4], [3, 2]]}, runs=tmp_path)
         assert settings([run.experiment for run in result.runs], "hidden") == [([4],), ([3, 2],)]
         assert len(compare(**SMALL | {"hidden": [3, 2]}, runs=tmp_path).runs) == 1
+
+    def test_groups_are_one_value_unless_there_are_several(self) -> None:
+        one = [0, 0, 1, 1]
+        assert parts(Experiment(), {"groups": one})[0].data.groups == Given(one)
+        for fixed in (one, list(np.array(one)), np.array(one), tuple(one), "package.module:groups"):
+            assert parts(Experiment(), {"groups": fixed})[1] == {}
+        for several in ([one, [0, 1, 2, 3]], [tuple(one)], [np.array(one), torch.tensor(one)]):
+            assert parts(Experiment(), {"groups": several})[1] == {"groups": several}
+
+    def test_groups_of_a_cross_validation(self, tmp_path: Path) -> None:
+        data = (torch.randn(40, 3), torch.arange(40) % 2)
+        groups = [i // 4 for i in range(40)]
+        fields = SMALL | {"data": data, "limit": None, "folds": 2, "fold_mode": "fused", "fused": "loop"}
+        (run,) = compare(**fields, groups=groups, runs=tmp_path).runs
+        assert all(fold["validation_samples"] % 4 == 0 for fold in run.result["folds"])
 
 
 class TestAgain:

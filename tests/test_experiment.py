@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from tenfold import data, experiment, mixing, models, sentences, training
+from tenfold.cluster import Cluster, Link
 from tenfold.errors import ExperimentError
 from tenfold.experiment import FIELDS, SECTIONS, Experiment, nested, parse_setting
 from tenfold.models.layers import ACTIVATIONS
@@ -278,7 +279,7 @@ def test_a_setting_without_a_field_or_a_value_is_explained(text):
         ({"lr": -1.0}, "training.lr = -1.0: should be greater than 0"),
         ({"dropout": 1.0}, "model.dropout = 1.0: should be less than 1"),
         ({"hidden": [0]}, "model.hidden = 0: should be greater than 0"),
-        ({"hidden": 64}, "model.hidden = 64: should be a valid tuple"),
+        ({"hidden": 64}, "model.hidden = 64: should be a list, such as [64]"),
         ({"name": 3}, "name = 3: should be a valid string"),
         ({"name": "a\nb", "x": 1}, "x = 1: unknown field"),
         ({"device": "\ud800"}, "machine.device: '\\ud800' is not valid Unicode text"),
@@ -333,6 +334,15 @@ def test_files_that_cannot_be_read_are_explained(tmp_path):
     ]:
         with pytest.raises(ExperimentError, match=message):
             Experiment.load(tmp_path / name)
+
+
+def test_a_cluster_is_taken_as_a_value_a_table_or_a_path(tmp_path):
+    cluster = Cluster.of(2, "wifi")
+    one = Experiment(cluster=cluster, link=Link(latency=0.1, bandwidth=1e6))
+    assert one == Experiment(**one.model_dump(mode="json"))
+    assert one == Experiment().replace(cluster=one.machine.cluster, link={"latency": 0.1, "bandwidth": 1e6})
+    assert Cluster(**one.machine.cluster) == cluster
+    assert Experiment(cluster=tmp_path / "edge.toml").machine.cluster == str(tmp_path / "edge.toml")
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,8 @@ def test_a_cluster_may_be_a_value_a_table_or_a_file(tmp_path: Path) -> None:
     assert {run.clock for run in runs} == {"predicted"}
     assert runs[0].predicted_seconds == runs[0].seconds
     assert tenfold.open_run(runs[0].id).experiment == runs[0].experiment
+    trained = tenfold.train(**SMALL, workers=4, engine="virtual", cluster=cluster)
+    assert (trained.experiment, trained.seconds) == (runs[0].experiment, runs[0].seconds)
 
 
 def test_the_time_alone_is_foreseen_over_a_grid() -> None:

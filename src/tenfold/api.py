@@ -12,6 +12,7 @@ from tenfold import crossval
 from tenfold.crossval import CrossValidation
 from tenfold.data import Progress as Fetching
 from tenfold.engines import Outcome, check_unlaunched, choose, together
+from tenfold.engines.base import make_network
 from tenfold.engines.launched import Launched
 from tenfold.engines.prepare import check_same_data, describe, prepare, settle_device
 from tenfold.engines.record import execute, take_up
@@ -152,6 +153,7 @@ def resume(
     experiment = settle_device(experiment)
     task = prepare(experiment)
     check_same_data(record, task)
+    make_network(task)  # what cannot be built should leave the run as it is
     clock, resumption = take_up(store, record)
     outcome = execute(engine, task, store, number, clock, listen or _warn, resumption)
     return _opened(store, number, experiment, outcome)
@@ -183,9 +185,9 @@ def list_runs(*, runs: str | Path | None = None) -> list[Run]:
 
 def load_model(run: Run) -> nn.Module:
     """Return a run's trained network, built anew and given the saved weights."""
-    shapes = run.facts["data"]
+    weights, shapes = run.weights, run.facts["data"]
     network = build(run.experiment.model, tuple(shapes["shape"]), shapes["outputs"], seed=run.experiment.training.seed)
-    network.load_state_dict(run.weights)
+    network.load_state_dict(weights)
     return network.eval()
 
 

@@ -21,6 +21,7 @@ from tenfold.values import (
     ManyNamed,
     Named,
     Options,
+    Tabled,
     Text,
     Whole,
     check_name,
@@ -240,11 +241,11 @@ class Machine(Section):
     """When a worker is lost: end the run, to be resumed, or go on with the others from the last whole epoch."""
     fused: Literal["auto", "vmap", "loop"] = "auto"
     """How replicas on one device step: in the same operations, one by one, or whichever a short probe finds faster."""
-    cluster: Text | Options | None = None
+    cluster: Annotated[Text | Options | None, Tabled] = None
     """Hardware of a virtual cluster: a file, the same as a table, or "here" for the processes of this machine.
 
     Unset: nodes of one worker each, any two of them joined by `link`."""
-    link: Text | Options | None = None
+    link: Annotated[Text | Options | None, Tabled] = None
     """What joins the nodes of a virtual cluster: 1gbe, 10gbe, wifi, ..., or its latency and bandwidth. Unset: 10gbe."""
 
 

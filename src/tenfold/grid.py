@@ -129,12 +129,12 @@ def plan(base: Experiment, dimensions: dict[str, list[Any]], repeats: int) -> It
 
 
 def _listed(key: str, value: Any) -> bool:
-    """Tell a dimension of the grid from one value; a field that is a list itself needs a list of lists."""
+    """Tell a dimension of the grid from one value; a field that takes a list itself needs a list of lists."""
     if not isinstance(value, list | range):
         return False
     section, field = FIELDS.get(key, ("training", "seed"))
-    takes_lists = "tuple" in str(SECTIONS[section].model_fields[field].annotation)
-    return not takes_lists or any(isinstance(one, list | tuple) for one in value)
+    takes_lists = key == "groups" or "tuple" in str(SECTIONS[section].model_fields[field].annotation)
+    return not takes_lists or any(isinstance(one, list | tuple) or getattr(one, "ndim", 0) for one in value)
 
 
 def _finished(store: Store) -> dict[str, int]:

@@ -48,6 +48,8 @@ class Complaints:
             choices = self._choices(loc)
             hint = suggest(str(value), choices) if isinstance(value, str) else f"known: {', '.join(choices)}"
             return f"{where} = {shown(value)}: {hint}"
+        if kind == "tuple_type":
+            return f"{where} = {shown(value)}: should be a list, such as [{shown(value)}]"
         message = error["msg"].removeprefix("Value error, ").removeprefix("Input ")
         return f"{where} = {shown(value)}: {message}" if kind != "value_error" else f"{where}: {message}"
 

@@ -75,10 +75,8 @@ def twin(
 
 def on_cluster(experiment: Experiment | None, cluster: Any = None, **fields: Any) -> Experiment:
     """Return the experiment as one for a virtual cluster."""
-    if isinstance(cluster, Cluster):
-        cluster = cluster.model_dump(mode="json", exclude_none=True)
     if cluster is not None:
-        fields["cluster"] = str(cluster) if isinstance(cluster, Path) else cluster
+        fields["cluster"] = cluster
     return (experiment or Experiment()).replace(engine=VIRTUAL, **fields)
 
 

@@ -4,9 +4,10 @@ import inspect
 import json
 import math
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
 from tenfold.registry import suggest
 
@@ -115,6 +116,12 @@ def _as_tuple(value: object) -> object:
     return tuple(map(plain, value)) if isinstance(value, list | tuple) else value
 
 
+def _as_table(value: object) -> object:
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json", exclude_none=True)
+    return str(value) if isinstance(value, Path) else value
+
+
 def _text(value: object) -> object:
     return value.reference if isinstance(value, Given) else value
 
@@ -142,6 +149,7 @@ ManyNamed = Annotated[
     tuple[Annotated[Text | Given, PlainSerializer(_text, when_used="json"), _string], ...], BeforeValidator(_wrap_many)
 ]
 Listed = BeforeValidator(_as_tuple)
+Tabled = BeforeValidator(_as_table)
 Positive = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(gt=0, lt=LARGEST)]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tenfold.cli.grids import several, varied
+from tenfold.cli.grids import grid_of, several, varied
 from tenfold.errors import ExperimentError
 
 
@@ -36,3 +36,19 @@ def test_any_field_can_vary() -> None:
     assert varied("training.momentum=0,0.9") == ("momentum", [0, 0.9])
     with pytest.raises(ExperimentError, match="'momentum' varies nothing; write field=a,b"):
         varied("momentum")
+
+
+def test_the_grid_is_made_of_options_and_variations() -> None:
+    assert grid_of({"lr": "0.1,0.2", "workers": None}, ["momentum=0,0.9"], ["epochs=3"]) == {
+        "lr": [0.1, 0.2],
+        "momentum": [0, 0.9],
+    }
+
+
+@pytest.mark.parametrize(
+    ("vary", "settings"),
+    [(["momentum=0", "training.momentum=0.9"], []), (["lr=1"], []), ([], ["lr=0.5"]), ([], ["training.lr=0.5"])],
+)
+def test_a_field_is_given_once(vary: list[str], settings: list[str]) -> None:
+    with pytest.raises(ExperimentError, match="is given twice"):
+        grid_of({"lr": "0.1"}, vary, settings)

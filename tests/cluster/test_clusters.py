@@ -1,6 +1,6 @@
 import pytest
 
-from tenfold.cluster import LINKS, Cluster, Group, Link, StepTime, link
+from tenfold.cluster import LINKS, Cluster, Group, Link, StepTime
 from tenfold.cluster import cluster as described
 from tenfold.errors import ExperimentError
 
@@ -16,27 +16,18 @@ def example(tmp_path):
 
 class TestLinks:
     @pytest.mark.parametrize("name", list(LINKS))
-    def test_presets_are_links(self, name):
-        assert link(name) is LINKS[name]
+    def test_presets_are_plausible(self, name):
         assert 1e-7 < LINKS[name].latency < 1
         assert 1e6 < LINKS[name].bandwidth < 1e12
 
     def test_a_link_by_its_numbers(self):
         own = Link(latency=1e-3, bandwidth=1e6)
-        assert link({"latency": 1e-3, "bandwidth": 1e6}) == link(own) == own
-
-    @pytest.mark.parametrize("given", [{"latency": 1e-3}, {"latency": -1.0, "bandwidth": 1.0}, 7, None])
-    def test_what_is_no_link_is_refused(self, given):
-        with pytest.raises(ExperimentError, match=r"is no link; give a name such as 10gbe, or {latency"):
-            link(given)
+        for given in (own, {"latency": 1e-3, "bandwidth": 1e6}):
+            assert Cluster.of(2, given).groups[0].link == own
 
     def test_what_carries_more_costs_less_a_byte(self):
         order = ["lte", "wifi", "1gbe", "10gbe", "25gbe", "100gbe", "infiniband", "nvlink"]
         assert sorted(order, key=lambda name: -LINKS[name].per_byte) == order
-
-    def test_an_unknown_name_is_answered_with_those_there_are(self):
-        with pytest.raises(ExperimentError, match="unknown link '10gb'; did you mean '10gbe'\\? known: shared-memory"):
-            link("10gb")
 
 
 class TestFiles:
@@ -58,7 +49,6 @@ class TestFiles:
         assert cluster.workers == 64
         assert cluster.groups == (Group(name="office", count=64, link=LINKS["1gbe"], step_seconds=0.5),)
         assert cluster.adding == 0.0
-        assert Cluster.of(2, {"latency": 1e-3, "bandwidth": 1e6}).groups[0].link.latency == 1e-3
 
     @pytest.mark.parametrize(
         ("text", "sentence"),
@@ -74,6 +64,7 @@ class TestFiles:
             ("[[groups]]\nlink = '10gb'", "groups[1].link: unknown link '10gb'; did you mean '10gbe'?"),
             ("[[groups]]\nlink = 10", "groups[1].link: 10 is no link; give a name such as 10gbe, or {latency"),
             ("[[groups]]\nlink = {latency = 1e-3}", "groups[1].link.bandwidth: is missing"),
+            ("[[groups]]\nlink = {latency = -1.0, bandwidth = 1.0}", "groups[1].link.latency = -1.0: should be"),
             ("[[groups]]\nlink = {latency = 1e-3, bandwith = 3.0}", "unknown field; did you mean 'bandwidth'?"),
             ("[[groups]]\n[[groups]]", "groups: two groups are called 'nodes'; give each a name of its own"),
             ("[[groups]]\n[[between]]\ngroups = ['nodes', 'node']\nlink = 'lte'", "between: unknown group 'node'"),

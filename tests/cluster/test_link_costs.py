@@ -13,6 +13,7 @@ from tenfold.errors import ExperimentError
 from tenfold.mixing import STRATEGIES
 from tenfold.mixing.collectives import COLLECTIVES, Server
 from tenfold.mixing.round import exact_round, group_round, idle_round, shifted_round
+from wave_messages import messages
 
 LATENCY, BANDWIDTH, ADDING = 1e-3, 1e6, 3e-7
 A, B, C = LATENCY, 1 / BANDWIDTH, ADDING
@@ -36,7 +37,7 @@ def by_enumeration(cluster, round_, nbytes):
     wiring = cluster.wiring(len(round_.sources))
     member = {rank: g for g, group in enumerate(round_.groups) for rank in group}
     totals = dict.fromkeys(member.values(), 0.0)
-    for phase in round_.messages(nbytes):
+    for phase in messages(round_, nbytes):
         leaving, entering, added, slowest = {}, {}, {}, {}
         links = [wiring.links(np.array([m.src]), np.array([m.dst]))[0] for m in phase]
         for message, link in zip(phase, links, strict=True):
@@ -137,7 +138,7 @@ class TestEnumeration:
         )
         got = np.broadcast_to(cluster.round_price(n)(round_, nbytes), n)
         exact = by_enumeration(cluster, round_, nbytes)
-        phases = len(round_.messages(nbytes))
+        phases = len(messages(round_, nbytes))
         a_byte = LINKS["lte"].per_byte + cluster.adding
         assert (got >= exact - 1e-12).all()
         np.testing.assert_allclose(got, exact, rtol=1e-9, atol=phases * a_byte)

@@ -34,7 +34,6 @@ class TestSeconds:
         assert got.interval == pytest.approx((got.seconds, got.seconds))
         assert got.total == pytest.approx(3.0 + got.seconds + 2 * (0.5 + 1.0 + 0.25))
         assert got.marks == pytest.approx({5: 10.5, 10: 21.0, 20: 42.0})
-        assert got.repeats == 1
         assert share(got, "wait") == 0
         assert share(got, "communicate") == pytest.approx(2 / 42)
 
@@ -107,9 +106,21 @@ class TestInterval:
         assert wider[1] - wider[0] > got.interval[1] - got.interval[0]
 
     def test_large_runs_are_drawn_less_often(self, monkeypatch):
+        draws = []
+
+        def counting(*arguments, repeats, **named):
+            draws.append(repeats)
+            return run_clock(*arguments, repeats=repeats, **named)
+
+        monkeypatch.setattr(prediction_module, "run_clock", counting)
         monkeypatch.setattr(prediction_module, "BUDGET", 2400)
-        assert predict(plan(), on()).repeats == 6
-        assert predict(plan(steps=1000), on()).repeats == 3
+        for what, hardware in (
+            (plan(), on()),
+            (plan(steps=1000), on()),
+            (plan(), on(step_time=StepTime(mean=0.01))),
+        ):
+            predict(what, hardware)
+        assert draws == [6, 3, 1]
 
     def test_no_repeats_are_refused(self):
         with pytest.raises(ExperimentError, match="repeats is 0; it takes at least 1"):

@@ -15,7 +15,7 @@ from crossval_models import SMALL, Calm, Deadly, Late, Touchy, marked
 import tenfold
 from tenfold.crossval.plan import places
 from tenfold.engines.prepare import prepare
-from tenfold.errors import StoreError, TrainingError
+from tenfold.errors import ExperimentError, StoreError, TrainingError
 from tenfold.machine.cores import budget
 from tenfold.runs import Event, Lifecycle, Metric
 from tenfold.training import all_targets
@@ -95,6 +95,14 @@ class TestResult:
         assert accuracy(whole.vote, x, y) == pytest.approx(measured["vote"])
         assert max(whole.accuracies) == whole.accuracies[whole.run.result["models"]["best"]["fold"] - 1]
 
+    def test_a_score_that_there_is_none_of_is_a_sentence(self, whole: tenfold.CrossValidation) -> None:
+        with pytest.raises(ExperimentError, match=r"has no metric 'f1'; known: loss, accuracy, f1_macro"):
+            whole.scores("f1")
+        with pytest.raises(ExperimentError, match=r"unknown part 'tst'; did you mean 'test'\?"):
+            whole.scores("loss", "tst")
+        with pytest.raises(ExperimentError, match=r"level = 95: should be between 0 and 1, such as 0\.95"):
+            whole.confidence(95)
+
     def test_it_can_be_read_again(self, whole: tenfold.CrossValidation) -> None:
         again = tenfold.CrossValidation(tenfold.open_run(whole.run.id, runs=whole.run.store.folder))
         assert again.accuracies == whole.accuracies
@@ -117,6 +125,8 @@ def test_every_mode(mode: str) -> None:
     assert done.run.status == "finished"
     assert done.run.result["mode"] == mode
     assert len(done.accuracies) == 4
+    assert done.seconds is not None
+    assert done.seconds >= max(fold["seconds"] for fold in done.folds) > 0
     assert [fold["node"] for fold in done.folds] == ([1, 2, 1, 2] if mode == "data-and-folds" else [0] * 4)
     lifecycle = [event for event in heard if isinstance(event, Lifecycle)]
     assert [event.what for event in lifecycle].count("recorded") == 1
@@ -235,7 +245,10 @@ def test_interrupted_and_resumed(whole: tenfold.CrossValidation, mode: str) -> N
         tenfold.cross_validate(**fields, listen=interrupt)
     run = tenfold.open_run("last")
     assert run.status == "interrupted"
-    assert repr(tenfold.CrossValidation(run)).endswith("interrupted>")
+    halfway = tenfold.CrossValidation(run)
+    assert repr(halfway).endswith("interrupted>")
+    assert halfway.metric == ("accuracy" if halfway.folds else "loss")
+    assert len(halfway.scores()) == len(halfway.folds)
     assert [fold["status"] for fold in run.result["folds"]] == ["finished"] * len(run.result["folds"])
     resumed = tenfold.CrossValidation(tenfold.resume())
     assert resumed.accuracies == whole.accuracies
@@ -248,8 +261,17 @@ def test_groups_stay_together_and_must_be_given_again() -> None:
     done = tenfold.cross_validate(**fields, folds=2, groups=groups)
     assert done.run.experiment.flat()["groups"] == "<ndarray>"
     assert all(fold["validation_samples"] % 4 == 0 for fold in done.folds)
-    assert done.metric == "loss"
+    assert (done.metric, done.accuracies) == ("loss", [])
     assert (done.as_sklearn()["test_score"] < 0).all()
+
+
+def test_models_of_a_script_are_at_hand_while_it_runs() -> None:
+    x = torch.randn(40, 3)
+    done = tenfold.cross_validate(
+        model=lambda: torch.nn.Linear(3, 2), data=(x, torch.arange(40) % 2), folds=2, epochs=1, threads=1
+    )
+    for network in (done.best.model, done.average_model, done.vote, done.run.model):
+        assert network(x).shape == (40, 2)
 
 
 def test_five_folds_are_usual() -> None:

@@ -124,18 +124,20 @@ def test_classes_are_counted_over_all_parts():
 
 @pytest.mark.parametrize("name", ["targets", "labels"])
 def test_labels_that_a_dataset_lists_are_not_read_one_by_one(name):
-    dataset = Items(**{name: Y.tolist()})
+    many = Y.repeat(100)
+    dataset = Items(many, **{name: many.tolist()})
     splits = given(dataset)
     assert isinstance(splits.train, Mapped)
-    assert torch.equal(splits.train.targets, Y)
-    assert dataset.read < 5
+    assert torch.equal(splits.train.targets, many)
+    assert dataset.read < 50
 
 
 def test_labels_are_found_through_subsets_and_joined_datasets():
-    dataset = Items(targets=Y)
+    many = Y.repeat(100)
+    dataset = Items(many, targets=many)
     assert given(Subset(dataset, [5, 1])).train.targets.tolist() == [1, 1]
-    assert given(ConcatDataset([dataset, Subset(dataset, [3])])).train.targets.tolist() == [*Y.tolist(), 3]
-    assert dataset.read < 10
+    assert given(ConcatDataset([dataset, Subset(dataset, [3])])).train.targets.tolist() == [*many.tolist(), 3]
+    assert dataset.read < 100
 
 
 @pytest.mark.parametrize("listed", [None, (Y + 1).tolist(), Y[:3], ["a"] * 12, [[1], [2, 3]]])
@@ -143,6 +145,19 @@ def test_labels_that_a_dataset_does_not_list_rightly_are_read(listed):
     dataset = Items(targets=listed)
     assert torch.equal(given(dataset).train.targets, Y)
     assert dataset.read >= 12
+
+
+def test_labels_that_samples_carry_in_another_form_are_read():
+    listed = 1 + torch.arange(300) % 9
+    splits = given(Items(listed % 2, targets=listed))  # the first sample's is the same either way
+    assert torch.equal(splits.train.targets, listed % 2)
+    assert splits.classes == 2
+
+
+def test_what_is_no_number_among_listed_targets_is_refused():
+    listed = torch.tensor([0.5, float("nan"), 1.5])
+    with pytest.raises(DataError, match="NaN"):
+        given(Items(listed, targets=listed))
 
 
 def test_anything_with_length_and_items_is_a_dataset():

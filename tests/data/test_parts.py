@@ -137,5 +137,12 @@ def test_pooling_puts_one_part_after_the_other(first, second):
     assert torch.equal(x, X[[0, 5]])
 
 
+@pytest.mark.parametrize("first", [Tensors(X, Y), Mapped(TensorDataset(X, Y))])
+def test_pooling_stays_on_the_device(first):
+    second = Mapped(TensorDataset(X, Y))
+    assert pool(first.to("meta"), second.to("meta")).device.type == "meta"
+    assert pool(first, second).device.type == "cpu"
+
+
 def test_pooling_does_not_guess_unknown_targets():
     assert pool(Mapped(Noisy()), Tensors(X, Y)).targets is None

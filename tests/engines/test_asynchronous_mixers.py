@@ -1,6 +1,7 @@
 """Mixing without rounds, in threads: what is conserved, and what the result is made of."""
 
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from engine_models import LAWFUL, SMALL
 from threaded import Threads, make_task, state_of
 
+from tenfold.experiment import Division
 from tenfold.mixing import STRATEGIES
 
 CENTRED = [name for name in STRATEGIES if STRATEGIES[name].has_centre]
@@ -86,6 +88,19 @@ def test_staleness_is_told_by_every_worker() -> None:
         told = [event for event in threads.events if getattr(event, "name", "") == "staleness"]
         assert {event.worker for event in told} == {0, 1, 2}
         assert all(getattr(event, "value", -1.0) >= 0 for event in told)
+
+
+def test_what_is_pushed_is_where_the_replica_is() -> None:
+    """The device without memory stands for a GPU."""
+    from tenfold.engines.division import make_mixer
+    from tenfold.engines.links import alone
+
+    links = alone(16, torch.device("meta"))
+    replica: Any = SimpleNamespace(flat=SimpleNamespace(vector=links.weights.buffer, parameters=16))
+    mixer = make_mixer(Division(strategy="downpour"), replica, links, [1.0])
+    mixer.mix(1)
+    assert mixer.bytes_moved > 0
+    assert mixer.state()["accrued"].device.type == "meta"
 
 
 def test_alone_with_the_server_downpour_is_adagrad() -> None:

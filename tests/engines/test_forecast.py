@@ -62,6 +62,10 @@ def test_first_steps_are_counted_once():
     task = task_of()
     plain, cold = (forecast(task, profile_for(task, cold=cold)).seconds for cold in (0.0, COLD))
     assert cold - plain == pytest.approx(COLD)
+    spans = [forecast(task, profile_for(task, cold=cold)).spans for cold in (0.0, COLD)]
+    ends = [max(span.start + span.seconds for span in told) for told in spans]
+    assert ends[1] - ends[0] == pytest.approx(COLD)
+    assert len(spans[0]) == len(spans[1])
 
 
 def test_compression_and_outer_optimizer_lengthen_every_round_but_the_last_mean():

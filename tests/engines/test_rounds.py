@@ -149,6 +149,25 @@ def test_what_was_saved_goes_to_the_device_of_the_replica(fields: dict[str, Any]
     assert {tensor.device.type for tensor in found if tensor is not None} == {"meta"}
 
 
+def test_a_reference_is_kept_only_where_weights_are_compressed() -> None:
+    links: Any = SimpleNamespace(weights=SimpleNamespace(size=2, rank=0))
+    replica: Any = SimpleNamespace(flat=SimpleNamespace(vector=torch.ones(16), parameters=16), learning=[torch.ones(3)])
+    kept, gradients, plain = (
+        make_rounds(Division(workers=2, **fields), replica, links, [1.0, 1.0], Rounds)
+        for fields in ({"compression": "int8"}, {"compression": "int8", "average": "gradients"}, {})
+    )
+    assert kept.reference is not None
+    gradients.load(kept.state() | {"rounds": 7})
+    assert (gradients.rounds, gradients.reference, plain.reference) == (7, None, None)
+
+
+def test_plain_gradients_are_counted_as_they_are() -> None:
+    threads = Threads(make_task(**SMALL | FEW, average="gradients", workers=2)).train()
+    numbers = sum(parameter.numel() for parameter in threads.workers[0].replica.learning)
+    rounds = threads.task.steps_per_epoch
+    assert threads.supervisor.result["bytes_moved"] == 4 * numbers * rounds
+
+
 def test_the_learning_rate_follows_the_run_and_not_the_shard() -> None:
     """A replica that has no batch left when others have is still at the same place of the schedule."""
     threads = Threads(make_task(**SMALL | FEW | UNEQUAL | {"schedule": "cosine"}, workers=3)).train()

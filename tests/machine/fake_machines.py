@@ -19,7 +19,7 @@ def layout(packages: int, nodes: int, cores: int, smt: int, split: bool = True) 
     for core in range(total):
         numbers = [core + thread * total if split else core * smt + thread for thread in range(smt)]
         node = core // cores
-        cpus += [Cpu(number, node // nodes, node, core % (nodes * cores), tuple(numbers)) for number in numbers]
+        cpus += [Cpu(number, node // nodes, node, tuple(numbers)) for number in numbers]
     return tuple(sorted(cpus, key=lambda cpu: cpu.number))
 
 
@@ -28,7 +28,6 @@ def build_sys(root: Path, cpus: tuple[Cpu, ...]) -> None:
     for cpu in cpus:
         folder = system / f"cpu/cpu{cpu.number}/topology"
         write(folder / "physical_package_id", str(cpu.package))
-        write(folder / "core_id", str(cpu.core))
         write(folder / "thread_siblings_list", write_cpus(cpu.siblings))
     for node in {cpu.node for cpu in cpus}:
         write(system / f"node/node{node}/cpulist", write_cpus(cpu.number for cpu in cpus if cpu.node == node))

@@ -96,7 +96,6 @@ class TestList:
     def test_the_list_of_the_paper(self) -> None:
         core_map = plan(PLAIN, 4, 1, "0,1,2,4")
         assert core_map == CoreMap("0,1,2,4", ((0,), (1,), (2,), (4,)))
-        assert core_map.table() == [("0", "0"), ("1", "1"), ("2", "2"), ("3", "4")]
 
     def test_ranges_are_dealt_in_order(self) -> None:
         assert plan(PLAIN, 2, 2, "4-6,0").workers == ((4, 5), (6, 0))
@@ -142,9 +141,9 @@ def test_nothing_cannot_be_placed(workers: int, threads: int) -> None:
         plan(PLAIN, workers, threads, "compact")
 
 
-def test_a_table_says_who_is_not_pinned() -> None:
-    assert plan(PLAIN, 2, 1, "none").table() == [("0", "not pinned"), ("1", "not pinned")]
-    assert plan(PLAIN, 2, 3, "compact").table() == [("0", "0-2"), ("1", "3-5")]
+def test_each_worker_has_as_many_cpus_as_threads_or_none() -> None:
+    assert plan(PLAIN, 2, 1, "none").workers == ((), ())
+    assert plan(PLAIN, 2, 3, "compact").workers == ((0, 1, 2), (3, 4, 5))
 
 
 class TestApply:

@@ -1,8 +1,6 @@
-import os
 import re
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,16 +46,3 @@ def test_threads_that_fit_are_given_and_others_only_on_purpose(budget: int, work
 def test_what_does_not_fit_is_explained(arguments: tuple[int, ...], sentence: str) -> None:
     with pytest.raises(MachineError, match=f"^{re.escape(sentence)}$"):
         threads.share(*arguments)
-
-
-def test_apply_reaches_torch_and_the_children(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = torch.get_num_threads()
-    for name in threads.environment(1):
-        monkeypatch.setenv(name, "7")
-    try:
-        threads.apply(1)
-        assert torch.get_num_threads() == 1
-        assert {os.environ[name] for name in threads.environment(1)} == {"1"}
-        assert {"OMP_NUM_THREADS", "MKL_NUM_THREADS"} <= set(threads.environment(1))
-    finally:
-        torch.set_num_threads(before)

@@ -39,13 +39,6 @@ def test_replica_and_centre_pull_at_each_other():
     assert centre.tolist() == [1, 6]
 
 
-def test_the_synchronous_form_sees_the_old_centre():
-    replicas, centre = [torch.tensor([4.0]), torch.tensor([8.0])], torch.tensor([0.0])
-    EASGD(alpha=0.25).exchange_all(replicas, centre)
-    assert [x.item() for x in replicas] == [3, 6]
-    assert centre.item() == 3
-
-
 @law
 @given(st.lists(st.floats(-100, 100, width=32), min_size=2, max_size=10), st.floats(0.01, 1))
 def test_an_elastic_exchange_keeps_the_sum(values, alpha):

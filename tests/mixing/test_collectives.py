@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tenfold.mixing.collectives import COLLECTIVES, Message, Phases, Server
+from tenfold.mixing.collectives import COLLECTIVES, Server
+from wave_messages import Message, Phases, phases_of, within
 
 N = 5040 * 16  # divisible by every group size and power of two below
 SIZES = [2, 3, 4, 5, 6, 7, 8, 9, 12, 16]
@@ -32,7 +33,7 @@ def cost(phases: Phases) -> tuple[float, float, float]:
 
 
 def price(name: str, size: int) -> tuple[float, float, float]:
-    return cost(COLLECTIVES[name](tuple(range(size)), N))
+    return cost(within(COLLECTIVES[name], tuple(range(size)), N))
 
 
 @pytest.mark.parametrize("g", SIZES)
@@ -72,7 +73,7 @@ def test_halving_doubling_folds_other_sizes(g):
 @pytest.mark.parametrize("g", SIZES)
 @pytest.mark.parametrize("servers", [1, 2, 4, 8])
 def test_server(g, servers):
-    phases = Server(servers)(tuple(range(g)), N)
+    phases = within(Server(servers), tuple(range(g)), N)
     assert cost(phases) == (2, 2 * N * max(1, g / servers), g * N / servers)
 
 
@@ -83,7 +84,7 @@ def test_server(g, servers):
     nbytes=st.integers(0, 999),
 )
 def test_any_group_and_any_number_of_bytes(name, group, nbytes):
-    phases = COLLECTIVES[name](group, nbytes)
+    phases = within(COLLECTIVES[name], group, nbytes)
     assert bool(phases) == (len(group) > 1)
     for phase in phases:
         pairs = [(message.src, message.dst) for message in phase]
@@ -101,16 +102,17 @@ def test_waves_over_many_groups_are_the_messages_of_each(name, count, size, nbyt
     groups = np.arange(count * size).reshape(size, count).T
     collective = COLLECTIVES[name]
     waves = collective.waves(groups, nbytes)
-    side_by_side = zip(*(collective(tuple(group), nbytes) for group in groups.tolist()), strict=True)
-    assert [phase for wave in waves for phase in wave.phases()] == [sum(phases, ()) for phases in side_by_side]
+    side_by_side = zip(*(within(collective, group, nbytes) for group in groups.tolist()), strict=True)
+    assert phases_of(waves) == tuple(sum(phases, ()) for phases in side_by_side)
     sent = Counter()
     for wave in waves:
         assert np.ptp(wave.nbytes, axis=1).max() <= (1 if wave.times > 1 else nbytes)
         for src, total in zip(wave.src.ravel().tolist(), wave.sent().ravel().tolist(), strict=True):
             sent[src] += total
     listed = Counter()
-    for message in (message for group in groups.tolist() for phase in collective(group, nbytes) for message in phase):
-        listed[message.src] += message.nbytes
+    for phase in phases_of(waves):
+        for message in phase:
+            listed[message.src] += message.nbytes
     assert sent == listed
 
 
@@ -123,6 +125,6 @@ def test_a_hundred_thousand_members_take_few_waves(name):
 
 def test_the_ring_passes_odd_bytes_on_without_losing_any():
     group = (0, 1, 2)
-    phases = COLLECTIVES["ring"](group, 10)
+    phases = within(COLLECTIVES["ring"], group, 10)
     assert phases[0] == (Message(0, 1, 4, True), Message(1, 2, 3, True), Message(2, 0, 3, True))
     assert sum(message.nbytes for phase in phases for message in phase) == 2 * (len(group) - 1) * 10

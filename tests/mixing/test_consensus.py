@@ -1,8 +1,9 @@
 from math import ceil, log2
 
+import numpy as np
 import pytest
 
-from tenfold.mixing import consensus
+from tenfold.mixing import Strategy
 from tenfold.mixing.allreduce import AllReduce
 from tenfold.mixing.butterfly import Butterfly
 from tenfold.mixing.hopping_ring import HoppingRing
@@ -17,6 +18,14 @@ AFTER_LG_N_ROUNDS = {
     12: [0, 0.21, 0.30, 0.69, 0.87],
     16: [0, 0, 0.53, 0.81, 0.93],
 }
+
+
+def consensus(strategy: Strategy, n: int, rounds: int) -> float:
+    """Return || M_{rounds-1} ... M_1 M_0 - 11^T/n ||_2, the largest share of any disagreement that survives."""
+    left = np.eye(n)
+    for r in range(rounds):
+        left = strategy.round(r, n).matrix() @ left
+    return float(np.linalg.norm(left - 1 / n, ord=2))
 
 
 @pytest.mark.parametrize("n", AFTER_LG_N_ROUNDS)

@@ -2,9 +2,10 @@ import numpy as np
 import pytest
 
 from tenfold.errors import ExperimentError
-from tenfold.mixing import Message, Round
+from tenfold.mixing import Round
 from tenfold.mixing.collectives import COLLECTIVES
 from tenfold.mixing.round import exact_round, group_round, idle_round, shifted_round
+from wave_messages import Message, messages
 
 RING_OF_FOUR = shifted_round(4, (-1, 1))
 
@@ -65,18 +66,18 @@ def test_weights_that_make_no_sense_are_refused(weights):
 
 
 def test_pairs_swap_in_one_phase():
-    assert group_round(((0, 1), (2,))).messages(8) == ((Message(1, 0, 8, True), Message(0, 1, 8, True)),)
+    assert messages(group_round(((0, 1), (2,))), 8) == ((Message(1, 0, 8, True), Message(0, 1, 8, True)),)
 
 
 def test_ring_neighbours_send_both_ways_in_one_phase():
-    (phase,) = RING_OF_FOUR.messages(8)
+    (phase,) = messages(RING_OF_FOUR, 8)
     assert len(phase) == 8
     assert RING_OF_FOUR.bytes_per_worker(8) == (16, 16, 16, 16)
 
 
 def test_groups_go_through_their_phases_side_by_side():
     round_ = group_round(((0, 1, 2), (3, 4)))
-    phases = round_.messages(12)
+    phases = messages(round_, 12)
     assert [len(phase) for phase in phases] == [3 + 2, 3, 3, 3]
     assert round_.bytes_per_worker(12) == (16, 16, 16, 12, 12)
 

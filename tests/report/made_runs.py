@@ -26,6 +26,7 @@ FACTS: dict[str, Any] = {
     "packages": {"tenfold": "0.1.0", "torch": "2.10.0"},
     "command": "tenfold train --set lr=0.05",
     "code": "1a2b3c4 (changed)",
+    "parameters": 61706,
     "data": {"name": "mnist", "shape": [1, 28, 28], "classes": 10, "train": 60000, "validation": 0, "test": 10000},
 }
 
@@ -148,7 +149,6 @@ def make_run(
                 "steps": epochs * steps_per_epoch,
                 "samples": epochs * 60000,
                 "samples_per_second": epochs * 60000 / seconds,
-                "parameters": 61706,
                 "workers": workers,
                 "threads": 2,
                 "stopped_early": False,
@@ -239,7 +239,7 @@ def make_crossval(folder: Path, result: dict[str, Any] | None = None, **fields: 
     number = store.create(experiment, kind="crossval", facts=FACTS)
     record = Recorder(store, number)
     came_out = made_folds(experiment.division.folds or 5) if result is None else result
-    common = {"epochs": 3, "steps": 900, "workers": experiment.division.workers, "threads": 2, "parameters": 61706}
+    common = {"epochs": 3, "steps": 900, "workers": experiment.division.workers, "threads": 2}
     record.close(result=common | came_out, status="finished")
     return read_run(store, number)
 
@@ -262,5 +262,4 @@ def made_prediction(
         spans=(),
         reasons=tuple(reasons),
         calibrated=calibrated,
-        repeats=20,
     )

@@ -136,7 +136,9 @@ class TestTable:
 
     def test_without_one_worker_it_says_what_to_add(self, measured):
         comparison = Comparison([measured(1.0, workers=2), measured(2.0, workers=4)])
-        assert any("add workers 1" in note for note in comparison.notes())
+        assert any("no run has one worker: add workers 1" in note for note in comparison.notes())
+        other = Comparison([measured(1.0, lr=0.5), measured(2.0, workers=4)])
+        assert any("no run of one worker has the same settings" in note for note in other.notes())
 
     def test_without_classes_the_loss_and_with_own_metrics_these(self, measured):
         alone = Comparison([measured(1.0, metrics={"loss": 0.25}), measured(2.0, metrics={"loss": 0.5}, lr=1)])

@@ -2,7 +2,7 @@ import csv
 import io
 import json
 
-from made_runs import make_run, read_run
+from made_runs import make_crossval, make_run, read_run
 
 from tenfold.experiment import Experiment
 from tenfold.report import export
@@ -24,6 +24,15 @@ def test_csv_holds_every_measurement_of_every_run(tmp_path):
         "clock": "measured",
         "value": "",
     }
+
+
+def test_csv_of_a_cross_validation_holds_what_each_fold_scored(tmp_path):
+    run = make_crossval(tmp_path)
+    rows = list(csv.DictReader(io.StringIO(export.to_csv([run]))))
+    folds = run.result["folds"]
+    assert len(rows) == sum(len(metrics) for fold in folds for metrics in fold["metrics"].values())
+    assert rows[0]["title"] == f"{run.title}, fold 1"
+    assert float(rows[0]["value"]) in folds[0]["metrics"][rows[0]["part"]].values()
 
 
 def test_json_can_be_read_by_anyone(tmp_path):

@@ -1,4 +1,6 @@
+import re
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,12 +16,23 @@ EYES = {
 }
 TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
 WHITE = TO_XYZ.sum(axis=1)
+LIGHT_BACKGROUND, DARK_BACKGROUND = "#ffffff", "#15171a"
+
+
+def light(colour):
+    """Return how much red, green and blue light a colour is, 0 to 1."""
+    shares = np.array([int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)])
+    return np.where(shares <= 0.04045, shares / 12.92, ((shares + 0.055) / 1.055) ** 2.4)
+
+
+def contrast(one, other):
+    """Return the contrast of two colours, 1 to 21: (L1 + 0.05) / (L2 + 0.05), L the relative luminance (WCAG 2)."""
+    darker, lighter = sorted((TO_XYZ @ light(colour))[1] for colour in (one, other))
+    return (lighter + 0.05) / (darker + 0.05)
 
 
 def lab(colour, eyes):
-    shares = np.array([int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)])
-    light = np.where(shares <= 0.04045, shares / 12.92, ((shares + 0.055) / 1.055) ** 2.4)
-    x, y, z = TO_XYZ @ np.clip(np.array(EYES[eyes]) @ light, 0, 1) / WHITE
+    x, y, z = TO_XYZ @ np.clip(np.array(EYES[eyes]) @ light(colour), 0, 1) / WHITE
     x, y, z = (np.cbrt(one) if one > 0.008856 else 7.787 * one + 16 / 116 for one in (x, y, z))
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
@@ -36,13 +49,18 @@ def test_kinds_of_time_have_a_colour_each():
 
 
 @pytest.mark.parametrize("colour", sorted({*palette.SERIES, *palette.KINDS.values()}))
-@pytest.mark.parametrize("background", [palette.LIGHT_BACKGROUND, palette.DARK_BACKGROUND])
+@pytest.mark.parametrize("background", [LIGHT_BACKGROUND, DARK_BACKGROUND])
 def test_colours_read_on_both_backgrounds(colour, background):
-    assert palette.contrast(colour, background) >= 3
+    assert contrast(colour, background) >= 3
 
 
 def test_contrast_of_black_and_white_is_21():
-    assert palette.contrast("#000000", "#ffffff") == pytest.approx(21)
+    assert contrast("#000000", "#ffffff") == pytest.approx(21)
+
+
+def test_the_page_has_these_backgrounds():
+    css = (Path(palette.__file__).parent / "templates/report.css").read_text()
+    assert set(re.findall("--page: (.+?);", css)) == {LIGHT_BACKGROUND, DARK_BACKGROUND}
 
 
 def test_neighbouring_runs_never_look_alike():

@@ -22,9 +22,9 @@ def test_a_span_becomes_an_event_in_microseconds():
 
 
 def test_every_worker_has_a_named_lane():
-    trace = chrome_trace([Span(at=0, kind="data", seconds=1, worker=worker) for worker in (1, 0)], {1: "gpu 1"})
+    trace = chrome_trace([Span(at=0, kind="data", seconds=1, worker=worker) for worker in (1, 0)])
     names = {event["tid"]: event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "thread_name"}
-    assert names == {0: "worker 0", 1: "gpu 1"}
+    assert names == {0: "worker 0", 1: "worker 1"}
 
 
 def test_merged_spans_of_a_window_lie_end_to_end():

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from made_store import some_events
 
 from tenfold.runs import events
-from tenfold.runs.events import Clock, Lifecycle, Metric, Span, as_row, fan_out
+from tenfold.runs.events import Clock, Lifecycle, Metric, Span, as_row
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 any_event = st.one_of(
@@ -51,11 +51,3 @@ def test_a_clock_goes_forward_from_where_it_stood(monkeypatch):
     assert (fresh.now(), resumed.now()) == (0.0, 7.5)
     now = 102.0
     assert (fresh.now(), resumed.now()) == (2.0, 9.5)
-
-
-def test_every_listener_hears_everything_in_order():
-    one, other = [], []
-    emit = fan_out(one.append, other.append)
-    for event in some_events():
-        emit(event)
-    assert one == other == some_events()

@@ -134,6 +134,18 @@ def test_the_summary_is_json_with_the_experiment_in_it(tmp_path):
     assert (summary["experiment"]["lr"], summary["experiment"]["model"]) == (0.5, "<lambda>")
 
 
+def test_folds_have_the_model_of_the_whole_and_other_runs_their_own(tmp_path):
+    original = Experiment(model=lambda: "built", data="digits", dropout=0.5)
+    store, number = new_run(tmp_path, original)
+    fold = store.create(original.replace(lr=0.5), kind="fold", facts={"crossval": {"parent": number}})
+    stranger = store.create(original, kind="train", facts={})
+    run = opened(store, number, experiment=original)
+    assert run.other(number, weights={}).experiment.model == original.model
+    assert run.other(fold).experiment.model == original.model
+    assert run.other(fold).experiment.training.lr == 0.5
+    assert run.other(stranger).experiment.model.name == "<lambda>"
+
+
 def test_the_objects_of_the_experiment_are_there_only_when_given_again(tmp_path):
     original = Experiment(model=lambda: "built", data="digits")
     store, number = new_run(tmp_path, original)

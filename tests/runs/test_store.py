@@ -132,7 +132,7 @@ def test_what_cannot_be_found_is_explained(tmp_path):
 
 def test_a_file_in_the_way_of_the_folder_is_explained(tmp_path):
     (tmp_path / "runs").write_text("")
-    assert "cannot be opened: File exists" in refused(Store, tmp_path / "runs")
+    assert "cannot be opened: it is a file; --runs names a folder" in refused(Store, tmp_path / "runs")
     assert "cannot be opened: Not a directory" in refused(Store, tmp_path / "runs" / "deeper")
 
 

@@ -84,6 +84,8 @@ def test_torchs_loss_classes_work_as_losses(loss):
 def test_metrics_are_chosen_by_the_targets_or_by_name():
     assert choose_metrics(Training(), 10) == {"accuracy": METRICS["accuracy"]}
     assert choose_metrics(Training(), None) == {}
+    assert choose_metrics(Training(loss="mse"), 10) == choose_metrics(Training(loss="l1"), 2) == {}
+    assert choose_metrics(Training(loss="bce"), 2) == {"accuracy": METRICS["accuracy"]}
     chosen = Training(metrics=["mae", worst, "torch.nn.functional:l1_loss"])
     assert choose_metrics(chosen, None) == {"mae": METRICS["mae"], "worst": worst, "l1_loss": functional.l1_loss}
     assert choose_metrics(Training(metrics={"largest": worst}), None) == {"largest": worst}

@@ -7,6 +7,7 @@ from sklearn import metrics
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment, Training
 from tenfold.training import METRICS, choose_metrics
+from tenfold.training.scorers import OF_NUMBERS
 
 torch.manual_seed(0)
 LABELS = torch.arange(60) % 3
@@ -48,6 +49,33 @@ def test_numbers():
     assert score("r2", LOGITS[:, :1], targets, None) == pytest.approx(metrics.r2_score(targets, LOGITS[:, 0]))
     expected = -metrics.mean_absolute_error(targets, LOGITS[:, 0])
     assert score("neg_mean_absolute_error", LOGITS[:, 0], targets, None) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("targets", [LABELS, BINARY, BINARY.float()], ids=["counts", "0 and 1", "as floats"])
+def test_scorers_of_numbers_get_the_numbers_whatever_the_targets(targets):
+    outputs = LOGITS[:, :1]
+    assert score("r2", outputs, targets) == pytest.approx(metrics.r2_score(targets, outputs[:, 0]))
+    squared = score("neg_mean_squared_error", outputs, targets)
+    assert squared == pytest.approx(-(score("rmse", outputs, targets) ** 2))
+
+
+def test_numbers_of_several_outputs():
+    several = torch.stack([BINARY, 1 - BINARY], dim=1).float()
+    assert score("r2", LOGITS[:, :2], several, None) == pytest.approx(metrics.r2_score(several, LOGITS[:, :2]))
+
+
+def test_scorers_of_numbers_compare_labels_where_the_outputs_are_of_classes():
+    expected = -metrics.mean_absolute_error(LABELS, LOGITS.argmax(1))
+    assert score("neg_mean_absolute_error", LOGITS, LABELS) == pytest.approx(expected)
+
+
+def test_every_scorer_of_numbers_is_known_by_its_name():
+    of_regression = {name for name in metrics.get_scorer_names() if "_regression" in judged(name)}
+    assert of_regression == {name for name in metrics.get_scorer_names() if name.startswith(OF_NUMBERS)}
+
+
+def judged(name):
+    return metrics.get_scorer(name)._score_func.__module__
 
 
 def test_the_built_in_ones_come_first():

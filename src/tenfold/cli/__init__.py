@@ -1,5 +1,7 @@
 """The command line: one file per verb, which parses, calls and shows. Heavy imports wait until a verb runs."""
 
+import os
+import signal
 import sys
 import warnings
 from typing import Any
@@ -14,7 +16,7 @@ from tenfold.cli.data import app as data_app
 from tenfold.cli.doctor import doctor
 from tenfold.cli.init import init
 from tenfold.cli.launch import launch
-from tenfold.cli.output import prefix
+from tenfold.cli.output import INTERRUPTED, launched_rank, prefix, say_interrupted
 from tenfold.cli.report import report
 from tenfold.cli.resume import resume
 from tenfold.cli.runs import runs
@@ -32,6 +34,8 @@ class Verbs(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run a verb."""
         warnings.showwarning = _show_warning
+        if os.environ.get("NO_COLOR"):
+            ctx.color = False
         try:
             return super().invoke(ctx)
         except TenfoldError as error:
@@ -39,7 +43,9 @@ class Verbs(TyperGroup):
                 typer.secho(f"{prefix()}error: {line}", err=True, fg="red")
             raise typer.Exit(2) from None
         except KeyboardInterrupt:
-            raise typer.Exit(130) from None
+            if launched_rank():
+                raise typer.Exit(INTERRUPTED) from None
+            say_interrupted("nothing had begun yet")
 
 
 app = typer.Typer(
@@ -94,7 +100,12 @@ app.add_typer(data_app, name="data")
 def main() -> None:
     """Run the command line."""
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
-    app()
+    try:
+        app()
+    except SystemExit as end:
+        if end.code == INTERRUPTED:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C should not disturb those who tidy up
+        raise
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:

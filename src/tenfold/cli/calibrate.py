@@ -2,7 +2,7 @@
 
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
@@ -24,8 +24,14 @@ Output = Annotated[
 ]
 
 
+File = Annotated[
+    Optional[Path],  # noqa: UP045 - typer reads this form for an argument that may be left out
+    typer.Argument(help="The experiment whose steps to measure. Left out: the built-in networks.", show_default=False),
+]
+
+
 def calibrate(
-    file: options.File = None,
+    file: File = None,
     settings: options.Set = None,
     output: Output = None,
     quiet: options.Quiet = False,

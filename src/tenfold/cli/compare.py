@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from tenfold.cli import options
-from tenfold.cli.grids import GRID, Form, Values, dimension, print_side_by_side, several, varied, watching
+from tenfold.cli.grids import GRID, Form, Values, dimension, grid_of, print_side_by_side, watching
 
 
 def compare(
@@ -62,8 +62,7 @@ def compare(
         "threads": threads,
         "device": device,
     }
-    grid = {name: several(text) for name, text in given.items() if text is not None}
-    grid |= dict(varied(text) for text in vary or [])
+    grid = grid_of(given, vary, settings)
     experiment = options.experiment_from(file, settings, pin=pin)
     if "folds" in grid or any(isinstance(count, int) and count > 1 for count in grid.get("workers", [])):
         from tenfold.machine.crew import warm_up

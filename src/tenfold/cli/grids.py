@@ -70,14 +70,34 @@ def _row(text: str, parts: list[str]) -> list[int]:
 def varied(text: str) -> tuple[str, list[Any]]:
     """Read "field=a,b" for any field."""
     from tenfold.errors import ExperimentError
-    from tenfold.experiment import FIELDS
 
     name, equals, values = text.partition("=")
     if not (equals and name.strip() and values.strip()):
         raise ExperimentError(f"'{text}' varies nothing; write field=a,b, such as momentum=0,0.9")
-    name = name.strip().replace("-", "_")
-    whole = {f"{section}.{field}": short for short, (section, field) in FIELDS.items()}
-    return whole.get(name, name), several(values.strip())
+    return _short(name.strip().replace("-", "_")), several(values.strip())
+
+
+def grid_of(given: dict[str, Values], vary: list[str] | None, settings: list[str] | None) -> dict[str, list[Any]]:
+    """Return the grid that options and --vary make; a field is given once, in it or by --set."""
+    from tenfold.errors import ExperimentError
+    from tenfold.experiment import parse_setting
+
+    grid = {name: several(text) for name, text in given.items() if text is not None}
+    for name, values in map(varied, vary or []):
+        if name in grid:
+            raise ExperimentError(f"{name} is given twice; list all its values in one place: {name}=a,b")
+        grid[name] = values
+    for name in (_short(parse_setting(text)[0]) for text in settings or []):
+        if name in grid:
+            raise ExperimentError(f"{name} is given twice, in the grid and by --set; give it once")
+    return grid
+
+
+def _short(name: str) -> str:
+    """Return a field's short name, which may be given as it is or with its section."""
+    from tenfold.experiment import FIELDS
+
+    return {f"{section}.{field}": short for short, (section, field) in FIELDS.items()}.get(name, name)
 
 
 @contextmanager
@@ -87,7 +107,6 @@ def watching(quiet: bool) -> "Iterator[Callable[[Turn], None] | None]":
         yield None if quiet else _say
     except KeyboardInterrupt:
         say_interrupted("the same command goes on with what is left")
-        raise
 
 
 def print_side_by_side(result: "Comparison | Outlook", form: Form, output: Path | None) -> None:

@@ -63,8 +63,8 @@ Device = Annotated[str | None, field("device", "cpu, cuda, mps or auto.", WHERE)
 Threads = Annotated[int | None, field("threads", "Threads of each worker.", WHERE)]
 
 
-def ranks_from(listed: str) -> set[int] | None:
-    """Return the ranks of a list such as "0,3"; None for "all"."""
+def ranks_from(listed: str, count: int) -> set[int] | None:
+    """Return the ranks, of so many, in a list such as "0,3"; None for "all"."""
     from tenfold.errors import ExperimentError
 
     if listed.strip() == "all":
@@ -72,7 +72,11 @@ def ranks_from(listed: str) -> set[int] | None:
     words = [word.strip() for word in listed.split(",")]
     if not all(word.isdecimal() for word in words):
         raise ExperimentError(f"--log-ranks {listed} names no ranks; write numbers such as 0,3, or all")
-    return {int(word) for word in words}
+    ranks = {int(word) for word in words}
+    if max(ranks) >= count:
+        known = f"are ranks 0 to {count - 1}" if count > 1 else "is rank 0 alone"
+        raise ExperimentError(f"--log-ranks {listed}: there is no rank {max(ranks)}; there {known}")
+    return ranks
 
 
 def experiment_of(given: Mapping[str, Any]) -> "Experiment":

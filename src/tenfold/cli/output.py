@@ -1,13 +1,11 @@
 """How verbs speak: tables and sentences for people, JSON for programs."""
 
 import json
-import math
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import typer
 
@@ -16,6 +14,10 @@ from tenfold.errors import MachineError, WorkerLost
 if TYPE_CHECKING:
     from tenfold.data import Progress
     from tenfold.runs import Emit, Event, Run
+
+
+INTERRUPTED = 130
+"""The exit code after Ctrl-C, as shells have it."""
 
 
 def launched_rank() -> int | None:
@@ -37,16 +39,9 @@ def prefix() -> str:
 
 def print_json(value: Any) -> None:
     """Print a value as JSON."""
-    typer.echo(json.dumps(_finite(value), indent=2, default=str, allow_nan=False))
+    from tenfold.report.export import finite
 
-
-def _finite(value: Any) -> Any:
-    """Put null where a number is none: JSON knows neither NaN nor infinity."""
-    if isinstance(value, dict):
-        return {key: _finite(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    typer.echo(json.dumps(finite(value), indent=2, default=str, allow_nan=False))
 
 
 def print_rich(*renderables: Any) -> None:
@@ -93,23 +88,26 @@ class Interruptible:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None or not issubclass(kind, KeyboardInterrupt | WorkerLost) or launched_rank():
+        if kind is None or launched_rank() or not self._number:
             return
-        if self._number:
-            again = f"tenfold resume {self._number}{_elsewhere(self._runs)}"
-            say_interrupted(f"`{again}` goes on from the last whole epoch")
-        else:
-            say_interrupted("nothing had begun yet")
+        how = f"`tenfold resume {self._number}{_elsewhere(self._runs)}` goes on from the last whole epoch"
+        if issubclass(kind, KeyboardInterrupt):
+            say_interrupted(how)
+        elif issubclass(kind, WorkerLost):
+            typer.secho(f"interrupted; {how}", err=True, fg="yellow")
 
 
-def say_interrupted(how: str) -> None:
-    """Say that the command was interrupted, and what to do now."""
+def say_interrupted(how: str) -> NoReturn:
+    """Say that the command was interrupted and what to do now, and leave it."""
     typer.secho(f"interrupted; {how}", err=True, fg="yellow")
+    raise typer.Exit(INTERRUPTED) from None
 
 
 def _elsewhere(runs: Path | None) -> str:
     """Return the option that names the run store, where it is not the usual one."""
-    return "" if runs is None or runs == Path(os.environ.get("TENFOLD_RUNS") or "runs") else f" --runs {runs}"
+    from tenfold.runs.store import default_folder
+
+    return "" if runs is None or runs == default_folder() else f" --runs {runs}"
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tenfold.cli import options
-from tenfold.cli.grids import Form, Values, dimension, print_side_by_side, several, watching
+from tenfold.cli.grids import Form, Values, dimension, grid_of, print_side_by_side, watching
 from tenfold.cli.output import Interruptible, fetching, print_run, telling
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def simulate(
     fixed = {"model": model, "data": data, "epochs": epochs, "batch_size": batch_size, "seed": seed, "device": device}
     experiment = options.experiment_from(file, settings, engine="virtual", cluster=cluster, **fixed)
     given = {"workers": workers, "strategy": strategy, "sync_every": sync_every, "link": link}
-    grid: dict[str, Any] = {name: several(text) for name, text in given.items() if text is not None}
+    grid: dict[str, Any] = grid_of(given, None, settings)
     form = Form.JSON if as_json else form
     if only_time:
         from tenfold.simulation import forecast

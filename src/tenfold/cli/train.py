@@ -42,11 +42,14 @@ def train(
 
         warm_up()
     from tenfold import api
+    from tenfold.machine.launcher import recognise
     from tenfold.report.progress import Progress
     from tenfold.report.rank_times import RankTimes
 
     quiet = quiet or as_json or bool(launched_rank())
-    ranks = RankTimes(options.ranks_from(log_ranks)) if log_ranks else None
+    world = recognise()
+    count = world.size if world is not None else experiment.division.workers
+    ranks = RankTimes(options.ranks_from(log_ranks, count)) if log_ranks else None
     with (
         Progress(experiment, quiet=quiet, ranks=ranks) as progress,
         Interruptible(progress, runs) as listener,

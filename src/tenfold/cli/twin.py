@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from tenfold.cli import options
-from tenfold.cli.output import print_json, print_rich
+from tenfold.cli.output import print_json, print_rich, say_interrupted
 
 
 def twin(
@@ -40,8 +40,14 @@ def twin(
     from tenfold.simulation import on_cluster
     from tenfold.simulation import twin as run_both
 
-    with Progress(experiment, quiet=quiet or as_json) as real, Progress(on_cluster(experiment), quiet=True) as virtual:
-        result = run_both(experiment, runs=runs, watch={"real": real, "virtual": virtual}.__getitem__)
+    try:
+        with (
+            Progress(experiment, quiet=quiet or as_json) as real,
+            Progress(on_cluster(experiment), quiet=True) as virtual,
+        ):
+            result = run_both(experiment, runs=runs, watch={"real": real, "virtual": virtual}.__getitem__)
+    except KeyboardInterrupt:
+        say_interrupted("twins are compared when both have ended: start the same command again")
     if as_json:
         print_json(result.record())
     else:

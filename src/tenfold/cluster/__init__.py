@@ -6,7 +6,7 @@ from tenfold.cluster.cluster import Cluster
 from tenfold.cluster.costs import LinkPrice, Wiring
 from tenfold.cluster.groups import Between, Group, Stragglers
 from tenfold.cluster.hardware import ExchangePrice, Hardware, RoundLike, RoundPrice, StepTime, StrategyLike
-from tenfold.cluster.links import LINKS, Link, link
+from tenfold.cluster.links import LINKS, Link
 from tenfold.cluster.plan import Plan
 from tenfold.cluster.prediction import Prediction, predict
 
@@ -31,7 +31,6 @@ __all__ = [
     "Timing",
     "Wiring",
     "events",
-    "link",
     "predict",
     "run_clock",
 ]

@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError
+from pydantic import BeforeValidator, Field, PlainSerializer
 
-from tenfold.errors import ExperimentError
 from tenfold.experiment import Section
 from tenfold.registry import Registry, suggest
 from tenfold.values import shown
@@ -52,16 +51,6 @@ LINKS: Registry[Link] = Registry(
     wifi            802.11ac or ax in one room: about 240 Mbit/s, milliseconds of latency
     lte             a mobile phone: about 20 Mbit/s, 40 ms
 """
-
-
-def link(given: str | Link | Mapping[str, float]) -> Link:
-    """Return the link that is meant: by a preset's name, by latency and bandwidth, or itself."""
-    if isinstance(given, str):
-        return LINKS[given]
-    try:
-        return Link.model_validate(given if isinstance(given, Link) else dict(given))
-    except (ValidationError, TypeError, ValueError):
-        raise ExperimentError(f"{shown(given)} is no link; {FORMS}") from None
 
 
 def _read(given: Any) -> Any:

@@ -40,8 +40,6 @@ class Prediction:
     """Sentences that explain where a setting makes no difference."""
     calibrated: bool
     """The step times were measured; else they were described by hand."""
-    repeats: int
-    """How often the run was drawn."""
 
 
 def predict(plan: Plan, hardware: Hardware, *, seed: int = 0, repeats: int | None = None) -> Prediction:
@@ -65,7 +63,6 @@ def predict(plan: Plan, hardware: Hardware, *, seed: int = 0, repeats: int | Non
         spans=timing.spans,
         reasons=reasons(plan, hardware, timing),
         calibrated=hardware.calibrated,
-        repeats=draws,
     )
 
 

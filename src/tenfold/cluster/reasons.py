@@ -35,9 +35,10 @@ def _about_schedule(plan: Plan) -> list[str]:
     if plan.average == "gradients":
         return ["Gradients are averaged at every step: sync_every and local_after change nothing."]
     if not plan.rounds:
+        steps = f"{plan.steps} step{'' if plan.steps == 1 else 's'}"
         return [
-            f"The run has {plan.steps} steps and a round comes every {plan.sync_every}: there is none before the end, "
-            "so the strategy changes nothing."
+            f"The run has {steps} and a round comes every {plan.sync_every}: there is none before the end, so the "
+            "strategy changes nothing."
         ]
     return []
 

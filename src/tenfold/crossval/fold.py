@@ -96,7 +96,9 @@ class Measured(Engine):
 
     def run(self, task: Task, clock: Clock, emit: Emit, resumption: Resumption | None = None) -> Outcome:
         """Train, then measure."""
-        began = self.setting.clock.now() if self.job.began is None else self.job.began
+        began = self.job.began
+        if began is None:  # `start` counts from the origin of the fold's clock, a resumed fold has started before
+            began = self.setting.clock.now() if resumption else clock.origin - self.setting.clock.origin
         seen: dict[str, float] = {}
 
         def watch(event: Event) -> None:

@@ -11,6 +11,7 @@ from tenfold.engines import Engine, choose
 from tenfold.engines.fused import Trained, train_folds
 from tenfold.errors import TenfoldError
 from tenfold.experiment import Experiment
+from tenfold.machine.cores import budget
 from tenfold.registry import Registry
 from tenfold.runs import Clock, Emit, Event, Lifecycle
 
@@ -41,6 +42,9 @@ def one_by_one(setting: Setting, jobs: Sequence[Job], relay: Relay, done: Done) 
 
 def all_at_once(setting: Setting, jobs: Sequence[Job], relay: Relay, done: Done) -> None:
     """All folds step together on one device; each is recorded when all are trained."""
+    machine = setting.task.experiment.machine
+    count = (machine.threads or budget()) if machine.device == "cpu" else 1
+    jobs = [replace(job, threads=count, cores=tuple(range(count))) for job in jobs]
     began, told = setting.clock.now(), [list[Event]() for _ in jobs]
 
     def teller(place: int) -> Emit:
@@ -58,7 +62,7 @@ def all_at_once(setting: Setting, jobs: Sequence[Job], relay: Relay, done: Done)
             if isinstance(event, Lifecycle) and event not in known:
                 relay(index, replace(event, worker=index))
 
-        _attempt(Trained(outcome, events), setting, replace(job, cores=(0,), began=began), listen, done)
+        _attempt(Trained(outcome, events), setting, replace(job, began=began), listen, done)
 
 
 def _attempt(engine: Engine, setting: Setting, job: Job, listen: Emit, done: Done) -> None:

@@ -10,11 +10,13 @@ from torch import nn
 from tenfold.crossval import statistics
 from tenfold.crossval.models import Vote, voice
 from tenfold.crossval.together import AVERAGE
-from tenfold.errors import StoreError
+from tenfold.errors import ExperimentError, StoreError
+from tenfold.registry import suggest
 from tenfold.runs import Run, checkpoint
 from tenfold.runs.store import FOLDED
 
 Part = str
+PARTS = ("train", "validation", "test")
 
 
 class CrossValidation:
@@ -37,23 +39,27 @@ class CrossValidation:
     @property
     def metric(self) -> str:
         """What mean, std and confidence are about: accuracy, else the first metric, else the loss."""
-        names = list(self.run.result.get("spread", {}).get("validation", {}))
+        names = self._names("validation")
         return next((name for name in ["accuracy", *names] if name in names and name != "loss"), "loss")
 
     def scores(self, metric: str | None = None, part: Part = "validation") -> list[float]:
         """Return a metric of every fold that finished, on one part: train, validation or test."""
-        name = metric or self.metric
+        if part not in PARTS:
+            raise ExperimentError(f"unknown part '{part}'; {suggest(part, PARTS)}")
+        name, known = metric or self.metric, self._names(part)
+        if known and name not in known:
+            raise ExperimentError(f"run {self.run.id} has no metric '{name}'; {suggest(name, known)}")
         return [fold["metrics"][part][name] for fold in self.folds if name in fold["metrics"].get(part, {})]
 
     @property
     def accuracies(self) -> list[float]:
-        """Each fold's share of right answers on its validation part."""
-        return self.scores("accuracy")
+        """Each fold's share of right answers on its validation part; empty where there are no classes."""
+        return self.scores("accuracy") if "accuracy" in self._names("validation") else []
 
     @property
     def mean(self) -> float:
-        """The mean over the folds of `metric` on their validation parts."""
-        return fmean(self.scores())
+        """The mean over the folds of `metric` on their validation parts; NaN while none has finished."""
+        return fmean(self.scores() or [float("nan")])
 
     @property
     def std(self) -> float:
@@ -62,6 +68,8 @@ class CrossValidation:
 
     def confidence(self, level: float = 0.95) -> tuple[float, float]:
         """Return Student's confidence interval of the mean; NaN at both ends for a single fold."""
+        if not 0 < level < 1:
+            raise ExperimentError(f"level = {level:g}: should be between 0 and 1, such as 0.95")
         return statistics.interval(self.scores(), level) or (float("nan"), float("nan"))
 
     @property
@@ -101,7 +109,7 @@ class CrossValidation:
         results = {fold["run"]: self.run.other(fold["run"]).times for fold in self.folds if fold["run"] is not None}
         scored = {"fit_time": [fold["seconds"] for fold in self.folds]}
         scored["score_time"] = [results.get(fold["run"], {}).get("evaluate", 0.0) for fold in self.folds]
-        names = [name for name in self.run.result.get("spread", {}).get("validation", {}) if name != "loss"]
+        names = [name for name in self._names("validation") if name != "loss"]
         for ours, theirs in (("validation", "test"), ("train", "train")):
             for name in names:
                 key = f"{theirs}_{name}" if len(names) > 1 else f"{theirs}_score"
@@ -109,6 +117,10 @@ class CrossValidation:
             if not names:
                 scored[f"{theirs}_score"] = [-fold["metrics"][ours].get("loss", np.nan) for fold in self.folds]
         return {key: np.asarray(values, dtype=np.float64) for key, values in scored.items()}
+
+    def _names(self, part: Part) -> list[str]:
+        """Return what was measured on a part; the folds know it also before the whole has ended."""
+        return list(dict.fromkeys(name for fold in self.folds for name in fold["metrics"].get(part, {})))
 
     def __repr__(self) -> str:
         if not self.scores() or self.seconds is None:

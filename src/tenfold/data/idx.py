@@ -1,4 +1,4 @@
-"""Reading and writing idx files, the format of MNIST and its relatives.
+"""The idx format, in which MNIST and its relatives come.
 
 Two zero bytes, a byte for the type, a byte for the number of dimensions, each dimension as a big-endian uint32, then
 the numbers, big-endian, last dimension fastest. Plain or gzipped.
@@ -30,17 +30,17 @@ def content(path: Path, name: str | None = None) -> bytes:
         ) from error
 
 
-def decode(data: bytes, name: str = "the data") -> NDArray[Any]:
-    """Turn the bytes of an idx file into an array; `name` is what an error calls them."""
+def decode(data: bytes) -> NDArray[Any]:
+    """Turn the bytes of an idx file into an array."""
     if len(data) < 4 or data[:2] != b"\0\0" or data[2] not in _TYPES:
-        raise DataError(f"{name} does not begin as an idx file should (two zero bytes, then a type)")
+        raise DataError("the data do not begin as an idx file should (two zero bytes, then a type)")
     kind, start = np.dtype(_TYPES[data[2]]), 4 + 4 * data[3]
     if len(data) < start:
-        raise DataError(f"{name} ends within the idx header after {len(data)} bytes; it is truncated")
+        raise DataError(f"the data end within the idx header after {len(data)} bytes; they are truncated")
     shape = struct.unpack(f">{data[3]}I", data[4:start])
     size = start + kind.itemsize * int(np.prod(shape, dtype=np.int64))
     if len(data) != size:
-        raise DataError(f"{name} holds {len(data)} bytes where its idx header announces {size}; it is damaged")
+        raise DataError(f"the data have {len(data)} bytes where their idx header announces {size}; they are damaged")
     array = np.frombuffer(data, kind, offset=start).reshape(shape)
     return array.astype(kind.newbyteorder("="))
 
@@ -56,17 +56,6 @@ def encode(array: NDArray[Any]) -> bytes:
     return header + array.astype(kind).tobytes()
 
 
-def read(path: Path) -> NDArray[Any]:
-    """Read an idx file, plain or gzipped."""
-    return decode(content(path), str(path))
-
-
-def write(path: Path, array: NDArray[Any]) -> None:
-    """Write an idx file, gzipped if its name ends in .gz; the same array always gives the same bytes."""
-    data = encode(array)
-    path.write_bytes(compress(data) if path.suffix == ".gz" else data)
-
-
 def compress(data: bytes) -> bytes:
-    """Gzip without a time stamp."""
+    """Gzip without a time stamp: the same bytes always give the same file."""
     return gzip.compress(data, compresslevel=6, mtime=0)

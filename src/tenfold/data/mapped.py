@@ -1,6 +1,7 @@
 """Parts that are read sample by sample through torch's DataLoader."""
 
 import random
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -80,6 +81,8 @@ class Mapped(Part):
             batch_sampler=self._wanted,
             num_workers=self.loader_workers,
             persistent_workers=self.loader_workers > 0,
+            # A process that was not forked itself would pickle the dataset, which a class of a script does not survive.
+            multiprocessing_context="fork" if self.loader_workers and sys.platform == "linux" else None,
             pin_memory=self.device.type == "cuda",
             # Without a generator of its own the loader would draw from torch's global one and change the training.
             generator=torch.Generator().manual_seed(0),
@@ -123,7 +126,8 @@ def pool(first: Part, second: Part) -> Part:
     known = first.targets is not None and second.targets is not None
     targets = torch.cat([first.targets, second.targets]) if known else None  # type: ignore[list-item]
     workers = first.loader_workers if isinstance(first, Mapped) else 0
-    return Mapped(ConcatDataset([_dataset(first), _dataset(second)]), workers, targets=targets)
+    both: ConcatDataset[Any] = ConcatDataset([_dataset(first), _dataset(second)])
+    return Mapped(both, workers, targets=targets, device=_device(first))
 
 
 @contextmanager
@@ -146,6 +150,13 @@ def _dataset(part: Part) -> Dataset[Any]:
         return part.dataset
     assert isinstance(part, Tensors)
     return TensorDataset(part.x, part.y)
+
+
+def _device(part: Part) -> torch.device:
+    if isinstance(part, Mapped):
+        return part.device
+    assert isinstance(part, Tensors)
+    return part.x.device
 
 
 def _leaves(value: Any) -> Iterator[Any]:

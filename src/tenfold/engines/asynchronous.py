@@ -42,13 +42,12 @@ class AsynchronousMixer(Mixer):
         if self.strategy.has_centre:
             flat.vector[: flat.parameters].copy_(self.links.centre[0, : flat.parameters])
 
-    def _met(self, owner: int, own_changes: int = 1) -> None:
-        """Note how stale this worker's view of the owner's weights was, and that it has changed them."""
+    def _met_centre(self) -> None:
+        """Note how stale this worker's view of the centre was, and that it has changed it."""
         versions = self.links.versions
-        index = owner if owner >= 0 else self.size
-        self.staleness.append(float(versions[index] - self._seen))
-        versions[index] += own_changes
-        self._seen = float(versions[index])
+        self.staleness.append(float(versions[self.size] - self._seen))
+        versions[self.size] += 1
+        self._seen = float(versions[self.size])
 
     def state(self) -> dict[str, Any]:
         """Return the centre, which rank 0 keeps for all."""
@@ -68,7 +67,7 @@ class DownpourMixer(AsynchronousMixer):
     def __init__(self, strategy: AsynchronousStrategy, replica: Replica, links: Links, samples: list[float]) -> None:
         super().__init__(strategy, replica, links, samples)
         self.rule = cast(Downpour, strategy)
-        self.accrued = torch.zeros(replica.flat.parameters)
+        self.accrued = torch.zeros_like(replica.flat.vector[: replica.flat.parameters])
 
     def step(self, x: Any, y: Any, sizes: Sequence[int]) -> Tensor | None:
         """Take a local step and add its gradient to what is pushed next."""
@@ -87,7 +86,7 @@ class DownpourMixer(AsynchronousMixer):
             centre = self.links.centre[:, :parameters]
             if pushes:
                 self.rule.server_update(centre[0], self.accrued, centre[1])
-                self._met(CENTRE)
+                self._met_centre()
             if fetches:
                 flat.vector[:parameters].copy_(centre[0])
                 self._seen = float(self.links.versions[self.size])
@@ -115,7 +114,7 @@ class ElasticMixer(AsynchronousMixer):
             return
         with self.links.holding(CENTRE):
             rule.exchange(self.replica.flat.vector[:parameters], self.links.centre[0, :parameters], self.size)
-            self._met(CENTRE)
+            self._met_centre()
         self.bytes_moved += 2 * self.nbytes
 
 

@@ -1,10 +1,12 @@
 """From an experiment's task and a profile to what the clock asks for, and the clock's answer."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, cast
 
 import torch
 
+from tenfold.cluster.clock import Span
 from tenfold.cluster.cluster import Cluster
 from tenfold.cluster.hardware import Hardware, RoundLike, RoundPrice, StrategyLike
 from tenfold.cluster.measurements import Step
@@ -13,10 +15,9 @@ from tenfold.cluster.prediction import Prediction, predict
 from tenfold.cluster.profile import Profile
 from tenfold.engines.base import make_network
 from tenfold.engines.calibration import work
-from tenfold.engines.division import make_strategy
+from tenfold.engines.division import make_compressor, make_strategy
 from tenfold.engines.parcel import bytes_to_share
 from tenfold.engines.task import Task
-from tenfold.mixing import COMPRESSIONS
 from tenfold.mixing.round import exact_round
 from tenfold.training import flat_size
 
@@ -142,7 +143,21 @@ def _later(prediction: Prediction, seconds: float) -> Prediction:
         total=prediction.total + seconds,
         times=prediction.times | {"compute": prediction.times["compute"] + seconds},
         marks={step: at + seconds for step, at in prediction.marks.items()},
+        spans=tuple(_stretched(prediction.spans, seconds)),
     )
+
+
+def _stretched(spans: Iterable[Span], seconds: float) -> Iterator[Span]:
+    """Yield the spans with each worker's first step so much longer, and what follows so much later."""
+    begun: set[int] = set()
+    for span in sorted(spans, key=lambda span: span.start):
+        if span.worker in begun:
+            yield span._replace(start=span.start + seconds)
+        elif span.kind == "compute":
+            begun.add(span.worker)
+            yield span._replace(seconds=span.seconds + seconds)
+        else:
+            yield span
 
 
 def _free(_round: RoundLike, _nbytes: int) -> float:
@@ -156,6 +171,6 @@ def _with_copies(price: RoundPrice, adding: float) -> RoundPrice:
 
 def _travelling(task: Task, nbytes: int) -> float:
     """Return what is sent of so many bytes, as a share."""
-    division, size = task.experiment.division, nbytes // 4
-    compressor = COMPRESSIONS[division.compression](size, **division.compression_options)
+    size = nbytes // 4
+    compressor = make_compressor(task.experiment.division, size)
     return compressor.encode(torch.linspace(-1, 1, size)).nbytes / nbytes

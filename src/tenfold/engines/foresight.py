@@ -18,6 +18,7 @@ from tenfold.engines.forecast import clockwork, forecast
 from tenfold.engines.task import Task
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
+from tenfold.values import shown
 
 HERE = "here"
 USUAL_LINK = "10gbe"
@@ -55,7 +56,7 @@ def _described(experiment: Experiment) -> Cluster | None:
     given, link = experiment.machine.cluster, experiment.machine.link
     if given is not None and link is not None:
         raise ExperimentError(
-            f"machine.link = {link!r} joins nodes that are not described, but machine.cluster describes them; give one"
+            f"machine.link = {shown(link)} joins nodes that are not described, but machine.cluster describes them; give one"
         )
     if given == HERE:
         return None

@@ -18,9 +18,10 @@ def execute(
 
     What cannot be recorded or saved is told once, and is in the outcome as the result's "problem".
     """
-    path = store.path(run, store.find(run)["title"])
+    record = store.find(run)
+    path = store.path(run, record["title"])
     task = replace(task, checkpoints=path / "checkpoint")
-    journal = _Journal(Recorder(store, run), listen)
+    journal = _Journal(Recorder(store, run), listen, known=dict(record["result"]))
 
     def end(status: str, error: str = "", result: dict[str, Any] | None = None) -> None:
         last = Lifecycle(at=max(clock.now(), journal.latest), what=status, detail=error.partition("\n")[0])
@@ -72,10 +73,10 @@ def take_up(store: Store, record: dict[str, Any], *, abandoned: bool = False) ->
 class _Journal:
     """Passes events on to the recorder and the listener, and remembers how far the run has come."""
 
-    def __init__(self, recorder: Recorder, listen: Emit) -> None:
+    def __init__(self, recorder: Recorder, listen: Emit, known: dict[str, Any]) -> None:
         self.recorder = recorder
         self.listen = listen
-        self.known: dict[str, Any] = {}
+        self.known = known
         """What is known of the result before the end."""
         self.latest = 0.0
         """The time of the last event; on a virtual cluster it runs ahead of the clock here."""

@@ -65,7 +65,8 @@ class Rounds:
         self.rounds = 0
         self.parameters = replica.flat.vector[: replica.flat.parameters]
         self.outer_state = outer.start(self.parameters)
-        self.reference = self.parameters.clone() if compressor.name != "none" else None
+        differences = compressor.name != "none" and division.average == "weights"
+        self.reference = self.parameters.clone() if differences else None
 
     @property
     def upcoming(self) -> Round:
@@ -142,6 +143,8 @@ class Rounds:
             return self.replica.flat.vector.nbytes
         packed = self.compressor.encode(self.parameters - self.reference)
         self.compressor.decode(packed, self.parameters)
+        for place in self.replica.flat.frozen:  # a compressor may decode 0 as something else
+            self.parameters[place].zero_()
         self.parameters.add_(self.reference)
         return packed.nbytes + self.replica.flat.vector.nbytes - self.parameters.nbytes
 
@@ -164,12 +167,13 @@ class Rounds:
                 exchange(self.links, round_, tensors, self.samples)
 
     def _compress_gradients(self, gradients: list[Tensor]) -> int:
+        if self.compressor.name == "none":
+            return sum(gradient.nbytes for gradient in gradients)
         flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
         packed = self.compressor.encode(flat)
-        if self.compressor.name != "none":
-            self.compressor.decode(packed, flat)
-            for gradient, new in zip(gradients, torch.split(flat, [one.numel() for one in gradients]), strict=True):
-                gradient.copy_(new.view_as(gradient))
+        self.compressor.decode(packed, flat)
+        for gradient, new in zip(gradients, torch.split(flat, [one.numel() for one in gradients]), strict=True):
+            gradient.copy_(new.view_as(gradient))
         return packed.nbytes
 
     def _count(self, round_: Round, nbytes: int) -> None:

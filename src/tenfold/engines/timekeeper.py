@@ -15,11 +15,11 @@ class Timekeeper:
     The first spans are told one by one, for the timeline; later ones are added up until the next `tell`.
     """
 
-    def __init__(self, clock: Clock, emit: Emit, worker: int, seconds: float = 0.0) -> None:
+    def __init__(self, clock: Clock, emit: Emit, worker: int) -> None:
         self.clock = clock
         self.emit = emit
         self.worker = worker
-        self.seconds = seconds
+        self.seconds = 0.0
         """Training time so far."""
         self.epoch = 0
         self.times: dict[str, float] = {}

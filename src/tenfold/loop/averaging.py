@@ -67,9 +67,8 @@ def average(
     )
     _check(experiment, model, optimizer)
     device = next(model.parameters()).device
-    second = average == "gradients" or optimizer_state == "average"
     with (
-        joined(flat_size(model), device, second=second) as (links, tell),
+        joined(flat_size(model), device, second=experiment.division.needs_second_buffer) as (links, tell),
         meeting(model, optimizer, experiment.division, links, samples) as met,
     ):
         try:

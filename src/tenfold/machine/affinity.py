@@ -37,10 +37,6 @@ class CoreMap:
         """The cpus of a worker; none where it is not pinned."""
         return self.workers[worker] if worker < len(self.workers) else ()
 
-    def table(self) -> list[tuple[str, str]]:
-        """Rows for printing: a worker and its cpus."""
-        return [(str(worker), write_cpus(cpus) or "not pinned") for worker, cpus in enumerate(self.workers)]
-
     def record(self) -> CoreMapRecord:
         """The map in types that JSON knows."""
         return {"policy": self.policy, "workers": [list(cpus) for cpus in self.workers], "note": self.note}

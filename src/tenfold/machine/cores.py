@@ -45,7 +45,6 @@ class Cpu:
     number: int
     package: int
     node: int
-    core: int
     siblings: tuple[int, ...]
 
 
@@ -123,7 +122,6 @@ def _read_cpu(folder: Path, number: int, nodes: dict[int, int]) -> Cpu:
         number=number,
         package=max(0, int(_text(folder / "physical_package_id") or 0)),
         node=nodes.get(number, 0),
-        core=max(0, int(_text(folder / "core_id") or number)),
         siblings=parse_cpus(siblings),
     )
 
@@ -140,7 +138,7 @@ def _guess(numbers: tuple[int, ...]) -> tuple[Cpu, ...]:
     logical, physical = psutil.cpu_count() or 1, psutil.cpu_count(logical=False) or 1
     smt = logical // physical if platform.system() == "Windows" and logical % physical == 0 else 1
     return tuple(
-        Cpu(number, package=0, node=0, core=number // smt, siblings=tuple(range(first, first + smt)))
+        Cpu(number, package=0, node=0, siblings=tuple(range(first, first + smt)))
         for number in numbers
         for first in [number // smt * smt]
     )

@@ -43,7 +43,7 @@ def warm_up() -> None:
 
 
 class Crew:
-    """Processes that run `target(rank, connection, beats, *arguments)`.
+    """Processes that run `target(rank, connection, lifeline, beats, *arguments)`.
 
     They end when this process does, however that happens: each holds one end of a pipe whose other end is only here.
     """

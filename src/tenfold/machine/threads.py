@@ -1,10 +1,6 @@
 """How many threads each worker computes with: threads x workers = cores, never more."""
 
-import os
-
 from tenfold.errors import MachineError
-
-_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 def share(budget: int, workers: int, threads: int | None = None, *, oversubscribe: bool = False) -> int:
@@ -21,19 +17,6 @@ def share(budget: int, workers: int, threads: int | None = None, *, oversubscrib
             f"{_what_fits(budget, workers)}, or set oversubscribe to true"
         )
     return threads
-
-
-def environment(threads: int) -> dict[str, str]:
-    """The variables that make the libraries of a child process start `threads` threads and no more."""
-    return dict.fromkeys(_VARIABLES, str(threads))
-
-
-def apply(threads: int) -> None:
-    """Compute with `threads` threads in this process, and in the children it starts from now on."""
-    import torch
-
-    os.environ.update(environment(threads))
-    torch.set_num_threads(threads)
 
 
 def _what_fits(budget: int, workers: int) -> str:

@@ -4,9 +4,8 @@ from tenfold.mixing.ad_psgd import ADPSGD
 from tenfold.mixing.allreduce import AllReduce
 from tenfold.mixing.base import AsynchronousStrategy, Strategy
 from tenfold.mixing.butterfly import Butterfly
-from tenfold.mixing.collectives import COLLECTIVES, Message, Phase, Phases
+from tenfold.mixing.collectives import COLLECTIVES
 from tenfold.mixing.compression import COMPRESSIONS
-from tenfold.mixing.consensus import consensus
 from tenfold.mixing.downpour import Downpour
 from tenfold.mixing.easgd import EASGD
 from tenfold.mixing.gossip import Gossip
@@ -47,12 +46,8 @@ __all__ = [
     "OUTER",
     "STRATEGIES",
     "AsynchronousStrategy",
-    "Message",
-    "Phase",
-    "Phases",
     "Round",
     "Strategy",
-    "consensus",
     "due",
     "learning_rate_scale",
 ]

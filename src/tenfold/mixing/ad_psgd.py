@@ -33,6 +33,3 @@ class ADPSGD(AsynchronousStrategy):
         """Give both replicas their mean, in place."""
         x.add_(y).mul_(0.5)
         y.copy_(x)
-
-    def _sentence(self, n: int, /) -> str:
-        return f"After a step, an even rank of the {n} averages with a random odd one, waiting for nobody else."

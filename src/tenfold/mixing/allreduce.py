@@ -31,6 +31,3 @@ class AllReduce(Strategy):
     def period(self, _n: int, /) -> int | None:
         """Return 1: every round is the same."""
         return 1
-
-    def _sentence(self, n: int, /) -> str:
-        return f"Every round, all {n} replicas take their exact mean ({self.algorithm} all-reduce)."

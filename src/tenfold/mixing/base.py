@@ -28,13 +28,6 @@ class Strategy(ABC):
         """Return the last round of a run: its result is the mean of all replicas."""
         return exact_round(n)
 
-    def describe(self, n: int, /) -> str:
-        """Say in one sentence what happens among `n` replicas."""
-        return self._sentence(n) if n > 1 or self.has_centre else "One replica has nobody to average with."
-
-    @abstractmethod
-    def _sentence(self, n: int, /) -> str: ...
-
 
 class AsynchronousStrategy(Strategy):
     """Workers exchange by rules of their own and never wait for a round: all rounds but the last are idle."""
@@ -48,11 +41,6 @@ class AsynchronousStrategy(Strategy):
     def period(self, _n: int, /) -> int | None:
         """Return 1: no round differs from another."""
         return 1
-
-
-def every(count: int, what: str) -> str:
-    """Return "every step", "every 2 steps", ..."""
-    return f"every {what}" if count == 1 else f"every {count} {what}s"
 
 
 def require(holds: bool, sentence: str) -> None:

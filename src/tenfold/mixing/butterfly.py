@@ -27,13 +27,6 @@ class Butterfly(Strategy):
         """Return the number of prime factors of n (at least 1)."""
         return max(1, len(prime_factors(n)))
 
-    def _sentence(self, n: int, /) -> str:
-        factors = prime_factors(n)
-        if len(factors) == 1:
-            return f"{n} is prime: with {n} replicas every butterfly round is an all-reduce over all of them."
-        sizes = " x ".join(map(str, factors))
-        return f"Groups of {sizes} replicas average in turn; after {len(factors)} rounds the mean of all {n} is exact."
-
 
 def prime_factors(n: int) -> tuple[int, ...]:
     """Return the prime factors of `n`, smallest first; none for 1."""

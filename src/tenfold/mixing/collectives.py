@@ -12,8 +12,7 @@ s, b = s per byte sent, c = s per byte added, g = members, n = nbytes, on links 
 The two doublings need a power of two. Other groups first fold the members beyond the largest power of two, P, into the
 core and hand them the result at the end: two phases of n bytes more, one of them added, and P instead of g above.
 
-Each algorithm is written once, as waves: runs of like phases, in arrays over many groups of one size. Called with one
-group, a collective lists the messages of every phase.
+Each algorithm is written once, as waves: runs of like phases, in arrays over many groups of one size.
 """
 
 from abc import ABC, abstractmethod
@@ -31,20 +30,6 @@ Group = tuple[int, ...]
 Integers = NDArray[np.int64]
 
 
-class Message(NamedTuple):
-    """`nbytes` that travel from rank `src` to rank `dst`; servers have the ranks -1, -2, ..."""
-
-    src: int
-    dst: int
-    nbytes: int
-    adds: bool = False
-    """The receiver adds what arrives to what it has (and does not just keep it)."""
-
-
-Phase = tuple[Message, ...]
-Phases = tuple[Phase, ...]
-
-
 class Wave(NamedTuple):
     """`times` phases in a row, of messages between the same members; arrays of the shape [groups, messages].
 
@@ -52,18 +37,13 @@ class Wave(NamedTuple):
     """
 
     src: Integers
+    """Who sends; servers have the ranks -1, -2, ..."""
     dst: Integers
+    """Who receives."""
     nbytes: Integers
     adds: bool = False
+    """The receiver adds what arrives to what it has (and does not just keep it)."""
     times: int = 1
-
-    def phases(self) -> Phases:
-        """List the messages of each phase."""
-        ends = list(zip(self.src.ravel().tolist(), self.dst.ravel().tolist(), strict=True))
-        sizes = (np.roll(self.nbytes, turn, axis=1).ravel().tolist() for turn in range(self.times))
-        return tuple(
-            tuple(Message(*end, size, self.adds) for end, size in zip(ends, phase, strict=True)) for phase in sizes
-        )
 
     def sent(self) -> Integers:
         """Return the bytes of each message over all phases."""
@@ -84,11 +64,6 @@ class Collective(ABC):
     @abstractmethod
     def waves(self, groups: Integers, nbytes: int) -> Waves:
         """Return what travels in groups of one size g >= 2, an array [groups, g], that go side by side."""
-
-    def __call__(self, group: Group, nbytes: int) -> Phases:
-        """List what travels in one group, phase by phase; a lone member has nothing to send."""
-        waves = self.waves(np.array([group]), nbytes) if len(group) > 1 else ()
-        return tuple(phase for wave in waves for phase in wave.phases())
 
 
 @dataclass(frozen=True)

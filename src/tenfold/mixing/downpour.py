@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from tenfold.mixing.base import AsynchronousStrategy, every, require
+from tenfold.mixing.base import AsynchronousStrategy, require
 
 SMALLEST_ROOT = 1e-10
 """Where nothing has accrued the learning rate would be infinite; float32 squares vanish below about 1e-22."""
@@ -47,9 +47,3 @@ class Downpour(AsynchronousStrategy):
         """Apply one push to the server's weights, in place; `accum` is the sum of squares and starts at zero."""
         accum.addcmul_(grad, grad)
         w.addcdiv_(grad, accum.sqrt().clamp_min_(SMALLEST_ROOT), value=-self.gamma)
-
-    def _sentence(self, n: int, /) -> str:
-        return (
-            f"Workers ({n}) push their gradients to a server {every(self.n_push, 'step')} and fetch its weights "
-            f"{every(self.n_fetch, 'step')}, waiting for nobody."
-        )

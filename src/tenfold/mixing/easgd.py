@@ -1,12 +1,11 @@
 """Elastic averaging: a spring between each replica and a common centre."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
 
-from tenfold.mixing.base import AsynchronousStrategy, every, require
+from tenfold.mixing.base import AsynchronousStrategy, require
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,16 +39,3 @@ class EASGD(AsynchronousStrategy):
         pull = (x - centre).mul_(self.strength(n))
         x.sub_(pull)
         centre.add_(pull)
-
-    def exchange_all(self, replicas: Sequence[Tensor], centre: Tensor) -> None:
-        """Let all replicas meet the centre at once, in place: the synchronous form, in which all see the old centre."""
-        pulls = [(x - centre).mul_(self.strength(len(replicas))) for x in replicas]
-        for x, pull in zip(replicas, pulls, strict=True):
-            x.sub_(pull)
-            centre.add_(pull)
-
-    def _sentence(self, n: int, /) -> str:
-        return (
-            f"Workers ({n}) and a common centre pull at each other with strength {self.strength(n):.2g} "
-            f"{every(self.tau, 'step')}, waiting for nobody."
-        )

@@ -43,10 +43,3 @@ class Gossip(Strategy):
     def period(self, n: int, /) -> int | None:
         """Return None: the pairs are drawn anew for ever (two replicas have no choice)."""
         return None if n > 2 else 1
-
-    def _sentence(self, n: int, /) -> str:
-        if n == 2:
-            return "Two replicas take their exact mean every round."
-        pairs = "1 pair" if n == 3 else f"{n // 2} pairs"
-        rests = ", and one rests" if n % 2 else ""
-        return f"Every round, {pairs} drawn at random from the {n} replicas average{rests}."

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tenfold.mixing.base import Strategy, every, require
+from tenfold.mixing.base import Strategy, require
 from tenfold.mixing.round import Round, exact_round, group_round
 
 
@@ -36,10 +36,3 @@ class Hierarchical(Strategy):
     def period(self, _n: int, /) -> int | None:
         """Return `outer_every`."""
         return self.outer_every
-
-    def _sentence(self, n: int, /) -> str:
-        nodes = -(-n // self.node_size)
-        if nodes == 1:
-            return f"All {n} replicas fit in one node: every round is an all-reduce."
-        meet = every(self.outer_every, "round")
-        return f"Each of {nodes} nodes takes its exact mean every round, all {n} replicas take theirs {meet}."

@@ -35,12 +35,3 @@ class HoppingRing(Strategy):
     def period(self, n: int, /) -> int:
         """Return ceil(lg n) for doubling hops, n - 1 for linear ones (at least 1)."""
         return max(1, (n - 1).bit_length() if self.hops == "doubling" else n - 1)
-
-    def _sentence(self, n: int, /) -> str:
-        if n == 2:
-            return "Two replicas take their exact mean every round."
-        hops = ", ".join(str(self.hop(r, n)) for r in range(min(4, self.period(n))))
-        more = ", ..." if self.period(n) > 4 else ""
-        exact = self.hops == "doubling" and n & (n - 1) == 0
-        close = f"the exact mean of all {n} after" if exact else f"near the mean of all {n} after"
-        return f"Each replica averages with the one {hops}{more} places back in turn: {close} {self.period(n)} rounds."

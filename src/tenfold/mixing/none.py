@@ -20,6 +20,3 @@ class NoMixing(Strategy):
     def period(self, _n: int, /) -> int | None:
         """Return 1: every round is the same."""
         return 1
-
-    def _sentence(self, n: int, /) -> str:
-        return f"The {n} replicas learn apart and are averaged once, at the end."

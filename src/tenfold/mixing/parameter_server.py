@@ -31,7 +31,3 @@ class ParameterServer(Strategy):
     def period(self, _n: int, /) -> int | None:
         """Return 1: every round is the same."""
         return 1
-
-    def _sentence(self, n: int, /) -> str:
-        servers = "one server" if self.servers == 1 else f"{self.servers} servers"
-        return f"Every round, all {n} replicas push to {servers} and pull the exact mean."

@@ -26,9 +26,3 @@ class Ring(Strategy):
     def period(self, _n: int, /) -> int | None:
         """Return 1: every round is the same."""
         return 1
-
-    def _sentence(self, n: int, /) -> str:
-        if n <= self.sides + 1:
-            return f"A ring of {n} is so small that every round is their exact mean."
-        who = "both neighbours" if self.sides == 2 else "the neighbour before it"
-        return f"Every round, each of the {n} replicas averages with {who} on a ring; differences fade, slowly."

@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tenfold.errors import ExperimentError
-from tenfold.mixing.collectives import Collective, Group, Phases, Server, Wave, Waves, ring, swap
+from tenfold.mixing.collectives import Collective, Group, Server, Wave, Waves, ring, swap
 
 
 @dataclass(frozen=True)
@@ -122,11 +121,6 @@ class Round:
             swap(groups, nbytes) if swaps and size == 2 else self.collective.waves(groups, nbytes)
             for size, groups in alike.items()
         )
-
-    def messages(self, nbytes: int) -> Phases:
-        """List the messages of the waves, phase by phase."""
-        plans = [[phase for wave in waves for phase in wave.phases()] for waves in self.waves(nbytes)]
-        return tuple(sum(side_by_side, ()) for side_by_side in zip_longest(*plans, fillvalue=()))
 
     def bytes_per_worker(self, nbytes: int) -> tuple[int, ...]:
         """Return the bytes that each worker sends; what servers send is not counted."""

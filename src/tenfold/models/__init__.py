@@ -64,7 +64,10 @@ def _callable(name: str | Given) -> Callable[..., Any]:
     if isinstance(name, Given):
         value = name.value
     elif name.startswith("<"):
-        raise ModelError(f"the model {name} was given as a Python object and cannot be found by name; pass it again")
+        raise ModelError(
+            f"the model {name} was given as a Python object and cannot be found by name; pass it again, or build a "
+            "recorded run's network yourself and give it the weights: network.load_state_dict(run.weights)"
+        )
     else:
         value = resolve(name, "model")
     if isinstance(value, nn.Module):

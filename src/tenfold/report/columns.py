@@ -108,7 +108,7 @@ def scores(rows: Sequence[Row]) -> list[Column]:
     """Return what was measured at the end; the loss only where there is nothing that says more."""
     names = list(dict.fromkeys(name for row in rows for name in row.metrics))
     names = [name for name in names if name != "loss"] or names
-    part = next((summary.part(run) for row in rows for run in row.runs if run.metrics), "test")
+    part = summary.part_of_any(run for row in rows for run in row.runs)
     found = []
     for name in names:
         spreads = [row.metrics.get(name, Spread()) for row in rows]

@@ -31,7 +31,9 @@ class Comparison(Sheet):
         if any(row.speedup is not None and row.workers > 1 for row in self.rows):
             notes.append("speedup = T1/Tn; efficiency = speedup by core; PI = (T1-Tn)/T1; gain = Tslowest/Tn")
         elif any(row.workers > 1 for row in self.rows):
-            notes.append("no speedup, as no run has one worker: add workers 1 to the comparison")
+            alone = any(row.workers == 1 for row in self.rows)
+            why = "no run of one worker has the same settings and clock" if alone else "no run has one worker"
+            notes.append(f"no speedup, as {why}: add workers 1 to the comparison")
         else:
             notes.append("gain = Tslowest/Tn")
         notes += self.factors_told()

@@ -58,6 +58,7 @@ def drawing(found: Groups, looks: Looks) -> str:
     scale, unit = unit_of(max(map(seconds, rows)))
     classes = any(row.accuracy.values for row in rows)
     percent = 100.0 if classes else 1.0
+    part = summary.part_of_any(run for row in rows for run in row.runs)
 
     def score(row: Row) -> Spread:
         return row.accuracy if classes else row.loss
@@ -77,7 +78,7 @@ def drawing(found: Groups, looks: Looks) -> str:
         scores.margins(x=ROOM)
         if classes:
             scores.set_xticks(range(0, 101, 20))
-        scores.set_xlabel(f"{_part(rows)} accuracy (%)" if classes else f"{_part(rows)} loss")
+        scores.set_xlabel(f"{part} accuracy (%)" if classes else f"{part} loss")
         middles = [fmean(at for at, row in bars if any(row is one for one in group)) for group in found.values()]
         times.set_yticks(middles, [cut(name) for name in found])
         times.set_ylim(places[-1] + 0.8, -0.8)
@@ -139,7 +140,3 @@ def _device(row: Row) -> str:
 def _time(row: Row) -> str:
     gained = f", {multiple(row.factor_against_cpu)} × cpu" if row.factor_against_cpu is not None else ""
     return f"{duration(row.seconds.mean)}{gained}"
-
-
-def _part(rows: Sequence[Row]) -> str:
-    return next((summary.part(run) for row in rows for run in row.runs if run.metrics), "test")

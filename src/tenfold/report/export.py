@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from tenfold.report.fold_tables import name_of
 from tenfold.runs import Run
 
 COLUMNS = ("run", "title", "part", "metric", "epoch", "step", "seconds", "clock", "value")
@@ -34,13 +35,32 @@ def to_rows(run: Run) -> list[dict[str, Any]]:
 
 
 def to_csv(runs: Sequence[Run]) -> str:
-    """Return the rows of all runs as one CSV table with a header."""
+    """Return the rows of all runs as one CSV table with a header; of a cross-validation, what each fold scored."""
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
     for run in runs:
-        writer.writerows(to_rows(run))
+        writer.writerows(to_rows(run) or _of_folds(run))
     return text.getvalue()
+
+
+def _of_folds(run: Run) -> list[dict[str, Any]]:
+    """Return a row for each metric of each fold of a cross-validation, as it was in the end."""
+    folds = run.result.get("folds") or []
+    return [
+        {
+            "run": fold["run"],
+            "title": f"{run.title}, {name_of(folds, place)}",
+            "part": part,
+            "metric": name,
+            "seconds": fold["seconds"],
+            "clock": run.clock,
+            "value": value,
+        }
+        for place, fold in enumerate(folds)
+        for part, metrics in fold["metrics"].items()
+        for name, value in metrics.items()
+    ]
 
 
 def to_json(runs: Sequence[Run]) -> str:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from tenfold.report import palette
 from tenfold.report.fold_tables import NAMES, PARTS, Fold, bounds, folds_table, models_table, name_of, told
+from tenfold.report.plots import identifier
 from tenfold.report.svg import INK, NARROW, WIDE, below, draw
 from tenfold.report.words import NOTHING, plain, several
 from tenfold.runs import Run
@@ -59,8 +60,8 @@ def strip(run: Run, metric: str) -> str:
         axes.spines["left"].set_visible(False)
         axes.set_xlabel(f"{plain(metric)} (%)" if factor != 1 else plain(metric))
 
-    name = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in metric)
-    return draw(f"strip-{name}", f"{plain(metric)} of every fold", (NARROW, 0.8 + 0.62 * len(parts)), paint)
+    size = (NARROW, 0.8 + 0.62 * len(parts))
+    return draw(f"strip-{identifier(metric)}", f"{plain(metric)} of every fold", size, paint)
 
 
 def lanes(run: Run) -> str:

@@ -13,6 +13,7 @@ from tenfold.report.comparison import Comparison
 from tenfold.report.looks import Looks, single
 from tenfold.report.words import count, measure, moment, plain, several
 from tenfold.runs import Run
+from tenfold.runs.store import FOLDED
 
 
 def write(runs: Sequence[Run] | Comparison, path: str | Path) -> Path:
@@ -69,6 +70,7 @@ def _of_all(comparison: Comparison) -> dict[str, Any]:
     table = download(f"{name}-table.csv", "Table", comparison.to_csv(), "The table of settings as CSV")
     return {
         "several": many,
+        "folded": any(run.kind == FOLDED for run in runs),
         "clock": clocks.of(runs),
         "truth": clocks.truth(runs) + (", each in its own run" if many and clocks.of(runs) == clocks.MEASURED else ""),
         "failures": comparison.failures() + ([] if many else fold_tables.failures(runs[0])),

@@ -84,7 +84,7 @@ class Outlook(Sheet):
 
 def _row(one: Forecast, names: Sequence[str]) -> Row:
     experiment, prediction = one.experiment, one.prediction
-    flat = experiment.flat() | {"sync_every": experiment.division.pace}
+    flat = experiment.flat()
     settings = {name: flat[name] for name in names}
     workers = experiment.division.workers
     times = {kind: fmean(map(float, each)) for kind, each in prediction.times.items()}

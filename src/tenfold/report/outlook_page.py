@@ -39,18 +39,19 @@ def render(outlook: Outlook) -> str:
 
 def _headline(outlook: Outlook) -> list[dict[str, Any]]:
     rows = bend.meeting(outlook.rows)
+    which = "" if len(rows) == len(outlook.rows) else " with rounds"
     fastest = min(rows, key=lambda row: row.seconds.mean or 0.0)
     seconds = fastest.seconds.mean or 0.0
     around = f"{between(*fastest.interval, seconds)}, " if fastest.interval else ""
-    numbers = [number("shortest training, predicted", duration(seconds), f"{around}{fastest.label}")]
+    numbers = [number(f"shortest training{which}, predicted", duration(seconds), f"{around}{fastest.label}")]
     if faster := [row for row in rows if row.speedup is not None and row.workers > 1]:
         top = max(faster, key=lambda row: row.speedup or 0.0)
-        numbers.append(number("highest speedup, predicted", f"{top.speedup:.3g}", top.label))
+        numbers.append(number(f"highest speedup{which}, predicted", f"{top.speedup:.3g}", top.label))
     bends = [(name, first) for name, group in bend.families(rows) if (first := bend.find(group).first)]
     if bends:
         name, last = max(bends, key=lambda one: one[1].workers)
-        which = f"the latest of {len(bends)}, {name}" if len(bends) > 1 else name
-        numbers.append(number("workers at the bend", count(last.workers), which))
+        where = f"the latest of {len(bends)}, {name}" if len(bends) > 1 else name
+        numbers.append(number("workers at the bend", count(last.workers), where))
     return numbers
 
 

@@ -49,9 +49,10 @@ def curves(series: Sequence[Series], metric: str, over: Over) -> str:
         axes.set_ylabel(f"{plain(metric)} (%)" if metric == "accuracy" else plain(metric))
         axes.set_xlim(left=0)
         axes.xaxis.set_major_formatter("{x:,.0f}" if over == "steps" else "{x:g}")
+        axes.locator_params(axis="x", integer=over == "steps")
         _name_curves(figure, series, found)
 
-    return draw(f"{_identifier(metric)}-{over}", f"{plain(metric)} over {over}", (NARROW, 3.0), paint)
+    return draw(f"{identifier(metric)}-{over}", f"{plain(metric)} over {over}", (NARROW, 3.0), paint)
 
 
 def time_split(bars: Sequence[tuple[str, dict[str, float]]], clock: str) -> str:
@@ -177,5 +178,6 @@ def _short(label: str) -> str:
     return f" {text}" if text.startswith("_") else text  # matplotlib hides names that begin with an underscore
 
 
-def _identifier(text: str) -> str:
+def identifier(text: str) -> str:
+    """Return a text as part of a drawing's name: letters, digits and dashes."""
     return "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in text)

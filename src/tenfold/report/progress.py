@@ -1,10 +1,8 @@
 """How far a run is, while it runs: a live line on a terminal, plain lines elsewhere."""
 
-import json
 import time
 from dataclasses import replace
 from types import TracebackType
-from typing import Any
 
 from rich.console import Console
 from rich.progress_bar import ProgressBar
@@ -15,7 +13,7 @@ from tenfold.experiment import Experiment
 from tenfold.report import clocks
 from tenfold.report.display import Display
 from tenfold.report.rank_times import RankTimes
-from tenfold.report.words import duration, measure, plain, rate, several
+from tenfold.report.words import duration, facts_in, measure, plain, rate, several
 from tenfold.runs import Event, Lifecycle, Metric, Span
 
 BEGINNINGS = ("started", "resumed")
@@ -94,7 +92,7 @@ class Progress(Display):
 
     def _entered(self, stage: Lifecycle) -> None:
         if stage.what in BEGINNINGS:
-            facts = _facts(stage.detail)
+            facts = facts_in(stage.detail)
             self._steps_per_epoch = int(facts.get("steps_per_epoch", self._steps_per_epoch))
             self._samples = int(facts.get("train_samples", self._samples))
             if stage.what == "resumed":
@@ -155,14 +153,6 @@ class Progress(Display):
         for column in line.columns:
             column.no_wrap = True
         return line
-
-
-def _facts(detail: str) -> dict[str, Any]:
-    try:
-        facts = json.loads(detail or "{}")
-    except ValueError:
-        return {}
-    return facts if isinstance(facts, dict) else {}
 
 
 def _is_telling(name: str, epoch: dict[str, Metric]) -> bool:

@@ -9,7 +9,7 @@ from tenfold.report import clocks, folds, summary
 from tenfold.report.differences import Described, differing, unusual
 from tenfold.report.fold_tables import name_of
 from tenfold.report.tables import history_columns
-from tenfold.report.words import count, duration, measure, plain, setting, several, storage
+from tenfold.report.words import count, duration, facts_in, measure, plain, setting, several, storage
 from tenfold.runs import Run
 
 
@@ -147,7 +147,7 @@ def warnings(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 def _fold(text: str) -> str:
     """Return what became of a fold or of all; their numbers are in a table. Of anything else, nothing."""
-    facts = _parsed(text)
+    facts = facts_in(text)
     if {"mode", "names"} <= set(facts):
         return f"{several(len(facts['names']), 'fold')}, {plain(str(facts['mode']).replace('-', ' '))}"
     if not {"fold", "repeat", "node", "status"} <= set(facts):
@@ -156,17 +156,8 @@ def _fold(text: str) -> str:
     return f"{name_of([facts], 0)} {facts['status']}{error}"
 
 
-def _parsed(text: str) -> dict[str, Any]:
-    """Return the facts that a detail holds; none where it is a sentence."""
-    try:
-        facts = json.loads(text)
-    except ValueError:
-        return {}
-    return facts if isinstance(facts, dict) else {}
-
-
 def _detail(text: str) -> str:
-    facts = _parsed(text)
+    facts = facts_in(text)
     if not facts:
         return text
     return ", ".join(f"{key.replace('_', ' ')} {_amount(value)}" for key, value in facts.items())

@@ -37,7 +37,7 @@ def drawn(rows: Sequence[Row], most: int) -> list[Row]:
     """Return at most so many: the first of one worker, then the fastest and the most accurate in turns."""
     if len(rows) <= most:
         return list(rows)
-    fastest, finest = sorted(rows, key=seconds), sorted(rows, key=worth, reverse=True)
+    fastest, finest = sorted(rows, key=seconds), sorted(rows, key=lambda row: (-worth(row), seconds(row)))
     turns = [row for pair in zip_longest(fastest, finest) for row in pair if row is not None]
     alone = [row for row in rows if row.workers == 1][:1]
     kept = {id(row) for row in list({id(row): row for row in (*alone, *turns)}.values())[:most]}

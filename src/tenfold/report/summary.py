@@ -31,7 +31,7 @@ def model(run: Run) -> str:
 
 def parameters(run: Run) -> int | None:
     """Return how many numbers the network learns."""
-    known: int | None = run.facts.get("parameters", run.result.get("parameters"))
+    known: int | None = run.facts.get("parameters")
     return known
 
 
@@ -105,6 +105,11 @@ def pinned(run: Run) -> str:
 def part(run: Run) -> str:
     """Return which part of the data the final measurements were made on."""
     return plain(str(run.result.get("part") or "test"))
+
+
+def part_of_any(runs: Iterable[Run]) -> str:
+    """Return which part it was in the first of these runs that measured anything."""
+    return next((part(run) for run in runs if run.metrics), "test")
 
 
 def scores(run: Run) -> dict[str, float]:

@@ -33,8 +33,11 @@ def result_table(run: Run) -> Table:
 
 def runs_table(runs: Sequence[Run], *, now: float | None = None) -> Table:
     """Return one line a run, with the fields that tell it from the others: what `tenfold runs` prints."""
-    scores = [name for name in ("accuracy", "loss") if any(name in run.metrics for run in runs)][:1] or ["accuracy"]
-    if any(run.metrics and scores[0] not in run.metrics for run in runs):
+    measured = {run.id: _scored(run) for run in runs}
+    scores = [name for name in ("accuracy", "loss") if any(name in one for one in measured.values())][:1] or [
+        "accuracy"
+    ]
+    if any(one and scores[0] not in one for one in measured.values()):
         scores = ["accuracy", "loss"]
     table = _table("run", "title, and what differs", "status", "when", "epochs", *scores, "training")
     _right(table, 0, *range(4, len(table.columns)))
@@ -45,7 +48,7 @@ def runs_table(runs: Sequence[Run], *, now: float | None = None) -> Table:
             _status(run),
             ago(run.created, now),
             _epochs(run),
-            *(measure(name, run.metrics.get(name)) for name in scores),
+            *(measure(name, measured[run.id].get(name)) for name in scores),
             _training(run),
         )
     unless = ", unless said to be predicted" if any(run.clock == clocks.PREDICTED for run in runs) else ""
@@ -53,6 +56,12 @@ def runs_table(runs: Sequence[Run], *, now: float | None = None) -> Table:
     if any(run.kind == FOLDED for run in runs):
         table.caption += f"; {OF_FOLDS}"
     return table
+
+
+def _scored(run: Run) -> dict[str, float]:
+    """Return what a run scored; a fold on its validation part, as the mean of its cross-validation is about that."""
+    found: dict[str, float] = run.result.get("crossval", {}).get("metrics", {}).get("validation") or run.metrics
+    return found
 
 
 def show_tables(run: Run) -> Group:

@@ -44,6 +44,8 @@ def _drawn(name: str, runs: Sequence[tuple[Run, list[Span]]], until: float | Non
         for (_, _, workers), end in zip(groups, ends, strict=True)
     ]
     last = ends[-1] - GAP
+    cut = any(len({span.worker for span in spans}) > MOST_LANES for _, spans, _ in groups)
+    which = f"; the first {MOST_LANES} workers" if cut else ""
 
     def paint(figure: "Figure") -> None:
         axes = figure.subplots()
@@ -66,7 +68,7 @@ def _drawn(name: str, runs: Sequence[tuple[Run, list[Span]]], until: float | Non
         axes.set_xlim(0, (until or length(groups[0][1])) * 1e3)
         axes.grid(visible=False, axis="y")
         axes.spines["left"].set_visible(False)
-        axes.set_xlabel(f"time since the first step began (ms, {clocks.of(run for run, _, _ in groups)})")
+        axes.set_xlabel(f"time since the first step began (ms, {clocks.of(run for run, _, _ in groups)}){which}")
         figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=7, **COMPACT_LEGEND)
 
     return draw(name, "the first steps of every worker", (WIDE, 1.0 + 0.28 * last), paint)

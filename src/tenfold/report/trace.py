@@ -1,7 +1,7 @@
 """A run's spans as a trace that Perfetto and chrome://tracing open."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from tenfold.report.clocks import MEASURED
@@ -10,10 +10,8 @@ from tenfold.runs import Event, Lifecycle, Run, Span
 MICROSECONDS = 1e6
 
 
-def chrome_trace(
-    events: Iterable[Event], names: Mapping[int, str] | None = None, *, clock: str = MEASURED
-) -> dict[str, Any]:
-    """Return the trace, in Chrome's trace event format: one lane a worker, named after it unless `names` knows better.
+def chrome_trace(events: Iterable[Event], *, clock: str = MEASURED) -> dict[str, Any]:
+    """Return the trace, in Chrome's trace event format: one lane a worker.
 
     Spans that were merged over a window of steps all begin where it begins; they are laid end to end, with their
     number in `count`. What a run said about itself (an epoch, a warning) becomes a mark, if its time was measured.
@@ -40,7 +38,7 @@ def chrome_trace(
         when = {"ts": begin * MICROSECONDS, "dur": event.seconds * MICROSECONDS}
         traced.append({**lane, **span, **when, "args": {"count": event.count, "epoch": event.epoch}})
     process = {"pid": pid, "ph": "M", "name": "process_name", "args": {"name": clock}}
-    lanes = [lane for worker in sorted(workers) for lane in _lane(pid, worker, (names or {}).get(worker))]
+    lanes = [lane for worker in sorted(workers) for lane in _lane(pid, worker)]
     return {"displayTimeUnit": "ms", "traceEvents": [process, *lanes, *traced]}
 
 
@@ -50,9 +48,9 @@ def twin_trace(real: Run, virtual: Run) -> dict[str, Any]:
     return {"displayTimeUnit": "ms", "traceEvents": [event for trace in traces for event in trace["traceEvents"]]}
 
 
-def _lane(pid: int, worker: int, name: str | None) -> list[dict[str, Any]]:
+def _lane(pid: int, worker: int) -> list[dict[str, Any]]:
     about = {"pid": pid, "tid": worker, "ph": "M"}
     return [
-        {**about, "name": "thread_name", "args": {"name": name or f"worker {worker}"}},
+        {**about, "name": "thread_name", "args": {"name": f"worker {worker}"}},
         {**about, "name": "thread_sort_index", "args": {"sort_index": worker}},
     ]

@@ -1,5 +1,6 @@
 """Numbers as people read them: with units, and no more digits than they deserve."""
 
+import json
 import math
 import time
 from typing import Any
@@ -92,7 +93,7 @@ def moment(then: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(then))
 
 
-OF_FOLDS = "of a cross-validation: from the first step to the last fold's end"
+OF_FOLDS = "of a cross-validation: from the first step to the last fold's end, evaluation and saving between included"
 """What the time of a run that has folds is."""
 
 
@@ -117,3 +118,12 @@ def setting(value: Any) -> str:
 def plain(text: str) -> str:
     """Return the text on one line and without characters that could steer a terminal."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+def facts_in(detail: str) -> dict[str, Any]:
+    """Return the facts that an event's detail holds; none where it is a sentence."""
+    try:
+        facts = json.loads(detail)
+    except ValueError:
+        return {}
+    return facts if isinstance(facts, dict) else {}

@@ -69,13 +69,3 @@ class Clock:
     def now(self) -> float:
         """Return the seconds since the run began."""
         return time.perf_counter() - self.origin
-
-
-def fan_out(*listeners: Emit) -> Emit:
-    """Return one listener that passes every event on to all of these."""
-
-    def emit(event: Event) -> None:
-        for listener in listeners:
-            listener(event)
-
-    return emit

@@ -125,8 +125,12 @@ class Run:
         return dict(checkpoint.load(self.path / "model.pt"))
 
     def other(self, number: int, *, weights: dict[str, Any] | None = None) -> "Run":
-        """Return another run of the same store, or this one with other weights."""
-        return Run(self.store, self.store.find(number), build=self._build, weights=weights)
+        """Return another run of the same store, or this one with other weights; its folds know its model, too."""
+        record = self.store.find(number)
+        experiment = Experiment(**record["experiment"])
+        if record["facts"].get("crossval", {}).get("parent", number) == self.id:
+            experiment = experiment.replace(model=self.experiment.model)
+        return Run(self.store, record, build=self._build, experiment=experiment, weights=weights)
 
     def measurements(self) -> Iterator[Metric]:
         """Every metric event, in order."""

@@ -58,6 +58,8 @@ class Store:
             raise StoreError(
                 f"there are no runs in {self.folder}; `tenfold train` records one, --runs names another folder"
             )
+        if self.folder.is_file():
+            raise StoreError(f"the run store {self.folder} cannot be opened: it is a file; --runs names a folder")
         with self._explained("opened"):
             self.folder.mkdir(parents=True, exist_ok=True)
             with self._connect() as connection:

@@ -1,6 +1,6 @@
 """A network's whole state as views into one vector, so that a round is arithmetic on one tensor."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -65,6 +65,11 @@ class FlatState:
                 placed(parameter, total, start).add_(parameter.grad)
             start += room
 
+    @property
+    def frozen(self) -> list[slice]:
+        """Where in the vector the parameters lie that are not learnt."""
+        return frozen(parameter for parameter, _ in self._slots)
+
     def to_moments(self) -> None:
         """Put E[(x - c)^2] in the place of each running variance, before a round."""
         for (mean, variance), centre in zip(self._statistics, self.centres, strict=True):
@@ -86,6 +91,16 @@ class FlatState:
 def _floating(network: nn.Module) -> Iterator[Tensor]:
     yield from network.parameters()
     yield from (buffer for buffer in network.buffers() if buffer.is_floating_point())
+
+
+def frozen(parameters: Iterable[nn.Parameter]) -> list[slice]:
+    """Return where parameters that are not learnt lie, when all are laid one after another."""
+    found, start = [], 0
+    for parameter in parameters:
+        if not parameter.requires_grad:
+            found.append(slice(start, start + parameter.numel()))
+        start += padded(parameter.numel())
+    return found
 
 
 def placed(tensor: Tensor, vector: Tensor, start: int) -> Tensor:

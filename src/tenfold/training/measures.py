@@ -64,8 +64,9 @@ def choose_loss(training: Training, classes: int | None) -> Measure:
 
 
 def choose_metrics(training: Training, classes: int | None) -> dict[str, Measure]:
-    """Return the metrics of the experiment by name; none given: accuracy where there are classes."""
-    chosen = training.metrics or (("accuracy",) if classes is not None else ())
+    """Return the metrics of the experiment by name; none given: accuracy where classes are learnt."""
+    numbers = classes is None or training.loss in ("mse", "l1")
+    chosen = training.metrics or (() if numbers else ("accuracy",))
     measures: dict[str, Measure] = {}
     for name in chosen:
         label = _label(name)

@@ -6,13 +6,19 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+OF_NUMBERS = (
+    *("r2", "explained_variance", "max_error", "d2_absolute_error"),
+    *("neg_max_error", "neg_mean_", "neg_median_", "neg_root_mean_"),
+)
+"""How the names of those scorers begin that compare numbers, not classes."""
+
 
 def scorer(name: str) -> Callable[[Tensor, Tensor], float]:
     """Return the scorer of this name.
 
     Scorers ask an estimator about samples. Here the samples are the network's outputs, and the estimator only reads
     them: as probabilities and labels where the targets are classes (0 and 1 as floats are classes, too), else as the
-    predicted numbers.
+    predicted numbers. A scorer of numbers gets these whatever the targets are, if there is one for each.
     """
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
     from sklearn.metrics import get_scorer
@@ -45,7 +51,8 @@ def scorer(name: str) -> Callable[[Tensor, Tensor], float]:
     def measure(outputs: Tensor, targets: Tensor) -> float:
         right = targets.detach().cpu().numpy()
         said = outputs.detach().cpu().numpy()
-        if targets.is_floating_point() and not np.isin(right, (0, 1)).all():
+        numbers = targets.is_floating_point() and not np.isin(right, (0, 1)).all()
+        if numbers or (name.startswith(OF_NUMBERS) and said.size == right.size):
             return float(judge(Numbers(right.shape), said, right))
         count = max(2, said[0].size)
         return float(judge(Classes(count), said, right.astype(np.int64).reshape(len(right))))

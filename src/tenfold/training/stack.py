@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from tenfold.training.flat import FlatState, padded, placed
+from tenfold.training.flat import FlatState, frozen, padded, placed
 from tenfold.training.precision import product
 
 
@@ -72,6 +73,17 @@ class Stack:
                 found.append(self._stacked(parameter, start, gradient))
             start += padded(parameter.numel())
         return found
+
+    @property
+    def frozen(self) -> list[slice]:
+        """Where in a row the parameters lie that are not learnt."""
+        return frozen(self.network.parameters())
+
+    def learnt_columns(self) -> Tensor:
+        """Return where the numbers that are learnt lie in a row, in the order in which `reshape(-1)` reads them."""
+        places = torch.arange(self.parameters, device=self.matrix.device).unsqueeze(0)
+        views = [view.reshape(-1) for view in self.gradient_views(places)]
+        return torch.cat(views) if views else places[0, :0]
 
     @property
     def networks(self) -> list[nn.Module]:

@@ -61,6 +61,9 @@ def join(world: World, transport: str = "auto") -> Joined:
         atexit.register(_leave, network)
         sys.excepthook = partial(_tell_first, network, sys.excepthook)
         _joined[name] = Joined(world, network, network.all_gather(socket.gethostname()))
+    elif (before := _joined[name].network.trouble()) is not None:
+        why = str(before).strip().splitlines()[-1]
+        raise MachineError(f"these ranks cannot go on together since one of them failed ({why}); start them anew")
     return _joined[name]
 
 

@@ -11,10 +11,11 @@ import torch
 from tenfold.cluster.hardware import Floats
 from tenfold.data import Splits
 from tenfold.engines.division import make_strategy
+from tenfold.engines.prepare import seats
 from tenfold.engines.processes import Processes
 from tenfold.engines.task import Task
 from tenfold.experiment import Experiment
-from tenfold.machine import affinity, cores, threads
+from tenfold.machine import cores
 from tenfold.mixing import Strategy
 from tenfold.runs import Clock, Event, Span
 
@@ -163,9 +164,7 @@ def _task(experiment: Experiment, splits: Splits, steps: int, checkpoints: Path 
         folds=None,
         patience=None,
         engine="processes",
+        oversubscribe=True,
         lr=1e-6,
     )
-    usable = affinity.room(calm.machine.pin, cores.budget())
-    per_worker = threads.share(usable, division.workers, calm.machine.threads, oversubscribe=True)
-    pinned = affinity.plan(cores.Topology.read(), division.workers, per_worker, calm.machine.pin)
-    return Task(calm, some, per_worker, pinned, checkpoints)
+    return Task(calm, some, *seats(calm.machine, division.workers, cores.budget()), checkpoints)

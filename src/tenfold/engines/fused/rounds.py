@@ -1,6 +1,7 @@
 """Rounds among replicas that are rows of one matrix: the strategy's matrix times theirs."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -33,12 +34,18 @@ class StackedRounds:
         self.outer = make_outer(division)
         self.weights = fused.optimizer.weights
         self.outer_state = self.outer.start(self.weights[0])
-        self.compressors = [make_compressor(division, self.weights.shape[1]) for _ in range(fused.k)]
+        size = self.weights.shape[1] if division.average == "weights" else len(self.columns)
+        self.compressors = [make_compressor(division, size) for _ in range(fused.k)]
         self.compressed = self.compressors[0].name != "none"
         self.reference = self.weights.clone() if self.compressed and division.average == "weights" else None
         self.rounds = 0
         self.bytes_moved = [0.0] * fused.k
         self._matrices: dict[int, tuple[Round, Tensor]] = {}
+
+    @cached_property
+    def columns(self) -> Tensor:
+        """Of the gradients, as workers send them: what is learnt, without the gaps between parameters."""
+        return self.fused.stack.learnt_columns()
 
     def mix(self, step: int) -> None:
         """Carry out the next round, if one is due after this step, counted from 1 over the run."""
@@ -70,12 +77,7 @@ class StackedRounds:
             if not size:
                 optimizer.gradient[row].zero_()
         if not round_.is_idle:
-            nbytes = optimizer.gradient[0].nbytes
-            if self.compressed:
-                for row, compressor in zip(optimizer.gradient, self.compressors, strict=True):
-                    packed = compressor.encode(row)
-                    compressor.decode(packed, row)
-                    nbytes = packed.nbytes
+            nbytes = self._compress_gradients()
             matrix = torch.as_tensor(round_.matrix([float(size) for size in sizes])).to(optimizer.gradient)
             optimizer.gradient.copy_(product(matrix, optimizer.gradient))
             self._count(round_, nbytes)
@@ -122,8 +124,21 @@ class StackedRounds:
         for row, reference, compressor in zip(self.weights, self.reference, self.compressors, strict=True):
             packed = compressor.encode(row - reference)
             compressor.decode(packed, row)
+            for place in self.fused.stack.frozen:
+                row[place].zero_()
             row.add_(reference)
         return packed.nbytes + whole - self.weights[0].nbytes
+
+    def _compress_gradients(self) -> int:
+        """Put what the others would decode in the place of the gradients, and return one replica's bytes."""
+        gradient = self.fused.optimizer.gradient
+        if not self.compressed:
+            return len(self.columns) * gradient.element_size()
+        for row, compressor in zip(gradient, self.compressors, strict=True):
+            learnt = row[self.columns]
+            packed = compressor.encode(learnt)
+            row[self.columns] = compressor.decode(packed, learnt)
+        return packed.nbytes
 
     def _count(self, round_: Round, nbytes: int) -> None:
         sent = round_.bytes_per_worker(nbytes)
