@@ -56,7 +56,8 @@ def _described(experiment: Experiment) -> Cluster | None:
     given, link = experiment.machine.cluster, experiment.machine.link
     if given is not None and link is not None:
         raise ExperimentError(
-            f"machine.link = {shown(link)} joins nodes that are not described, but machine.cluster describes them; give one"
+            f"machine.link = {shown(link)} joins nodes that are not described, but machine.cluster describes them; "
+            "give one"
         )
     if given == HERE:
         return None
