@@ -61,7 +61,8 @@ def test_a_calibration_has_everything_that_a_clock_asks_for(tmp_path: Path) -> N
     assert not said
     compressing = small().replace(compression="int8")
     known = calibration.ensure(compressing, known, said.append, path=path)
-    assert set(known.costs.besides["compression int8"]) == {4096, 65536}
+    assert list(known.costs.besides) == ["compression int8"]
+    assert len(known.costs.besides["compression int8"]) == 1
     assert calibration.ensure(compressing, known) is known
 
 

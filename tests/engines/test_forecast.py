@@ -70,11 +70,11 @@ def test_first_steps_are_counted_once():
 
 def test_compression_and_outer_optimizer_lengthen_every_round_but_the_last_mean():
     task = task_of(compression="topk", compression_options={"fraction": 0.1}, outer="slowmo")
-    profile = profile_for(task)
+    profile, nbytes = profile_for(task), plan_of(task).nbytes
     names = {
-        "compression topk fraction=0.1": {4096: 3e-3},
-        "outer slowmo": {4096: 1e-3},
-        "compression int8": {4096: 1.0},
+        "compression topk fraction=0.1": {nbytes: 3e-3, nbytes + 64: 1.0},
+        "outer slowmo": {nbytes: 1e-3},
+        "compression int8": {nbytes: 1.0},
     }
     known = profile.model_copy(update={"costs": profile.costs.model_copy(update={"besides": names})})
     for cluster in (None, Cluster.of(2)):

@@ -136,12 +136,12 @@ class Profile(Entry):
         return _between(workers, self.costs.start) + data * self.costs.sharing
 
     def save_seconds(self, nbytes: int) -> float:
-        """Return the seconds of a checkpoint."""
-        return _by_bytes(nbytes, self.costs.save)
+        """Return the seconds of a checkpoint; beyond the largest that was measured, in proportion."""
+        return _between(nbytes, self.costs.save) * max(1.0, nbytes / max(self.costs.save, default=nbytes))
 
     def besides_seconds(self, names: Iterable[str], nbytes: int) -> float:
-        """Return what these compressions and outer optimizers add to a round, as far as they were measured."""
-        return sum(_by_bytes(nbytes, self.costs.besides.get(name, {})) for name in names)
+        """Return what these compressions and outer optimizers add to a round, where they were measured."""
+        return sum(self.costs.besides.get(name, {}).get(nbytes, 0.0) for name in names)
 
     def evaluation_seconds(self, work: str, samples: int, together: int) -> float:
         """Return the seconds of one evaluation, whose samples the workers share; 0 when none was measured.
@@ -180,11 +180,6 @@ def _price(entries: Sequence[Averaging], workers: int, fan: int, nbytes: int) ->
 
 def _between(x: int, measured: dict[int, float]) -> float:
     return fit.interpolate(x, list(measured), list(measured.values())) if measured else 0.0
-
-
-def _by_bytes(nbytes: int, measured: dict[int, float]) -> float:
-    """Interpolate; beyond the largest size that was measured, seconds grow in proportion."""
-    return _between(nbytes, measured) * max(1.0, nbytes / max(measured, default=nbytes))
 
 
 def _apart(a: float, b: float) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 from tenfold.cluster.cluster import Cluster
 from tenfold.cluster.profile import Profile, default_path
 from tenfold.data import Splits
+from tenfold.engines.base import make_network
 from tenfold.engines.calibration import peers, probes, work
 from tenfold.engines.calibration.probes import Listen
 from tenfold.engines.calibration.samples import random_images
@@ -17,6 +18,7 @@ from tenfold.errors import MachineError
 from tenfold.experiment import MODELS, Experiment
 from tenfold.machine import cores, facts, threads
 from tenfold.machine.crew import warm_up
+from tenfold.training import flat_size
 
 FEW_TURNS = 3
 """Of rounds, where many numbers of workers make many kinds of them."""
@@ -78,9 +80,7 @@ def ensure(
     missing = sorted(setting for setting in asked if not known.has_step(name, batch, *setting))
     if missing:
         known = _with_steps(known, task.experiment, task.splits, missing, listen)
-    added = {one: how for one, how in work.besides(task.experiment.division).items() if one not in known.costs.besides}
-    if added and task.workers > 1:
-        known = _with_costs(known, besides=known.costs.besides | probes.besides(added, listen))
+    known = _with_besides(known, task, listen)
     if known is not profile:
         known.save(place)
     return known
@@ -109,6 +109,17 @@ def machine() -> dict[str, Any]:
     """Return the facts of this machine that are kept with a profile."""
     known = facts.facts()
     return {name: known[name] for name in ("host", "platform", "python", "cpu", "torch", "packages")}
+
+
+def _with_besides(profile: Profile, task: Task, listen: Listen) -> Profile:
+    """Measure what a task's rounds compute besides averaging, as far as it is not known of a network of this size."""
+    nbytes, known = 4 * flat_size(make_network(task)), profile.costs.besides
+    asked = work.besides(task.experiment.division)
+    added = {name: fields for name, fields in asked.items() if nbytes not in known.get(name, {})}
+    if not added or task.workers == 1:
+        return profile
+    found = probes.besides(task.experiment, task.splits, task.threads, added, listen)
+    return _with_costs(profile, besides=known | {name: known.get(name, {}) | {nbytes: found[name]} for name in found})
 
 
 def _with_costs(profile: Profile, **costs: Any) -> Profile:

@@ -25,7 +25,6 @@ Setting = TypeVar("Setting")
 TURNS, MOST_TURNS, BURSTS = 5, 9, 18
 """A setting is measured in so many turns, its level is their median; in more where few settings make few bursts."""
 BURST_SECONDS, FEWEST_STEPS = 0.4, 12
-BESIDES_TURNS = 3
 SIZES = {1 << 18: MOST_STEPS, 1 << 22: 90, 1 << 25: 24}
 """Bytes of weights, and steps of a burst."""
 PLAIN: dict[str, Any] = {
@@ -75,8 +74,7 @@ def steps(
             batch_size=batch_size, threads=threads, workers=together, strategy="allreduce", **PLAIN
         )
         found = burst.run(asked, splits, length or lengths.get(setting, lengths[settings[0]]))
-        wanted = BURST_SECONDS / float(np.median(found.steps))
-        lengths[setting] = int(min(MOST_STEPS, max(FEWEST_STEPS, wanted)))
+        lengths[setting] = _burst_steps(found)
         return found
 
     measure(settings[0], FEWEST_STEPS)  # says how many steps make a burst
@@ -128,18 +126,20 @@ def averaging(
     return entries, {n: statistics.median(seconds) for n, seconds in start.items()}
 
 
-def besides(added: dict[str, dict[str, Any]], listen: Listen) -> dict[str, dict[int, float]]:
-    """Measure by how much compressions and outer optimizers lengthen rounds of two workers."""
+def besides(
+    experiment: Experiment, splits: Splits, threads: int, added: dict[str, dict[str, Any]], listen: Listen
+) -> dict[str, float]:
+    """Measure by how much compressions and outer optimizers lengthen rounds amid an experiment's steps."""
 
-    def measure(setting: tuple[str, int]) -> float:
-        name, nbytes = setting
-        listen(f"rounds of 2 workers, {name or 'nothing besides'}, {nbytes / 1e6:.2g} MB")
-        asked = vector_experiment(nbytes, workers=2, **added.get(name, {}))
-        return burst.run(asked, few_numbers(), SIZES[nbytes]).round or 0.0
+    def measure(name: str, length: int) -> Burst:
+        listen(f"rounds of 2 workers, {name or 'nothing besides'}")
+        fields = PLAIN | added.get(name, {}) | {"strategy": "allreduce", "workers": 2, "threads": threads}
+        return burst.run(experiment.replace(**fields), splits, length)
 
-    measured = take_turns([(name, nbytes) for nbytes in SIZES for name in ("", *added)], measure, BESIDES_TURNS)
-    usual = {setting: statistics.median(seconds) for setting, seconds in measured.items()}
-    return {name: {nbytes: max(usual[name, nbytes] - usual["", nbytes], 1e-7) for nbytes in SIZES} for name in added}
+    length = _burst_steps(measure("", FEWEST_STEPS))
+    measured = take_turns(["", *added], lambda name: measure(name, length).round or 0.0)
+    plain = statistics.median(measured[""])
+    return {name: max(0.0, statistics.median(measured[name]) - plain) for name in added}
 
 
 def saving(listen: Listen) -> tuple[dict[int, float], float]:
@@ -190,6 +190,11 @@ def take_turns(
         for setting in settings:
             found[setting].append(measure(setting))
     return found
+
+
+def _burst_steps(before: Burst) -> int:
+    """Return how many steps make a burst, by what they took in an earlier one."""
+    return int(min(MOST_STEPS, max(FEWEST_STEPS, BURST_SECONDS / float(np.median(before.steps)))))
 
 
 def _seconds(calls: int, call: Callable[[], object]) -> float:
