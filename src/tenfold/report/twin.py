@@ -88,6 +88,7 @@ class Twin:
     def notes(self) -> list[str]:
         """Return what a reader of the table must know."""
         notes = ["by kind the mean over workers, in all that of the slowest; error = (predicted - measured) / measured"]
+        notes.append("start: the measured one includes reading the data, the predicted one does not")
         interval, seconds = self.virtual.interval, self.real.seconds
         if interval and seconds is not None:
             inside = interval[0] <= seconds <= interval[1]
