@@ -14,7 +14,7 @@ from torch.nn import functional
 from tenfold import data, experiment, mixing, models, sentences, training
 from tenfold.cluster import Cluster, Link
 from tenfold.errors import ExperimentError
-from tenfold.experiment import FIELDS, SECTIONS, Experiment, nested, parse_setting
+from tenfold.experiment import FIELDS, SECTIONS, Experiment, nested
 from tenfold.models.layers import ACTIVATIONS
 from tenfold.values import Given
 
@@ -224,36 +224,6 @@ def test_names_that_may_also_be_paths_are_those_of_the_family():
 def test_other_names_point_to_fields():
     assert set(sentences.OTHER_NAMES.values()) <= set(FIELDS)
     assert not set(sentences.OTHER_NAMES) & {*FIELDS, *SECTIONS}
-
-
-@pytest.mark.parametrize(
-    ("text", "key", "value"),
-    [
-        ("lr=0.1", "lr", 0.1),
-        (" lr = 0.1 ", "lr", 0.1),
-        ("batch-size=32", "batch_size", 32),
-        ("training.batch-size=32", "training.batch_size", 32),
-        ("hidden=[64, 32]", "hidden", [64, 32]),
-        ("nesterov=true", "nesterov", True),
-        ("optimizer=adam", "optimizer", "adam"),
-        ('optimizer="adam"', "optimizer", "adam"),
-        ("data=fashion-mnist", "data", "fashion-mnist"),
-        ("strategy_options={sides = 1}", "strategy_options", {"sides": 1}),
-        ("name=a=b", "name", "a=b"),
-        ("name=", "name", ""),
-        ("name=1\nlr=2", "name", "1\nlr=2"),
-        ("hidden=" + "[" * 5000, "hidden", "[" * 5000),
-        ("epochs=" + "9" * 5000, "epochs", "9" * 5000),
-    ],
-)
-def test_settings_are_read_as_toml_else_as_text(text, key, value):
-    assert parse_setting(text) == (key, value)
-
-
-@pytest.mark.parametrize("text", ["", "lr", "=3", " = "])
-def test_a_setting_without_a_field_or_a_value_is_explained(text):
-    with pytest.raises(ExperimentError, match="sets nothing; write field=value"):
-        parse_setting(text)
 
 
 @pytest.mark.parametrize(

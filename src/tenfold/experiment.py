@@ -5,7 +5,6 @@ Five sections hold the fields. In Python and on the command line each field also
 section: `model` is `model.name`, `data_options` is `data.options`.
 """
 
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -388,21 +387,3 @@ def nested(*layers: dict[str, Any]) -> dict[str, Any]:
 def _is_section(key: str, value: object) -> bool:
     """Tell a section's table from data given as a dictionary of parts."""
     return isinstance(value, dict) and not (key == "data" and value and set(value) <= {"train", "validation", "test"})
-
-
-def parse_setting(text: str) -> tuple[str, Any]:
-    """Read "field=value" from the command line; the value as TOML would read it, else as text."""
-    key, equals, value = text.partition("=")
-    key, value = key.strip().replace("-", "_"), value.strip()
-    if not equals or not key:
-        raise ExperimentError(f"'{text}' sets nothing; write field=value, such as lr=0.1")
-    return key, parse_value(value)
-
-
-def parse_value(text: str) -> Any:
-    """Read a value as TOML would, else as text."""
-    try:
-        read = tomllib.loads(f"value = {text}")
-    except (ValueError, RecursionError):
-        return text
-    return read["value"] if len(read) == 1 else text

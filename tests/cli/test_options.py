@@ -2,7 +2,7 @@
 
 import pytest
 
-from tenfold.cli.options import ranks_from
+from tenfold.cli.options import parse_setting, ranks_from
 from tenfold.errors import ExperimentError
 
 
@@ -20,3 +20,33 @@ def test_what_names_no_ranks_is_a_sentence(ranks: str) -> None:
 def test_a_rank_that_is_not_there_is_a_sentence() -> None:
     with pytest.raises(ExperimentError, match="there is no rank 7; there are ranks 0 to 1"):
         ranks_from("0,7", 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "value"),
+    [
+        ("lr=0.1", "lr", 0.1),
+        (" lr = 0.1 ", "lr", 0.1),
+        ("batch-size=32", "batch_size", 32),
+        ("training.batch-size=32", "training.batch_size", 32),
+        ("hidden=[64, 32]", "hidden", [64, 32]),
+        ("nesterov=true", "nesterov", True),
+        ("optimizer=adam", "optimizer", "adam"),
+        ('optimizer="adam"', "optimizer", "adam"),
+        ("data=fashion-mnist", "data", "fashion-mnist"),
+        ("strategy_options={sides = 1}", "strategy_options", {"sides": 1}),
+        ("name=a=b", "name", "a=b"),
+        ("name=", "name", ""),
+        ("name=1\nlr=2", "name", "1\nlr=2"),
+        ("hidden=" + "[" * 5000, "hidden", "[" * 5000),
+        ("epochs=" + "9" * 5000, "epochs", "9" * 5000),
+    ],
+)
+def test_settings_are_read_as_toml_else_as_text(text: str, key: str, value: object) -> None:
+    assert parse_setting(text) == (key, value)
+
+
+@pytest.mark.parametrize("text", ["", "lr", "=3", " = "])
+def test_a_setting_without_a_field_or_a_value_is_explained(text: str) -> None:
+    with pytest.raises(ExperimentError, match="sets nothing; write field=value"):
+        parse_setting(text)

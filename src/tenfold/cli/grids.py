@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from tenfold.cli.options import parse_setting, parse_value
 from tenfold.cli.output import print_rich, say_interrupted
+from tenfold.errors import ExperimentError
 
 if TYPE_CHECKING:
     from tenfold.grid import Turn
@@ -40,8 +42,6 @@ def dimension(name: str, text: str) -> Any:
 
 def several(text: str) -> list[Any]:
     """Read "a,b,c", a row such as "1,2,4,...,64", a TOML table, or a TOML list of values that hold commas."""
-    from tenfold.experiment import parse_value
-
     whole = parse_value(text)
     if isinstance(whole, list | dict):
         return whole if isinstance(whole, list) else [whole]
@@ -51,9 +51,6 @@ def several(text: str) -> list[Any]:
 
 def _row(text: str, parts: list[str]) -> list[int]:
     """Go on as the last two numbers before the dots do, by the same factor or else the same step, up to the last."""
-    from tenfold.errors import ExperimentError
-    from tenfold.experiment import parse_value
-
     place = parts.index(ELLIPSIS)
     known, ends = [parse_value(one) for one in parts[:place]], [parse_value(one) for one in parts[place + 1 :]]
     whole = all(isinstance(one, int) and one > 0 for one in (*known, *ends))
@@ -69,8 +66,6 @@ def _row(text: str, parts: list[str]) -> list[int]:
 
 def varied(text: str) -> tuple[str, list[Any]]:
     """Read "field=a,b" for any field."""
-    from tenfold.errors import ExperimentError
-
     name, equals, values = text.partition("=")
     if not (equals and name.strip() and values.strip()):
         raise ExperimentError(f"'{text}' varies nothing; write field=a,b, such as momentum=0,0.9")
@@ -79,9 +74,6 @@ def varied(text: str) -> tuple[str, list[Any]]:
 
 def grid_of(given: dict[str, Values], vary: list[str] | None, settings: list[str] | None) -> dict[str, list[Any]]:
     """Return the grid that options and --vary make; a field is given once, in it or by --set."""
-    from tenfold.errors import ExperimentError
-    from tenfold.experiment import parse_setting
-
     grid = {name: several(text) for name, text in given.items() if text is not None}
     for name, values in map(varied, vary or []):
         if name in grid:

@@ -1,10 +1,13 @@
 """Options that several verbs have, declared once."""
 
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
+
+from tenfold.errors import ExperimentError
 
 if TYPE_CHECKING:
     from tenfold.experiment import Experiment
@@ -65,8 +68,6 @@ Threads = Annotated[int | None, field("threads", "Threads of each worker.", WHER
 
 def ranks_from(listed: str, count: int) -> set[int] | None:
     """Return the ranks, of so many, in a list such as "0,3"; None for "all"."""
-    from tenfold.errors import ExperimentError
-
     if listed.strip() == "all":
         return None
     words = [word.strip() for word in listed.split(",")]
@@ -89,8 +90,26 @@ def experiment_of(given: Mapping[str, Any]) -> "Experiment":
 
 def experiment_from(file: Path | None, settings: list[str] | None, **fields: Any) -> "Experiment":
     """Return the experiment of a file, with the options that were given and then the settings in place."""
-    from tenfold.experiment import Experiment, nested, parse_setting
+    from tenfold.experiment import Experiment, nested
 
     changes = nested({key: value for key, value in fields.items() if value is not None})
     changes = nested(changes, dict(parse_setting(text) for text in settings or []))
     return Experiment.load(file, **changes) if file else Experiment(**changes)
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    """Read "field=value" from the command line; the value as TOML would read it, else as text."""
+    key, equals, value = text.partition("=")
+    key, value = key.strip().replace("-", "_"), value.strip()
+    if not equals or not key:
+        raise ExperimentError(f"'{text}' sets nothing; write field=value, such as lr=0.1")
+    return key, parse_value(value)
+
+
+def parse_value(text: str) -> Any:
+    """Read a value as TOML would, else as text."""
+    try:
+        read = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):
+        return text
+    return read["value"] if len(read) == 1 else text

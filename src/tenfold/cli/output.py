@@ -94,13 +94,17 @@ class Interruptible:
         if issubclass(kind, KeyboardInterrupt):
             say_interrupted(how)
         elif issubclass(kind, WorkerLost):
-            typer.secho(f"interrupted; {how}", err=True, fg="yellow")
+            _say(how)
 
 
 def say_interrupted(how: str) -> NoReturn:
     """Say that the command was interrupted and what to do now, and leave it."""
-    typer.secho(f"interrupted; {how}", err=True, fg="yellow")
+    _say(how)
     raise typer.Exit(INTERRUPTED) from None
+
+
+def _say(how: str) -> None:
+    typer.secho(f"interrupted; {how}", err=True, fg="yellow")
 
 
 def _elsewhere(runs: Path | None) -> str:

@@ -12,6 +12,7 @@ from torch import nn
 from tenfold.engines.task import Task
 from tenfold.models import NETWORKS, build
 from tenfold.runs import Clock, Emit, checkpoint
+from tenfold.training import flat_size
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,11 @@ class Engine(ABC):
     @abstractmethod
     def run(self, task: Task, clock: Clock, emit: Emit, resumption: Resumption | None = None) -> Outcome:
         """Train to the end, telling of everything by events."""
+
+
+def weight_bytes(task: Task) -> int:
+    """Return the bytes of one replica's state."""
+    return 4 * flat_size(make_network(task))
 
 
 def make_network(task: Task) -> nn.Module:

@@ -13,13 +13,12 @@ from tenfold.cluster.measurements import Step
 from tenfold.cluster.plan import Plan
 from tenfold.cluster.prediction import Prediction, predict
 from tenfold.cluster.profile import Profile
-from tenfold.engines.base import make_network
+from tenfold.engines.base import weight_bytes
 from tenfold.engines.calibration import work
 from tenfold.engines.division import make_compressor, make_strategy
 from tenfold.engines.parcel import bytes_to_share
 from tenfold.engines.task import Task
 from tenfold.mixing.round import exact_round
-from tenfold.training import flat_size
 
 LEAST_FACTOR, MOST_FACTOR = 0.5, 3.0
 """How far rounds amid real steps may differ from those measured by themselves; beyond, a measurement was disturbed."""
@@ -56,7 +55,7 @@ def clockwork(task: Task, profile: Profile, cluster: Cluster | None) -> tuple[Pl
 def plan_of(task: Task, *, compressed: bool = False) -> Plan:
     """Return the run as the clock sees it; shared memory moves whole weights, whatever the compression."""
     division = task.experiment.division
-    nbytes = 4 * flat_size(make_network(task))
+    nbytes = weight_bytes(task)
     return Plan(
         workers=task.workers,
         steps_per_epoch=task.steps_per_epoch,

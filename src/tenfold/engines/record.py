@@ -21,7 +21,7 @@ def execute(
     record = store.find(run)
     path = store.path(run, record["title"])
     task = replace(task, checkpoints=path / "checkpoint")
-    journal = _Journal(Recorder(store, run), listen, known=dict(record["result"]))
+    journal = _Journal(Recorder(store, run), listen, known=dict(record["result"]) if resumption else {})
 
     def end(status: str, error: str = "", result: dict[str, Any] | None = None) -> None:
         last = Lifecycle(at=max(clock.now(), journal.latest), what=status, detail=error.partition("\n")[0])

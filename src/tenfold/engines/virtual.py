@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from tenfold.cluster.prediction import Prediction
-from tenfold.engines.base import Outcome, Resumption, make_network
+from tenfold.engines.base import Outcome, Resumption, weight_bytes
 from tenfold.engines.foresight import Foresight, foresee
 from tenfold.engines.fused import train_nodes
 from tenfold.engines.processes import Processes
@@ -22,7 +22,6 @@ from tenfold.engines.task import Task
 from tenfold.errors import MachineError
 from tenfold.machine import cgroups, cores, devices
 from tenfold.runs import Clock, Emit, Event, Lifecycle, Metric, Span
-from tenfold.training import flat_size
 from tenfold.training.memory import free_memory as left_on_gpu
 
 STATES = {"sgd": 1, "adam": 2, "adamw": 2, "rmsprop": 1, "adagrad": 1, "lbfgs": 200}
@@ -120,7 +119,7 @@ def check_memory(task: Task) -> str:
     training, division = task.experiment.training, task.experiment.division
     # weights, gradients, what an evaluation keeps aside, and what optimizers and rounds add
     vectors = 3 + STATES[training.optimizer] + division.needs_second_buffer
-    needed = 4 * flat_size(make_network(task)) * vectors * task.workers
+    needed = weight_bytes(task) * vectors * task.workers
     free = free_memory(devices.resolve(task.experiment.machine.device))
     if needed > free:
         raise MachineError(

@@ -8,7 +8,7 @@ from typing import Any
 from tenfold.cluster.cluster import Cluster
 from tenfold.cluster.profile import Profile, default_path
 from tenfold.data import Splits
-from tenfold.engines.base import make_network
+from tenfold.engines.base import weight_bytes
 from tenfold.engines.calibration import peers, probes, work
 from tenfold.engines.calibration.probes import Listen
 from tenfold.engines.calibration.samples import random_images
@@ -18,7 +18,6 @@ from tenfold.errors import MachineError
 from tenfold.experiment import MODELS, Experiment
 from tenfold.machine import cores, facts, threads
 from tenfold.machine.crew import warm_up
-from tenfold.training import flat_size
 
 FEW_TURNS = 3
 """Of rounds, where many numbers of workers make many kinds of them."""
@@ -113,10 +112,12 @@ def machine() -> dict[str, Any]:
 
 def _with_besides(profile: Profile, task: Task, listen: Listen) -> Profile:
     """Measure what a task's rounds compute besides averaging, as far as it is not known of a network of this size."""
-    nbytes, known = 4 * flat_size(make_network(task)), profile.costs.besides
-    asked = work.besides(task.experiment.division)
+    asked = work.besides(task.experiment.division) if task.workers > 1 else {}
+    if not asked:
+        return profile
+    nbytes, known = weight_bytes(task), profile.costs.besides
     added = {name: fields for name, fields in asked.items() if nbytes not in known.get(name, {})}
-    if not added or task.workers == 1:
+    if not added:
         return profile
     found = probes.besides(task.experiment, task.splits, task.threads, added, listen)
     return _with_costs(profile, besides=known | {name: known.get(name, {}) | {nbytes: found[name]} for name in found})
