@@ -66,7 +66,7 @@ def fields_page() -> str:
 def values(about: dict[str, Any]) -> str:
     """Return in words what a field takes."""
     if "anyOf" in about:
-        return next(values(one) for one in about["anyOf"] if one.get("type") != "null")
+        return " or ".join(dict.fromkeys(values(one) for one in about["anyOf"] if one.get("type") != "null"))
     if "enum" in about:
         return ", ".join(f"`{choice}`" for choice in about["enum"])
     if about.get("type") == "array":

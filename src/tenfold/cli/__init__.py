@@ -45,7 +45,7 @@ class Verbs(TyperGroup):
         except KeyboardInterrupt:
             if launched_rank():
                 raise typer.Exit(INTERRUPTED) from None
-            say_interrupted("nothing had begun yet")
+            say_interrupted("nothing was recorded")
 
 
 app = typer.Typer(
