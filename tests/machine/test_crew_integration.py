@@ -182,3 +182,21 @@ def test_another_takes_the_place_of_one_that_was_lost(start: Start) -> None:
     assert next(messages) == (0, "still here")
     assert pids(two)[0] == before[0]
     assert pids(two)[1] != before[1]
+
+
+def test_an_interruption_while_processes_start_leaves_none_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[int] = []
+    start_one = Crew._start
+
+    def interrupted(self: Crew, rank: int) -> Any:
+        connection, process = start_one(self, rank)
+        begun.append(process.pid)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert len(begun) == rank + 1
+        return connection, process
+
+    monkeypatch.setattr(Crew, "_start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Crew(2, crew_targets.echo, ("hello",))
+    assert len(begun) == 2
+    assert gone(begun)

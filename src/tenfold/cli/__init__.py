@@ -16,7 +16,7 @@ from tenfold.cli.data import app as data_app
 from tenfold.cli.doctor import doctor
 from tenfold.cli.init import init
 from tenfold.cli.launch import launch
-from tenfold.cli.output import INTERRUPTED, launched_rank, prefix, say_interrupted
+from tenfold.cli.output import INTERRUPTED, launched_rank, prefix, say_interrupted, tell_interrupted
 from tenfold.cli.report import report
 from tenfold.cli.resume import resume
 from tenfold.cli.runs import runs
@@ -100,12 +100,25 @@ app.add_typer(data_app, name="data")
 def main() -> None:
     """Run the command line."""
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
+    heard: list[int] = []
+
+    def interrupt(number: int, frame: Any) -> None:
+        heard.append(number)
+        signal.default_int_handler(number, frame)
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, interrupt)
     try:
         app()
-    except SystemExit as end:
-        if end.code == INTERRUPTED:
+    except Exception:
+        if not heard:
+            raise
+        # A library that was just being imported made an error of its own out of it.
+        tell_interrupted("nothing was recorded")
+        sys.exit(INTERRUPTED)
+    finally:
+        if heard:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C should not disturb those who tidy up
-        raise
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:

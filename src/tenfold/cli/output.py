@@ -94,16 +94,17 @@ class Interruptible:
         if issubclass(kind, KeyboardInterrupt):
             say_interrupted(how)
         elif issubclass(kind, WorkerLost):
-            _say(how)
+            tell_interrupted(how)
 
 
 def say_interrupted(how: str) -> NoReturn:
     """Say that the command was interrupted and what to do now, and leave it."""
-    _say(how)
+    tell_interrupted(how)
     raise typer.Exit(INTERRUPTED) from None
 
 
-def _say(how: str) -> None:
+def tell_interrupted(how: str) -> None:
+    """Say that the command was interrupted, and what to do now."""
     typer.secho(f"interrupted; {how}", err=True, fg="yellow")
 
 

@@ -55,10 +55,15 @@ class Crew:
         self._target, self._arguments = target, arguments
         self.connections: list[Connection] = []
         self.processes: list[Any] = []
-        for rank in range(size):
-            connection, process = self._start(rank)
-            self.connections.append(connection)
-            self.processes.append(process)
+        try:
+            with _deferring_interrupts():
+                for rank in range(size):
+                    connection, process = self._start(rank)
+                    self.connections.append(connection)
+                    self.processes.append(process)
+        except BaseException:
+            self.end()
+            raise
 
     def _start(self, rank: int) -> tuple[Connection, Any]:
         started = context()
@@ -206,3 +211,16 @@ def _ignoring_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def _deferring_interrupts() -> Iterator[None]:
+    """Let Ctrl-C wait, so that no process is half started and known to nobody."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
