@@ -216,11 +216,14 @@ def _ignoring_interrupts() -> Iterator[None]:
 @contextlib.contextmanager
 def _deferring_interrupts() -> Iterator[None]:
     """Let Ctrl-C wait, so that no process is half started and known to nobody."""
-    if not hasattr(signal, "pthread_sigmask"):
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    heard: list[tuple[int, types.FrameType | None]] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: heard.append((number, frame)))
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, before)
+    if heard and callable(before):
+        before(*heard[0])
