@@ -23,8 +23,7 @@ from rich.table import Table
 from torch import nn
 
 from tenfold.data import Picked, Tensors, order
-from tenfold.engines import Outcome, Task
-from tenfold.engines.base import make_network
+from tenfold.engines import Outcome
 from tenfold.engines.fused import train_folds, train_nodes
 from tenfold.engines.prepare import prepare
 from tenfold.engines.serial import Serial
@@ -33,6 +32,7 @@ from tenfold.experiment import Experiment
 from tenfold.runs import Clock, Event, Lifecycle, Metric
 from tenfold.training.precision import multiplying
 from tenfold.training.replica import autocast
+from tenfold.workers.task import Task, make_network
 
 COMMON = {"data": "mnist", "precision": "tf32", "log_every": 1_000_000, "oversubscribe": True}
 LENET = {"model": "lenet5", "batch_size": 256, "lr": 0.2, "epochs": 12, "warmup": 1.0}

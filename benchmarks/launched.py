@@ -32,14 +32,15 @@ from rich.table import Table
 
 import tenfold
 from tenfold.cluster import Cluster
-from tenfold.cluster.profile import Profile
-from tenfold.engines.forecast import forecast
 from tenfold.engines.prepare import prepare
-from tenfold.machine import cores, launching
-from tenfold.machine.hosts import Host
-from tenfold.machine.launcher import recognise
+from tenfold.launch import commands as launching
+from tenfold.launch.detect import recognise
+from tenfold.launch.hosts_file import Host
+from tenfold.machine import cores
 from tenfold.mixing import STRATEGIES
-from tenfold.transport.world import join
+from tenfold.prediction.clock_inputs import forecast
+from tenfold.prediction.profile import Profile
+from tenfold.transport.network.join import join
 
 SIZES = {"0.25 MB": 61_706, "4.8 MB": 1_200_000}
 ROUNDS = ("allreduce", "butterfly", "hopping-ring")

@@ -21,11 +21,11 @@ from rich.console import Console
 from rich.table import Table
 
 import tenfold
-from tenfold.cluster.profile import Profile
-from tenfold.engines import calibration
-from tenfold.engines.forecast import forecast
 from tenfold.engines.prepare import prepare
 from tenfold.machine import cores
+from tenfold.prediction import calibration
+from tenfold.prediction.clock_inputs import forecast
+from tenfold.prediction.profile import Profile
 
 MODELS: dict[str, tuple[dict[str, Any], int]] = {
     "lenet5": ({"model": "lenet5"}, 192),

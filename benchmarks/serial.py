@@ -29,7 +29,7 @@ from tenfold.errors import DataError
 from tenfold.experiment import Experiment, Model
 from tenfold.machine import cores
 from tenfold.models import build
-from tenfold.report.progress import Progress
+from tenfold.report.live.progress import Progress
 from tenfold.training import Replica
 
 SETTINGS = {"lenet5": 12_800, "cnn": 2_560, "mlp": 25_600}

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 import tenfold
-from tenfold.cluster import Cluster, Plan, StepTime, events, run_clock
+from tenfold.cluster import Cluster, StepTime, Workload, events, run_clock
 from tenfold.machine import cores
 from tenfold.mixing import STRATEGIES
 
@@ -65,7 +65,9 @@ def main() -> None:
 def setting(name: str, workers: int, steps: int, sync_every: int = 1) -> dict[str, Any]:
     strategy = STRATEGIES[name]()
     return {
-        "plan": Plan(workers=workers, steps_per_epoch=steps, strategy=strategy, nbytes=NBYTES, sync_every=sync_every),
+        "plan": Workload(
+            workers=workers, steps_per_epoch=steps, strategy=strategy, nbytes=NBYTES, sync_every=sync_every
+        ),
         "hardware": Cluster.of(workers, "10gbe").hardware(workers, STEP_TIME),
     }
 

@@ -167,5 +167,5 @@ def show(rows: list[dict[str, Any]]) -> None:
 
 
 if __name__ == "__main__":
-    mp.set_forkserver_preload(["torch", "tenfold.engines.process"])
+    mp.set_forkserver_preload(["torch", "tenfold.workers.worker_process"])
     main()

@@ -5,16 +5,21 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tenfold.api import cross_validate, list_runs, open_run, resume, train
+    from tenfold.api.compare import compare
+    from tenfold.api.cross_validate import cross_validate
+    from tenfold.api.forecast import forecast
+    from tenfold.api.open_run import list_runs, open_run
+    from tenfold.api.resume import resume
+    from tenfold.api.simulate import simulate
+    from tenfold.api.train import train
+    from tenfold.api.twin import twin
     from tenfold.cluster import Cluster
     from tenfold.crossval import CrossValidation
-    from tenfold.engines.calibration import calibrate
     from tenfold.errors import TenfoldError
     from tenfold.experiment import Experiment
-    from tenfold.grid import compare
     from tenfold.loop import average, shard
+    from tenfold.prediction.calibration import calibrate
     from tenfold.runs import Run
-    from tenfold.simulation import forecast, simulate, twin
 
 __all__ = [
     "Cluster",
@@ -48,17 +53,17 @@ _HOMES = {
     "Run": "tenfold.runs",
     "TenfoldError": "tenfold.errors",
     "average": "tenfold.loop",
-    "calibrate": "tenfold.engines.calibration",
-    "compare": "tenfold.grid",
-    "cross_validate": "tenfold.api",
-    "forecast": "tenfold.simulation",
-    "list_runs": "tenfold.api",
-    "open_run": "tenfold.api",
-    "resume": "tenfold.api",
+    "calibrate": "tenfold.prediction.calibration",
+    "compare": "tenfold.api.compare",
+    "cross_validate": "tenfold.api.cross_validate",
+    "forecast": "tenfold.api.forecast",
+    "list_runs": "tenfold.api.open_run",
+    "open_run": "tenfold.api.open_run",
+    "resume": "tenfold.api.resume",
     "shard": "tenfold.loop",
-    "simulate": "tenfold.simulation",
-    "train": "tenfold.api",
-    "twin": "tenfold.simulation",
+    "simulate": "tenfold.api.simulate",
+    "train": "tenfold.api.train",
+    "twin": "tenfold.api.twin",
 }
 
 

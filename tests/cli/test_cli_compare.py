@@ -112,7 +112,7 @@ def test_ctrl_c_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
         return train(*arguments, **fields)  # type: ignore[arg-type]
 
     compare(*SMALL, "--lr", "0.5")
-    monkeypatch.setattr("tenfold.api.train", interrupted)
+    monkeypatch.setattr("tenfold.api.compare.train", interrupted)
     said = compare(*SMALL, "--lr", "0.1,0.2")
     assert said.exit_code == 130
     assert said.stderr.splitlines()[-1] == "interrupted; the same command goes on with what is left"

@@ -91,7 +91,7 @@ def test_training_points_to_it() -> None:
 
 
 def test_interrupted_says_how_to_go_on_and_goes_on() -> None:
-    from tenfold.crossval import pool
+    from tenfold.crossval import fold_pool as pool
 
     usual = pool.Pool._take_back
 

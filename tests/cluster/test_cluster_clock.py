@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from largest import expected_largest
 
-from tenfold.cluster import Cluster, Hardware, Plan, StepTime, run_clock
+from tenfold.cluster import Cluster, Hardware, StepTime, Workload, run_clock
 from tenfold.cluster import clock as clock_module
 from tenfold.cluster.meetings import Meetings
 from tenfold.mixing import STRATEGIES, AsynchronousStrategy, due
-from tenfold.mixing.gossip import Gossip
+from tenfold.mixing.strategies.gossip import Gossip
 
 SYNCHRONOUS = [name for name in STRATEGIES if not issubclass(STRATEGIES[name], AsynchronousStrategy)]
 law = settings(deadline=None, derandomize=True, max_examples=150)
@@ -57,7 +57,7 @@ def plans(draw):
     row = st.lists(st.integers(0, 8), min_size=n, max_size=n)
     sizes = draw(st.lists(row, min_size=steps, max_size=steps))
     sizes[0][0] = 8
-    return Plan(
+    return Workload(
         workers=n,
         steps_per_epoch=steps,
         epochs=epochs,
@@ -108,7 +108,9 @@ class TestAgainstTheNaiveWay:
 
     @pytest.mark.parametrize("name", SYNCHRONOUS)
     def test_when_rounds_are_due_is_what_training_says(self, name):
-        plan = Plan(workers=4, steps_per_epoch=50, strategy=STRATEGIES[name](), nbytes=1, sync_every=7, local_after=10)
+        plan = Workload(
+            workers=4, steps_per_epoch=50, strategy=STRATEGIES[name](), nbytes=1, sync_every=7, local_after=10
+        )
         assert plan.is_due(1, 50).tolist() == [due(step, 7, 10) for step in range(1, 51)]
         assert plan.rounds == sum(plan.is_due(1, 50))
 
@@ -117,7 +119,7 @@ class TestStragglers:
     @pytest.mark.parametrize("noise", ["log-normal", "shifted-exponential"])
     @pytest.mark.parametrize("h", [1, 4])
     def test_a_round_waits_for_the_latest_as_the_closed_form_says(self, noise, h):
-        plan = Plan(workers=64, steps_per_epoch=4000, strategy=STRATEGIES["allreduce"](), nbytes=0, sync_every=h)
+        plan = Workload(workers=64, steps_per_epoch=4000, strategy=STRATEGIES["allreduce"](), nbytes=0, sync_every=h)
         step_time = StepTime(mean=2.0, between_steps=0.3, noise=noise)
         timing = run_clock(plan, Hardware(step_time=step_time, round_price=lambda *_: 0.5), repeats=4)
         each = (timing.seconds.mean() - 0.5 * plan.rounds) / plan.steps
@@ -128,7 +130,7 @@ class TestStragglers:
 
     def test_fewer_rounds_gain_what_the_closed_form_says(self):
         def seconds(h):
-            plan = Plan(workers=8, steps_per_epoch=240, strategy=STRATEGIES["allreduce"](), nbytes=1, sync_every=h)
+            plan = Workload(workers=8, steps_per_epoch=240, strategy=STRATEGIES["allreduce"](), nbytes=1, sync_every=h)
             return run_clock(plan, Hardware(step_time=StepTime(mean=2.0), round_price=lambda *_: 3.0)).seconds[0]
 
         for h in (2, 5, 60):
@@ -136,7 +138,7 @@ class TestStragglers:
 
     def test_neighbours_wait_for_less_than_everybody_does(self):
         def waits(name):
-            plan = Plan(workers=32, steps_per_epoch=300, strategy=STRATEGIES[name](), nbytes=0)
+            plan = Workload(workers=32, steps_per_epoch=300, strategy=STRATEGIES[name](), nbytes=0)
             hardware = Hardware(step_time=StepTime(mean=1.0, between_steps=0.2), round_price=lambda *_: 0.0)
             return run_clock(plan, hardware, repeats=3).times["wait"].mean()
 
@@ -146,7 +148,7 @@ class TestStragglers:
 
 class TestDrawing:
     def plan(self, name="butterfly", workers=8):
-        return Plan(workers=workers, steps_per_epoch=200, strategy=STRATEGIES[name](), nbytes=1000, sync_every=3)
+        return Workload(workers=workers, steps_per_epoch=200, strategy=STRATEGIES[name](), nbytes=1000, sync_every=3)
 
     def hardware(self, workers=8):
         return Cluster.of(workers).hardware(

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from tenfold.cluster import Cluster, Hardware, Plan, StepTime, predict, run_clock
+from tenfold.cluster import Cluster, Hardware, StepTime, Workload, predict, run_clock
 from tenfold.cluster import prediction as prediction_module
 from tenfold.errors import ExperimentError
 from tenfold.mixing import STRATEGIES
@@ -11,7 +11,7 @@ NOISY = StepTime(mean=0.01, between_workers=0.05, between_steps=0.1)
 
 def plan(name="allreduce", workers=4, steps=100, nbytes=250_000, options=None, **fields):
     strategy = STRATEGIES[name](**(options or {}))
-    return Plan(workers=workers, steps_per_epoch=steps, strategy=strategy, nbytes=nbytes, **fields)
+    return Workload(workers=workers, steps_per_epoch=steps, strategy=strategy, nbytes=nbytes, **fields)
 
 
 def on(workers=4, link="10gbe", step_time=NOISY, **fields):

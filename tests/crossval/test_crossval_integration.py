@@ -13,7 +13,7 @@ import torch
 from crossval_models import SMALL, Calm, Deadly, Late, Touchy, marked
 
 import tenfold
-from tenfold.crossval.plan import places
+from tenfold.crossval.layout import places
 from tenfold.engines.prepare import prepare
 from tenfold.errors import ExperimentError, StoreError, TrainingError
 from tenfold.machine.cores import budget
@@ -215,7 +215,7 @@ def test_all_folds_fail() -> None:
 
 def test_killed_and_resumed(whole: tenfold.CrossValidation, tmp_path: Path) -> None:
     program = f"import crossval_models; crossval_models.validate_until_a_fold_is_done({str(tmp_path / 'runs')!r})"
-    places_ = os.pathsep.join([str(Path(__file__).parent), *(place for place in sys.path if place)])
+    places_ = os.pathsep.join([str(Path(__file__).parents[1] / "support"), *(place for place in sys.path if place)])
     killed = subprocess.run([sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": places_}, check=False)
     assert killed.returncode == -9
     runs = tmp_path / "runs"

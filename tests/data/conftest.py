@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from tenfold.data import SOURCES, Tensors, idx, locate
-from tenfold.data.source import Source
+from tenfold.data import SOURCES, Tensors
+from tenfold.data.sources import idx, locate
+from tenfold.data.sources.source import Source
 
 CONTENTS = {name: idx.encode(np.arange(n, dtype=np.uint8)) for name, n in (("tiny-x", 40), ("tiny-y", 10))}
 

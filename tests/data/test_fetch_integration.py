@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tenfold.common.files import PARTIAL
 from tenfold.data import get, load
-from tenfold.data.fetch import fetch
+from tenfold.data.sources.fetch import fetch
 from tenfold.errors import DataError
-from tenfold.files import PARTIAL
 
 pytestmark = pytest.mark.timeout(60)
 WHOLE = [".lock", "tiny-x.gz", "tiny-y.gz"]

@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from tenfold.data import available, get, idx, load, locate, where
+from tenfold.data import available, get, load, where
+from tenfold.data.sources import idx, locate
 from tenfold.errors import DataError
 
 

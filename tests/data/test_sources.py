@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from tenfold.data import SOURCES, Mapped, Tensors, idx, load
+from tenfold.data import SOURCES, Mapped, Tensors, load
+from tenfold.data.sources import idx
 from tenfold.errors import DataError
 
 

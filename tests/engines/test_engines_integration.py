@@ -13,13 +13,13 @@ from torch.nn import functional
 
 import tenfold
 from tenfold.data import KINDS
-from tenfold.engines.base import make_network
 from tenfold.engines.prepare import prepare
 from tenfold.errors import ExperimentError, MachineError
 from tenfold.experiment import Experiment
 from tenfold.machine import cores
 from tenfold.mixing import COMPRESSIONS, OUTER, STRATEGIES
 from tenfold.runs import Event, Metric
+from tenfold.workers.task import make_network
 
 pytestmark = pytest.mark.timeout(60)
 ASYNCHRONOUS = [name for name in STRATEGIES if STRATEGIES[name].asynchronous]

@@ -13,9 +13,9 @@ from tenfold.data import Picked, Tensors
 from tenfold.engines import Outcome
 from tenfold.engines.fused import Trained, train_folds
 from tenfold.engines.serial import Serial
-from tenfold.engines.task import Task
 from tenfold.errors import ExperimentError, ModelError, TenfoldError, TrainingError
 from tenfold.runs import Clock, Event, Lifecycle, Metric, Span
+from tenfold.workers.task import Task
 
 FEW: dict[str, Any] = SMALL | {"limit": 100, "epochs": 2, "batch_size": 8, "schedule": "cosine", "hidden": [8]}
 FOLDS = 3

@@ -10,13 +10,13 @@ from engine_models import SMALL, Numbered
 from threaded import Threads, make_task
 from torch import nn
 
-from tenfold.engines import Outcome, Resumption
-from tenfold.engines.base import make_network
+from tenfold.engines import Outcome
 from tenfold.engines.fused import train_nodes
-from tenfold.engines.task import Task
 from tenfold.errors import ExperimentError, ModelError, TrainingError
 from tenfold.mixing import STRATEGIES
 from tenfold.runs import Clock, Event, Lifecycle, Metric, Span, checkpoint
+from tenfold.runs.resumption import Resumption
+from tenfold.workers.task import Task, make_network
 
 SYNCHRONOUS = [name for name in STRATEGIES if not STRATEGIES[name].asynchronous]
 FEW: dict[str, Any] = SMALL | {"limit": 70, "epochs": 2, "batch_size": 6, "schedule": "cosine", "hidden": [8]}

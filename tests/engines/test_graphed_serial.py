@@ -9,13 +9,15 @@ from engine_models import SMALL, Numbered
 from threaded import make_task
 from torch import nn
 
-from tenfold.engines import Outcome, Resumption
+from tenfold.engines import Outcome
 from tenfold.engines.serial import Serial
-from tenfold.engines.task import Task
-from tenfold.engines.worker import Worker
 from tenfold.errors import ModelError
 from tenfold.runs import Clock, Event, Lifecycle, checkpoint
-from tenfold.training import fused, graphs
+from tenfold.runs.resumption import Resumption
+from tenfold.training import graphs
+from tenfold.training.fused import replicas as fused
+from tenfold.workers.task import Task
+from tenfold.workers.worker import Worker
 
 FEW: dict[str, Any] = SMALL | {"limit": 90, "epochs": 3, "batch_size": 8, "schedule": "cosine", "hidden": [8]}
 

@@ -11,19 +11,19 @@ from torch import Tensor
 
 from tenfold.data import Tensors
 from tenfold.engines import choose
-from tenfold.engines.launched import Launched
+from tenfold.engines.launched.engine import Launched
+from tenfold.engines.launched.rank import launch_name, settled
+from tenfold.engines.launched.scatter import Scattered, scatter
 from tenfold.engines.prepare import prepare
-from tenfold.engines.rank import launch_name, settled
-from tenfold.engines.scatter import Scattered, scatter
 from tenfold.engines.serial import Serial
 from tenfold.errors import DataError, ExperimentError, MachineError
 from tenfold.experiment import Experiment, Training
-from tenfold.machine.launcher import World
+from tenfold.launch.detect import World
 from tenfold.mixing.round import exact_round, shifted_round
 from tenfold.training.graphs import obstacle
-from tenfold.transport.network import Network, Parcels, told
-from tenfold.transport.networked import Networked
-from tenfold.transport.world import network_of
+from tenfold.transport.network.join import network_of
+from tenfold.transport.network.network import Network, Parcels, told
+from tenfold.transport.network.network_transport import Networked
 
 WORLD = World(1, 4, 1, 2, "torchrun", "night")
 
@@ -85,7 +85,7 @@ class TestChoice:
         assert network_of(World(0, 2, 0, 2, launcher), variables) == network
 
     def test_torch_needs_a_meeting_place(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from tenfold.transport.torch_distributed import TorchDistributed
+        from tenfold.transport.network.torch_distributed import TorchDistributed
 
         monkeypatch.delenv("MASTER_ADDR", raising=False)
         monkeypatch.setenv("MASTER_PORT", "29500")

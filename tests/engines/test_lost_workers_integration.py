@@ -20,11 +20,11 @@ from engine_models import LAWFUL, Unpicklable, numbered, same, train
 
 import tenfold
 from tenfold.errors import ModelError, WorkerLost
-from tenfold.machine import crew
 from tenfold.runs import Event, Metric
+from tenfold.workers import worker_pool as crew
 
 pytestmark = pytest.mark.timeout(60)
-SOURCES = os.pathsep.join([str(Path(tenfold.__file__).parents[1]), str(Path(__file__).parent)])
+SOURCES = os.pathsep.join([str(Path(tenfold.__file__).parents[1]), str(Path(__file__).parents[1] / "support")])
 NUMBERED: dict[str, Any] = {
     "model": "engine_models:Failing",
     "data": {"train": numbered(48), "test": numbered(6)},

@@ -13,8 +13,7 @@ from threaded import Threads, make_task
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tenfold.engines.base import make_network
-from tenfold.engines.task import Task
+from tenfold.workers.task import Task, make_network
 
 SAMPLES, EPOCHS = 60, 5
 OPTIMIZERS: dict[str, dict[str, Any]] = {

@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 from threaded import make_task
 
-from tenfold.engines import Outcome, together
-from tenfold.engines.messages import Saved
-from tenfold.engines.rank import Post, settled
-from tenfold.engines.supervisor import Supervisor
+from tenfold.engines import Outcome
+from tenfold.engines.launched import recorded as together
+from tenfold.engines.launched.rank import WorkerConnection, settled
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
-from tenfold.machine.launcher import World
+from tenfold.launch.detect import World
 from tenfold.runs import Clock, Store, checkpoint
-from tenfold.transport.network import Network
+from tenfold.transport.network.network import Network
+from tenfold.workers.messages import Saved
+from tenfold.workers.supervisor import Supervisor
 
 SMALL: dict[str, Any] = {"model": "mlp", "data": "digits", "hidden": [4], "limit": 50, "threads": 1}
 
@@ -27,9 +28,9 @@ def alone() -> Any:
     return SimpleNamespace(rank=0, size=1, gather=lambda said: [said], broadcast=lambda said=None: said)
 
 
-def post(network: Network, folder: Path) -> Post:
+def post(network: Network, folder: Path) -> WorkerConnection:
     supervisor = Supervisor(make_task(folder, **SMALL), Clock(), lambda _: None)
-    return Post(network, lambda _: None, supervisor, folder)
+    return WorkerConnection(network, lambda _: None, supervisor, folder)
 
 
 def save(folder: Path, epoch: int) -> None:

@@ -8,9 +8,9 @@ import torch
 from threaded import make_task
 
 from tenfold.cluster.prediction import Prediction
-from tenfold.engines.foresight import foresee
 from tenfold.engines.virtual import Foretold, free_memory
 from tenfold.machine import cgroups
+from tenfold.prediction.task_prediction import foresee
 from tenfold.runs import Event, Metric
 
 CLUSTER = {"groups": [{"count": 9, "step_seconds": 0.01, "link": "1gbe"}], "stragglers": {"transient": 0.2}}

@@ -4,9 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tenfold.errors import ExperimentError
-from tenfold.mixing.ad_psgd import ADPSGD
-from tenfold.mixing.downpour import Downpour
-from tenfold.mixing.easgd import EASGD
+from tenfold.mixing.strategies.ad_psgd import ADPSGD
+from tenfold.mixing.strategies.downpour import Downpour
+from tenfold.mixing.strategies.easgd import EASGD
 
 law = settings(deadline=None, derandomize=True, max_examples=50)
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from tenfold.mixing import Strategy
-from tenfold.mixing.allreduce import AllReduce
-from tenfold.mixing.butterfly import Butterfly
-from tenfold.mixing.hopping_ring import HoppingRing
-from tenfold.mixing.none import NoMixing
-from tenfold.mixing.ring import Ring
+from tenfold.mixing.strategies.allreduce import AllReduce
+from tenfold.mixing.strategies.butterfly import Butterfly
+from tenfold.mixing.strategies.hopping_ring import HoppingRing
+from tenfold.mixing.strategies.none import NoMixing
+from tenfold.mixing.strategies.ring import Ring
 
 COLUMNS = [Butterfly(), HoppingRing(), HoppingRing(hops="linear"), Ring(), Ring(sides=1)]
 AFTER_LG_N_ROUNDS = {

@@ -5,18 +5,18 @@ from strategy_contract import StrategyContract
 
 from tenfold.errors import ExperimentError
 from tenfold.mixing import STRATEGIES
-from tenfold.mixing.ad_psgd import ADPSGD
-from tenfold.mixing.allreduce import AllReduce
-from tenfold.mixing.butterfly import Butterfly, prime_factors
 from tenfold.mixing.collectives import COLLECTIVES
-from tenfold.mixing.downpour import Downpour
-from tenfold.mixing.easgd import EASGD
-from tenfold.mixing.gossip import Gossip
-from tenfold.mixing.hierarchical import Hierarchical
-from tenfold.mixing.hopping_ring import HoppingRing
-from tenfold.mixing.none import NoMixing
-from tenfold.mixing.parameter_server import ParameterServer
-from tenfold.mixing.ring import Ring
+from tenfold.mixing.strategies.ad_psgd import ADPSGD
+from tenfold.mixing.strategies.allreduce import AllReduce
+from tenfold.mixing.strategies.butterfly import Butterfly, prime_factors
+from tenfold.mixing.strategies.downpour import Downpour
+from tenfold.mixing.strategies.easgd import EASGD
+from tenfold.mixing.strategies.gossip import Gossip
+from tenfold.mixing.strategies.hierarchical import Hierarchical
+from tenfold.mixing.strategies.hopping_ring import HoppingRing
+from tenfold.mixing.strategies.none import NoMixing
+from tenfold.mixing.strategies.parameter_server import ParameterServer
+from tenfold.mixing.strategies.ring import Ring
 from wave_messages import messages, within
 
 

@@ -13,13 +13,17 @@ from made_runs import epoch_events, make_run, make_virtual_run, started
 from rich.console import Console
 
 from tenfold.experiment import Experiment
-from tenfold.report import clocks, export, html, plots, scaling, summary, tables, timeline
-from tenfold.report.comparison import Comparison
-from tenfold.report.looks import Looks, single
-from tenfold.report.progress import Progress
+from tenfold.report import clocks, export, summary
+from tenfold.report.formatting import between, duration
+from tenfold.report.live.progress import Progress
+from tenfold.report.pages import page as html
+from tenfold.report.plots import run_plots as plots
+from tenfold.report.plots import scaling, timeline
+from tenfold.report.plots.styles import Looks, single
+from tenfold.report.results.comparison import Comparison
 from tenfold.report.rows import rows_of
+from tenfold.report.tables import run_tables as tables
 from tenfold.report.trace import chrome_trace
-from tenfold.report.words import between, duration
 
 SHORT = {"steps_per_epoch": 40, "epochs": 1}
 

@@ -11,11 +11,12 @@ from made_runs import FACTS, read_run
 from rich.console import Console
 
 from tenfold.experiment import Experiment
-from tenfold.report import columns, scaling
-from tenfold.report.comparison import Comparison, Spread
-from tenfold.report.looks import Looks
+from tenfold.report.plots import scaling
+from tenfold.report.plots.styles import Looks
+from tenfold.report.results.comparison import Comparison, Spread
 from tenfold.report.rows import rows_of
 from tenfold.report.selection import best, drawn, telling
+from tenfold.report.tables import columns
 from tenfold.runs import Recorder, Store
 
 CORES = {**FACTS, "machine": {**FACTS["machine"], "cpu": {"budget": 4}}}

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
-from tenfold.report.fold_progress import FoldProgress
+from tenfold.report.live.fold_progress import FoldProgress
 from tenfold.runs import Lifecycle, Metric
 
 

@@ -6,9 +6,10 @@ import pytest
 from made_runs import made_folds, made_prediction, make_crossval, make_run, make_virtual_run
 
 from tenfold.experiment import Experiment
-from tenfold.report import export, html
-from tenfold.report.outlook import Outlook
-from tenfold.report.twin import Twin
+from tenfold.report import export
+from tenfold.report.pages import page as html
+from tenfold.report.results.forecast_result import Forecast
+from tenfold.report.results.twin_result import Twin
 
 CHROMIUM = Path("/usr/bin/chromium")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
@@ -138,7 +139,7 @@ def crossval(folder):
 
 def outlook(folder):
     predicted = [(Experiment(engine="virtual", workers=n), made_prediction(n)) for n in (1, 4, 32, 1024)]
-    return Outlook(predicted).report(folder / "page.html")
+    return Forecast(predicted).report(folder / "page.html")
 
 
 def twin(folder):

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tenfold.report import palette
+from tenfold.report.plots import palette
 
 # What is left of red, green and blue light for eyes without one kind of cone (Machado et al. 2009, severity 1).
 EYES = {
@@ -59,7 +59,7 @@ def test_contrast_of_black_and_white_is_21():
 
 
 def test_the_page_has_these_backgrounds():
-    css = (Path(palette.__file__).parent / "templates/report.css").read_text()
+    css = (Path(palette.__file__).parents[1] / "pages/templates/report.css").read_text()
     assert set(re.findall("--page: (.+?);", css)) == {LIGHT_BACKGROUND, DARK_BACKGROUND}
 
 

@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 from made_runs import make_run, read_run
 
 from tenfold.experiment import Experiment
-from tenfold.report import plots, summary, timeline
-from tenfold.report.looks import Looks, single
+from tenfold.report import summary
+from tenfold.report.plots import run_plots as plots
+from tenfold.report.plots import timeline
+from tenfold.report.plots.styles import Looks, single
 from tenfold.report.rows import rows_of
 from tenfold.runs import Metric, Recorder, Span, Store
 

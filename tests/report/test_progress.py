@@ -6,7 +6,7 @@ from made_runs import epoch_events, started
 from rich.console import Console
 
 from tenfold.experiment import Experiment
-from tenfold.report.progress import Progress
+from tenfold.report.live.progress import Progress
 from tenfold.runs import Lifecycle, Metric
 
 

@@ -5,8 +5,8 @@ import io
 from rich.console import Console
 
 from tenfold.experiment import Experiment
-from tenfold.report.progress import Progress
-from tenfold.report.rank_times import RankTimes
+from tenfold.report.live.progress import Progress
+from tenfold.report.live.rank_times import RankTimes
 from tenfold.runs import Lifecycle, Metric, Span
 
 

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from made_runs import make_run, make_virtual_run
 
 from tenfold.experiment import Experiment
-from tenfold.report import devices, html
-from tenfold.report.comparison import Comparison
-from tenfold.report.looks import Looks
+from tenfold.report.pages import page as html
+from tenfold.report.plots import device_plots as devices
+from tenfold.report.plots.styles import Looks
+from tenfold.report.results.comparison import Comparison
 from tenfold.report.rows import Row, Spread, rated, rows_of
 
 NAME = "factor against cpu"

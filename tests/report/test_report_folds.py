@@ -9,8 +9,11 @@ import pytest
 from made_runs import made_folds, make_crossval, make_run
 from rich.console import Console
 
-from tenfold.report import crosstable, fold_tables, folds, html, sections
-from tenfold.report.comparison import Comparison
+from tenfold.report.pages import page as html
+from tenfold.report.pages import sections
+from tenfold.report.plots import fold_plots as folds
+from tenfold.report.results.comparison import Comparison
+from tenfold.report.tables import crosstable, fold_tables
 from tenfold.runs import Lifecycle
 
 

@@ -4,7 +4,7 @@ import pytest
 from made_runs import make_run
 from rich.console import Console
 
-from tenfold.report import tables
+from tenfold.report.tables import run_tables as tables
 
 
 def shown(renderable, width=120):

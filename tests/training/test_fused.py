@@ -11,12 +11,12 @@ from tenfold.data import Tensors
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
 from tenfold.training import Replica
-from tenfold.training import fused as module
 from tenfold.training.flat import FlatState
-from tenfold.training.fused import Fused
-from tenfold.training.memory import groups_for_memory
+from tenfold.training.fused import replicas as module
+from tenfold.training.fused.device_memory import groups_for_memory
+from tenfold.training.fused.replicas import Fused
+from tenfold.training.fused.stack import Stack
 from tenfold.training.replica import plan_rates
-from tenfold.training.stack import Stack
 
 K, BATCH, SAMPLES = 3, 8, 60
 DEVICES = [

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
+from tenfold.training.fused.updates import RULES, StackedOptimizer, make_rule
 from tenfold.training.optimizers import make_optimizer
-from tenfold.training.updates import RULES, StackedOptimizer, make_rule
 
 K, WIDTH, STEPS = 3, 21, 8
 OPTIONS = {

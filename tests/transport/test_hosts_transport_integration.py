@@ -15,10 +15,10 @@ import pytest
 import torch
 from test_torch_distributed_integration import crew, made_world
 from transport_contract import (
-    Crew,
     Join,
     StandInRound,
     TransportContract,
+    WorkerPool,
     everybody,
     expected,
     mix_all,
@@ -29,8 +29,8 @@ from transport_contract import (
 
 from tenfold.errors import WorkerLost
 from tenfold.transport import SharedMemory, Transport
-from tenfold.transport.hosts import Hosts, OnHosts, connect, hosts_of
-from tenfold.transport.networked import Networked
+from tenfold.transport.network.hosts_transport import Hosts, OnHosts, connect, hosts_of
+from tenfold.transport.network.network_transport import Networked
 
 pytestmark = pytest.mark.timeout(60)
 __all__ = ["crew"]
@@ -63,7 +63,7 @@ class TestOnHosts(TransportContract):
     hosts = TWO_HOSTS
 
     @pytest.fixture(autouse=True)
-    def _crew(self, crew: Crew) -> None:
+    def _crew(self, crew: WorkerPool) -> None:
         self.crew = crew
 
     @contextmanager
@@ -102,7 +102,7 @@ def counting(networked: Join, hosts: Hosts, numel: int, dtype: torch.dtype, rank
     return together
 
 
-def test_only_the_first_of_a_host_talks_over_the_network(crew: Crew) -> None:
+def test_only_the_first_of_a_host_talks_over_the_network(crew: WorkerPool) -> None:
     with made_world(4, 1) as networked:
         told = crew.run(4, kind_of, partial(counting, networked, TWO_HOSTS, 100, torch.float32))
     assert told == [("OnHosts", 400, 0), ("OnHosts", 400, 0), ("OnHosts", 0, 0), ("OnHosts", 0, 0)]
@@ -111,13 +111,13 @@ def test_only_the_first_of_a_host_talks_over_the_network(crew: Crew) -> None:
 @pytest.mark.parametrize(
     ("hosts", "kind"), [(((0, 1, 2),), "SharedMemory"), (((0,), (1,), (2,)), "Networked")], ids=["one-host", "apart"]
 )
-def test_where_there_is_nothing_to_combine_there_is_one_way(crew: Crew, hosts: Hosts, kind: str) -> None:
+def test_where_there_is_nothing_to_combine_there_is_one_way(crew: WorkerPool, hosts: Hosts, kind: str) -> None:
     with made_world(3, 1) as networked:
         told = crew.run(3, kind_of, partial(join_hosts, networked, hosts, 10, torch.float32))
     assert {name for name, *_ in told} == {kind} == {SharedMemory.__name__ if len(hosts) == 1 else Networked.__name__}
 
 
-def test_groups_within_hosts_have_the_bits_of_shared_memory(crew: Crew) -> None:
+def test_groups_within_hosts_have_the_bits_of_shared_memory(crew: WorkerPool) -> None:
     hosts: Hosts = ((0, 1, 2), (3,))
     weights, start = [3.0, 1.0, 2.0, 5.0], starting_weights(4, 1001)
     rounds = [StandInRound(((0, 1, 2), (0, 1, 2), (0, 1, 2), (3,))), random_groups(4, random.Random(3), 3)]
@@ -143,7 +143,7 @@ def mix_until_lost(join: Join, rank: int, ready: Path) -> tuple[int, str]:
             return getattr(trouble, "rank", -1), str(trouble)
 
 
-def test_the_lost_of_another_host_are_named_by_everybody(crew: Crew, tmp_path: Path) -> None:
+def test_the_lost_of_another_host_are_named_by_everybody(crew: WorkerPool, tmp_path: Path) -> None:
     with made_world(4, 1) as networked:
         join_them = partial(join_hosts, networked, TWO_HOSTS, 100, torch.float32)
         members = crew.start(4, mix_until_lost, join_them, tmp_path / "ready")

@@ -17,11 +17,11 @@ from transport_contract import Join, TransportContract, receive
 
 from launchers import mpirun
 from tenfold.errors import TrainingError
-from tenfold.machine.launcher import recognise
-from tenfold.transport.networked import Networked
+from tenfold.launch.detect import recognise
+from tenfold.transport.network.network_transport import Networked
 
 pytestmark = pytest.mark.timeout(60)
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1] / "support"
 SIZE = 4
 
 
@@ -78,7 +78,7 @@ class OwnNetwork(Networked):
 def join(size: int, numel: int, dtype: torch.dtype, timeout: float, rank: int) -> OwnNetwork:
     from mpi4py import MPI as library  # noqa: N811
 
-    from tenfold.transport.mpi import MPI
+    from tenfold.transport.network.mpi import MPI
 
     world = library.COMM_WORLD
     first = world.Create_group(world.Get_group().Incl(list(range(size))))

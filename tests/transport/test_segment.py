@@ -6,9 +6,9 @@ import torch
 
 from tenfold.errors import MachineError, TrainingError
 from tenfold.transport import Segment, SharedMemory, clean_up_orphans
-from tenfold.transport.segment import LINE, PAGE, Verdict
-from tenfold.transport.signals import is_alive
-from tenfold.transport.words import FencedWords
+from tenfold.transport.memory.fenced_words import FencedWords
+from tenfold.transport.memory.segment import LINE, PAGE, StopReason
+from tenfold.transport.memory.signals import is_alive
 
 NO_PROCESS = 2**22 + 1
 """Linux gives no process a higher number than 2**22."""
@@ -87,9 +87,9 @@ def test_what_does_not_fit_is_said_in_a_sentence(tmp_path: Path) -> None:
 
 def test_the_first_verdict_stands() -> None:
     with Segment.create(3, 1) as segment:
-        segment.stop(Verdict.DIED, 2)
+        segment.stop(StopReason.DIED, 2)
         segment.abort()
-        assert segment.verdict == (Verdict.DIED, 2)
+        assert segment.verdict == (StopReason.DIED, 2)
 
 
 def test_fenced_words_are_words(tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 from transport_contract import (
-    Crew,
     Join,
     StandInRound,
     TransportContract,
+    WorkerPool,
     everybody,
     mix_all,
     receive,
@@ -26,7 +26,7 @@ from transport_contract import (
 
 from tenfold.errors import TrainingError
 from tenfold.transport import Segment, SharedMemory, clean_up_orphans
-from tenfold.transport.words import FencedWords
+from tenfold.transport.memory.fenced_words import FencedWords
 
 
 def join(name: str, timeout: float, rank: int) -> SharedMemory:
@@ -40,8 +40,8 @@ def join_fenced(name: str, rank: int) -> SharedMemory:
 
 
 @pytest.fixture(scope="module")
-def crew() -> Iterator[Crew]:
-    crew = Crew()
+def crew() -> Iterator[WorkerPool]:
+    crew = WorkerPool()
     yield crew
     crew.close()
 
@@ -50,7 +50,7 @@ class TestSharedMemory(TransportContract):
     sizes = (1, 2, 3, 4, 5)
 
     @pytest.fixture(autouse=True)
-    def _crew(self, crew: Crew) -> None:
+    def _crew(self, crew: WorkerPool) -> None:
         self.crew = crew
 
     @contextmanager
@@ -64,7 +64,7 @@ class TestSharedMemory(TransportContract):
 
 
 @pytest.mark.timeout(60)
-def test_fenced_words_carry_rounds(crew: Crew) -> None:
+def test_fenced_words_carry_rounds(crew: WorkerPool) -> None:
     start, rounds = starting_weights(3, 50), [everybody(3), ring(3, 1)] * 20
     with Segment.create(3, 50) as segment:
         results = crew.run(3, mix_all, partial(join_fenced, segment.name), start, rounds, None)
@@ -72,7 +72,7 @@ def test_fenced_words_carry_rounds(crew: Crew) -> None:
 
 
 @pytest.mark.timeout(60)
-def test_the_same_workers_may_come_again(crew: Crew) -> None:
+def test_the_same_workers_may_come_again(crew: WorkerPool) -> None:
     start = starting_weights(2, 50)
     with Segment.create(2, 50) as segment:
         for _ in range(2):
@@ -89,7 +89,7 @@ def mix_strictly(join: Join, rank: int, round_: StandInRound) -> float:
 
 
 @pytest.mark.timeout(60)
-def test_overflow_is_infinite_and_silent(crew: Crew) -> None:
+def test_overflow_is_infinite_and_silent(crew: WorkerPool) -> None:
     with Segment.create(2, 5) as segment:
         assert crew.run(2, mix_strictly, partial(join, segment.name, 30.0), everybody(2)) == [float("inf")] * 2
 
@@ -110,7 +110,7 @@ def mix_until_told(join: Join, rank: int, round_: StandInRound, silent: int, sil
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("round_", [everybody(4), ring(4, 1)], ids=["group", "ring"])
-def test_the_dead_are_named_by_everybody(crew: Crew, round_: StandInRound) -> None:
+def test_the_dead_are_named_by_everybody(crew: WorkerPool, round_: StandInRound) -> None:
     with Segment.create(4, 100) as segment:
         members = crew.start(4, mix_until_told, partial(join, segment.name, 60.0), round_, 2, 60.0)
         victim = members[2][0]
@@ -122,7 +122,7 @@ def test_the_dead_are_named_by_everybody(crew: Crew, round_: StandInRound) -> No
 
 
 @pytest.mark.timeout(60)
-def test_who_hangs_is_named(crew: Crew) -> None:
+def test_who_hangs_is_named(crew: WorkerPool) -> None:
     with Segment.create(3, 100) as segment:
         told = crew.run(3, mix_until_told, partial(join, segment.name, 1.0), everybody(3), 1, 3.0)
     assert told[1] == "silent"
@@ -130,7 +130,7 @@ def test_who_hangs_is_named(crew: Crew) -> None:
 
 
 @pytest.mark.timeout(60)
-def test_abort_ends_all_waiting(crew: Crew) -> None:
+def test_abort_ends_all_waiting(crew: WorkerPool) -> None:
     with Segment.create(3, 100) as segment:
         members = crew.start(3, mix_until_told, partial(join, segment.name, 60.0), everybody(3), 1, 0.0)
         segment.abort()
@@ -151,7 +151,7 @@ def fail_on(join: Join, rank: int, failing: int) -> str:
 
 
 @pytest.mark.timeout(60)
-def test_an_exception_in_one_stops_the_others(crew: Crew) -> None:
+def test_an_exception_in_one_stops_the_others(crew: WorkerPool) -> None:
     with Segment.create(3, 1) as segment:
         told = crew.run(3, fail_on, partial(join, segment.name, 60.0), 0)
     assert told == ["ZeroDivisionError", "TrainingError", "TrainingError"]

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from transport_contract import Crew, Join, StandInRound, TransportContract, everybody, receive, ring
+from transport_contract import Join, StandInRound, TransportContract, WorkerPool, everybody, receive, ring
 
 from tenfold.errors import TenfoldError, TrainingError, WorkerLost
-from tenfold.transport.networked import Networked
-from tenfold.transport.torch_distributed import TorchDistributed
+from tenfold.transport.network.network_transport import Networked
+from tenfold.transport.network.torch_distributed import TorchDistributed
 
 pytestmark = pytest.mark.timeout(60)
 WORLDS = count()
@@ -51,8 +51,8 @@ def made_world(size: int, numel: int, dtype: torch.dtype = torch.float32, timeou
 
 
 @pytest.fixture(scope="module")
-def crew() -> Iterator[Crew]:
-    crew = Crew()
+def crew() -> Iterator[WorkerPool]:
+    crew = WorkerPool()
     yield crew
     crew.close()
 
@@ -62,7 +62,7 @@ class TestTorchDistributed(TransportContract):
     in_rank_order = False
 
     @pytest.fixture(autouse=True)
-    def _crew(self, crew: Crew) -> None:
+    def _crew(self, crew: WorkerPool) -> None:
         self.crew = crew
 
     world = staticmethod(made_world)
@@ -90,7 +90,7 @@ def mix_until_told(join: Join, rank: int, round_: StandInRound, silent: int, rea
     [(everybody(3), signal.SIGKILL), (ring(3, 1), signal.SIGKILL), (ring(3, 1), signal.SIGSTOP)],
     ids=["group-killed", "ring-killed", "ring-stopped"],
 )
-def test_the_lost_are_named_by_everybody(crew: Crew, round_: StandInRound, number: int, tmp_path: Path) -> None:
+def test_the_lost_are_named_by_everybody(crew: WorkerPool, round_: StandInRound, number: int, tmp_path: Path) -> None:
     with made_world(3, 100) as join:
         members = crew.start(3, mix_until_told, join, round_, 2, tmp_path / "ready")
         while not (tmp_path / "ready").exists():
@@ -116,7 +116,7 @@ def fail_on(join: Join, rank: int, failing: int) -> str:
     return "passed"
 
 
-def test_who_gives_up_says_why(crew: Crew) -> None:
+def test_who_gives_up_says_why(crew: WorkerPool) -> None:
     with made_world(3, 1) as join:
         told = crew.run(3, fail_on, join, 1)
     assert told == ["TrainingError: worker 1: the loss became nan", "failed", told[0]]
@@ -137,7 +137,7 @@ def wait_for_nobody(join: Join, rank: int, given_up: Path) -> str:
     return "somebody came"
 
 
-def test_waiting_ends(crew: Crew, tmp_path: Path) -> None:
+def test_waiting_ends(crew: WorkerPool, tmp_path: Path) -> None:
     with made_world(2, 1) as join:
         told = crew.run(2, wait_for_nobody, join, tmp_path / "given up")
     assert told[0].startswith("a worker did not come within 0.5 s")

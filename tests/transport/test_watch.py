@@ -6,8 +6,8 @@ import sys
 import pytest
 import torch.distributed as dist
 
-from tenfold.transport import watch
-from tenfold.transport.watch import Watch
+from tenfold.transport.network import watch
+from tenfold.transport.network.watch import Watch
 
 BEAT = 0.02
 

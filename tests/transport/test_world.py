@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from tenfold.errors import MachineError
-from tenfold.machine.launcher import recognise
-from tenfold.transport import world
+from tenfold.launch.detect import recognise
+from tenfold.transport.network import join as world
 
 TORCHRUN = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "none"}
 

@@ -11,7 +11,7 @@ from tenfold.cli.output import print_json, print_rich, telling
 from tenfold.errors import MachineError
 
 if TYPE_CHECKING:
-    from tenfold.cluster.profile import Profile
+    from tenfold.prediction.profile import Profile
 
 Output = Annotated[
     Path | None,
@@ -43,8 +43,8 @@ def calibrate(
 
     Examples: [cyan]tenfold calibrate[/], [cyan]tenfold calibrate lenet.toml -o machine.toml[/]
     """
-    from tenfold.cluster.profile import Profile, default_path
-    from tenfold.engines.calibration import calibrate as measure
+    from tenfold.prediction.calibration import calibrate as measure
+    from tenfold.prediction.profile import Profile, default_path
 
     experiment = options.experiment_from(file, settings) if file or settings else None
     place = output or default_path()

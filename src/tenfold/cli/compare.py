@@ -65,10 +65,10 @@ def compare(
     grid = grid_of(given, vary, settings)
     experiment = options.experiment_from(file, settings, pin=pin)
     if "folds" in grid or any(isinstance(count, int) and count > 1 for count in grid.get("workers", [])):
-        from tenfold.machine.crew import warm_up
+        from tenfold.workers.worker_pool import warm_up
 
         warm_up()
-    from tenfold.grid import compare as run_all
+    from tenfold.api.compare import compare as run_all
 
     with watching(quiet) as watch:
         result = run_all(experiment, repeats=repeats, runs=runs, fresh=fresh, watch=watch, **grid)

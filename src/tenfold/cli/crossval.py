@@ -52,11 +52,11 @@ def crossval(
     [cyan]tenfold crossval lenet.toml --workers 4 --fold-mode data-and-folds[/]
     """
     experiment = options.experiment_of(context.params)
-    from tenfold.machine.crew import warm_up
+    from tenfold.workers.worker_pool import warm_up
 
     warm_up()
-    from tenfold import api
-    from tenfold.report.fold_progress import FoldProgress
+    import tenfold
+    from tenfold.report.live.fold_progress import FoldProgress
 
     quiet = quiet or as_json
     with (
@@ -64,5 +64,5 @@ def crossval(
         Interruptible(progress, runs) as listener,
         fetching(quiet) as bar,
     ):
-        done = api.cross_validate(experiment, runs=runs, listen=listener, fetching=bar)
+        done = tenfold.cross_validate(experiment, runs=runs, listen=listener, fetching=bar)
     print_run(done.run, as_json)

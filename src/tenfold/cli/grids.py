@@ -15,9 +15,9 @@ from tenfold.cli.output import print_rich, say_interrupted
 from tenfold.errors import ExperimentError
 
 if TYPE_CHECKING:
-    from tenfold.grid import Turn
-    from tenfold.report.comparison import Comparison
-    from tenfold.report.outlook import Outlook
+    from tenfold.api.compare import Turn
+    from tenfold.report.results.comparison import Comparison
+    from tenfold.report.results.forecast_result import Forecast
 
 Values = str | None
 GRID = "The grid: values separated by commas"
@@ -101,7 +101,7 @@ def watching(quiet: bool) -> "Iterator[Callable[[Turn], None] | None]":
         say_interrupted("the same command goes on with what is left")
 
 
-def print_side_by_side(result: "Comparison | Outlook", form: Form, output: Path | None) -> None:
+def print_side_by_side(result: "Comparison | Forecast", form: Form, output: Path | None) -> None:
     """Print what came out of a grid, and write a page where one is asked for."""
     if form is Form.TABLE:
         print_rich(result)
@@ -114,8 +114,8 @@ def print_side_by_side(result: "Comparison | Outlook", form: Form, output: Path 
 def _say(turn: "Turn") -> None:
     """Print a line for each run when it is done; on a terminal, until then, which one is running."""
     from tenfold.report.clocks import training
+    from tenfold.report.formatting import measure
     from tenfold.report.summary import scores
-    from tenfold.report.words import measure
 
     line = f"{turn.place:>{len(str(turn.count))}}/{turn.count}  {turn.label}"
     terminal = sys.stderr.isatty()

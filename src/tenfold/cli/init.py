@@ -19,9 +19,9 @@ def init(
 
     Examples: [cyan]tenfold init lenet.toml[/], [cyan]tenfold init mlp.toml --model mlp --set hidden=[128,64][/]
     """
+    from tenfold.common.files import write_atomically
     from tenfold.errors import ExperimentError
-    from tenfold.files import write_atomically
-    from tenfold.template import commented
+    from tenfold.experiment.template import commented
 
     if path.exists() and not force:
         raise ExperimentError(f"{path} exists; name another file, or replace it with --force")

@@ -14,7 +14,7 @@ from tenfold.cli.train import train
 
 if TYPE_CHECKING:
     from tenfold.experiment import Experiment
-    from tenfold.machine.hosts import Host
+    from tenfold.launch.hosts_file import Host
 
 
 class Launcher(StrEnum):
@@ -81,7 +81,7 @@ def launch(
         text = _script(file, more, experiment, nodes or 2, per_host, port, python)
         _write(text, script, f"`sbatch {script}` queues it")
         return
-    from tenfold.machine.hosts import read_hosts
+    from tenfold.launch.hosts_file import read_hosts
 
     found = read_hosts(hosts, per_host or 1)
     _check_workers(experiment, "the hosts", sum(host.slots for host in found))
@@ -121,8 +121,8 @@ def _check_workers(experiment: "Experiment | None", place: str, there: int) -> N
 def _commands(
     launcher: Launcher, hosts: "tuple[Host, ...]", file: Path, more: list[str], port: int, python: str | None
 ) -> Commands:
-    from tenfold.machine import launching
-    from tenfold.machine.hosts import Host
+    from tenfold.launch import commands as launching
+    from tenfold.launch.hosts_file import Host
 
     what = launching.program(file, more)
     if launcher is Launcher.TORCHRUN:
@@ -139,7 +139,7 @@ def _script(
     port: int,
     python: str | None,
 ) -> str:
-    from tenfold.machine import launching
+    from tenfold.launch import commands as launching
 
     if per_host is not None:
         _check_workers(experiment, f"{nodes} nodes", nodes * per_host)
@@ -165,8 +165,8 @@ def _show(commands: Commands, output: Path | None) -> None:
 
 
 def _write(text: str, path: Path, then: str) -> None:
+    from tenfold.common.files import write_atomically
     from tenfold.errors import MachineError
-    from tenfold.files import write_atomically
 
     try:
         write_atomically(path, text.encode())
@@ -177,7 +177,7 @@ def _write(text: str, path: Path, then: str) -> None:
 
 def _run(commands: Commands) -> int:
     """Run the commands to their end; who ends this process by a signal ends them, too."""
-    from tenfold.machine.remote import run_everywhere
+    from tenfold.launch.remote import run_everywhere
 
     def say(host: str, line: str) -> None:
         typer.echo(f"[{host}] {line}")

@@ -22,7 +22,7 @@ INTERRUPTED = 130
 
 def launched_rank() -> int | None:
     """Return this process's rank among those that a launcher started; None without a launcher."""
-    from tenfold.machine.launcher import recognise
+    from tenfold.launch.detect import recognise
 
     world = recognise()
     return None if world is None or world.size == 1 else world.rank
@@ -56,8 +56,8 @@ def print_run(run: "Run", as_json: bool) -> None:
     """Print what came out of a run, and exit with 2 if something of it could not be kept; rank 0 does so for all."""
     if launched_rank():
         return
-    from tenfold.report.fold_tables import fold_tables
-    from tenfold.report.tables import result_table
+    from tenfold.report.tables.fold_tables import fold_tables
+    from tenfold.report.tables.run_tables import result_table
     from tenfold.runs.store import FOLDED
 
     if as_json:

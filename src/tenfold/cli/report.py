@@ -21,10 +21,10 @@ def report(
 
     Examples: [cyan]tenfold report last[/], [cyan]tenfold report 3 4 5 -o compare.html[/]
     """
-    from tenfold import api
-    from tenfold.report.html import write
+    import tenfold
+    from tenfold.report.pages.page import write
 
-    found = [api.open_run(reference, runs=runs) for reference in references or ["last"]]
+    found = [tenfold.open_run(reference, runs=runs) for reference in references or ["last"]]
     path = write(found, output)
     if as_json:
         print_json({"path": str(path), "runs": [run.id for run in found]})

@@ -14,15 +14,15 @@ def resume(
 
     Examples: [cyan]tenfold resume 12[/], [cyan]tenfold resume last[/]
     """
-    from tenfold import api
-    from tenfold.report.fold_progress import FoldProgress
-    from tenfold.report.progress import Progress
+    import tenfold
+    from tenfold.report.live.fold_progress import FoldProgress
+    from tenfold.report.live.progress import Progress
     from tenfold.runs.store import FOLDED
 
-    interrupted = api.open_run(run, runs=runs)
+    interrupted = tenfold.open_run(run, runs=runs)
     quiet = quiet or as_json or bool(launched_rank())
     folded = interrupted.kind == FOLDED
     shown = FoldProgress(quiet=quiet) if folded else Progress(interrupted.experiment, quiet=quiet)
     with shown as progress, Interruptible(progress, runs) as listener:
-        resumed = api.resume(interrupted, listen=listener)
+        resumed = tenfold.resume(interrupted, listen=listener)
     print_run(resumed, as_json)

@@ -18,11 +18,11 @@ def runs(
 
     Examples: [cyan]tenfold runs[/], [cyan]tenfold runs -n 0 --json[/], [cyan]tenfold runs --folds[/]
     """
-    from tenfold import api
-    from tenfold.report.tables import runs_table
+    import tenfold
+    from tenfold.report.tables.run_tables import runs_table
     from tenfold.runs.store import FOLD
 
-    recorded = [run for run in api.list_runs(runs=runs) if folds or run.kind != FOLD]
+    recorded = [run for run in tenfold.list_runs(runs=runs) if folds or run.kind != FOLD]
     shown = recorded[-last:] if last > 0 else recorded
     if as_json:
         print_json([run.summary() for run in shown])

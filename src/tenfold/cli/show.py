@@ -18,12 +18,12 @@ def show(
 
     Examples: [cyan]tenfold show 12[/], [cyan]tenfold show last --json[/], [cyan]tenfold show last --shards[/]
     """
-    from tenfold import api
-    from tenfold.report.fold_tables import fold_tables
-    from tenfold.report.tables import shards_table, show_tables
+    import tenfold
+    from tenfold.report.tables.fold_tables import fold_tables
+    from tenfold.report.tables.run_tables import shards_table, show_tables
     from tenfold.runs.store import FOLDED
 
-    found = api.open_run(run, runs=runs)
+    found = tenfold.open_run(run, runs=runs)
     if as_json:
         print_json(found.summary() | {"history": found.history, "facts": found.facts})
     elif shards:

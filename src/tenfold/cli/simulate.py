@@ -57,17 +57,17 @@ def simulate(
     grid: dict[str, Any] = grid_of(given, None, settings)
     form = Form.JSON if as_json else form
     if only_time:
-        from tenfold.simulation import forecast
+        from tenfold.api.forecast import forecast
 
         with telling(quiet or form is Form.JSON) as listen:
             foreseen = forecast(experiment, listen=listen, **grid)
         print_side_by_side(foreseen, form, output)
         return
-    from tenfold.machine.crew import warm_up
+    from tenfold.workers.worker_pool import warm_up
 
     warm_up()
     if any(len(values) != 1 for values in grid.values()):
-        from tenfold.grid import compare
+        from tenfold.api.compare import compare
 
         with watching(quiet) as watch:
             compared = compare(experiment, runs=runs, watch=watch, **grid)
@@ -77,8 +77,8 @@ def simulate(
 
 
 def _one(experiment: "Experiment", runs: Path | None, quiet: bool, as_json: bool, output: Path | None) -> None:
-    from tenfold.report.progress import Progress
-    from tenfold.simulation import simulate as run_virtually
+    from tenfold.api.simulate import simulate as run_virtually
+    from tenfold.report.live.progress import Progress
 
     with (
         Progress(experiment, quiet=quiet or as_json) as progress,
@@ -88,6 +88,6 @@ def _one(experiment: "Experiment", runs: Path | None, quiet: bool, as_json: bool
         run = run_virtually(experiment, runs=runs, listen=listener)
     print_run(run, as_json)
     if output is not None:
-        from tenfold.report.html import write
+        from tenfold.report.pages.page import write
 
         typer.echo(f"the report is in {write([run], output)}", err=as_json)

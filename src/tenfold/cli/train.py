@@ -38,13 +38,13 @@ def train(
     """
     experiment = options.experiment_of(context.params)
     if experiment.division.workers > 1 and launched_rank() is None:
-        from tenfold.machine.crew import warm_up
+        from tenfold.workers.worker_pool import warm_up
 
         warm_up()
-    from tenfold import api
-    from tenfold.machine.launcher import recognise
-    from tenfold.report.progress import Progress
-    from tenfold.report.rank_times import RankTimes
+    import tenfold
+    from tenfold.launch.detect import recognise
+    from tenfold.report.live.progress import Progress
+    from tenfold.report.live.rank_times import RankTimes
 
     quiet = quiet or as_json or bool(launched_rank())
     world = recognise()
@@ -55,5 +55,5 @@ def train(
         Interruptible(progress, runs) as listener,
         fetching(quiet) as bar,
     ):
-        run = api.train(experiment, runs=runs, listen=listener, fetching=bar)
+        run = tenfold.train(experiment, runs=runs, listen=listener, fetching=bar)
     print_run(run, as_json)

@@ -33,12 +33,12 @@ def twin(
     [cyan]tenfold twin --data digits --model mlp --workers 2 --strategy ring -o twin.html[/]
     """
     experiment = options.experiment_of(context.params)
-    from tenfold.machine.crew import warm_up
+    from tenfold.workers.worker_pool import warm_up
 
     warm_up()
-    from tenfold.report.progress import Progress
-    from tenfold.simulation import on_cluster
-    from tenfold.simulation import twin as run_both
+    from tenfold.api.simulate import on_cluster
+    from tenfold.api.twin import twin as run_both
+    from tenfold.report.live.progress import Progress
 
     try:
         with (

@@ -1,14 +1,14 @@
 """Virtual hardware and its clock: how long a run would take on machines that are not there."""
 
-from tenfold.cluster.asynchronous import Event, events
 from tenfold.cluster.clock import Span, Timing, run_clock
 from tenfold.cluster.cluster import Cluster
 from tenfold.cluster.costs import LinkPrice, Wiring
+from tenfold.cluster.event_clock import Event, events
 from tenfold.cluster.groups import Between, Group, Stragglers
 from tenfold.cluster.hardware import ExchangePrice, Hardware, RoundLike, RoundPrice, StepTime, StrategyLike
 from tenfold.cluster.links import LINKS, Link
-from tenfold.cluster.plan import Plan
 from tenfold.cluster.prediction import Prediction, predict
+from tenfold.cluster.workload import Workload
 
 __all__ = [
     "LINKS",
@@ -20,7 +20,6 @@ __all__ = [
     "Hardware",
     "Link",
     "LinkPrice",
-    "Plan",
     "Prediction",
     "RoundLike",
     "RoundPrice",
@@ -30,6 +29,7 @@ __all__ = [
     "StrategyLike",
     "Timing",
     "Wiring",
+    "Workload",
     "events",
     "predict",
     "run_clock",

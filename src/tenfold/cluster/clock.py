@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from tenfold.cluster.hardware import Floats, Hardware, StepTime
 from tenfold.cluster.meetings import Meeting, Meetings
-from tenfold.cluster.plan import Plan
 from tenfold.cluster.stragglers import Pace
+from tenfold.cluster.workload import Workload
 
 CHUNK = 1 << 18
 """Step times drawn at once: they stay in a core's cache."""
@@ -54,7 +54,7 @@ class Timing:
     """Each worker's bytes, where they do not follow from the rounds."""
 
 
-def run_clock(plan: Plan, hardware: Hardware, *, seed: int = 0, repeats: int = 1) -> Timing:
+def run_clock(plan: Workload, hardware: Hardware, *, seed: int = 0, repeats: int = 1) -> Timing:
     """Let the clock run through a synchronous plan."""
     return _Clock(plan, hardware, seed, repeats).run()
 
@@ -82,7 +82,7 @@ class Lanes:
 
 
 class _Clock:
-    def __init__(self, plan: Plan, hardware: Hardware, seed: int, repeats: int) -> None:
+    def __init__(self, plan: Workload, hardware: Hardware, seed: int, repeats: int) -> None:
         n = plan.workers
         self.plan, self.hardware, self.repeats = plan, hardware, repeats
         step_times = hardware.step_times(n)
@@ -195,7 +195,7 @@ class _Clock:
             self.lanes.add("save", together, self.now[0])
 
 
-def load(plan: Plan, step_times: Iterable[StepTime]) -> Floats | None:
+def load(plan: Workload, step_times: Iterable[StepTime]) -> Floats | None:
     """Return each step's seconds relative to one with a full batch, [steps of an epoch, workers]; None: all are full.
 
     A batch of k out of B samples takes (fixed + (mean - fixed) k/B) / mean; none takes no time.

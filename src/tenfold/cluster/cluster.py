@@ -40,15 +40,15 @@ import numpy as np
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from tenfold.cluster.costs import LinkPrice, Wiring
-from tenfold.cluster.documents import sentences
 from tenfold.cluster.groups import Between, Group, Stragglers
 from tenfold.cluster.hardware import Hardware, StepTime
 from tenfold.cluster.links import Link, LinkField
+from tenfold.common.files import read_toml, write_toml
+from tenfold.common.registry import suggest
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Section
-from tenfold.files import read_toml, write_toml
-from tenfold.registry import suggest
-from tenfold.values import Listed, Text
+from tenfold.experiment.explain_document import sentences
+from tenfold.experiment.values import Listed, Text
 
 
 class Cluster(Section):

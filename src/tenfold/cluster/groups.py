@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from tenfold.cluster.hardware import Noise
 from tenfold.cluster.links import LINKS, LinkField
 from tenfold.experiment import Section
-from tenfold.values import Count, Listed, Positive, Text
+from tenfold.experiment.values import Count, Listed, Positive, Text
 
 Spread = Annotated[float, Field(ge=0, le=2)]
 

@@ -1,6 +1,6 @@
 """What the clock has to know of hardware: how long a step takes, and what a round costs.
 
-Links, described by hand, give a `RoundPrice`, and so does a calibrated profile; the clock does not care which.
+Channels, described by hand, give a `RoundPrice`, and so does a calibrated profile; the clock does not care which.
 """
 
 from collections.abc import Callable, Sequence

@@ -5,9 +5,9 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PlainSerializer
 
+from tenfold.common.registry import Registry, suggest
 from tenfold.experiment import Section
-from tenfold.registry import Registry, suggest
-from tenfold.values import shown
+from tenfold.experiment.values import shown
 
 FORMS = "give a name such as 10gbe, or {latency = 1e-3, bandwidth = 1e7}"
 

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tenfold.cluster.asynchronous import run_heap
 from tenfold.cluster.clock import Kind, Span, run_clock
+from tenfold.cluster.event_clock import run_heap
 from tenfold.cluster.hardware import Floats, Hardware
-from tenfold.cluster.plan import Plan
 from tenfold.cluster.reasons import reasons
+from tenfold.cluster.workload import Workload
 from tenfold.errors import ExperimentError
 
 REPEATS, FEWEST = 20, 3
@@ -42,7 +42,7 @@ class Prediction:
     """The step times were measured; else they were described by hand."""
 
 
-def predict(plan: Plan, hardware: Hardware, *, seed: int = 0, repeats: int | None = None) -> Prediction:
+def predict(plan: Workload, hardware: Hardware, *, seed: int = 0, repeats: int | None = None) -> Prediction:
     """Predict how long a plan takes on hardware; the same for the same seed.
 
     The run is drawn `repeats` times, by default 20 and fewer where that would take long. The interval is the one that
@@ -66,7 +66,7 @@ def predict(plan: Plan, hardware: Hardware, *, seed: int = 0, repeats: int | Non
     )
 
 
-def _affordable(plan: Plan, hardware: Hardware) -> int:
+def _affordable(plan: Workload, hardware: Hardware) -> int:
     if hardware.is_steady(plan.workers):
         return 1
     budget = BUDGET if plan.has_rounds else HEAP_BUDGET
@@ -86,7 +86,7 @@ def _interval(seconds: Floats, model_error: float) -> tuple[float, float]:
     return float(np.exp(middle - half)), float(np.exp(middle + half))
 
 
-def _sent(plan: Plan) -> Floats:
+def _sent(plan: Workload) -> Floats:
     n, strategy = plan.workers, plan.strategy
     sent = np.zeros(n)
     for turn, times in _turns(plan.rounds, strategy.period(n)).items():

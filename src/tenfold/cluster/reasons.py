@@ -4,7 +4,7 @@ import numpy as np
 
 from tenfold.cluster.clock import Timing
 from tenfold.cluster.hardware import Hardware, RoundLike
-from tenfold.cluster.plan import Plan
+from tenfold.cluster.workload import Workload
 
 LITTLE = 0.01
 """Shares below this one are not worth another topology."""
@@ -14,7 +14,7 @@ LONGEST_PATTERN = 64
 EXACT = ("allreduce", "parameter-server")
 
 
-def reasons(plan: Plan, hardware: Hardware, timing: Timing) -> tuple[str, ...]:
+def reasons(plan: Workload, hardware: Hardware, timing: Timing) -> tuple[str, ...]:
     """Return what a reader should know who changes a setting and sees the same seconds."""
     found = [*_about_schedule(plan)]
     if plan.workers == 1 and plan.strategy.name not in ("downpour", "easgd"):
@@ -29,7 +29,7 @@ def reasons(plan: Plan, hardware: Hardware, timing: Timing) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _about_schedule(plan: Plan) -> list[str]:
+def _about_schedule(plan: Workload) -> list[str]:
     if not plan.has_rounds:
         return [f"Workers exchange at {plan.strategy.name}'s own pace: sync_every and local_after change nothing."]
     if plan.average == "gradients":
@@ -43,7 +43,7 @@ def _about_schedule(plan: Plan) -> list[str]:
     return []
 
 
-def _about_topology(plan: Plan) -> list[str]:
+def _about_topology(plan: Workload) -> list[str]:
     n, strategy = plan.workers, plan.strategy
     period = strategy.period(n)
     if period is None or period > LONGEST_PATTERN:
@@ -66,7 +66,7 @@ def _about_topology(plan: Plan) -> list[str]:
     return []
 
 
-def _about_price(plan: Plan, hardware: Hardware, seconds: float) -> list[str]:
+def _about_price(plan: Workload, hardware: Hardware, seconds: float) -> list[str]:
     n, strategy, price = plan.workers, plan.strategy, hardware.round_price
     round_ = strategy.round(0, n)
     if round_.is_idle or not plan.travelling:

@@ -6,18 +6,19 @@ from typing import Any
 
 import torch
 
-from tenfold.crossval.plan import Place, mode_of, of_one_fold
+from tenfold.crossval.layout import Place, mode_of, of_one_fold
 from tenfold.data import Picked
-from tenfold.engines import Engine, Outcome, Resumption, Task
-from tenfold.engines.base import make_network
+from tenfold.engines import Engine, Outcome
 from tenfold.engines.prepare import audit
-from tenfold.engines.record import execute, take_up
+from tenfold.engines.recording import execute, take_up
 from tenfold.experiment import Experiment
 from tenfold.machine import devices
 from tenfold.machine.affinity import NOT_PINNED, CoreMap
 from tenfold.runs import Clock, Emit, Event, Metric, Store, checkpoint
+from tenfold.runs.resumption import Resumption
 from tenfold.runs.store import FOLD
 from tenfold.training import choose_loss, choose_metrics, evaluate
+from tenfold.workers.task import Task, make_network
 
 OUTPUTS = "test_outputs.pt"
 """What a fold's network says to the test part, for the vote of all."""
@@ -82,10 +83,10 @@ def train_fold(engine: Engine, setting: Setting, job: Job, listen: Emit) -> dict
         number = store.create(written, kind=FOLD, facts=_facts(setting, job, task))
     else:
         clock, resumption = take_up(store, store.find(number))
-    return execute(Measured(engine, setting, job), task, store, number, clock, listen, resumption).result
+    return execute(MeasuredEngine(engine, setting, job), task, store, number, clock, listen, resumption).result
 
 
-class Measured(Engine):
+class MeasuredEngine(Engine):
     """Another engine, after which the network is measured on all parts, and the fold's place in the whole is told."""
 
     def __init__(self, engine: Engine, setting: Setting, job: Job) -> None:

@@ -4,22 +4,22 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from tenfold.common.registry import Registry
 from tenfold.crossval.fold import Job, Setting, task_of, train_fold
-from tenfold.crossval.plan import desks, mode_of, of_one_fold
-from tenfold.crossval.pool import Done, Pool, Relay
+from tenfold.crossval.fold_pool import Done, Pool, Relay
+from tenfold.crossval.layout import desks, mode_of, of_one_fold
 from tenfold.engines import Engine, choose
 from tenfold.engines.fused import Trained, train_folds
 from tenfold.errors import TenfoldError
 from tenfold.experiment import Experiment
 from tenfold.machine.cores import budget
-from tenfold.registry import Registry
 from tenfold.runs import Clock, Emit, Event, Lifecycle
 
 Mode = Callable[[Setting, Sequence[Job], Relay, Done], None]
 
 
 def side_by_side(setting: Setting, jobs: Sequence[Job], relay: Relay, done: Done) -> None:
-    """Whole folds are given to processes, as many at once as there are cores (or nodes, where each has its data)."""
+    """Whole folds are given to processes, as many at once as there are cores or nodes."""
     shared = desks(setting.task.experiment, len(jobs))
     placed = [replace(job, threads=threads) for job, threads in zip(jobs, shared.threads, strict=True)]
     Pool(setting, shared, relay, done).run(placed)

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from tenfold.common.registry import suggest
 from tenfold.crossval import statistics
+from tenfold.crossval.combine import AVERAGE
 from tenfold.crossval.models import Vote, voice
-from tenfold.crossval.together import AVERAGE
 from tenfold.errors import ExperimentError, StoreError
-from tenfold.registry import suggest
 from tenfold.runs import Run, checkpoint
 from tenfold.runs.store import FOLDED
 

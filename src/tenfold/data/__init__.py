@@ -4,15 +4,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from tenfold.data.base import Part, Splits, Tensors
-from tenfold.data.fetch import Progress
 from tenfold.data.folds import FOLD_KINDS, Fold, folds
 from tenfold.data.given import given
-from tenfold.data.locate import Listed, available, contents, get, where
 from tenfold.data.mapped import Mapped, pool, with_loader
+from tenfold.data.part import Part, Splits, Tensors
 from tenfold.data.picked import Picked
 from tenfold.data.shards import KINDS, batch_sizes, batches, order, shards
-from tenfold.data.sources import SOURCES
+from tenfold.data.sources.catalog import SOURCES
+from tenfold.data.sources.fetch import Progress
+from tenfold.data.sources.locate import Listed, available, contents, get, where
 from tenfold.data.split import split
 from tenfold.errors import DataError
 

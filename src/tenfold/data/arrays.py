@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tenfold.data.base import Tensors, as_input, as_target
+from tenfold.data.part import Tensors, as_input, as_target
 from tenfold.errors import DataError
 
 

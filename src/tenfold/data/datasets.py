@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from tenfold.data.arrays import check_targets, is_array
-from tenfold.data.base import Part, as_target
 from tenfold.data.mapped import Mapped, quiet_randomness
+from tenfold.data.part import Part, as_target
 from tenfold.errors import DataError
 
 _MOST_READ_FOR_LABELS = 100_000

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from tenfold.common.registry import Registry
 from tenfold.errors import ExperimentError
-from tenfold.registry import Registry
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import IterableDataset, TensorDataset
 
+from tenfold.common.imports import resolve
+from tenfold.common.registry import suggest
 from tenfold.data.arrays import is_array, tensors
-from tenfold.data.base import Part, Splits
 from tenfold.data.datasets import first_sample, is_dataset, mapped
+from tenfold.data.part import Part, Splits
 from tenfold.errors import DataError
-from tenfold.imports import resolve
-from tenfold.registry import suggest
 
 FORMS = (
     "data should be a built-in name, a pair (x, y) of tensors or arrays, a map-style Dataset, (train, test) or "

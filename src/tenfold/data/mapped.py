@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
 
-from tenfold.data.base import Indices, Part, Tensors, as_indices, as_input, as_target, digest
+from tenfold.data.part import Indices, Part, Tensors, as_indices, as_input, as_target, digest
 
 _FINGERPRINT_SAMPLES = 16
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tenfold.data.base import Indices, Part, as_indices, digest
+from tenfold.data.part import Indices, Part, as_indices, digest
 
 
 class Picked(Part):

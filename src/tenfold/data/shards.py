@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tenfold.common.registry import Registry
 from tenfold.errors import ExperimentError
-from tenfold.registry import Registry
 
 Shard = NDArray[np.int64]
 

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tenfold.data.base import Part, Splits
 from tenfold.data.mapped import pool
+from tenfold.data.part import Part, Splits
 from tenfold.errors import DataError
 
 Groups = NDArray[Any] | None

@@ -1,11 +1,12 @@
 """Where replicas run, and who drives them."""
 
-from tenfold.engines.base import Engine, Outcome, Resumption
-from tenfold.engines.division import check
-from tenfold.engines.task import Task
+from tenfold.engines.base import Engine, Outcome
+from tenfold.engines.validate import check
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
-from tenfold.machine.launcher import recognise
+from tenfold.launch.detect import recognise
+from tenfold.runs.resumption import Resumption
+from tenfold.workers.task import Task
 
 __all__ = ["Engine", "Outcome", "Resumption", "Task", "check_unlaunched", "choose"]
 
@@ -19,8 +20,8 @@ def choose(experiment: Experiment) -> Engine:
             "tenfold.cross_validate makes one for each fold"
         )
     if machine.engine == "virtual":
-        from tenfold.engines.foresight import cluster_of
         from tenfold.engines.virtual import Virtual
+        from tenfold.prediction.task_prediction import cluster_of
 
         check_unlaunched('machine.engine = "virtual"')
         check(experiment)
@@ -29,8 +30,8 @@ def choose(experiment: Experiment) -> Engine:
     world = recognise()
     last_one = world is not None and world.restarts > 0 and machine.on_failure == "continue"
     if world is not None and (world.size > 1 or machine.engine == "launched" or last_one):
-        from tenfold.engines.launched import Launched
-        from tenfold.engines.rank import settled
+        from tenfold.engines.launched.engine import Launched
+        from tenfold.engines.launched.rank import settled
 
         check(settled(experiment, world))
         return Launched(world, machine.transport)

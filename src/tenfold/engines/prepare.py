@@ -10,14 +10,13 @@ import numpy as np
 import torch
 
 from tenfold import data
-from tenfold.engines.base import make_network
-from tenfold.engines.task import Task
+from tenfold.common.imports import resolve
 from tenfold.errors import DataError, StoreError
 from tenfold.experiment import Experiment, Machine
-from tenfold.imports import resolve
+from tenfold.experiment.values import Given
 from tenfold.machine import affinity, cores, devices, facts, threads
 from tenfold.models import parameter_count
-from tenfold.values import Given
+from tenfold.workers.task import Task, make_network
 
 MOST_CLASSES = 100
 """Beyond so many, the audit of shards counts samples but not classes."""

@@ -6,21 +6,22 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from tenfold.engines.base import Engine, Outcome, Resumption, make_network
-from tenfold.engines.division import make_strategy
-from tenfold.engines.links import SharedLinks
-from tenfold.engines.messages import Finished, Message
-from tenfold.engines.parcel import Parcel
-from tenfold.engines.process import work
-from tenfold.engines.supervisor import Supervisor
-from tenfold.engines.survival import Loss, among, announced, told, without
-from tenfold.engines.task import Task
+from tenfold.engines.base import Engine, Outcome
+from tenfold.engines.recovery import Loss, among, announced, told, without
 from tenfold.errors import MachineError, WorkerLost
-from tenfold.machine.crew import Crew, context, warm_up
+from tenfold.mixing.build import make_strategy
 from tenfold.runs import Clock, Emit
+from tenfold.runs.resumption import Resumption
 from tenfold.training import flat_size
 from tenfold.transport import clean_up_orphans
-from tenfold.transport.segment import Verdict as Stop
+from tenfold.transport.memory.segment import StopReason
+from tenfold.workers.channels import SharedChannels
+from tenfold.workers.messages import Finished, Message
+from tenfold.workers.snapshot import TaskSnapshot
+from tenfold.workers.supervisor import Supervisor
+from tenfold.workers.task import Task, make_network
+from tenfold.workers.worker_pool import WorkerPool, context, warm_up
+from tenfold.workers.worker_process import work
 
 
 class Processes(Engine):
@@ -60,15 +61,15 @@ class Processes(Engine):
         """Train to the end with one crew; when one worker is lost, all end and the loss is named."""
         manifest = resumption.manifest if resumption else {}
         supervisor = Supervisor(task, clock, emit, manifest | {"lost": lost})
-        with closing(_links(task)) as links, closing(Parcel(task)) as parcel:
+        with closing(_links(task)) as links, closing(TaskSnapshot(task)) as parcel:
             crews = self._crews(task)
-            crew = Crew(len(crews), work, (parcel, links, clock, resumption, crews, self._times(task)))
+            crew = WorkerPool(len(crews), work, (parcel, links, clock, resumption, crews, self._times(task)))
             try:
                 supervisor.start("resumed" if resumption else "started")
                 self._supervise(crew, crews, supervisor, emit)
                 crew.join()
             except WorkerLost as error:
-                links.stop(Stop.DIED, error.rank)
+                links.stop(StopReason.DIED, error.rank)
                 raise
             finally:
                 crew.end()
@@ -82,7 +83,7 @@ class Processes(Engine):
         """Return when each worker's steps end, where that is not left to the machine."""
         return None
 
-    def _supervise(self, crew: Crew, crews: Sequence[range], supervisor: Supervisor, emit: Emit) -> None:
+    def _supervise(self, crew: WorkerPool, crews: Sequence[range], supervisor: Supervisor, emit: Emit) -> None:
         """Pass events on, and answer the workers whenever all have said the same kind of thing."""
         heard: dict[int, tuple[Message, ...]] = {}
         for place, content in _messages(crew, crews):
@@ -103,15 +104,15 @@ class Processes(Engine):
                     return
 
 
-def _links(task: Task) -> SharedLinks:
+def _links(task: Task) -> SharedChannels:
     division = task.experiment.division
     numel = flat_size(make_network(task))
     locks = [context().Lock() for _ in range(task.workers + 1)]
     second, centre = division.needs_second_buffer, make_strategy(division).has_centre
-    return SharedLinks(task.workers, numel, locks, second=second, centre=centre)
+    return SharedChannels(task.workers, numel, locks, second=second, centre=centre)
 
 
-def _messages(crew: Crew, crews: Sequence[range]) -> Iterator[tuple[int, Any]]:
+def _messages(crew: WorkerPool, crews: Sequence[range]) -> Iterator[tuple[int, Any]]:
     """Yield what processes say; when one is lost, name the workers in it."""
     try:
         yield from crew.messages()

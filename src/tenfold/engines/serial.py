@@ -2,16 +2,17 @@
 
 import torch
 
-from tenfold.engines.base import Engine, Outcome, Resumption, make_network
-from tenfold.engines.links import alone
-from tenfold.engines.supervisor import Supervisor
-from tenfold.engines.task import Task
-from tenfold.engines.worker import Worker
+from tenfold.engines.base import Engine, Outcome
 from tenfold.machine import affinity, devices, memory
 from tenfold.runs import Clock, Emit, Lifecycle
+from tenfold.runs.resumption import Resumption
 from tenfold.training import flat_size
 from tenfold.training.precision import multiplying
 from tenfold.training.randomness import undisturbed
+from tenfold.workers.channels import alone
+from tenfold.workers.supervisor import Supervisor
+from tenfold.workers.task import Task, make_network
+from tenfold.workers.worker import Worker
 
 
 class Serial(Engine):

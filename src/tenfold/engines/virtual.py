@@ -14,15 +14,16 @@ import torch
 from numpy.typing import NDArray
 
 from tenfold.cluster.prediction import Prediction
-from tenfold.engines.base import Outcome, Resumption, weight_bytes
-from tenfold.engines.foresight import Foresight, foresee
+from tenfold.engines.base import Outcome
 from tenfold.engines.fused import train_nodes
 from tenfold.engines.processes import Processes
-from tenfold.engines.task import Task
 from tenfold.errors import MachineError
 from tenfold.machine import cgroups, cores, devices
+from tenfold.prediction.task_prediction import Foresight, foresee
 from tenfold.runs import Clock, Emit, Event, Lifecycle, Metric, Span
-from tenfold.training.memory import free_memory as left_on_gpu
+from tenfold.runs.resumption import Resumption
+from tenfold.training.fused.device_memory import free_memory as left_on_gpu
+from tenfold.workers.task import Task, weight_bytes
 
 STATES = {"sgd": 1, "adam": 2, "adamw": 2, "rmsprop": 1, "adagrad": 1, "lbfgs": 200}
 """Vectors as long as the weights that an optimizer keeps."""

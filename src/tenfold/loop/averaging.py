@@ -7,8 +7,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from tenfold.engines.division import check
-from tenfold.engines.links import Links
+from tenfold.engines.validate import check
 from tenfold.errors import ExperimentError, ModelError
 from tenfold.experiment import Division, Experiment
 from tenfold.loop.meeting import Meeting
@@ -16,6 +15,7 @@ from tenfold.loop.replica import LoopReplica
 from tenfold.loop.world import here, joined
 from tenfold.mixing import STRATEGIES
 from tenfold.training import flat_size
+from tenfold.workers.channels import Channels
 
 
 @contextmanager
@@ -80,7 +80,7 @@ def average(
 
 @contextmanager
 def meeting(
-    model: nn.Module, optimizer: Optimizer, division: Division, links: Links, samples: float = 1.0
+    model: nn.Module, optimizer: Optimizer, division: Division, links: Channels, samples: float = 1.0
 ) -> Iterator[Meeting]:
     """Meet the others through these links for as long as the block lasts; an error in it ends their waiting, too."""
     with links.second, links.weights:

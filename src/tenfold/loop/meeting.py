@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
-from tenfold.engines.division import make_rounds
-from tenfold.engines.links import Links
-from tenfold.engines.rounds import Rounds, exchange
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Division
 from tenfold.loop.replica import LoopReplica
+from tenfold.workers.channels import Channels
+from tenfold.workers.make_mixer import make_rounds
+from tenfold.workers.rounds import Rounds, exchange
 
 DONE = -1.0
 
@@ -25,7 +25,7 @@ DONE = -1.0
 class Meeting:
     """One rank among the others."""
 
-    def __init__(self, replica: LoopReplica, division: Division, links: Links, samples: float = 1.0) -> None:
+    def __init__(self, replica: LoopReplica, division: Division, links: Channels, samples: float = 1.0) -> None:
         self.rank, self.size = links.weights.rank, links.weights.size
         self.steps = 0
         """Steps that the optimizer has taken."""

@@ -5,10 +5,10 @@ from contextlib import contextmanager
 
 import torch
 
-from tenfold.engines.links import Links, alone
 from tenfold.errors import MachineError, TrainingError
-from tenfold.machine.launcher import World, recognise
-from tenfold.transport.world import join
+from tenfold.launch.detect import World, recognise
+from tenfold.transport.network.join import join
+from tenfold.workers.channels import Channels, alone
 
 ALONE = World(rank=0, size=1, local_rank=0, local_size=1, launcher="")
 HEARSAY_SECONDS = 2.0
@@ -33,7 +33,7 @@ def here() -> World:
 
 
 @contextmanager
-def joined(numel: int, device: torch.device, *, second: bool) -> Iterator[tuple[Links, Tell]]:
+def joined(numel: int, device: torch.device, *, second: bool) -> Iterator[tuple[Channels, Tell]]:
     """Give the links of this process, for a state of so many numbers, and what tells the others of an error here.
 
     `second` says that gradients or an optimizer's state will travel, too. An error that only says that the waiting was
@@ -52,7 +52,7 @@ def joined(numel: int, device: torch.device, *, second: bool) -> Iterator[tuple[
             others.network.fail(error)
 
     try:
-        yield Links(weights, rest, torch.empty(0), torch.empty(0), [], []), tell
+        yield Channels(weights, rest, torch.empty(0), torch.empty(0), [], []), tell
     except TrainingError:
         told = others.network.trouble(within=HEARSAY_SECONDS)
         if told is not None:

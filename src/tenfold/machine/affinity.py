@@ -9,9 +9,9 @@ from typing import TypedDict
 
 import psutil
 
+from tenfold.common.registry import Registry
 from tenfold.errors import MachineError
 from tenfold.machine.cores import Cpu, Topology, parse_cpus, write_cpus
-from tenfold.registry import Registry
 
 Order = Callable[[Topology, int], tuple[int, ...]]
 """All cpus in the order in which workers take them, given that each worker takes so many of them at a time."""

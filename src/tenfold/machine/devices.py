@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tenfold.common.registry import suggest
 from tenfold.errors import MachineError
-from tenfold.registry import suggest
 
 if TYPE_CHECKING:
     import torch

@@ -14,10 +14,10 @@ from typing import Literal
 
 import psutil
 
+from tenfold.launch.commands import find_mpirun
 from tenfold.machine import cgroups, devices, processor
 from tenfold.machine.cores import ROOT, Topology, budget
 from tenfold.machine.facts import torch_build
-from tenfold.machine.launching import find_mpirun
 
 Status = Literal["ok", "note", "problem"]
 

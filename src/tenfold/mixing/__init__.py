@@ -1,23 +1,23 @@
 """Who averages with whom, what the average is used for, and what travels: pure functions of their arguments."""
 
-from tenfold.mixing.ad_psgd import ADPSGD
-from tenfold.mixing.allreduce import AllReduce
+from tenfold.common.registry import Registry
 from tenfold.mixing.base import AsynchronousStrategy, Strategy
-from tenfold.mixing.butterfly import Butterfly
 from tenfold.mixing.collectives import COLLECTIVES
 from tenfold.mixing.compression import COMPRESSIONS
-from tenfold.mixing.downpour import Downpour
-from tenfold.mixing.easgd import EASGD
-from tenfold.mixing.gossip import Gossip
-from tenfold.mixing.hierarchical import Hierarchical
-from tenfold.mixing.hopping_ring import HoppingRing
-from tenfold.mixing.none import NoMixing
+from tenfold.mixing.learning_rate import LEARNING_RATE_SCALES, due, learning_rate_scale
 from tenfold.mixing.outer import OUTER
-from tenfold.mixing.parameter_server import ParameterServer
-from tenfold.mixing.ring import Ring
 from tenfold.mixing.round import Round
-from tenfold.mixing.schedule import LEARNING_RATE_SCALES, due, learning_rate_scale
-from tenfold.registry import Registry
+from tenfold.mixing.strategies.ad_psgd import ADPSGD
+from tenfold.mixing.strategies.allreduce import AllReduce
+from tenfold.mixing.strategies.butterfly import Butterfly
+from tenfold.mixing.strategies.downpour import Downpour
+from tenfold.mixing.strategies.easgd import EASGD
+from tenfold.mixing.strategies.gossip import Gossip
+from tenfold.mixing.strategies.hierarchical import Hierarchical
+from tenfold.mixing.strategies.hopping_ring import HoppingRing
+from tenfold.mixing.strategies.none import NoMixing
+from tenfold.mixing.strategies.parameter_server import ParameterServer
+from tenfold.mixing.strategies.ring import Ring
 
 STRATEGIES: Registry[type[Strategy]] = Registry(
     "strategy",

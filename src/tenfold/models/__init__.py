@@ -8,14 +8,14 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from tenfold.common.imports import resolve
+from tenfold.common.registry import Registry
 from tenfold.errors import ModelError
 from tenfold.experiment import Model
-from tenfold.imports import resolve
+from tenfold.experiment.values import Given
 from tenfold.models.cnn import cnn
 from tenfold.models.lenet5 import lenet5
 from tenfold.models.mlp import mlp
-from tenfold.registry import Registry
-from tenfold.values import Given
 
 __all__ = ["NETWORKS", "build", "parameter_count"]
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 
 from torch import nn
 
+from tenfold.common.registry import Registry
 from tenfold.errors import ModelError
-from tenfold.registry import Registry
 
 ACTIVATIONS: Registry[Callable[[], nn.Module]] = Registry(
     "activation",

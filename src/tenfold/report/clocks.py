@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Protocol
 
-from tenfold.report.words import between, duration
+from tenfold.report.formatting import between, duration
 from tenfold.runs import Run
 
 MEASURED, PREDICTED = "measured", "predicted"

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from tenfold.experiment import FIELDS, FOLD_FIELDS, Experiment
-from tenfold.report.words import plain, setting, several
+from tenfold.report.formatting import plain, setting, several
 from tenfold.runs import Run
 
 LABEL_FIELDS = 3

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from tenfold.report.fold_tables import name_of
+from tenfold.report.tables.fold_tables import name_of
 from tenfold.runs import Run
 
 COLUMNS = ("run", "title", "part", "metric", "epoch", "step", "seconds", "clock", "value")

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tenfold.report import clocks
-from tenfold.report.words import count, duration, measure, plain, rate, setting, several
+from tenfold.report.formatting import count, duration, measure, plain, rate, setting, several
 from tenfold.runs import Run
 from tenfold.runs.store import FOLDED
 

@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tenfold.common.files import replacing, write_atomically
 from tenfold.errors import StoreError
-from tenfold.files import replacing, write_atomically
 
 MANIFEST = "manifest.json"
 

@@ -10,7 +10,7 @@ from tenfold.data import Part
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
 from tenfold.training.capture import captures
-from tenfold.training.fused import Fused, resident
+from tenfold.training.fused.replicas import Fused, resident
 from tenfold.training.measures import Measure
 from tenfold.training.replica import Replica
 

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from tenfold.common.imports import resolve
+from tenfold.common.registry import Registry
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
-from tenfold.imports import resolve
-from tenfold.registry import Registry
-from tenfold.values import Given
+from tenfold.experiment.values import Given
 
 Measure = Callable[[Any, Any], Any]
 

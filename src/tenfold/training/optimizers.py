@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from tenfold.common.registry import Registry
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
-from tenfold.registry import Registry
 
 OPTIMIZERS: Registry[type[torch.optim.Optimizer]] = Registry(
     "optimizer",

@@ -32,7 +32,7 @@ def undisturbed() -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Chance:
+class RngState:
     """Where all generators stand, for those who take turns in one process.
 
     NumPy's is not copied, which is slow, but exchanged: whoever takes part begins with `apart`.

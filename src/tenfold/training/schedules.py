@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 
-from tenfold.registry import Registry
+from tenfold.common.registry import Registry
 
 
 def constant(_progress: float) -> float:

@@ -7,11 +7,11 @@ The replicas' weights lie in flat buffers; `Transport.mix` carries out one round
 from tenfold.transport.alone import Alone
 from tenfold.transport.average import average_in_rank_order, shares
 from tenfold.transport.base import RoundLike, Transport
-from tenfold.transport.network import Network
-from tenfold.transport.segment import Segment, Verdict, clean_up_orphans
-from tenfold.transport.shared_memory import SharedMemory
-from tenfold.transport.shared_tensor import SharedTensor
-from tenfold.transport.world import Joined, join
+from tenfold.transport.memory.segment import Segment, StopReason, clean_up_orphans
+from tenfold.transport.memory.shared_memory import SharedMemory
+from tenfold.transport.memory.shared_tensor import SharedTensor
+from tenfold.transport.network.join import Joined, join
+from tenfold.transport.network.network import Network
 
 __all__ = [
     "Alone",
@@ -21,8 +21,8 @@ __all__ = [
     "Segment",
     "SharedMemory",
     "SharedTensor",
+    "StopReason",
     "Transport",
-    "Verdict",
     "average_in_rank_order",
     "clean_up_orphans",
     "join",

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 
-from tenfold.engines.base import Engine, Outcome, Resumption
-from tenfold.engines.fused.common import on_device
+from tenfold.engines.base import Engine, Outcome
 from tenfold.engines.fused.folds import FoldTraining
 from tenfold.engines.fused.nodes import NodeTraining
-from tenfold.engines.task import Task
+from tenfold.engines.fused.setup import on_device
 from tenfold.errors import TenfoldError
 from tenfold.runs import Clock, Emit, Event
+from tenfold.runs.resumption import Resumption
+from tenfold.workers.task import Task
 
 __all__ = ["Trained", "train_folds", "train_nodes"]
 

@@ -5,7 +5,8 @@ from typing import Any
 
 from tenfold.data import order
 from tenfold.engines.base import Outcome
-from tenfold.engines.fused.common import (
+from tenfold.engines.fused.lockstep import Lockstep, first_odd
+from tenfold.engines.fused.setup import (
     among,
     finished_row,
     make_fused,
@@ -16,13 +17,12 @@ from tenfold.engines.fused.common import (
     seed_replicas,
     train_metric,
 )
-from tenfold.engines.fused.lockstep import Lockstep, first_odd
-from tenfold.engines.supervisor import Supervisor
-from tenfold.engines.task import Task, diverged
-from tenfold.engines.timekeeper import Timekeeper
 from tenfold.errors import ExperimentError, TenfoldError
 from tenfold.runs import Clock, Emit, Event
-from tenfold.training.fused import resident
+from tenfold.training.fused.replicas import resident
+from tenfold.workers.supervisor import Supervisor
+from tenfold.workers.task import Task, diverged
+from tenfold.workers.timekeeper import Timekeeper
 
 
 class FoldTraining:

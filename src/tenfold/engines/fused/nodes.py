@@ -3,9 +3,9 @@
 from typing import Any
 
 from tenfold.data import order
-from tenfold.engines.base import Outcome, Resumption
-from tenfold.engines.division import rate_scale, warmup_epochs
-from tenfold.engines.fused.common import (
+from tenfold.engines.base import Outcome
+from tenfold.engines.fused.lockstep import Lockstep, first_odd
+from tenfold.engines.fused.setup import (
     among,
     finished_row,
     make_fused,
@@ -15,14 +15,15 @@ from tenfold.engines.fused.common import (
     seed_replicas,
     train_metric,
 )
-from tenfold.engines.fused.lockstep import Lockstep, first_odd
-from tenfold.engines.fused.rounds import StackedRounds
-from tenfold.engines.messages import Saved
-from tenfold.engines.supervisor import Supervisor
-from tenfold.engines.task import Task, diverged
-from tenfold.engines.timekeeper import Timekeeper
+from tenfold.engines.fused.stacked_rounds import StackedRounds
 from tenfold.errors import ModelError, StoreError
+from tenfold.mixing.rate_policy import rate_scale, warmup_epochs
 from tenfold.runs import Clock, Emit, checkpoint
+from tenfold.runs.resumption import Resumption
+from tenfold.workers.messages import Saved
+from tenfold.workers.supervisor import Supervisor
+from tenfold.workers.task import Task, diverged
+from tenfold.workers.timekeeper import Timekeeper
 
 
 class NodeTraining:

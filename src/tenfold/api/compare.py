@@ -1,0 +1,163 @@
+"""Comparisons: the same experiment over a grid of settings, run in turns, recorded, and put side by side."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from tenfold.api.cross_validate import cross_validate
+from tenfold.api.open_run import open_run
+from tenfold.api.train import train
+from tenfold.common.registry import suggest
+from tenfold.engines import check_unlaunched
+from tenfold.engines.prepare import settle_device
+from tenfold.errors import ExperimentError, TenfoldError
+from tenfold.experiment import FIELDS, FOLD_FIELDS, SECTIONS, Division, Experiment
+from tenfold.report.differences import spoken
+from tenfold.report.results.comparison import Comparison
+from tenfold.runs import Run, Store
+from tenfold.runs.store import FOLDED
+
+KIND = "compare"
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One run of a comparison, as it begins and as it is done."""
+
+    place: int
+    """Which it is, from 1."""
+    count: int
+    label: str
+    """Its settings in words."""
+    run: Run | None = None
+    recorded: bool = False
+    """Whether the run was recorded already and stands for this one."""
+    error: str = ""
+
+    @property
+    def begins(self) -> bool:
+        """Whether it has only begun."""
+        return self.run is None and not self.error
+
+
+Watch = Callable[[Turn], None]
+
+
+def compare(
+    experiment: Experiment | None = None,
+    *,
+    repeats: int = 1,
+    runs: str | Path | None = None,
+    fresh: bool = False,
+    watch: Watch | None = None,
+    **grid: Any,
+) -> Comparison:
+    """Run an experiment with every combination of the listed settings, and return them side by side.
+
+    `compare(experiment, workers=[1, 2, 4], strategy=["allreduce", "butterfly"], repeats=3)`: a list is a dimension of
+    the grid, anything else changes the experiment. Repeats differ in the seed and come in turns, so that a machine
+    that slows down slows all down. Where `folds` is set, every setting is cross-validated. What is recorded already is
+    not run again, unless `fresh`; what fails is reported and does not stop the rest. `watch` is called with a `Turn`
+    when a run begins and when it is done.
+    """
+    check_unlaunched("a comparison")
+    base, dimensions = parts(experiment or Experiment(), grid)
+    planned = list(plan(base, dimensions, repeats))
+    store = Store(runs)
+    known = {} if fresh else _finished(store)
+    watch = watch or _ignore
+    done: list[Run] = []
+    failed: dict[str, str] = {}
+    for place, one in enumerate(planned, 1):
+        turn = Turn(place, len(planned), _label(one, dimensions, repeats))
+        recorded = known.get(one.model_dump_json())
+        if recorded is not None:
+            done.append(open_run(recorded, runs=store.folder))
+            watch(replace(turn, run=done[-1], recorded=True))
+            continue
+        watch(turn)
+        try:
+            done.append(_run(one, store))
+        except TenfoldError as error:
+            failed[turn.label] = str(error).replace("\n", "; ")
+            watch(replace(turn, error=failed[turn.label]))
+        else:
+            watch(replace(turn, run=done[-1]))
+    if not done:
+        reasons = "; ".join(dict.fromkeys(failed.values()))
+        none = f"none of the {len(planned)} runs could be done" if len(planned) > 1 else "the run could not be done"
+        raise ExperimentError(f"{none}: {reasons}")
+    return Comparison(done, failed)
+
+
+def parts(experiment: Experiment, grid: dict[str, Any]) -> tuple[Experiment, dict[str, list[Any]]]:
+    """Tell apart what changes the experiment and what is a dimension of the grid."""
+    fixed = {key: value for key, value in grid.items() if not _listed(key, value)}
+    return experiment.replace(**fixed), {key: list(value) for key, value in grid.items() if _listed(key, value)}
+
+
+def _run(experiment: Experiment, store: Store) -> Run:
+    if experiment.division.folds is None:
+        return train(experiment, runs=store.folder, kind=KIND)
+    return cross_validate(experiment, runs=store.folder).run
+
+
+def plan(base: Experiment, dimensions: dict[str, list[Any]], repeats: int) -> Iterable[Experiment]:
+    """Yield the experiments of a grid in the order in which they run, each once.
+
+    A single worker has nobody to mix with, so settings of the division other than its size and its folds are left at
+    their defaults there: one run serves as the baseline of all.
+    """
+    if repeats < 1:
+        raise ExperimentError(f"repeats = {repeats}: should be at least 1")
+    for name in dimensions:
+        if name not in FIELDS:
+            raise ExperimentError(f"'{name}' is no field of an experiment; {suggest(name, FIELDS)}")
+        if not dimensions[name]:
+            raise ExperimentError(f"{name} = []: give at least one value to compare")
+    seen: list[Experiment] = []
+    for repeat in range(repeats):
+        for values in product(*dimensions.values()):
+            one = base.replace(**dict(zip(dimensions, values, strict=True)))
+            one = settle_device(one.replace(seed=one.training.seed + repeat))
+            if one.division.workers == 1:
+                kept = {name: getattr(one.division, name) for name in FOLD_FIELDS}
+                one = one.replace(division=Division(**kept))
+            if one not in seen:  # by equality, which tells apart Python objects of one name
+                seen.append(one)
+                yield one
+
+
+def _listed(key: str, value: Any) -> bool:
+    """Tell a dimension of the grid from one value; a field that takes a list itself needs a list of lists."""
+    if not isinstance(value, list | range):
+        return False
+    section, field = FIELDS.get(key, ("training", "seed"))
+    takes_lists = key == "groups" or "tuple" in str(SECTIONS[section].model_fields[field].annotation)
+    return not takes_lists or any(isinstance(one, list | tuple) or getattr(one, "ndim", 0) for one in value)
+
+
+def _finished(store: Store) -> dict[str, int]:
+    """Return the runs that can stand for an experiment; one with Python objects in it is never taken for another."""
+    found = {}
+    for record in store.runs():
+        whole = record["status"] == "finished" and not record["result"].get("failed")
+        if record["kind"] in (KIND, FOLDED) and whole:
+            text = Experiment(**record["experiment"]).model_dump_json()
+            if '"<' not in text:
+                found[text] = record["id"]
+    return found
+
+
+def _label(experiment: Experiment, dimensions: dict[str, list[Any]], repeats: int) -> str:
+    flat = experiment.flat()
+    names = [name for name in dimensions if len(dimensions[name]) > 1] or ["model", "data"]
+    names = sorted(names, key=lambda name: name != "workers")
+    told = spoken({name: flat[name] for name in names})
+    return f"{told}, seed {flat['seed']}" if repeats > 1 and "seed" not in names else told
+
+
+def _ignore(_turn: Turn) -> None:
+    """Watch nothing."""

@@ -1,0 +1,66 @@
+"""`tenfold.cross_validate`: train and validate a model on k folds."""
+
+from pathlib import Path
+from typing import Any, Literal, overload
+
+from tenfold import crossval
+from tenfold.api.finished import opened, warn
+from tenfold.crossval import CrossValidation
+from tenfold.data import Progress as Fetching
+from tenfold.engines import check_unlaunched
+from tenfold.engines.prepare import describe, prepare, settle_device
+from tenfold.experiment import Experiment
+from tenfold.runs import Clock, Emit, Store
+from tenfold.runs.store import FOLDED
+
+USUAL_FOLDS = 5
+
+
+@overload
+def cross_validate(
+    experiment: Experiment | None = None,
+    *,
+    runs: str | Path | None = None,
+    listen: Emit | None = None,
+    fetching: Fetching | None = None,
+    as_sklearn: Literal[False] = False,
+    **fields: Any,
+) -> CrossValidation: ...
+@overload
+def cross_validate(
+    experiment: Experiment | None = None,
+    *,
+    runs: str | Path | None = None,
+    listen: Emit | None = None,
+    fetching: Fetching | None = None,
+    as_sklearn: Literal[True],
+    **fields: Any,
+) -> dict[str, Any]: ...
+def cross_validate(
+    experiment: Experiment | None = None,
+    *,
+    runs: str | Path | None = None,
+    listen: Emit | None = None,
+    fetching: Fetching | None = None,
+    as_sklearn: bool = False,
+    **fields: Any,
+) -> CrossValidation | dict[str, Any]:
+    """Train and validate a model on k folds, and record the whole and every fold as a run.
+
+    `cross_validate(model="lenet5", data="mnist", folds=10, epochs=3)`; the arguments are those of `train`, and 5 folds
+    are made where none are asked for. The folds are cut from the training part; the test part is in none of them.
+    With `as_sklearn` the dictionary of `sklearn.model_selection.cross_validate` is returned.
+    """
+    check_unlaunched("a cross-validation")
+    clock = Clock()
+    experiment = settle_device((experiment or Experiment()).replace(**fields))
+    if experiment.division.folds is None:
+        experiment = experiment.replace(folds=USUAL_FOLDS)
+    crossval.ready(experiment)
+    with crossval.resident(prepare(experiment, fetching)) as task:
+        store = Store(runs)
+        facts = describe(task)
+        number = store.create(experiment, kind=FOLDED, facts=facts)
+        outcome = crossval.carry_out(task, store, number, facts, clock, listen or warn)
+    done = CrossValidation(opened(store, number, experiment, outcome))
+    return done.as_sklearn() if as_sklearn else done

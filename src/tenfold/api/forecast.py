@@ -1,0 +1,43 @@
+"""`tenfold.forecast`: predict the time of every combination of settings."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tenfold.api import compare as grid
+from tenfold.api.simulate import on_cluster
+from tenfold.cluster import Cluster
+from tenfold.data import Splits
+from tenfold.engines import check_unlaunched
+from tenfold.engines.prepare import prepare
+from tenfold.experiment import Data, Experiment
+from tenfold.prediction.calibration import Listen
+from tenfold.prediction.task_prediction import foresee
+from tenfold.report.results.forecast_result import Forecast
+from tenfold.workers.task import Task
+
+
+def forecast(
+    experiment: Experiment | None = None,
+    *,
+    cluster: Cluster | dict[str, Any] | str | Path | None = None,
+    listen: Listen | None = None,
+    **settings: Any,
+) -> Forecast:
+    """Predict how long an experiment takes with every combination of the listed settings; nothing is trained."""
+    check_unlaunched("a forecast")
+    base, dimensions = grid.parts(on_cluster(experiment, cluster), settings)
+    tasks = _prepared(grid.plan(base, dimensions, repeats=1))
+    return Forecast([(task.experiment, foresee(task, listen).prediction) for task in tasks])
+
+
+def _prepared(experiments: Iterable[Experiment]) -> Iterator[Task]:
+    """Yield the tasks of experiments; data that several have in common are loaded once."""
+    loaded: list[tuple[Data, str, Splits]] = []
+    for one in experiments:
+        device = one.machine.device
+        known = next((splits for data, where, splits in loaded if data == one.data and where == device), None)
+        task = prepare(one, splits=known)
+        if known is None:
+            loaded.append((one.data, device, task.splits))
+        yield task

@@ -1,0 +1,34 @@
+"""`tenfold.simulate`: train on a virtual cluster."""
+
+from pathlib import Path
+from typing import Any
+
+from tenfold.api.train import train
+from tenfold.cluster import Cluster
+from tenfold.experiment import Experiment
+from tenfold.runs import Emit, Run
+
+VIRTUAL = "virtual"
+
+
+def simulate(
+    experiment: Experiment | None = None,
+    *,
+    cluster: Cluster | dict[str, Any] | str | Path | None = None,
+    runs: str | Path | None = None,
+    listen: Emit | None = None,
+    **fields: Any,
+) -> Run:
+    """Train as a virtual cluster would, and predict how long that takes there.
+
+    The weights are those of a real run, on CPU bit for bit; `run.seconds` is predicted, with `run.interval` around it.
+    `cluster` is a value, a file or "here", the processes of this machine; without one, nodes are joined by `link`.
+    """
+    return train(on_cluster(experiment, cluster, **fields), runs=runs, listen=listen, kind="simulate")
+
+
+def on_cluster(experiment: Experiment | None, cluster: Any = None, **fields: Any) -> Experiment:
+    """Return the experiment as one for a virtual cluster."""
+    if cluster is not None:
+        fields["cluster"] = cluster
+    return (experiment or Experiment()).replace(engine=VIRTUAL, **fields)

@@ -1,0 +1,44 @@
+"""`tenfold.twin`: train for real and on a virtual cluster, and compare."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tenfold.api.simulate import VIRTUAL, on_cluster
+from tenfold.api.train import train
+from tenfold.engines import check_unlaunched
+from tenfold.engines.prepare import prepare
+from tenfold.experiment import Experiment
+from tenfold.prediction.task_prediction import foresee
+from tenfold.report.results.twin_result import Twin
+from tenfold.runs import Emit
+
+
+def twin(
+    experiment: Experiment | None = None,
+    *,
+    runs: str | Path | None = None,
+    watch: Callable[[str], Emit] | None = None,
+    **fields: Any,
+) -> Twin:
+    """Train for real and virtually, and tell how far apart the weights and the times are.
+
+    `watch` is called with the name of each run before it begins, and returns who listens to it.
+    """
+    check_unlaunched("a twin")
+    real = (experiment or Experiment()).replace(**fields)
+    if real.machine.engine == VIRTUAL:
+        real = real.replace(engine="auto", cluster=None, link=None)
+    virtual = on_cluster(real, "here")
+    foresee(prepare(virtual))  # what has to be measured for it comes before either runs
+    done = {
+        name: train(one, runs=runs, kind="twin", listen=watch(name) if watch else None)
+        for name, one in {"real": real, VIRTUAL: virtual}.items()
+    }
+    return Twin(done["real"], done[VIRTUAL], difference(done["real"].weights, done[VIRTUAL].weights))
+
+
+def difference(one: dict[str, Any], other: dict[str, Any]) -> float:
+    """Return the largest difference between two networks' states."""
+    apart = [float((one[name].double() - other[name].double()).abs().max()) for name in one if one[name].numel()]
+    return max(apart, default=0.0)

@@ -1,0 +1,155 @@
+"""The clock of runs without rounds: a heap of events, keyed by (time, sequence number).
+
+Each worker steps at its own pace and exchanges with the centre or a partner when its strategy says so. Whoever serves
+is busy meanwhile, and serves in the order in which it was asked. At the end of an epoch all wait for the last.
+"""
+
+import heapq
+from collections.abc import Iterator
+from itertools import count
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from tenfold.cluster.clock import SINGLE_STEPS, Kind, Lanes, Span, Timing, load
+from tenfold.cluster.exchanges import CENTRE, price_of_swaps, rule_of
+from tenfold.cluster.hardware import Floats, Hardware
+from tenfold.cluster.meetings import Meetings
+from tenfold.cluster.stragglers import Pace
+from tenfold.cluster.workload import Workload
+
+
+class Event(NamedTuple):
+    """What happens at a moment of the virtual clock."""
+
+    time: float
+    worker: int
+    step: int
+    """The worker's own step, counted from 1 over the run."""
+    what: Literal["step", "exchange"]
+    """A step ends; or, not before it has, what the worker and `other` have begins to be exchanged."""
+    other: int = CENTRE
+
+
+def events(plan: Workload, hardware: Hardware, *, seed: int = 0) -> Iterator[Event]:
+    """Yield all steps and exchanges of a run in the order of the clock; the same for the same seed."""
+    heap = _Heap(plan, hardware, seed, every_step=True)
+    for _ in range(plan.epochs):
+        yield from heap.epoch()
+        heap.review()
+
+
+def run_heap(plan: Workload, hardware: Hardware, *, seed: int = 0, repeats: int = 1) -> Timing:
+    """Time a plan without rounds; repeats are drawn one after another."""
+    seeds = np.random.SeedSequence(seed).generate_state(repeats).tolist() if repeats > 1 else [seed]
+    runs = [_Heap(plan, hardware, one).run() for one in seeds]
+    return Timing(
+        seconds=np.concatenate([run.seconds for run in runs]),
+        total=np.concatenate([run.total for run in runs]),
+        times={kind: np.mean([run.times[kind] for run in runs], axis=0) for kind in runs[0].times},
+        marks={step: np.concatenate([run.marks[step] for run in runs]) for step in runs[0].marks},
+        spans=runs[0].spans,
+        sent=np.mean([run.sent for run in runs if run.sent is not None], axis=0),
+    )
+
+
+class _Heap:
+    def __init__(self, plan: Workload, hardware: Hardware, seed: int, *, every_step: bool = False) -> None:
+        n, step_times = plan.workers, hardware.step_times(plan.workers)
+        self.plan, self.hardware, self.every_step = plan, hardware, every_step
+        self.rule = rule_of(plan.strategy, n)
+        self.price = hardware.exchange_price or price_of_swaps(hardware.round_price, n)
+        self.pace = Pace(step_times, 1, np.random.default_rng(seed))
+        self.load = load(plan, step_times)
+        self.final = Meetings(plan.strategy, n, plan.travelling, hardware.round_price).final
+        self.done = 0
+        self.now = np.full(n, hardware.start)
+        self.away = np.full(n, hardware.start)
+        self.computed, self.waited, self.talked, self.sent = (np.zeros(n) for _ in range(4))
+        self.marks: dict[int, Floats] = {}
+        self.lanes = Lanes(n)
+        self.lanes.add("start", np.zeros(n), self.now)
+
+    def run(self) -> Timing:
+        plan, hardware = self.plan, self.hardware
+        for _ in range(plan.epochs):
+            for _ in self.epoch():
+                pass
+            self.review()
+        saved = hardware.save * plan.epochs
+        times: dict[Kind, Floats] = {
+            "start": np.full(plan.workers, hardware.start),
+            "compute": self.computed,
+            "wait": self.waited,
+            "communicate": self.talked,
+            "evaluate": np.maximum(self.away - hardware.start - saved, 0),
+            "save": np.full(plan.workers, saved),
+        }
+        trained = (self.now - self.away).max(keepdims=True)
+        return Timing(trained, self.now.max(keepdims=True), times, self.marks, tuple(self.lanes.spans), self.sent)
+
+    def epoch(self) -> Iterator[Event]:
+        """Go through one epoch, all workers from where they are to their last step."""
+        plan = self.plan
+        drawn = self.pace.draw(plan.steps_per_epoch)[0]
+        seconds = drawn if self.load is None else drawn * self.load
+        self.computed += seconds.sum(axis=0)
+        asked = {step for step in plan.marks if self.done < step <= self.done + plan.steps_per_epoch}
+        reached: dict[int, list[float]] = {step: [] for step in asked}
+        free = [0.0] * (plan.workers + 1)  # the last is the centre
+        numbers = count()
+        heap: list[tuple[float, int, int, int, int | None]] = []
+
+        def walk(worker: int, at: float, step: int) -> None:
+            """Let a worker step until an exchange is due, someone wants to hear of the step, or the epoch ends."""
+            while step < plan.steps_per_epoch:
+                began, at = at, at + seconds.item(step, worker)
+                step += 1
+                if self.done + step <= SINGLE_STEPS and worker < self.lanes.limit:
+                    self.lanes.spans.append(Span(worker, "compute", began, at - began))
+                if self.done + step in asked:
+                    reached[self.done + step].append(at - float(self.away[worker]))
+                if self.every_step or self.rule(worker, self.done + step) is not None:
+                    heapq.heappush(heap, (at, next(numbers), worker, step, None))
+                    return
+            self.now[worker] = at
+
+        for worker, at in enumerate(self.now.tolist()):
+            walk(worker, at, 0)
+        while heap:
+            at, _, worker, step, other = heapq.heappop(heap)
+            if other is not None:
+                yield Event(at, worker, self.done + step, "exchange", other)
+                continue
+            if self.every_step:
+                yield Event(at, worker, self.done + step, "step")
+            due = self.rule(worker, self.done + step)
+            if due is None:
+                walk(worker, at, step)
+                continue
+            other, there, back = due
+            begin = max(at, free[worker], free[other])
+            end = begin + self.price(worker, other, there * plan.travelling, back * plan.travelling)
+            free[worker] = free[other] = end
+            if self.every_step:
+                heapq.heappush(heap, (begin, next(numbers), worker, step, other))
+            self._note(worker, self.done + step, at, begin, end, (there + back) * plan.travelling)
+            walk(worker, end, step)
+        self.done += plan.steps_per_epoch
+        self.marks |= {step: np.array([max(times)]) for step, times in sorted(reached.items())}
+        self.marks[self.done] = (self.now - self.away).max(keepdims=True)
+
+    def _note(self, worker: int, step: int, at: float, begin: float, end: float, nbytes: int) -> None:
+        self.waited[worker] += begin - at
+        self.talked[worker] += end - begin
+        self.sent[worker] += nbytes
+        if step <= SINGLE_STEPS and worker < self.lanes.limit:
+            spans = (Span(worker, "wait", at, begin - at), Span(worker, "communicate", begin, end - begin))
+            self.lanes.spans += [span for span in spans if span.seconds > 0]
+
+    def review(self) -> None:
+        """End an epoch: wait for everybody, take the mean, evaluate and save."""
+        price = float(np.max(self.final.price)) + self.hardware.evaluation + self.hardware.save
+        latest = float(self.now.max()) + price
+        self.away += latest - self.now
+        self.now[:] = latest

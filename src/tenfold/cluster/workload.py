@@ -1,0 +1,82 @@
+"""What is to be timed: so many workers, so many steps, and rounds between them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tenfold.cluster.hardware import StrategyLike
+from tenfold.errors import ExperimentError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """A run as the clock sees it."""
+
+    workers: int
+    steps_per_epoch: int
+    strategy: StrategyLike
+    nbytes: int
+    """Bytes of one replica, which is what travels without compression."""
+    epochs: int = 1
+    sync_every: int = 1
+    """Steps between two rounds; gradients are averaged at every step."""
+    local_after: int = 0
+    """A round follows every step until this one, then every `sync_every`."""
+    average: Literal["weights", "gradients"] = "weights"
+    compression: float = 1.0
+    """What travels, as a share of `nbytes`."""
+    batch_sizes: Sequence[Sequence[int]] | NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
+    """For each step of an epoch each worker's samples, 0 when it has none left. Unset: all batches are full."""
+    marks: tuple[int, ...] = ()
+    """Steps, counted from 1 over the run, whose time is asked for besides the ends of epochs."""
+
+    def __post_init__(self) -> None:
+        for name in ("workers", "steps_per_epoch", "epochs", "sync_every"):
+            if getattr(self, name) < 1:
+                raise ExperimentError(f"a plan has {name} = {getattr(self, name)}; it takes at least 1")
+        if self.nbytes < 0 or self.local_after < 0 or not self.compression > 0:
+            raise ExperimentError(
+                f"a plan has nbytes = {self.nbytes}, local_after = {self.local_after} and compression = "
+                f"{self.compression}; it takes none below 0, and some compression above 0"
+            )
+        shape = (self.steps_per_epoch, self.workers)
+        if self.batch_sizes is not None and np.shape(self.batch_sizes) != shape:
+            raise ExperimentError(f"a plan has batch sizes of the shape {np.shape(self.batch_sizes)}; it takes {shape}")
+
+    @property
+    def steps(self) -> int:
+        """Steps of the whole run."""
+        return self.steps_per_epoch * self.epochs
+
+    @property
+    def travelling(self) -> int:
+        """Bytes of one replica as they travel."""
+        return round(self.nbytes * self.compression)
+
+    @property
+    def epoch_ends(self) -> tuple[int, ...]:
+        """The last step of each epoch, counted over the run."""
+        return tuple(range(self.steps_per_epoch, self.steps + 1, self.steps_per_epoch))
+
+    @property
+    def has_rounds(self) -> bool:
+        """Workers meet; in asynchronous strategies each goes its own way."""
+        return not self.strategy.asynchronous
+
+    def is_due(self, first: int, last: int) -> NDArray[np.bool_]:
+        """Say for each of the steps first..last (1, 2, ...) whether a round goes with it."""
+        steps = np.arange(first, last + 1)
+        if not self.has_rounds:
+            return np.zeros(len(steps), dtype=bool)
+        if self.average == "gradients":
+            return np.ones(len(steps), dtype=bool)
+        due: NDArray[np.bool_] = (steps <= self.local_after) | ((steps - self.local_after) % self.sync_every == 0)
+        return due
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of the whole run, idle ones included and the mean at the end of an epoch left out."""
+        return int(self.is_due(1, self.steps).sum())

@@ -1,0 +1,37 @@
+"""Finding a user's own things by import path: "package.module:callable"."""
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+from tenfold.common.registry import suggest
+from tenfold.errors import ExperimentError, TenfoldError
+
+
+def resolve(path: str, what: str, error: type[TenfoldError] = ExperimentError) -> Any:
+    """Return what "package.module:name" names, looking in the current folder too.
+
+    `what` is what an error calls it ("data", "model"). Whatever the module itself raises keeps its traceback.
+    """
+    module_name, _, attributes = path.partition(":")
+    if not module_name or not attributes:
+        raise error(f"{what} '{path}' is no import path; it should look like 'package.module:callable'")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as missing:
+        at_fault = missing.name or module_name
+        if at_fault != module_name and not module_name.startswith(f"{at_fault}."):
+            raise
+        raise error(
+            f"{what} '{path}': there is no module '{at_fault}', neither installed nor in the folder {here}"
+        ) from None
+    for attribute in attributes.split("."):
+        if not hasattr(found, attribute):
+            public = [name for name in dir(found) if not name.startswith("_")]
+            raise error(f"{what} '{path}': '{module_name}' has no '{attribute}'; {suggest(attribute, public)}")
+        found = getattr(found, attribute)
+    return found

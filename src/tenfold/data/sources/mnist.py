@@ -1,0 +1,36 @@
+"""MNIST: 70,000 handwritten digits (LeCun, Bottou, Bengio & Haffner 1998)."""
+
+from collections.abc import Mapping
+from functools import partial
+
+import torch
+
+from tenfold.data.part import Tensors
+from tenfold.data.sources import idx, mnist_wheel
+from tenfold.data.sources.source import Source
+
+
+def scaled_images(contents: Mapping[str, bytes], *, mean: float, std: float) -> tuple[Tensors, Tensors]:
+    """Make the train and test part of a data set laid out as MNIST is; pixels become (p / 255 - mean) / std."""
+    parts = []
+    for prefix in ("train", "t10k"):
+        images = torch.from_numpy(idx.decode(contents[f"{prefix}-images-idx3-ubyte"]))
+        labels = torch.from_numpy(idx.decode(contents[f"{prefix}-labels-idx1-ubyte"]))
+        pixels = images.unsqueeze(1).float().div_(255).sub_(mean).div_(std)
+        parts.append(Tensors(pixels, labels.long()))
+    return parts[0], parts[1]
+
+
+MNIST = Source(
+    name="mnist",
+    description="handwritten digits: 60,000 + 10,000 grey images of 28x28, 10 classes",
+    load=partial(scaled_images, mean=0.1307, std=0.3081),
+    files={
+        "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+        "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+        "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+        "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+    },
+    mirrors=("https://ossci-datasets.s3.amazonaws.com/mnist/",),
+    fallback=mnist_wheel.contents,
+)

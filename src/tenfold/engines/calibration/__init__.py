@@ -1,6 +1,0 @@
-"""Measuring this machine with short runs of the real process engine, so that a clock can predict it."""
-
-from tenfold.engines.calibration.measuring import calibrate, ensure, machine, rounds, steps
-from tenfold.engines.calibration.probes import Listen
-
-__all__ = ["Listen", "calibrate", "ensure", "machine", "rounds", "steps"]

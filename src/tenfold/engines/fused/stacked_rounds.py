@@ -1,0 +1,145 @@
+"""Rounds among replicas that are rows of one matrix: the strategy's matrix times theirs."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tenfold.errors import ExperimentError
+from tenfold.experiment import Division
+from tenfold.mixing import Round, due
+from tenfold.mixing.build import make_compressor, make_outer, make_strategy
+from tenfold.training.fused.replicas import Fused
+from tenfold.training.precision import product
+
+REMEMBERED = 64
+"""Rounds whose matrices are kept on the device."""
+
+
+class StackedRounds:
+    """What `engines.rounds.Rounds` does to one replica, done to all at once."""
+
+    def __init__(self, division: Division, fused: Fused, samples: Sequence[float]) -> None:
+        self.division = division
+        self.strategy = make_strategy(division)
+        if self.strategy.asynchronous:
+            raise ExperimentError(
+                f'division.strategy = "{division.strategy}" has no rounds; replicas on one device step together, '
+                "so take a strategy that has"
+            )
+        self.fused = fused
+        self.samples = samples
+        self.outer = make_outer(division)
+        self.weights = fused.optimizer.weights
+        self.outer_state = self.outer.start(self.weights[0])
+        size = self.weights.shape[1] if division.average == "weights" else len(self.columns)
+        self.compressors = [make_compressor(division, size) for _ in range(fused.k)]
+        self.compressed = self.compressors[0].name != "none"
+        self.reference = self.weights.clone() if self.compressed and division.average == "weights" else None
+        self.rounds = 0
+        self.bytes_moved = [0.0] * fused.k
+        self._matrices: dict[int, tuple[Round, Tensor]] = {}
+
+    @cached_property
+    def columns(self) -> Tensor:
+        """Of the gradients, as workers send them: what is learnt, without the gaps between parameters."""
+        return self.fused.stack.learnt_columns()
+
+    def mix(self, step: int) -> None:
+        """Carry out the next round, if one is due after this step, counted from 1 over the run."""
+        if self.division.average == "gradients" or not due(step, self.division.pace, self.division.local_after):
+            return
+        round_ = self._next()
+        if round_.is_idle:
+            return
+        nbytes = self._compress()
+        matrix = self._matrix(round_)
+        self.fused.mix(matrix, alike=round_.is_exact)
+        if self.division.outer != "none":
+            rate = self.fused.rates.at(self.fused.steps - 1)
+            self.weights.copy_(self.outer.update(self.outer_state, self.weights[0].clone(), n=self.fused.k, lr=rate))
+        if self.reference is not None:
+            self.reference.copy_(self.weights)
+        optimizer = self.fused.optimizer
+        if self.division.optimizer_state == "reset":
+            optimizer.forget()
+        elif self.division.optimizer_state == "average":
+            for role in optimizer.roles.values():
+                role.copy_(product(matrix, role))
+        self._count(round_, nbytes)
+
+    def step_by_gradients(self, sizes: Sequence[int]) -> None:
+        """Average the gradients, weighted by the samples they come from, and let all replicas step."""
+        optimizer, round_ = self.fused.optimizer, self._next()
+        for row, size in enumerate(sizes):
+            if not size:
+                optimizer.gradient[row].zero_()
+        if not round_.is_idle:
+            nbytes = self._compress_gradients()
+            matrix = torch.as_tensor(round_.matrix([float(size) for size in sizes])).to(optimizer.gradient)
+            optimizer.gradient.copy_(product(matrix, optimizer.gradient))
+            self._count(round_, nbytes)
+        optimizer.step()
+
+    def consensus(self) -> None:
+        """Give every replica the mean of all."""
+        last = self.strategy.final(self.fused.k)
+        if not last.is_idle:
+            self.fused.mix(self._matrix(last), alike=last.is_exact)
+
+    def state(self) -> dict[str, Any]:
+        """Return what a resumed run needs."""
+        errors = [compressor.error for compressor in self.compressors]
+        kept = {"outer": self.outer_state, "reference": self.reference, "errors": errors}
+        return kept | {"rounds": self.rounds, "bytes_moved": self.bytes_moved}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Take on a saved state."""
+        self.rounds, self.bytes_moved = state["rounds"], state["bytes_moved"]
+        self.outer_state = {name: tensor.to(self.weights.device) for name, tensor in state["outer"].items()}
+        if self.reference is not None:
+            self.reference.copy_(state["reference"])
+        for compressor, error in zip(self.compressors, state["errors"], strict=True):
+            compressor.error = None if error is None else error.to(self.weights.device)
+
+    def _next(self) -> Round:
+        self.rounds += 1
+        return self.strategy.round(self.rounds - 1, self.fused.k)
+
+    def _matrix(self, round_: Round) -> Tensor:
+        if id(round_) not in self._matrices:  # by identity: comparing a thousand sources costs more than mixing them
+            if len(self._matrices) >= REMEMBERED:
+                self._matrices.clear()
+            matrix = torch.as_tensor(round_.matrix(list(self.samples))).to(self.weights)
+            self._matrices[id(round_)] = round_, matrix
+        return self._matrices[id(round_)][1]
+
+    def _compress(self) -> int:
+        """Put what the others would decode in the place of the weights, and return one replica's bytes."""
+        whole = self.fused.stack.matrix[0].nbytes
+        if self.reference is None:
+            return whole
+        for row, reference, compressor in zip(self.weights, self.reference, self.compressors, strict=True):
+            packed = compressor.encode(row - reference)
+            compressor.decode(packed, row)
+            for place in self.fused.stack.frozen:
+                row[place].zero_()
+            row.add_(reference)
+        return packed.nbytes + whole - self.weights[0].nbytes
+
+    def _compress_gradients(self) -> int:
+        """Put what the others would decode in the place of the gradients, and return one replica's bytes."""
+        gradient = self.fused.optimizer.gradient
+        if not self.compressed:
+            return len(self.columns) * gradient.element_size()
+        for row, compressor in zip(gradient, self.compressors, strict=True):
+            learnt = row[self.columns]
+            packed = compressor.encode(learnt)
+            row[self.columns] = compressor.decode(packed, learnt)
+        return packed.nbytes
+
+    def _count(self, round_: Round, nbytes: int) -> None:
+        sent = round_.bytes_per_worker(nbytes)
+        self.bytes_moved = [before + now for before, now in zip(self.bytes_moved, sent, strict=True)]

@@ -1,0 +1,212 @@
+"""Ranks that a launcher has started (torchrun, mpirun, srun), on one host or many.
+
+Every rank runs the same worker. Rank 0 also has the supervisor, and records; what the others tell reaches it whenever
+all report, a few times an epoch.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from tenfold.data import Progress
+from tenfold.engines.base import Engine, Outcome
+from tenfold.engines.launched.rank import (
+    EndedByLauncher,
+    Orders,
+    RankConnection,
+    clear,
+    ending_by_signal,
+    launch_name,
+    own_device,
+)
+from tenfold.engines.launched.scatter import scatter
+from tenfold.engines.prepare import load, seats
+from tenfold.engines.recovery import Loss, announced, matched
+from tenfold.errors import ExperimentError, TrainingError, WorkerLost
+from tenfold.experiment import Experiment
+from tenfold.launch.detect import World
+from tenfold.machine import affinity, cores, memory
+from tenfold.runs import Clock, Emit, Lifecycle
+from tenfold.runs.resumption import Resumption
+from tenfold.training import flat_size
+from tenfold.training.precision import multiplying
+from tenfold.training.randomness import undisturbed
+from tenfold.transport.network.join import Joined, join
+from tenfold.workers.channels import Channels
+from tenfold.workers.supervisor import Supervisor
+from tenfold.workers.task import Task, make_network
+from tenfold.workers.worker import Worker
+
+HEARSAY_SECONDS = 1.5
+"""How long a rank whose training ended waits to hear why."""
+
+
+class Launched(Engine):
+    """Trains one replica of a launcher's world here."""
+
+    name = "launched"
+
+    def __init__(self, world: World, transport: str = "auto") -> None:
+        self.world = world
+        self._transport = transport
+        self._joined: Joined | None = None
+        self.lost: list[Loss] = []
+        """The ranks that the launcher started before, and not again."""
+
+    @property
+    def joined(self) -> Joined:
+        """The ranks, once they have met."""
+        if self._joined is None:
+            self._joined = join(self.world, self._transport)
+            if self._transport == "shared-memory" and len(self._joined.hosts) > 1:
+                raise ExperimentError(
+                    f'machine.transport = "shared-memory" joins the ranks of one host, but there are '
+                    f"{len(self._joined.hosts)}: {', '.join(dict.fromkeys(self._joined.names))}; take auto"
+                )
+        return self._joined
+
+    @property
+    def records(self) -> bool:
+        """Whether this is the rank that records the run."""
+        return self.world.rank == 0
+
+    @contextmanager
+    def session(self) -> Iterator[None]:
+        """Tell the others of whatever goes wrong here in the block, and raise what went wrong first, here or there."""
+        try:
+            with ending_by_signal(self.world.rank):
+                yield
+        except BaseException as error:
+            first = self._announce(error)
+            if first is None or str(error) in str(first):
+                raise
+            raise first from None
+
+    def _announce(self, error: BaseException) -> BaseException | None:
+        """Tell the others of an error here, and return the first that any rank has told of.
+
+        Training may have ended here because it did elsewhere; then the reason is on its way.
+        """
+        if self._joined is None:
+            return None
+        network = self._joined.network
+        if isinstance(error, EndedByLauncher) and not network.watches:
+            return error
+        names_the_lost = isinstance(error, WorkerLost) and not isinstance(error, EndedByLauncher)
+        if isinstance(error, TrainingError) and not names_the_lost:
+            network.trouble(within=HEARSAY_SECONDS)
+        network.fail(error)
+        return network.trouble()
+
+    def prepare(self, experiment: Experiment, fetching: Progress | None = None) -> Task:
+        """Load the data, here or from rank 0, and decide with the other ranks of this host who computes where."""
+        ranks = self.joined
+        device = own_device(experiment.machine.device, self.world.local_rank)
+        experiment = experiment.replace(device=str(device))
+        mine = cores.usable_cpus()
+        everyone = ranks.network.all_gather(mine)
+        host = next(host for host in ranks.hosts if self.world.rank in host)
+        together = {cpu for rank in host for cpu in everyone[rank]}
+        bound = set(mine) != together  # the launcher has shared the cores out already
+        threads, pinned = seats(experiment.machine, len(host), cores.budget(allowed=together))
+        if bound:
+            threads, pinned = min(threads, len(mine)), affinity.NOT_PINNED
+        if experiment.data.distribute == "each":
+            return Task(experiment, load(experiment, device, fetching), threads, pinned)
+        task = None
+        if self.records:
+            task = Task(experiment, load(experiment, torch.device("cpu"), fetching), threads, pinned)
+        return Task(experiment, scatter(ranks.network, task).to(device), threads, pinned)
+
+    def facts(self) -> dict[str, Any]:
+        """Return who was started where, and how they talk."""
+        ranks = self.joined
+        shares = self._transport in ("auto", "shared-memory")
+        return {
+            "launch": {
+                "launcher": self.world.launcher,
+                "name": launch_name(self.world),
+                "hosts": {ranks.names[host[0]]: list(host) for host in ranks.hosts},
+                "between_hosts": ranks.network.name,
+                "within_hosts": "shared-memory" if shares else ranks.network.name,
+            }
+        }
+
+    def run(self, task: Task, clock: Clock, emit: Emit, resumption: Resumption | None = None) -> Outcome:
+        """Train to the end, on rank 0."""
+        manifest = resumption.manifest if resumption else None
+        with self.session():
+            self.joined.network.barrier()
+            self.joined.network.broadcast(Orders(task.checkpoints, manifest, clock.now()))
+            resumption = self._resumption(task, manifest)
+            lost = (manifest or {}).get("lost", []) + self.lost
+            supervisor = Supervisor(task, clock, emit, (manifest or {}) | {"lost": lost})
+            for loss in self.lost:
+                emit(announced(loss, clock))
+            supervisor.start("resumed" if resumption else "started")
+            self._work(task, clock, emit, resumption, supervisor)
+        return Outcome(supervisor.result, supervisor.weights, supervisor.outputs)
+
+    def follow(self, task: Task, clock: Clock) -> tuple[Any, dict[str, Any]]:
+        """Train to the end, on a rank that does not record; return what rank 0 says at the end, and the weights."""
+        network = self.joined.network
+        network.barrier()
+        orders: Orders = network.broadcast()
+        clock.origin = perf_counter() - orders.now
+        task = replace(task, checkpoints=orders.checkpoints)
+        resumption = self._resumption(task, orders.manifest)
+        weights = self._work(task, clock, None, resumption, None)
+        last_word = network.broadcast()
+        if orders.checkpoints is not None and self.joined.names[self.world.rank] != self.joined.names[0]:
+            clear(orders.checkpoints, self.world.rank)
+        return last_word, weights
+
+    def _resumption(self, task: Task, manifest: dict[str, Any] | None) -> Resumption | None:
+        """Return where this rank goes on; where ranks may be lost, each finds a saved state on its host."""
+        if task.checkpoints is None or manifest is None:
+            return None
+        if task.experiment.machine.on_failure == "continue":
+            seen = self.joined.network.all_gather(Resumption(task.checkpoints, manifest).visible())
+            manifest = manifest | {"ranks": matched(seen)}
+        return Resumption(task.checkpoints, manifest)
+
+    def dismiss(self, last_word: Any) -> None:
+        """Tell the others what there is to tell at the end, on rank 0."""
+        self.joined.network.broadcast(last_word)
+
+    def _work(
+        self, task: Task, clock: Clock, emit: Emit | None, resumption: Resumption | None, supervisor: Supervisor | None
+    ) -> dict[str, Any]:
+        """Train this rank's replica, and return the weights of the mean of all."""
+        post = RankConnection(self.joined.network, emit, supervisor, task.checkpoints)
+        before = torch.get_num_threads()
+        torch.set_num_threads(task.threads)
+        memory.keep_freed()
+        cpus = task.cores.cpus(self.world.local_rank)
+        try:
+            with undisturbed(), multiplying(task.experiment.training.precision), affinity.pinned(cpus) as trouble:
+                if trouble:
+                    post.emit(Lifecycle(at=clock.now(), what="warning", detail=trouble, worker=self.world.rank))
+                network = make_network(task).to(task.experiment.machine.device)
+                links = self._links(task, flat_size(network))
+                with links.second, links.weights, self.session():
+                    worker = Worker(task, network, links, clock, post.emit, post.tell)
+                    if resumption is not None:
+                        worker.resume(resumption.state(self.world.rank))
+                    else:
+                        links.weights.broadcast()  # a network of one's own may begin elsewhere on every rank
+                    worker.train()
+                return {name: tensor.detach().cpu().clone() for name, tensor in network.state_dict().items()}
+        finally:
+            torch.set_num_threads(before)
+
+    def _links(self, task: Task, numel: int) -> Channels:
+        division, machine = task.experiment.division, task.experiment.machine
+        device, share = torch.device(machine.device), self._transport in ("auto", "shared-memory")
+        weights = self.joined.transport(numel, device=device, share_memory=share)
+        rest = self.joined.transport(numel if division.needs_second_buffer else 1, device=device, share_memory=share)
+        return Channels(weights, rest, torch.empty(0), weights.buffer[None], [], [])

@@ -1,0 +1,151 @@
+"""What a rank under a launcher is asked, tells and hears, beside its training."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import psutil
+import torch
+
+from tenfold.errors import ExperimentError, WorkerLost
+from tenfold.experiment import Experiment
+from tenfold.launch.detect import World
+from tenfold.machine import devices
+from tenfold.mixing.build import make_strategy
+from tenfold.runs import Emit, Event
+from tenfold.transport import Network
+from tenfold.workers.messages import Decision, Message, Saved
+from tenfold.workers.supervisor import Supervisor
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What rank 0 tells the others before they begin."""
+
+    checkpoints: Path | None
+    manifest: dict[str, Any] | None
+    now: float
+    """The run's clock."""
+
+
+class EndedByLauncher(WorkerLost):
+    """The launcher ended this rank."""
+
+
+class RankConnection:
+    """How a rank tells: its events and messages are gathered by rank 0, which answers all."""
+
+    def __init__(self, network: Network, emit: Emit | None, supervisor: Supervisor | None, folder: Path | None) -> None:
+        self._network = network
+        self._supervisor = supervisor
+        self._folder = folder
+        self._events: list[Event] = []
+        self._emit = emit
+        self.emit: Emit = emit or self._keep
+
+    def _keep(self, event: Event) -> None:
+        self._events.append(replace(event, worker=self._network.rank))
+
+    def tell(self, message: Message) -> Decision:
+        """Tell rank 0 what happened since the last time, and return its answer."""
+        heard = self._network.gather((self._events, _on_cpu(message)))
+        self._events.clear()
+        verdict = None
+        if self._supervisor is not None and self._emit is not None:
+            for events, _ in heard[1:]:
+                for event in events:
+                    self._emit(event)
+            verdict = self._supervisor.hear([said for _, said in heard])
+        answer: Decision = self._network.broadcast(verdict)
+        if isinstance(message, Saved) and answer.saved and self._folder is not None:
+            clear(self._folder, self._network.rank, but=message.epoch)
+        return answer
+
+
+def settled(experiment: Experiment, world: World) -> Experiment:
+    """Return the experiment with the launcher's number of workers, and refuse what ranks cannot do."""
+    workers, machine = experiment.division.workers, experiment.machine
+    continues = machine.on_failure == "continue"
+    if continues and world.launcher != "torchrun" and world.size > 1:
+        raise ExperimentError(
+            f'machine.on_failure = "continue" needs torchrun, which starts the ranks that are left anew; '
+            f'{world.launcher} does not: set it to "end"'
+        )
+    if workers not in (1, world.size) and not (continues and world.restarts):
+        raise ExperimentError(
+            f"division.workers = {workers} in the experiment, but {world.launcher} has started {world.size} ranks, "
+            f"each of which is a worker; start {workers} ranks, or leave workers unset"
+        )
+    if machine.engine in ("serial", "processes"):
+        raise ExperimentError(
+            f'machine.engine = "{machine.engine}" starts its workers by itself, but {world.launcher} has started '
+            f"{world.size} ranks; take auto, or start the program without {world.launcher}"
+        )
+    experiment = experiment.replace(workers=world.size)
+    if make_strategy(experiment.division).asynchronous:
+        raise ExperimentError(
+            f'division.strategy = "{experiment.division.strategy}" lets workers reach into the memory of others, which '
+            f"ranks cannot; start it without {world.launcher}, or take a strategy with rounds such as butterfly"
+        )
+    return experiment
+
+
+def own_device(name: str, local_rank: int) -> torch.device:
+    """Return the device of one of a host's ranks: each takes a GPU of its own as far as there are enough."""
+    device = devices.resolve(name)
+    if device.type == "cuda" and ":" not in name:
+        return torch.device("cuda", local_rank % torch.cuda.device_count())
+    return device
+
+
+def launch_name(world: World) -> str:
+    """Return a name of the launch that restarted ranks find again: the launcher's own, or its process."""
+    if world.launch:
+        return world.launch
+    parent = psutil.Process(os.getppid())
+    return f"{parent.pid}-{parent.create_time():.0f}"
+
+
+def _on_cpu(message: Message) -> Message:
+    outputs = getattr(message, "outputs", None)
+    return message if outputs is None else replace(message, outputs=outputs.cpu())
+
+
+def clear(folder: Path, rank: int, but: int | None = None) -> None:
+    """Remove a rank's checkpoints, except for those of one epoch, and what is empty then."""
+    for path in folder.glob(f"epoch-*-worker-{rank}.pt"):
+        if not path.name.startswith(f"epoch-{but}-"):
+            with suppress(OSError):
+                path.unlink()
+    if but is None:
+        with suppress(OSError):
+            folder.rmdir()
+            folder.parent.rmdir()
+
+
+@contextmanager
+def ending_by_signal(rank: int) -> Iterator[None]:
+    """Turn the signal by which launchers end their ranks into an error, so that what happened is still recorded."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise EndedByLauncher(
+            rank, f"worker {rank} was ended by the launcher: another rank was lost, or the job was cancelled"
+        )
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    except BaseException:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends by itself now, and must not be disturbed at recording
+        raise
+    signal.signal(signal.SIGTERM, before)

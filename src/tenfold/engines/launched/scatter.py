@@ -1,0 +1,111 @@
+"""Rank 0 reads the data and sends every other rank what it learns from and evaluates, and nothing else."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tenfold.data import Part, Splits, Tensors
+from tenfold.data.part import Indices, as_indices, digest
+from tenfold.errors import DataError
+from tenfold.transport.network.network import Network
+from tenfold.workers.snapshot import PARTS
+from tenfold.workers.task import Task
+
+
+class Scattered(Part):
+    """A part of which only some samples are here, counted as in the whole; the targets of all are known."""
+
+    def __init__(self, rows: Tensor, x: Tensor, y: Tensor) -> None:
+        """Take the samples with the numbers `rows`; `y` has the targets of all samples."""
+        self.rows = rows
+        self.x = x
+        self.y = y
+        self._place = torch.full((len(y),), -1, dtype=torch.int64, device=x.device)
+        self._place[rows] = torch.arange(len(rows), device=x.device)
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    @property
+    def targets(self) -> Tensor:
+        """The y of all samples."""
+        return self.y
+
+    def batches(self, indices: Iterable[Indices]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield samples that are here."""
+        for batch in indices:
+            rows = as_indices(batch, self.x.device)
+            places = self._place.index_select(0, rows)
+            if places.numel() and int(places.min()) < 0:
+                raise DataError('a sample was asked for that is on another rank; set data.distribute = "each"')
+            yield self.x.index_select(0, places), self.y.index_select(0, rows)
+
+    def subset(self, indices: Indices) -> Tensors:
+        """Copy samples that are here into a part of their own."""
+        x, y = next(self.batches([indices]))
+        return Tensors(x, y)
+
+    def fingerprint(self) -> str:
+        """Digest of what is here."""
+        return digest(self.rows, self.x, self.y)
+
+    def to(self, device: torch.device | str) -> "Scattered":
+        """Move everything to `device`."""
+        return Scattered(self.rows.to(device), self.x.to(device), self.y.to(device))
+
+
+def scatter(network: Network, task: Task | None) -> Splits:
+    """Send every rank its share of rank 0's data, and return this rank's; the other ranks have no task yet."""
+    if task is None:
+        return _receive(network, network.broadcast())
+    network.broadcast(_described(task, network.size))
+    parts = {name: part for name in PARTS if (part := getattr(task.splits, name)) is not None}
+    for rank in range(1, network.size):  # one after the other: only one share at a time is copied
+        for name, part in parts.items():
+            rows = _rows(task, name, rank)
+            network.exchange([(rank, tensor.cpu().contiguous()) for tensor in (rows, part.x[rows], part.y)], [])
+    return task.splits
+
+
+def _receive(network: Network, announced: dict[str, Any]) -> Splits:
+    parts: dict[str, Any] = {}
+    for name, (x, y, counts) in announced["parts"].items():
+        rows = torch.empty(counts[network.rank], dtype=torch.int64)
+        samples = torch.empty((len(rows), *x.shape), dtype=x.dtype)
+        targets = torch.empty(y.shape, dtype=y.dtype)
+        network.exchange([], [(0, tensor) for tensor in (rows, samples, targets)])
+        parts[name] = Scattered(rows, samples, targets)
+    return Splits(**announced["about"], **parts)
+
+
+def _described(task: Task, size: int) -> dict[str, Any]:
+    """Return what the ranks must know to receive: shapes and types as tensors without content, and counts."""
+    parts: dict[str, Any] = {}
+    for name in PARTS:
+        part = getattr(task.splits, name)
+        if part is None:
+            continue
+        if not isinstance(part, Tensors):
+            raise DataError(
+                f'data.distribute = "scatter" sends tensors, but the {name} part of {task.splits.name} is read sample '
+                'by sample; set data.distribute = "each"'
+            )
+        counts = [len(_rows(task, name, rank)) for rank in range(size)]
+        parts[name] = (_shape(part.x[0]), _shape(part.y), counts)
+    about = {one.name: getattr(task.splits, one.name) for one in fields(task.splits) if one.name not in PARTS}
+    return {"parts": parts, "about": about}
+
+
+def _rows(task: Task, name: str, rank: int) -> Tensor:
+    """Return the numbers of the samples that a rank learns from, or evaluates."""
+    if name == "train":
+        return torch.as_tensor(task.shards[rank], dtype=torch.int64)
+    return task.share(getattr(task.splits, name), rank)
+
+
+def _shape(tensor: Tensor) -> Tensor:
+    """Return a tensor of the same shape and type that takes no memory."""
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")

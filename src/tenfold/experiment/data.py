@@ -1,0 +1,36 @@
+"""Section [data]: the data."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+
+from tenfold.experiment.names import SOURCES
+from tenfold.experiment.section import Section
+from tenfold.experiment.values import Count, Fraction, Named, NonNegative, Options, check_name
+
+
+class Data(Section):
+    """What is learnt from, and how it is split into parts."""
+
+    name: Named = "mnist"
+    """A built-in source (digits, mnist, fashion-mnist), "package.module:callable", or the data themselves."""
+    test_fraction: Fraction | None = None
+    """Share of all samples kept for testing. Unset: the source's own test part, or 0.2 where it has none."""
+    validation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of the training samples kept aside to watch the training; 0 watches the test part."""
+    stratify: bool = True
+    """Keep the proportions of the classes in every part."""
+    split_seed: NonNegative = 0
+    """Decides which samples go into which part; apart from `seed`, so that seeds compare on the same parts."""
+    limit: Count | None = None
+    """Use at most this many samples of each part, for a quick try."""
+    groups: Named | None = None
+    """The group of each training sample, as an array or "package.module:callable"; no group is in two parts."""
+    distribute: Literal["each", "scatter"] = "each"
+    """Under a launcher: every rank reads the data by itself, or rank 0 reads them and sends each rank its share."""
+    loader_workers: NonNegative = 0
+    """Processes that load batches; 0 loads them where the training runs, fastest for data in memory."""
+    options: Options = {}
+    """Keyword arguments for a callable of your own."""
+
+    _known = field_validator("name")(lambda name: check_name(name, "data set", SOURCES))

@@ -1,0 +1,79 @@
+"""Section [division]: how data and replicas are divided."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from tenfold.experiment.section import Section
+from tenfold.experiment.values import Count, Fraction, Listed, NonNegative, Options
+
+FOLD_FIELDS = ("folds", "fold_kind", "fold_repeats", "fold_mode")
+"""Of the division, what a cross-validation goes by."""
+
+
+class Division(Section):
+    """How the training data are divided among replicas, and how these mix."""
+
+    workers: Count = 1
+    """Replicas that train side by side, each on its own shard."""
+    strategy: Literal[
+        "allreduce",
+        "butterfly",
+        "ring",
+        "hopping-ring",
+        "gossip",
+        "hierarchical",
+        "parameter-server",
+        "none",
+        "downpour",
+        "easgd",
+        "ad-psgd",
+    ] = "allreduce"
+    """Who averages with whom in a round."""
+    strategy_options: Options = {}
+    """Keyword arguments of the strategy, such as {sides = 1} for ring."""
+    sync_every: Count | None = None
+    """Steps between two rounds; without meaning for gradients (every step) and asynchronous strategies (own pace).
+
+    Unset: 4, or 16 with an outer optimizer, whose momentum makes each round count for more."""
+    local_after: NonNegative = 0
+    """Mix at every step until this one, then every `sync_every` (post-local SGD)."""
+    average: Literal["weights", "gradients"] = "weights"
+    """What a round averages."""
+    outer: Literal["none", "bmuf", "slowmo", "diloco"] = "none"
+    """What the average is used for: taken as it is, or as a step of an outer optimizer."""
+    outer_options: Options = {}
+    """Keyword arguments of the outer optimizer."""
+    compression: Literal["none", "bf16", "int8", "topk", "1bit"] = "none"
+    """How what travels is made smaller."""
+    compression_options: Options = {}
+    """Keyword arguments of the compression, such as {fraction = 0.01} for topk."""
+    lr_scaling: Literal["auto", "none", "linear", "sqrt"] = "auto"
+    """How the learning rate grows with the workers that average in rounds, each of which takes fewer steps. auto:
+    sqrt for up to 8 workers, twice the rate for more."""
+    optimizer_state: Literal["local", "average", "reset"] = "local"
+    """What a round does to the optimizers' momenta."""
+    shards: Literal["iid", "contiguous", "label-skew", "fractions"] = "iid"
+    """How the samples are dealt out to the replicas."""
+    skew: Annotated[float, Field(gt=0)] = 0.5
+    """Dirichlet's alpha for label-skew shards: the smaller, the more one-sided."""
+    fractions: Annotated[tuple[Fraction, ...] | None, Listed] = None
+    """Each worker's share of the samples, for shards = "fractions"."""
+    folds: Annotated[int, Field(ge=2, lt=2**63)] | None = None
+    """Parts of a cross-validation. Unset: none."""
+    fold_kind: Literal["auto", "plain", "stratified", "group"] = "auto"
+    """How folds are cut. auto: group where there are groups, else stratified for classes, else plain."""
+    fold_repeats: Count = 1
+    """How often the cross-validation is done, each time with other folds."""
+    fold_mode: Literal["auto", "folds-over-workers", "data-and-folds", "fold-by-fold", "fused"] = "auto"
+    """How folds are trained. auto: fold-by-fold for several workers; for one, folds-over-workers on cpu, else fused."""
+
+    @property
+    def pace(self) -> int:
+        """Steps between two rounds: `sync_every`, or what is usual."""
+        return self.sync_every or (4 if self.outer == "none" else 16)
+
+    @property
+    def needs_second_buffer(self) -> bool:
+        """Whether gradients or momenta travel, which need a buffer of their own beside the one of the weights."""
+        return self.average == "gradients" or self.optimizer_state == "average"

@@ -1,0 +1,109 @@
+"""The experiment: what to run, as one frozen value that loads from and saves to TOML.
+
+Five sections hold the fields. In Python and on the command line each field also goes by its own short name
+(`lr` is `training.lr`); the names are unique across sections. A section's `name` and `options` are called after the
+section: `model` is `model.name`, `data_options` is `data.options`.
+"""
+
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import ValidationError, field_validator, model_validator
+
+from tenfold.common.files import read_toml, write_toml
+from tenfold.errors import ExperimentError
+from tenfold.experiment.data import Data
+from tenfold.experiment.division import Division
+from tenfold.experiment.fields import COMPLAINTS, FIELDS, SECTIONS, nested
+from tenfold.experiment.machine import Machine
+from tenfold.experiment.model import Model
+from tenfold.experiment.section import Section
+from tenfold.experiment.training import Training
+from tenfold.experiment.values import Text
+
+
+class Experiment(Section):
+    """What to run. Give the fields by their short names, or by section.
+
+    >>> Experiment(model="mlp", lr=0.1).training.lr
+    0.1
+    """
+
+    name: Text = ""
+    """A title for tables and plots."""
+    model: Model = Model()
+    data: Data = Data()
+    training: Training = Training()
+    division: Division = Division()
+    machine: Machine = Machine()
+
+    def __init__(self, /, **fields: Any) -> None:
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            # What is neither text nor an object fails both ways; the second says nothing new.
+            found = [one for one in error.errors() if one["type"] != "is_instance_of"]
+            raise ExperimentError("\n".join(map(COMPLAINTS.sentence, found))) from None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _nest(cls, fields: Any) -> Any:
+        return nested(fields) if isinstance(fields, dict) else fields
+
+    @field_validator("division")
+    @classmethod
+    def _shares_add_up(cls, division: Division) -> Division:
+        if division.shards == "fractions":
+            if division.fractions is None or len(division.fractions) != division.workers:
+                raise ValueError(f'shards = "fractions" needs one of `fractions` per worker, {division.workers} in all')
+            if abs(sum(division.fractions) - 1) > 1e-6:
+                raise ValueError(f"`fractions` add up to {sum(division.fractions):g}; they must add up to 1")
+        return division
+
+    @classmethod
+    def load(cls, path: str | Path, /, **changes: Any) -> Self:
+        """Read an experiment from a TOML file, with some fields changed."""
+        path = Path(path)
+        fields = read_toml(path, "an experiment", f"`tenfold init {path}` writes one")
+        try:
+            return cls(**nested(fields, changes))
+        except ExperimentError as error:
+            if changes and cls._accepts(fields):
+                raise  # the file is not to blame
+            raise ExperimentError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from None
+
+    @classmethod
+    def _accepts(cls, fields: dict[str, Any]) -> bool:
+        try:
+            cls(**fields)
+        except ExperimentError:
+            return False
+        return True
+
+    def save(self, path: str | Path) -> None:
+        """Write the experiment as TOML; fields that are unset are left out."""
+        write_toml(Path(path), self.model_dump(mode="json", exclude_none=True))
+
+    def replace(self, /, **fields: Any) -> Self:
+        """Return the experiment with some fields changed, by their short names."""
+        return type(self)(**nested(self._values(), fields))
+
+    @property
+    def title(self) -> str:
+        """Its name, or those of its model and data."""
+        return self.name or "-".join(
+            str(getattr(self, key).model_dump(mode="json")["name"]).strip("<>").split(":")[-1]
+            for key in ("model", "data")
+        )
+
+    def flat(self) -> dict[str, Any]:
+        """Return every field's value as text, numbers and lists, by its short name; the pace also where it is unset."""
+        dumped = self.model_dump(mode="json")
+        values = {short: dumped[section][field] for short, (section, field) in FIELDS.items()}
+        return {"name": self.name} | values | {"sync_every": self.division.pace}
+
+    def _values(self) -> dict[str, Any]:
+        sections = {
+            key: {field: getattr(getattr(self, key), field) for field in SECTIONS[key].model_fields} for key in SECTIONS
+        }
+        return {"name": self.name} | sections

@@ -1,0 +1,65 @@
+"""Every field of an experiment by its short name, and how fields are sorted into sections."""
+
+from typing import Any
+
+from tenfold.experiment.data import Data
+from tenfold.experiment.division import Division
+from tenfold.experiment.explain import Complaints
+from tenfold.experiment.machine import Machine
+from tenfold.experiment.model import Model
+from tenfold.experiment.section import Section
+from tenfold.experiment.training import Training
+from tenfold.experiment.values import plain
+
+SECTIONS: dict[str, type[Section]] = {
+    "model": Model,
+    "data": Data,
+    "training": Training,
+    "division": Division,
+    "machine": Machine,
+}
+
+
+def _short(section: str, field: str) -> str:
+    if field == "name":
+        return section
+    return f"{section}_{field}" if field == "options" else field
+
+
+FIELDS: dict[str, tuple[str, str]] = {
+    _short(section, field): (section, field) for section, cls in SECTIONS.items() for field in cls.model_fields
+}
+"""Every field's short name, with the section and the field that it stands for."""
+COMPLAINTS = Complaints(dict(SECTIONS), FIELDS)
+
+
+def nested(*layers: dict[str, Any]) -> dict[str, Any]:
+    """Merge fields into sections, later layers winning. Keys: short names, sections, or "section.field"."""
+    merged: dict[str, Any] = {}
+
+    def put(section: str, fields: dict[str, Any]) -> None:
+        if isinstance(merged.setdefault(section, {}), dict):  # else it is refused as a whole when it is validated
+            merged[section] |= {field: plain(value) for field, value in fields.items()}
+
+    for layer in layers:
+        for key, value in layer.items():
+            if key in SECTIONS and isinstance(value, Section):
+                value = {field: getattr(value, field) for field in type(value).model_fields}
+            section, _, field = str(key).partition(".")
+            if key in SECTIONS and _is_section(key, value):
+                put(key, value)
+            elif field and section in SECTIONS:
+                field, _, option = field.partition(".")
+                known = merged.get(section, {}).get(field, {}) if isinstance(merged.get(section), dict) else {}
+                put(section, {field: {**known, option: value} if option and isinstance(known, dict) else value})
+            elif key in FIELDS:
+                section, field = FIELDS[key]
+                put(section, {field: value})
+            else:
+                merged[key] = value
+    return merged
+
+
+def _is_section(key: str, value: object) -> bool:
+    """Tell a section's table from data given as a dictionary of parts."""
+    return isinstance(value, dict) and not (key == "data" and value and set(value) <= {"train", "validation", "test"})

@@ -1,0 +1,28 @@
+"""Section [model]: the network."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+
+from tenfold.experiment.names import MODELS
+from tenfold.experiment.section import Section
+from tenfold.experiment.values import Count, Listed, Named, Options, check_name
+
+
+class Model(Section):
+    """The network that every replica trains."""
+
+    name: Named = "lenet5"
+    """A built-in network (lenet5, cnn, mlp), "package.module:callable", or a callable that returns an nn.Module."""
+    hidden: Annotated[tuple[Count, ...] | None, Listed] = None
+    """Widths of the mlp's hidden layers, such as [128, 64]. Unset: the network's own."""
+    activation: Literal["relu", "sigmoid", "tanh", "gelu"] | None = None
+    """The function between layers. Unset: the network's own (relu)."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """Probability of dropping a unit while training. Unset: the network's own (0)."""
+    batchnorm: bool | None = None
+    """Whether to normalise batches between layers. Unset: the network's own (no)."""
+    options: Options = {}
+    """Further keyword arguments for a callable of your own."""
+
+    _known = field_validator("name")(lambda name: check_name(name, "model", MODELS))

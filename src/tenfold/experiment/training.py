@@ -1,0 +1,67 @@
+"""Section [training]: how one replica learns."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+
+from tenfold.experiment.names import LOSSES, METRICS
+from tenfold.experiment.section import Section
+from tenfold.experiment.values import Count, ManyNamed, Named, NonNegative, Options, check_name
+
+
+def _scorers(metric: object) -> list[str]:
+    """Return the scorer of scikit-learn that a metric is or is nearly called, if it is none of the built-in ones."""
+    if not isinstance(metric, str) or metric in METRICS or ":" in metric or metric.startswith("<"):
+        return []
+    import difflib
+
+    from sklearn.metrics import get_scorer_names
+
+    near = difflib.get_close_matches(metric, get_scorer_names(), n=1, cutoff=0.6)
+    return [name for name in near if name not in METRICS]
+
+
+class Training(Section):
+    """How one replica learns."""
+
+    epochs: Count = 3
+    """Passes over the training part."""
+    batch_size: Count = 64
+    """Samples per step of one replica."""
+    optimizer: Literal["sgd", "adam", "adamw", "rmsprop", "adagrad", "lbfgs"] = "sgd"
+    """The rule that turns gradients into steps."""
+    lr: Annotated[float, Field(gt=0)] | None = None
+    """Learning rate. Unset: usual for the optimizer (sgd 0.05, adagrad 0.01, lbfgs 0.1, the others 0.001)."""
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """Momentum of sgd; other optimizers have their own."""
+    nesterov: bool = False
+    """Nesterov's momentum, for sgd."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    """Pull of the weights towards zero."""
+    optimizer_options: Options = {}
+    """Further keyword arguments of the torch optimizer, such as {betas = [0.9, 0.99]}."""
+    schedule: Literal["constant", "cosine", "one-cycle"] = "cosine"
+    """How the learning rate changes over the run."""
+    warmup: Annotated[float, Field(ge=0)] | None = None
+    """Epochs, or parts of one, in which the learning rate rises from near zero.
+
+    Unset: a fifth of the run, at most one epoch, where several workers scale the rate up; else none."""
+    clip: Annotated[float, Field(gt=0)] | None = None
+    """Largest norm of a step's gradient. Unset: not clipped."""
+    precision: Literal["fp32", "tf32", "bf16"] = "fp32"
+    """Number format of forward and backward passes: tf32 (NVIDIA GPUs) and bf16 keep the weights in fp32."""
+    loss: Named | None = None
+    """cross-entropy, mse, l1, bce, "package.module:callable", or f(outputs, targets). Unset: chosen by the targets."""
+    metrics: ManyNamed = ()
+    """accuracy, mae, rmse, a scorer of scikit-learn (f1_macro), or f(outputs, targets). Empty: accuracy for classes."""
+    patience: Count | None = None
+    """Stop after this many epochs without a better watched loss, and keep the best epoch's weights. Unset: never."""
+    seed: NonNegative = 0
+    """Decides the first weights, the order of samples and the dropout."""
+    log_every: Count = 20
+    """Steps between two points of the training curve."""
+
+    _known_loss = field_validator("loss")(lambda loss: loss and check_name(loss, "loss", LOSSES))
+    _known_metrics = field_validator("metrics")(
+        lambda metrics: tuple(check_name(metric, "metric", (*METRICS, *_scorers(metric))) for metric in metrics)
+    )

@@ -1,0 +1,1 @@
+"""Starting one program on several machines, and recognizing who started this one."""

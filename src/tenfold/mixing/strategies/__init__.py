@@ -1,0 +1,1 @@
+"""Who averages with whom, one file per strategy."""

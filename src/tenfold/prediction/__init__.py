@@ -1,0 +1,1 @@
+"""How long an experiment takes: calibration of this machine, and predictions for any hardware."""

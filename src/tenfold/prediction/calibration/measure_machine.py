@@ -1,0 +1,166 @@
+"""Measuring this machine: all of it, or only what an experiment still lacks."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tenfold.cluster.cluster import Cluster
+from tenfold.data import Splits
+from tenfold.engines.prepare import prepare, settle_device
+from tenfold.errors import MachineError
+from tenfold.experiment import MODELS, Experiment
+from tenfold.machine import cores, facts, threads
+from tenfold.prediction.calibration import peers, probes, work
+from tenfold.prediction.calibration.probes import Listen
+from tenfold.prediction.calibration.samples import random_images
+from tenfold.prediction.profile import Profile, default_path
+from tenfold.workers.task import Task, weight_bytes
+from tenfold.workers.worker_pool import warm_up
+
+FEW_TURNS = 3
+"""Of rounds, where many numbers of workers make many kinds of them."""
+BRIEF = 4
+"""By how much the second batch size is smaller, from which follows what every step takes, however small."""
+
+
+def calibrate(
+    experiment: Experiment | None = None, profile: Profile | None = None, listen: Listen | None = None
+) -> Profile:
+    """Measure this machine, and the steps of an experiment (left out: of the built-in networks), in about a minute.
+
+    What a given profile of the same machine knows beyond that is kept. `listen` is called with a line on everything
+    that is measured. Nothing is saved; `Profile.save` does.
+    """
+    listen = listen or _silent
+    here = machine()
+    known = profile if profile is not None and profile.check(here) is None else Profile(made="", machine=here)
+    several = _several()
+    known = rounds(known, listen)
+    known = known.add(averaging=peers.averaging(sorted({several[0], several[-1]}), listen))
+    counts = list(probes.counts_up_to(cores.budget()))
+    if experiment is not None:
+        workers = experiment.division.workers
+        fits = workers <= cores.budget() or experiment.machine.oversubscribe
+        return steps(known, experiment, sorted({*counts, *[workers] * fits}), listen)
+    for name in MODELS:
+        built_in = Experiment(model=name)
+        known = _with_steps(known, built_in, random_images(), _shared(built_in, counts), listen)
+    return known
+
+
+def ensure(
+    experiment: Experiment | Task,
+    profile: Profile | None = None,
+    listen: Listen | None = None,
+    *,
+    cluster: Cluster | None = None,
+    path: str | Path | None = None,
+) -> Profile:
+    """Return a profile that knows what predicting this experiment takes; what it lacks is measured now, and saved.
+
+    That are the steps of its workers on this machine, in a few seconds, and rounds where none were measured yet; or the
+    steps of the workers on one node of each group of a cluster; and what its compression and its outer optimizer add to
+    a round. Without a profile it is the one at `path` (default: this machine's own), or a new one.
+    """
+    listen = listen or _silent
+    task = experiment if isinstance(experiment, Task) else prepare(experiment)
+    place = Path(path) if path is not None else default_path()
+    if profile is None:
+        profile = Profile.load(place) if place.exists() else Profile(made=_now(), machine=machine())
+    if (problem := profile.check(machine())) is not None:
+        raise MachineError(problem)
+    known = profile
+    if cluster is None and task.workers > 1 and not known.averaging:
+        known = rounds(known, listen)
+    asked = {(task.threads, task.workers)} if cluster is None else _on_nodes(cluster)
+    name, batch = work.describe(task.experiment, task.splits), task.experiment.training.batch_size
+    missing = sorted(setting for setting in asked if not known.has_step(name, batch, *setting))
+    if missing:
+        known = _with_steps(known, task.experiment, task.splits, missing, listen)
+    known = _with_besides(known, task, listen)
+    if known is not profile:
+        known.save(place)
+    return known
+
+
+def rounds(profile: Profile, listen: Listen | None = None) -> Profile:
+    """Measure what does not depend on an experiment: rounds in shared memory, start-up and checkpoints."""
+    listen = listen or _silent
+    warm_up()
+    several = _several()
+    save, start = probes.saving(listen)
+    found, starts = probes.averaging(several, listen, turns=None if len(several) < 3 else FEW_TURNS)
+    known = profile.model_copy(update={"made": _now(), "machine": machine()}).add(averaging=found)
+    adding, sharing = probes.adding(), probes.sharing()
+    return _with_costs(known, adding=adding, sharing=sharing, start={1: start} | starts, save=save)
+
+
+def steps(profile: Profile, experiment: Experiment, counts: Iterable[int], listen: Listen | None = None) -> Profile:
+    """Measure an experiment's steps with each of these numbers of workers; they take turns."""
+    experiment = settle_device(experiment)
+    splits = prepare(experiment.replace(workers=1, shards="iid", fractions=None)).splits
+    return _with_steps(profile, experiment, splits, _shared(experiment, counts), listen or _silent)
+
+
+def machine() -> dict[str, Any]:
+    """Return the facts of this machine that are kept with a profile."""
+    known = facts.facts()
+    return {name: known[name] for name in ("host", "platform", "python", "cpu", "torch", "packages")}
+
+
+def _with_besides(profile: Profile, task: Task, listen: Listen) -> Profile:
+    """Measure what a task's rounds compute besides averaging, as far as it is not known of a network of this size."""
+    asked = work.besides(task.experiment.division) if task.workers > 1 else {}
+    if not asked:
+        return profile
+    nbytes, known = weight_bytes(task), profile.costs.besides
+    added = {name: fields for name, fields in asked.items() if nbytes not in known.get(name, {})}
+    if not added:
+        return profile
+    found = probes.besides(task.experiment, task.splits, task.threads, added, listen)
+    return _with_costs(profile, besides=known | {name: known.get(name, {}) | {nbytes: found[name]} for name in found})
+
+
+def _with_costs(profile: Profile, **costs: Any) -> Profile:
+    return profile.model_copy(update={"costs": profile.costs.model_copy(update=costs)})
+
+
+def _with_steps(
+    profile: Profile, experiment: Experiment, splits: Splits, asked: Iterable[tuple[int, int]], listen: Listen
+) -> Profile:
+    """Measure an experiment's steps in settings (threads, workers together), at its batch size and a smaller one."""
+    if experiment.machine.device != "cpu":
+        raise MachineError(f'machine.device = "{experiment.machine.device}": steps are measured on cpu only; take cpu')
+    asked, batch = list(asked), experiment.training.batch_size
+    smaller = {max(1, batch // BRIEF)} - {batch}
+    settings = [(batch, *setting) for setting in asked]
+    settings += [(size, *setting) for size in smaller for setting in {asked[0], asked[-1]}]
+    name = work.describe(experiment, splits)
+    steps, evaluating = probes.steps(name, experiment, splits, settings, listen)
+    return profile.add(steps=steps, evaluating=evaluating)
+
+
+def _several() -> list[int]:
+    """Return the numbers of workers among which rounds are measured."""
+    return list(probes.counts_up_to(cores.budget()))[1:] or [2]
+
+
+def _shared(experiment: Experiment, counts: Iterable[int]) -> list[tuple[int, int]]:
+    """Return the threads of each worker when so many train together."""
+    asked, budget = experiment.machine.threads, cores.budget()
+    return [(threads.share(budget, count, asked, oversubscribe=True), count) for count in counts]
+
+
+def _on_nodes(cluster: Cluster) -> set[tuple[int, int]]:
+    """Return (threads, workers together) of the nodes that step as this machine does, as far as it has the cores."""
+    alike = [group for group in cluster.groups if group.step_seconds is None and group.profile is None]
+    return {(group.threads, min(group.workers, max(1, cores.budget() // group.threads))) for group in alike}
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _silent(_: str) -> None:
+    pass

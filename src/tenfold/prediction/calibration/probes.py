@@ -1,0 +1,238 @@
+"""What is measured, in short bursts that take turns."""
+
+import statistics
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+
+from tenfold.data import Splits
+from tenfold.experiment import Experiment
+from tenfold.prediction import fit
+from tenfold.prediction.calibration import burst
+from tenfold.prediction.calibration.burst import MOST_STEPS, Burst
+from tenfold.prediction.calibration.samples import few_numbers
+from tenfold.prediction.measurements import Averaging, Evaluating, Step, write_trace
+from tenfold.transport import SharedTensor
+
+Listen = Callable[[str], None]
+Setting = TypeVar("Setting")
+
+TURNS, MOST_TURNS, BURSTS = 5, 9, 18
+"""A setting is measured in so many turns, its level is their median; in more where few settings make few bursts."""
+BURST_SECONDS, FEWEST_STEPS = 0.4, 12
+SIZES = {1 << 18: MOST_STEPS, 1 << 22: 90, 1 << 25: 24}
+"""Bytes of weights, and steps of a burst."""
+PLAIN: dict[str, Any] = {
+    "strategy_options": {},
+    "average": "weights",
+    "outer": "none",
+    "outer_options": {},
+    "compression": "none",
+    "compression_options": {},
+    "optimizer_state": "local",
+    "oversubscribe": True,
+}
+"""Of the division, a burst keeps nothing."""
+
+
+class Kind(NamedTuple):
+    """A kind of rounds."""
+
+    fields: dict[str, Any]
+    """The experiment that has them."""
+    kind: Literal["group", "neighbours"]
+    fan: int | None
+    """None: everybody."""
+    fits: Callable[[int], bool]
+    """Whether so many workers have such rounds, and they are of no other kind."""
+
+
+ROUNDS = {
+    "all": Kind({"strategy": "allreduce"}, "group", None, lambda _: True),
+    "pairs": Kind({"strategy": "butterfly"}, "group", 2, lambda n: n > 2 and n.bit_count() == 1),
+    "both neighbours": Kind({"strategy": "ring"}, "neighbours", 3, lambda n: n > 3),
+    "one neighbour": Kind({"strategy": "ring", "strategy_options": {"sides": 1}}, "neighbours", 2, lambda n: n > 2),
+}
+
+
+def steps(
+    work: str, experiment: Experiment, splits: Splits, settings: Sequence[tuple[int, int, int]], listen: Listen
+) -> tuple[list[Step], list[Evaluating]]:
+    """Measure steps in settings (batch size, threads, workers together); all take turns."""
+    lengths: dict[tuple[int, int, int], int] = {}
+    batch = experiment.training.batch_size
+
+    def measure(setting: tuple[int, int, int], length: int | None = None) -> Burst:
+        batch_size, threads, together = setting
+        listen(f"steps of {work}: batch {batch_size}, {together} worker(s) x {threads} thread(s)")
+        asked = experiment.replace(
+            batch_size=batch_size, threads=threads, workers=together, strategy="allreduce", **PLAIN
+        )
+        found = burst.run(asked, splits, length or lengths.get(setting, lengths[settings[0]]))
+        lengths[setting] = _burst_steps(found)
+        return found
+
+    measure(settings[0], FEWEST_STEPS)  # says how many steps make a burst
+    whole, smaller = ([setting for setting in settings if (setting[0] == batch) == usual] for usual in (True, False))
+    measured = take_turns(whole, measure, min(MOST_TURNS, max(TURNS, BURSTS // len(whole))))
+    measured |= take_turns(smaller, measure, TURNS // 2 + 1)
+    return (
+        [_step(work, setting, bursts) for setting, bursts in measured.items()],
+        [
+            Evaluating(
+                work=work,
+                threads=threads,
+                together=together,
+                samples=bursts[0].evaluated,
+                seconds=statistics.median(one.evaluate for one in bursts),
+            )
+            for (_, threads, together), bursts in measured.items()
+            if bursts[0].evaluated
+        ],
+    )
+
+
+def averaging(
+    counts: Sequence[int], listen: Listen, turns: int | None = None
+) -> tuple[list[Averaging], dict[int, float]]:
+    """Measure rounds in shared memory, of every kind and size, among so many workers; return also their start-up."""
+    splits = few_numbers()
+    kinds = [(n, kind) for n in counts for kind, about in ROUNDS.items() if about.fits(n)]
+    start: dict[int, list[float]] = {}
+
+    def measure(setting: tuple[int, str, int]) -> float:
+        n, kind, nbytes = setting
+        listen(f"rounds of {n} workers, {kind}, {nbytes / 1e6:.2g} MB")
+        found = burst.run(vector_experiment(nbytes, workers=n, **ROUNDS[kind].fields), splits, SIZES[nbytes])
+        start.setdefault(n, []).append(found.start)
+        return max(found.round or 0.0, 1e-7)
+
+    measured = take_turns([(n, kind, nbytes) for n, kind in kinds for nbytes in SIZES], measure, turns)
+    entries = [
+        Averaging.of(
+            {nbytes: statistics.median(measured[n, kind, nbytes]) for nbytes in SIZES},
+            transport="shared-memory",
+            workers=n,
+            kind=ROUNDS[kind].kind,
+            fan=ROUNDS[kind].fan or n,
+        )
+        for n, kind in kinds
+    ]
+    return entries, {n: statistics.median(seconds) for n, seconds in start.items()}
+
+
+def besides(
+    experiment: Experiment, splits: Splits, threads: int, added: dict[str, dict[str, Any]], listen: Listen
+) -> dict[str, float]:
+    """Measure by how much compressions and outer optimizers lengthen rounds amid an experiment's steps."""
+
+    def measure(name: str, length: int) -> Burst:
+        listen(f"rounds of 2 workers, {name or 'nothing besides'}")
+        fields = PLAIN | added.get(name, {}) | {"strategy": "allreduce", "workers": 2, "threads": threads}
+        return burst.run(experiment.replace(**fields), splits, length)
+
+    length = _burst_steps(measure("", FEWEST_STEPS))
+    measured = take_turns(["", *added], lambda name: measure(name, length).round or 0.0)
+    plain = statistics.median(measured[""])
+    return {name: max(0.0, statistics.median(measured[name]) - plain) for name in added}
+
+
+def saving(listen: Listen) -> tuple[dict[int, float], float]:
+    """Measure the checkpoints of one worker by the bytes of its weights, and its start-up."""
+    seconds, start = {}, []
+    for nbytes in SIZES:
+        listen(f"checkpoints of {nbytes / 1e6:.2g} MB")
+        with tempfile.TemporaryDirectory() as folder:
+            found = burst.run(vector_experiment(nbytes), few_numbers(), FEWEST_STEPS, Path(folder))
+        seconds[nbytes] = found.save
+        start.append(found.start)
+    return seconds, statistics.median(start)
+
+
+def adding() -> float:
+    """Measure the seconds of adding a byte of weights to another."""
+    total, other = np.zeros(1 << 20, np.float32), np.ones(1 << 20, np.float32)
+    return _seconds(50, lambda: np.add(total, other, out=total)) / total.nbytes
+
+
+def sharing() -> float:
+    """Measure the seconds of putting a byte of data into shared memory."""
+    data = torch.ones(1 << 24)
+    return _seconds(5, lambda: SharedTensor(data).close()) / data.nbytes
+
+
+def vector_experiment(nbytes: int, **fields: Any) -> Experiment:
+    """Return the experiment of so many bytes of weights and next to no computing."""
+    return Experiment(
+        model="tenfold.models.vector:Vector",
+        model_options={"numel": nbytes // 4},
+        batch_size=2,
+        momentum=0.0,
+        loss="mse",
+        threads=1,
+        oversubscribe=True,
+        **fields,
+    )
+
+
+def take_turns(
+    settings: Iterable[Setting], measure: Callable[[Setting], Any], turns: int | None = None
+) -> dict[Setting, list[Any]]:
+    """Measure all settings, one after another, several times over: what disturbs one turn spares the others."""
+    settings = list(settings)
+    found: dict[Setting, list[Any]] = {setting: [] for setting in settings}
+    for _ in range(turns or TURNS):
+        for setting in settings:
+            found[setting].append(measure(setting))
+    return found
+
+
+def _burst_steps(before: Burst) -> int:
+    """Return how many steps make a burst, by what they took in an earlier one."""
+    return int(min(MOST_STEPS, max(FEWEST_STEPS, BURST_SECONDS / float(np.median(before.steps)))))
+
+
+def _seconds(calls: int, call: Callable[[], object]) -> float:
+    """Return the median seconds of a call."""
+    found = []
+    for _ in range(calls):
+        started = perf_counter()
+        call()
+        found.append(perf_counter() - started)
+    return statistics.median(found)
+
+
+def _step(work: str, setting: tuple[int, int, int], bursts: Sequence[Burst]) -> Step:
+    batch_size, threads, together = setting
+    found = fit.spread([one.steps for one in bursts])
+    rounds = [one.round for one in bursts if one.round is not None]
+    relative = np.concatenate([one.steps / one.steps.mean() for one in bursts])
+    return Step(
+        work=work,
+        batch_size=batch_size,
+        threads=threads,
+        together=together,
+        mean=found.mean,
+        doubt=found.doubt,
+        between_workers=found.between_workers,
+        between_steps=found.between_steps,
+        samples=relative.size,
+        cold=statistics.median(one.cold for one in bursts),
+        round=statistics.median(rounds) if rounds else None,
+        quantiles={f"{level:.1%}": value for level, value in zip(fit.LEVELS, found.quantiles, strict=True)},
+        trace=write_trace(relative),
+    )
+
+
+def counts_up_to(most: int) -> Iterator[int]:
+    """Yield 1, 2, 4, ... and `most`."""
+    count = 1
+    while count < most:
+        yield count
+        count *= 2
+    yield most

@@ -1,0 +1,211 @@
+"""What was measured of a machine, as a value that loads from and saves to TOML; it answers what a clock asks."""
+
+import math
+import os
+import tomllib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import ValidationError
+
+from tenfold.cluster.hardware import RoundLike, RoundPrice, StepTime
+from tenfold.common.files import write_atomically
+from tenfold.errors import MachineError
+from tenfold.prediction import fit
+from tenfold.prediction.measurements import Averaging, Costs, Entry, Evaluating, Step
+
+AGAIN = "run `tenfold calibrate`"
+DIGITS = 5
+
+
+class Profile(Entry):
+    """A machine as it was measured."""
+
+    made: str
+    """When, in UTC."""
+    machine: dict[str, Any]
+    """Its facts: processor, cores, torch and other packages."""
+    costs: Costs = Costs()
+    averaging: tuple[Averaging, ...] = ()
+    evaluating: tuple[Evaluating, ...] = ()
+    steps: tuple[Step, ...] = ()
+
+    @classmethod
+    def load(cls, path: str | Path | None = None) -> Self:
+        """Read a profile; by default the one that `tenfold calibrate` has saved."""
+        path = Path(path) if path is not None else default_path()
+        try:
+            return cls(**tomllib.loads(path.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            raise MachineError(f"there is no profile {path}; {AGAIN} to measure this machine") from None
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"]) or "the whole"
+            raise MachineError(f"{path} is no profile: {where}: {first['msg']}; {AGAIN} again") from None
+        except (OSError, ValueError) as error:
+            raise MachineError(f"the profile {path} cannot be read: {error}; {AGAIN} again") from None
+
+    def save(self, path: str | Path | None = None) -> Path:
+        """Write the profile as TOML, and return where it is."""
+        import tomli_w
+
+        path = Path(path) if path is not None else default_path()
+        try:
+            write_atomically(path, tomli_w.dumps(_written(self.model_dump(exclude_none=True))).encode())
+        except OSError as error:
+            raise MachineError(f"the profile {path} cannot be written: {error.strerror}; name another file") from None
+        return path
+
+    def check(self, facts: dict[str, Any]) -> str | None:
+        """Say, in a sentence, why this profile does not speak for the machine of these facts; None: it does."""
+        then, now = _identity(self.machine), _identity(facts)
+        for what, value in now.items():
+            if then[what] != value:
+                return f"the profile does not fit this machine: its {what} is {then[what]}, here it is {value}; {AGAIN}"
+        return None
+
+    def add(self, **entries: Iterable[Entry]) -> Self:
+        """Return the profile with new entries, which take the place of those that were measured in the same setting."""
+        merged = {}
+        for name, new in entries.items():
+            by_setting = {_setting(entry): entry for entry in (*getattr(self, name), *new)}
+            merged[name] = tuple(by_setting[setting] for setting in sorted(by_setting))
+        return self.model_copy(update=merged)
+
+    def has_step(self, work: str, batch_size: int, threads: int, together: int) -> bool:
+        """Say whether steps in just this setting were measured."""
+        asked = (work, batch_size, threads, together)
+        return any((s.work, s.batch_size, s.threads, s.together) == asked for s in self.steps)
+
+    def nearest_step(self, work: str, batch_size: int, threads: int, together: int) -> Step:
+        """Return the measured steps of this work that come nearest to a setting."""
+        known = [step for step in self.steps if step.work == work]
+        fitting = [step for step in known if step.threads == threads]
+        if not fitting:
+            listed = sorted({f"{step.threads}" for step in known})
+            instead = f"; it has {', '.join(listed)} threads" if listed else ""
+            raise MachineError(f"the profile has no steps of {work} with {threads} thread(s){instead}; {AGAIN} FILE")
+        return min(fitting, key=lambda step: (_apart(step.together, together), _apart(step.batch_size, batch_size)))
+
+    def step_time(self, work: str, batch_size: int, threads: int, together: int) -> StepTime:
+        """Return how long a step takes when so many workers train together.
+
+        Seconds = a + b B is fitted over the batch sizes that were measured with the same number of workers; between
+        numbers of workers the logarithms are interpolated. The trace is that of the nearest setting.
+        """
+        nearest = self.nearest_step(work, batch_size, threads, together)
+        by_count: dict[int, dict[int, float]] = {}
+        for step in self.steps:
+            if (step.work, step.threads) == (work, threads):
+                by_count.setdefault(step.together, {})[step.batch_size] = step.mean
+        lines = {count: fit.line(list(means), list(means.values())) for count, means in by_count.items()}
+        means = [by_count[count].get(batch_size, line(batch_size)) for count, line in lines.items()]
+        mean = fit.interpolate(together, list(lines), means)
+        several = [count for count, measured in by_count.items() if len(measured) > 1] or list(by_count)
+        line = lines[min(several, key=lambda count: _apart(count, together))]
+        fixed = mean * line.intercept / line(batch_size)
+        return StepTime(
+            mean=mean,
+            between_workers=nearest.between_workers,
+            between_steps=nearest.between_steps,
+            trace=nearest.step_times(),
+            fixed=min(fixed, mean),
+        )
+
+    def round_price(self, transport: str = "shared-memory", factor: float = 1.0) -> RoundPrice:
+        """Return what rounds cost by a transport, times a factor that an experiment may have of its own."""
+        entries = [entry for entry in self.averaging if entry.transport == transport]
+        if not entries:
+            known = sorted({entry.transport for entry in self.averaging})
+            raise MachineError(
+                f"the profile has no rounds by {transport}; known: {', '.join(known) or 'none'}; {AGAIN}"
+            )
+
+        def price(round_: RoundLike, nbytes: int) -> float:
+            if round_.is_idle:
+                return 0.0
+            kind = "group" if round_.groups is not None else "neighbours"
+            fan = max(map(len, round_.sources))
+            return factor * _price([e for e in entries if e.kind == kind] or entries, len(round_.sources), fan, nbytes)
+
+        return price
+
+    def start_seconds(self, workers: int, data: int = 0) -> float:
+        """Return the seconds before the first step, with so many bytes of data."""
+        return _between(workers, self.costs.start) + data * self.costs.sharing
+
+    def save_seconds(self, nbytes: int) -> float:
+        """Return the seconds of a checkpoint; beyond the largest that was measured, in proportion."""
+        return _between(nbytes, self.costs.save) * max(1.0, nbytes / max(self.costs.save, default=nbytes))
+
+    def besides_seconds(self, names: Iterable[str], nbytes: int) -> float:
+        """Return what these compressions and outer optimizers add to a round, where they were measured."""
+        return sum(self.costs.besides.get(name, {}).get(nbytes, 0.0) for name in names)
+
+    def evaluation_seconds(self, work: str, samples: int, together: int) -> float:
+        """Return the seconds of one evaluation, whose samples the workers share; 0 when none was measured.
+
+        A worker takes as long for each of its samples as it took in the nearest setting that was measured.
+        """
+        known = [entry for entry in self.evaluating if entry.work == work]
+        if not known or not samples:
+            return 0.0
+        nearest = min(known, key=lambda entry: _apart(entry.together, together))
+        return nearest.seconds * (samples / together) / (nearest.samples / nearest.together)
+
+
+def default_path() -> Path:
+    """Return where this machine's profile is kept: $TENFOLD_PROFILE, else the user's data folder."""
+    from platformdirs import user_data_path
+
+    return Path(os.environ.get("TENFOLD_PROFILE") or user_data_path("tenfold") / "profile.toml")
+
+
+def _price(entries: Sequence[Averaging], workers: int, fan: int, nbytes: int) -> float:
+    """Interpolate in the fan for each number of workers that was measured, then between those numbers.
+
+    A mean of all is a kind of its own, whose fan goes with the number of workers.
+    """
+    by_count: dict[int, dict[int, float]] = {}
+    for entry in entries:
+        by_count.setdefault(entry.workers, {})[entry.fan] = entry.price(nbytes)
+    if fan == workers:
+        prices = {count: fit.interpolate(count, list(fans), list(fans.values())) for count, fans in by_count.items()}
+    else:
+        telling = {count: fans for count, fans in by_count.items() if fan in fans or len(fans) > 1} or by_count
+        prices = {count: fit.interpolate(fan, list(fans), list(fans.values())) for count, fans in telling.items()}
+    return fit.interpolate(workers, list(prices), list(prices.values()))
+
+
+def _between(x: int, measured: dict[int, float]) -> float:
+    return fit.interpolate(x, list(measured), list(measured.values())) if measured else 0.0
+
+
+def _apart(a: float, b: float) -> float:
+    return abs(math.log(a / b))
+
+
+def _setting(entry: Entry) -> tuple[Any, ...]:
+    names = ("transport", "kind", "work", "threads", "together", "workers", "fan", "batch_size")
+    return tuple(getattr(entry, name, 0) for name in names)
+
+
+def _identity(facts: dict[str, Any]) -> dict[str, str]:
+    """Return what makes step times of one machine worthless on another, in words."""
+    cpu, torch = facts.get("cpu", {}), facts.get("torch", {})
+    return {
+        "processor": str(cpu.get("model")),
+        "number of cpus": str(cpu.get("logical")),
+        "budget of cores": str(cpu.get("budget")),
+        "torch": str(torch.get("version")),
+    }
+
+
+def _written(value: Any) -> Any:
+    """Return a value as TOML can say it: no nulls, keys as text, numbers in as many digits as they deserve."""
+    if isinstance(value, dict):
+        return {str(key): _written(one) for key, one in value.items() if one is not None}
+    if isinstance(value, list | tuple):
+        return [_written(one) for one in value]
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value

@@ -1,0 +1,98 @@
+"""How far the folds of a cross-validation are, while they are trained: a bar for each, and a line when it is done."""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from tenfold.report import clocks
+from tenfold.report.formatting import duration, measure, plain, several
+from tenfold.report.live.display import Display
+from tenfold.runs import Event, Lifecycle, Metric
+
+BAR = 24
+
+
+@dataclass
+class _Fold:
+    name: str
+    status: str = "waiting"
+    steps_per_epoch: int = 0
+    step: int = 0
+    loss: float | None = None
+    measured: dict[str, float] = field(default_factory=dict)
+
+
+class FoldProgress(Display):
+    """A listener that shows a cross-validation's progress while its `with` block lasts.
+
+    Every fold that is done leaves a line; on a terminal bars below tell how far those are that are being trained. It
+    writes to standard error unless it is given a console.
+    """
+
+    def __init__(self, *, quiet: bool = False, console: Console | None = None) -> None:
+        super().__init__(quiet=quiet, console=console)
+        self.epochs = 1
+        self._folds: list[_Fold] = []
+
+    def __call__(self, event: Event) -> None:
+        """Take note of what happened."""
+        if isinstance(event, Metric) and event.worker < len(self._folds):
+            self._measured(self._folds[event.worker], event)
+        elif isinstance(event, Lifecycle):
+            if event.what in ("started", "resumed"):
+                self._begin(json.loads(event.detail), event.what)
+            elif event.what == "fold":
+                self._entered(self._folds[event.worker], json.loads(event.detail))
+            elif event.what == "warning":
+                self._say(f"warning: {plain(event.detail)}", style="yellow")
+
+    def _begin(self, about: dict[str, Any], what: str) -> None:
+        self.epochs = about["epochs"]
+        self._folds = [_Fold(name) for name in about["names"]]
+        self._say(f"{what}: {several(len(self._folds), 'fold')}, {about['mode'].replace('-', ' ')}", style="dim")
+
+    def _entered(self, fold: _Fold, about: dict[str, Any]) -> None:
+        fold.status = about["status"]
+        fold.steps_per_epoch = about.get("steps_per_epoch", fold.steps_per_epoch)
+        if fold.status == "failed":
+            self._say(f"{fold.name}  failed: {plain(about['error'])}", style="red")
+        elif fold.status == "finished":
+            scores = _scores(about["metrics"])
+            seconds = f"{duration(about['seconds'])} {clocks.MEASURED}"
+            self._say("  ".join([fold.name, *(f"validation {one}" for one in scores), seconds]))
+
+    def _measured(self, fold: _Fold, metric: Metric) -> None:
+        fold.step = max(fold.step, metric.step)
+        if metric.part == "validation":
+            fold.measured[metric.name] = metric.value
+        elif metric.name == "loss":
+            fold.loss = metric.value
+
+    def _drawing(self) -> Table:
+        """Draw where the folds stand."""
+        drawn = Table.grid(padding=(0, 2, 0, 0))
+        for fold in self._folds:
+            if fold.status in ("started", "resumed"):
+                steps = fold.steps_per_epoch * self.epochs
+                bar = ProgressBar(total=1, completed=min(1.0, fold.step / steps) if steps else 0.0, width=BAR)
+                epoch = min(fold.step // (fold.steps_per_epoch or 1) + 1, self.epochs)
+                loss = [f"loss {measure('loss', fold.loss)}"] if fold.loss is not None else []
+                facts = [f"epoch {epoch}/{self.epochs}", *loss, *_scores(fold.measured)]
+                drawn.add_row(Text(fold.name), bar, Text("  ".join(facts)))
+        done = sum(fold.status in ("finished", "failed") for fold in self._folds)
+        told = f"{done} of {several(len(self._folds), 'fold')} done" if self._folds else "starting"
+        drawn.add_row(Text(told, style="dim"), Text(), Text())
+        for column in drawn.columns:
+            column.no_wrap = True
+        return drawn
+
+
+def _scores(metrics: dict[str, float]) -> list[str]:
+    """Return the measurements in words; the loss only where there is nothing else."""
+    names = [name for name in metrics if name != "loss"] or list(metrics)
+    return [f"{plain(name)} {measure(name, metrics[name])}" for name in names]

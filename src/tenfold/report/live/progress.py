@@ -1,0 +1,166 @@
+"""How far a run is, while it runs: a live line on a terminal, plain lines elsewhere."""
+
+import time
+from dataclasses import replace
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from tenfold.experiment import Experiment
+from tenfold.report import clocks
+from tenfold.report.formatting import duration, facts_in, measure, plain, rate, several
+from tenfold.report.live.display import Display
+from tenfold.report.live.rank_times import RankTimes
+from tenfold.runs import Event, Lifecycle, Metric, Span
+
+BEGINNINGS = ("started", "resumed")
+ENDINGS = ("epoch", "finished", "failed", "interrupted")
+
+
+class Progress(Display):
+    """A listener that shows a run's progress while its `with` block lasts.
+
+    Every epoch leaves a line, whose time is the training time so far; on a terminal a bar below tells how far the
+    current epoch is. An event only stores its values: drawing is left to rich's own thread. It writes to standard
+    error unless it is given a console. Every time is said to be measured or, of a virtual cluster, predicted. `ranks`
+    adds lines that say where these ranks' time went.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        *,
+        quiet: bool = False,
+        console: Console | None = None,
+        ranks: RankTimes | None = None,
+    ) -> None:
+        self.epochs = experiment.training.epochs
+        super().__init__(quiet=quiet, console=console)
+        self._ranks = ranks
+        self._virtual = experiment.machine.engine == "virtual"
+        self._clock = clocks.PREDICTED if self._virtual else clocks.MEASURED
+        self._steps_per_epoch = 0
+        self._samples = 0
+        self._latest: Metric | None = None
+        self._score = ""
+        self._epoch: dict[str, Metric] = {}
+        self._first: Metric | None = None  # the time left is judged from here, which leaves out the start
+        self._before: tuple[float, int] | None = (0.0, 0)  # training time and step at the end of the last epoch
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end_epoch()
+        super().__exit__(kind, error, trace)
+
+    def __call__(self, event: Event) -> None:
+        """Take note of what happened."""
+        if self.quiet:
+            return
+        if type(event) is Span:
+            if self._ranks is not None:
+                self._ranks.add(event)
+            return
+        if isinstance(event, Lifecycle) and event.what == "lost":
+            self._end_epoch()
+            self._say(f"lost: {plain(event.detail)}", style="yellow")
+            return
+        if event.worker:
+            if isinstance(event, Lifecycle) and event.what == "warning":
+                self._say(f"[rank {event.worker}] warning: {plain(event.detail)}", style="yellow")
+            return
+        if type(event) is Metric:
+            if event.part == "train" and event.name == "loss":
+                self._turn_to(event.epoch)
+                if self._virtual:  # what is left to wait for is the simulation's own time
+                    event = replace(event, at=time.monotonic())
+                self._before = self._before or (event.seconds, event.step)
+                self._first = self._first or event
+                self._latest = event
+            elif event.part != "train" or event.name == "epoch_loss":
+                self._turn_to(event.epoch)
+                self._epoch[f"{event.part} {plain(event.name)}"] = event
+        elif isinstance(event, Lifecycle):
+            self._entered(event)
+
+    def _turn_to(self, epoch: int) -> None:
+        if self._epoch and next(iter(self._epoch.values())).epoch != epoch:
+            self._end_epoch()
+
+    def _entered(self, stage: Lifecycle) -> None:
+        if stage.what in BEGINNINGS:
+            facts = facts_in(stage.detail)
+            self._steps_per_epoch = int(facts.get("steps_per_epoch", self._steps_per_epoch))
+            self._samples = int(facts.get("train_samples", self._samples))
+            if stage.what == "resumed":
+                self._before = None
+                self._say(f"resumed at epoch {stage.epoch + 1} of {self.epochs}")
+        elif stage.what == "warning":
+            self._say(f"warning: {plain(stage.detail)}", style="yellow")
+        elif stage.what in ENDINGS:
+            self._end_epoch()
+
+    def _end_epoch(self) -> None:
+        """Leave a line for the epoch, if anything was measured at its end."""
+        if not self._epoch:
+            return
+        last = next(reversed(self._epoch.values()))
+        shown = {name: metric for name, metric in self._epoch.items() if _is_telling(name, self._epoch)}
+        scores = [f"{name.removeprefix('train epoch_')} {measure(name, one.value)}" for name, one in shown.items()]
+        seconds = f"{duration(last.seconds)} {self._clock}"
+        self._say("  ".join([self._epoch_of(last), *scores, *self._speed(last), seconds]))
+        for line in self._ranks.lines() if self._ranks else []:
+            self._say(f"{line} {self._clock}", style="dim")
+        self._score = next((score for score in reversed(scores) if "accuracy" in score), scores[-1])
+        self._before = (last.seconds, last.step)
+        self._epoch = {}
+
+    def _epoch_of(self, metric: Metric) -> str:
+        return f"epoch {metric.epoch + 1}/{self.epochs}"
+
+    def _speed(self, metric: Metric) -> list[str]:
+        """Return the samples a second since the last epoch's end, if known."""
+        seconds, step = self._before or (metric.seconds, metric.step)
+        if not self._steps_per_epoch or not self._samples or metric.seconds <= seconds or metric.step <= step:
+            return []
+        per_second = self._samples * (metric.step - step) / self._steps_per_epoch / (metric.seconds - seconds)
+        return [f"{rate(per_second)} {self._clock}" if self._virtual else rate(per_second)]
+
+    def _time_left(self, metric: Metric) -> list[str]:
+        """Return how long it will take if it goes on as it did, evaluation included."""
+        first = self._first
+        if not self._steps_per_epoch or first is None or metric.step <= first.step:
+            return []
+        steps_left = max(0, self.epochs * self._steps_per_epoch - metric.step)
+        return [f"{_clock((metric.at - first.at) / (metric.step - first.step) * steps_left)} left"]
+
+    def _drawing(self) -> Table:
+        """Draw where the run stands."""
+        latest, steps = self._latest, self._steps_per_epoch
+        line = Table.grid(padding=(0, 2, 0, 0))
+        if latest is None:
+            line.add_row(Text(f"starting, {several(self.epochs, 'epoch')}", style="dim"))
+            return line
+        done = min(1.0, (latest.step - latest.epoch * steps) / steps) if steps else 0.0
+        wide = self.console.width >= 100
+        how_far = ProgressBar(total=1, completed=done, width=24) if wide else Text(f"{done:3.0%}")
+        score = [self._score] if self._score else []
+        facts = [f"loss {measure('loss', latest.value)}", *score, *self._time_left(latest), *self._speed(latest)]
+        line.add_row(Text(self._epoch_of(latest)), how_far, Text("  ".join(facts)))
+        for column in line.columns:
+            column.no_wrap = True
+        return line
+
+
+def _is_telling(name: str, epoch: dict[str, Metric]) -> bool:
+    """Leave out the evaluated loss where something better was measured on the same part."""
+    part, _, what = name.partition(" ")
+    return part == "train" or what != "loss" or not any(other.startswith(part) and other != name for other in epoch)
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes}:{rest:02d}"

@@ -1,0 +1,28 @@
+"""Where the time of single ranks goes, epoch by epoch."""
+
+from tenfold.report.formatting import duration
+from tenfold.runs import Span
+
+
+class RankTimes:
+    """Adds up the spans of some ranks, and says at an epoch's end what they came to."""
+
+    def __init__(self, ranks: set[int] | None = None) -> None:
+        """Watch these ranks; without any, all."""
+        self._ranks = ranks
+        self._sums: dict[int, dict[str, float]] = {}
+
+    def add(self, span: Span) -> None:
+        """Take note of a span."""
+        if self._ranks is None or span.worker in self._ranks:
+            sums = self._sums.setdefault(span.worker, {})
+            sums[span.kind] = sums.get(span.kind, 0.0) + span.seconds
+
+    def lines(self) -> list[str]:
+        """Return a line for each rank with what was added since the last time."""
+        lines = [
+            f"[rank {rank}] " + "  ".join(f"{kind} {duration(seconds)}" for kind, seconds in self._sums[rank].items())
+            for rank in sorted(self._sums)
+        ]
+        self._sums = {}
+        return lines

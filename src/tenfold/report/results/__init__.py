@@ -1,0 +1,1 @@
+"""What comparisons, forecasts and twins return."""

@@ -1,0 +1,158 @@
+"""A real run and its virtual twin: are the weights the same, and how far off was the clock?"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tenfold.report import clocks
+from tenfold.report.export import finite
+from tenfold.report.formatting import NOTHING, between, duration
+from tenfold.report.trace import twin_trace
+from tenfold.runs import Run
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+PARTS: dict[str, tuple[str, ...]] = {
+    "data and computing": ("data", "compute"),
+    "waiting": ("wait",),
+    "communication": ("communicate",),
+    "evaluation": ("evaluate",),
+    "saving": ("save",),
+    "start": ("start",),
+}
+WHOLE = "training in all"
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some part of the time, as measured and as predicted."""
+
+    name: str
+    measured: float | None
+    predicted: float | None
+
+    @property
+    def error(self) -> float | None:
+        """How far off the prediction is, (predicted - measured) / measured: below 0 where it is too short."""
+        if not self.measured or self.predicted is None:
+            return None
+        return (self.predicted - self.measured) / self.measured
+
+
+class Twin:
+    """One experiment, run for real and virtually: as a table, as JSON, as a trace, and as a page."""
+
+    def __init__(self, real: Run, virtual: Run, difference: float) -> None:
+        self.real = real
+        self.virtual = virtual
+        self.difference = difference
+        """The largest difference between the weights; 0.0 means the same bits."""
+
+    @property
+    def parts(self) -> list[Part]:
+        """What the time was spent on, the mean over workers; then the training time, of the slowest worker."""
+        return list(self._parts())
+
+    @property
+    def error(self) -> float | None:
+        """How far off the predicted training time is, relative to the measured one."""
+        return self.parts[-1].error
+
+    @property
+    def same_weights(self) -> bool:
+        """Both ended with the same weights, bit for bit."""
+        return self.difference == 0.0
+
+    def _parts(self) -> Iterator[Part]:
+        for name, kinds in PARTS.items():
+            told = [[run.times[kind] for kind in kinds if kind in run.times] for run in (self.real, self.virtual)]
+            measured, predicted = (sum(seconds) if seconds else None for seconds in told)
+            if measured is not None or predicted is not None:
+                yield Part(name, measured, predicted)
+        yield Part(WHOLE, self.real.seconds, self.virtual.seconds)
+
+    def rows(self) -> list[list[str]]:
+        """Return the table: part, measured, predicted, and the signed error in percent."""
+        rows = [[one.name, duration(one.measured), duration(one.predicted), percent(one.error)] for one in self.parts]
+        if self.virtual.interval and self.virtual.seconds is not None:
+            rows[-1][2] += f" {between(*self.virtual.interval, self.virtual.seconds)}"
+        return rows
+
+    def weights(self) -> str:
+        """Return what is to be said of the weights."""
+        return "0.0, the same bits" if self.same_weights else f"{self.difference:.3g}, not the same"
+
+    def notes(self) -> list[str]:
+        """Return what a reader of the table must know."""
+        notes = ["by kind the mean over workers, in all that of the slowest; error = (predicted - measured) / measured"]
+        notes.append("start: the measured one includes reading the data, the predicted one does not")
+        interval, seconds = self.virtual.interval, self.real.seconds
+        if interval and seconds is not None:
+            inside = interval[0] <= seconds <= interval[1]
+            notes.append(f"{clocks.INTERVAL}; the measured time lies {'inside' if inside else 'outside'}")
+        return [*notes, clocks.UNCALIBRATED] if clocks.is_uncalibrated(self.virtual) else notes
+
+    def record(self) -> dict[str, Any]:
+        """Return everything as one dictionary of numbers and text."""
+        return {
+            "real": self.real.id,
+            "virtual": self.virtual.id,
+            "weights_largest_difference": self.difference,
+            "parts": [
+                {"name": one.name, "measured": one.measured, "predicted": one.predicted, "error": one.error}
+                for one in self.parts
+            ],
+            "interval": self.virtual.interval,
+        }
+
+    def to_json(self) -> str:
+        """Return everything as JSON."""
+        return json.dumps(finite(self.record()), indent=2, allow_nan=False) + "\n"
+
+    def trace(self) -> dict[str, Any]:
+        """Return a trace for Perfetto and chrome://tracing, with two processes: measured and predicted."""
+        return twin_trace(self.real, self.virtual)
+
+    def report(self, path: str | Path) -> Path:
+        """Write a page with the table and both timelines above each other, and return where it is."""
+        from tenfold.report.pages.page import save
+        from tenfold.report.pages.twin_page import render
+
+        return save(render(self), path)
+
+    def __rich__(self) -> "Group":
+        from rich import box
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+        for at, name in enumerate(("time", "measured", "predicted", "error")):
+            table.add_column(Text(name), justify="right" if at else "left")
+        *parts, whole = self.rows()
+        for row in parts:
+            table.add_row(*map(Text, row))
+        table.add_section()
+        table.add_row(*(Text(cell, style="bold") for cell in whole))
+        weights = Text(self.weights(), style="bold" if self.same_weights else "bold red")
+        head = Text.assemble("weights' largest difference  ", weights, f"  (runs {self.real.id} and {self.virtual.id})")
+        return Group(head, Text(), table, Text(), *(Text(note, style="dim") for note in self.notes()))
+
+    def __str__(self) -> str:
+        from tenfold.report.live.display import printed
+
+        return printed(self, 120)
+
+    def __repr__(self) -> str:
+        both = f"{self.real.id} and {self.virtual.id}"
+        return (
+            f"<Twin of runs {both}: weights differ by {self.difference:.3g}, predicted time by {percent(self.error)}>"
+        )
+
+
+def percent(error: float | None) -> str:
+    """Return a signed error in percent."""
+    return NOTHING if error is None else f"{error:+.1%}"

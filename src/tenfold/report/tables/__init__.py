@@ -1,0 +1,1 @@
+"""Runs as tables, for a terminal and for pages."""

@@ -1,0 +1,64 @@
+"""Folds against workers: the k x n tables of a comparison that varies both."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tenfold.report import clocks
+from tenfold.report.differences import MIXING, spoken
+from tenfold.report.formatting import NOTHING, several
+from tenfold.report.rows import Row
+from tenfold.report.tables import columns
+
+CROSSED = ("folds", "workers")
+
+
+@dataclass(frozen=True)
+class Crosstable:
+    """One number for every pair of folds and workers."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def of(rows: Sequence[Row]) -> list[Crosstable]:
+    """Return tables of time and of what was scored, for each of the other settings; none unless both vary."""
+    if not rows or not set(CROSSED) <= set(rows[0].settings):
+        return []
+    cells = [columns.times(rows), *columns.scores(rows)]
+    families: list[tuple[str, dict[str, Any]]] = []
+    for row in rows:
+        family = row.clock, {name: value for name, value in row.settings.items() if name not in CROSSED}
+        if family not in families and (row.workers > 1 or not any(name in MIXING for name in family[1])):
+            families.append(family)
+    found = []
+    for clock, other in families:
+        places = {
+            (row.settings["folds"], row.settings["workers"]): at
+            for at, row in enumerate(rows)
+            if row.clock == clock and _belongs(row, other)
+        }
+        for column in cells:
+            told = f"{column.name}, {clock}" if column is cells[0] else column.name
+            told = f"{told}, {clocks.INTERVAL}" if column is cells[0] and clock == clocks.PREDICTED else told
+            found.append(_crossed(", ".join(part for part in (spoken(other), told) if part), column, places))
+    return found
+
+
+def _belongs(row: Row, other: dict[str, Any]) -> bool:
+    """Tell whether a row has these settings; one worker has any way of mixing."""
+    return all(row.settings[name] == value or (row.workers == 1 and name in MIXING) for name, value in other.items())
+
+
+def _crossed(title: str, column: columns.Column, places: dict[tuple[int | None, int], int]) -> Crosstable:
+    folds = sorted({fold for fold, _ in places}, key=lambda fold: fold or 0)
+    workers = sorted({count for _, count in places})
+    rows = [
+        (
+            several(fold, "fold") if fold else "no folds",
+            *(column.cells[places[fold, count]] if (fold, count) in places else NOTHING for count in workers),
+        )
+        for fold in folds
+    ]
+    return Crosstable(title, ("", *(several(count, "worker") for count in workers)), tuple(rows))

@@ -1,0 +1,194 @@
+"""Runs as tables for a terminal: pure functions from runs to what rich can print."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Group
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from tenfold.experiment import FIELDS, SECTIONS
+from tenfold.report import clocks, summary
+from tenfold.report.differences import settings, unusual
+from tenfold.report.formatting import NOTHING, OF_FOLDS, ago, count, duration, measure, moment, plain, setting
+from tenfold.runs import Run
+from tenfold.runs.store import FOLDED
+
+STATUS_STYLES = {"finished": "green", "running": "cyan", "failed": "bold red", "interrupted": "yellow"}
+
+
+def result_table(run: Run) -> Table:
+    """Return what came out of a run: what `tenfold train` prints at its end."""
+    table = _grid()
+    table.add_row(f"run {run.id}", Text.assemble((plain(run.title), "bold"), "  ", _status(run)))
+    for name, text in summary.outcome(run):
+        table.add_row(name, Text(text, style="bold" if name.endswith("accuracy") else ""))
+    if ending := summary.ending(run):
+        table.add_row(run.status, _styled(run, "\n".join(plain(line) for line in ending.splitlines())))
+    table.add_row("folder", Text(str(run.path), overflow="fold"))
+    return table
+
+
+def runs_table(runs: Sequence[Run], *, now: float | None = None) -> Table:
+    """Return one line a run, with the fields that tell it from the others: what `tenfold runs` prints."""
+    measured = {run.id: _scored(run) for run in runs}
+    scores = [name for name in ("accuracy", "loss") if any(name in one for one in measured.values())][:1] or [
+        "accuracy"
+    ]
+    if any(one and scores[0] not in one for one in measured.values()):
+        scores = ["accuracy", "loss"]
+    table = _table("run", "title, and what differs", "status", "when", "epochs", *scores, "training")
+    _right(table, 0, *range(4, len(table.columns)))
+    for run in runs:
+        table.add_row(
+            str(run.id),
+            _titled(run, runs),
+            _status(run),
+            ago(run.created, now),
+            _epochs(run),
+            *(measure(name, measured[run.id].get(name)) for name in scores),
+            _training(run),
+        )
+    unless = ", unless said to be predicted" if any(run.clock == clocks.PREDICTED for run in runs) else ""
+    table.caption = f"training: measured{unless}, without start, evaluation and saving" if runs else "no runs yet"
+    if any(run.kind == FOLDED for run in runs):
+        table.caption += f"; {OF_FOLDS}"
+    return table
+
+
+def _scored(run: Run) -> dict[str, float]:
+    """Return what a run scored; a fold on its validation part, as the mean of its cross-validation is about that."""
+    found: dict[str, float] = run.result.get("crossval", {}).get("metrics", {}).get("validation") or run.metrics
+    return found
+
+
+def show_tables(run: Run) -> Group:
+    """Return all about one run: what `tenfold show` prints."""
+    tables = [result_table(run), experiment_table(run)]
+    if run.history:
+        tables.append(history_table(run))
+    if summary.times(run):
+        tables.append(times_table(run))
+    return Group(*(Padding(table, (0, 0, 1, 0)) for table in (*tables, origin_table(run))))
+
+
+def experiment_table(run: Run) -> Table:
+    """Return every field: first those that differ from the defaults, one a line, then the rest by section."""
+    table = _grid(title="experiment")
+    changed = unusual(run.experiment)
+    for key, value in changed.items():
+        table.add_row(key, Text(setting(value), style="bold", overflow="fold"))
+    table.add_row("defaults", Text("for all the rest" if changed else "for everything"))
+    flat = run.experiment.flat()
+    for section in SECTIONS:
+        rest = (
+            f"{key}={setting(flat[key])}" for key, (home, _) in FIELDS.items() if home == section and key not in changed
+        )
+        table.add_row(f"  {section}", Text("  ".join(rest), style="dim"))
+    return table
+
+
+def history_table(run: Run) -> Table:
+    """Return one line an epoch."""
+    names = history_columns(run)
+    table = _table(
+        "epoch", "step", f"training, {run.clock}", *(plain(name.replace("_", " ")) for name in names), title="epochs"
+    )
+    _right(table, *range(len(table.columns)))
+    for row in run.history:
+        scores = (measure(name, row.get(name)) for name in names)
+        table.add_row(count(row["epoch"]), count(row.get("step")), duration(row.get("seconds")), *scores)
+    return table
+
+
+def history_columns(run: Run) -> list[str]:
+    """Return the names of what was measured in any epoch, such as train_loss and test_accuracy."""
+    names = dict.fromkeys(name for row in run.history for name in row)
+    return [name for name in names if name not in ("epoch", "step", "seconds")]
+
+
+def times_table(run: Run) -> Table:
+    """Return what the time was spent on."""
+    times = summary.times(run)
+    total = sum(times.values())
+    table = _table("spent on", "time", "share", title=f"time, {run.clock}")
+    _right(table, 1, 2)
+    for kind, seconds in times.items():
+        table.add_row(summary.NAMES.get(kind, kind), duration(seconds), f"{seconds / total:.1%}")
+    return table
+
+
+def origin_table(run: Run) -> Table:
+    """Return when, by which command and from which code the run came, and where its files are."""
+    table = _grid(title="origin")
+    ended = f", ended {moment(run.ended)}" if run.ended is not None else ""
+    table.add_row("began", f"{moment(run.created)}{ended}")
+    for key in ("command", "code"):
+        if run.facts.get(key):
+            table.add_row(key, Text(plain(str(run.facts[key])), overflow="fold"))
+    files = sorted(path.name for path in run.path.iterdir()) if run.path.is_dir() else []
+    table.add_row("files", Text(", ".join(files) or "none", overflow="fold"))
+    return table
+
+
+def shards_table(run: Run) -> Table:
+    """Return the audit of how the training data were dealt out: samples, and classes where there are few."""
+    dealt = run.facts.get("shards", {})
+    samples, classes = dealt.get("samples", []), dealt.get("classes")
+    labels = [f"class {label}" for label in range(len(classes[0]))] if classes else []
+    table = _table("replica", "samples", *labels, title=f"shards, {dealt.get('kind', 'not recorded')}")
+    _right(table, *range(len(table.columns)))
+    for replica, number in enumerate(samples):
+        table.add_row(str(replica), count(number), *(count(one) for one in (classes[replica] if classes else ())))
+    total = f"{count(sum(samples))} samples"
+    table.caption = f"{total}, every one exactly once" if dealt.get("once") else f"{total}; NOT every one exactly once"
+    return table
+
+
+def _grid(title: str | None = None) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0), **_headings(title))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    return table
+
+
+def _table(*columns: str, title: str | None = None) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, **_headings(title))
+    for at, name in enumerate(columns):
+        table.add_column(Text(name), no_wrap=at != 1)  # titles may wrap, numbers never
+    return table
+
+
+def _headings(title: str | None) -> dict[str, Any]:
+    return {"title": title, "title_justify": "left", "title_style": "bold", "caption_justify": "left"}
+
+
+def _right(table: Table, *columns: int) -> None:
+    for column in columns:
+        table.columns[column].justify = "right"
+
+
+def _titled(run: Run, among: Sequence[Run]) -> Text:
+    told = ("└ " if run.kind == "fold" else "", plain(run.title), "  ", (settings(run, among), "dim"))
+    return Text.assemble(*told, overflow="fold")
+
+
+def _training(run: Run) -> str:
+    """Return the training time; the table's caption speaks for those that were measured."""
+    told = f" {run.clock}" if run.clock == clocks.PREDICTED and run.seconds is not None else ""
+    return f"{duration(run.seconds)}{told}"
+
+
+def _status(run: Run) -> Text:
+    return _styled(run, run.status)
+
+
+def _styled(run: Run, text: str) -> Text:
+    return Text(text, style=STATUS_STYLES.get(run.status, ""))
+
+
+def _epochs(run: Run) -> str:
+    wanted, done = run.experiment.training.epochs, run.result.get("epochs")
+    return str(wanted) if done == wanted else f"{NOTHING if done is None else done}/{wanted}"

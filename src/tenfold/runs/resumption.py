@@ -1,0 +1,31 @@
+"""Where an interrupted run continues."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tenfold.runs import checkpoint
+
+
+@dataclass(frozen=True)
+class Resumption:
+    """Where to go on: the folder of a checkpoint, and its manifest."""
+
+    folder: Path
+    manifest: dict[str, Any]
+
+    @property
+    def ranks(self) -> Sequence[int]:
+        """The saved workers whose states are taken on, in the order of those who do: all, unless some were lost."""
+        return self.manifest.get("ranks") or range(self.manifest["workers"])
+
+    def visible(self) -> list[int]:
+        """Return the saved workers whose states are on this host's disk."""
+        epoch, workers = self.manifest["epoch"], self.manifest["workers"]
+        return [rank for rank in range(workers) if (self.folder / checkpoint.file_name(epoch, rank)).exists()]
+
+    def state(self, rank: int) -> dict[str, Any]:
+        """Return the saved state that a worker goes on from; where there are more workers now, some share one."""
+        saved = self.ranks[rank % len(self.ranks)]
+        return dict(checkpoint.load(self.folder / checkpoint.file_name(self.manifest["epoch"], saved)))

@@ -1,0 +1,1 @@
+"""Many replicas of one network on one device, stepped together."""

@@ -1,0 +1,185 @@
+"""The memory that the workers of one machine share.
+
+Layout, in cache lines of 128 bytes (two real ones, since processors fetch neighbours in pairs):
+
+    header       magic, number of workers, elements per buffer, type
+    verdict      why everybody must stop (0: go on), and the rank it is about
+    counters     one line a worker, see `signals.py`
+    pids         one line a worker
+    mailboxes    four lines a worker, for `gather`
+    buffers      one a worker, each starting on a page
+
+The memory is a memfd, which workers open as /proc/<pid>/fd/<number>. It vanishes with the last process that maps it,
+even after kill -9, needs no resource tracker, and is not limited by the size of /dev/shm (64 MB in many containers).
+Where there is no memfd, or a directory is asked for, it is a file there, `tenfold-<pid>-...`, which the creator removes
+on close and `clean_up_orphans` after the creator's violent death.
+"""
+
+import mmap
+import os
+import shutil
+import tempfile
+from contextlib import suppress
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import psutil
+import torch
+from numpy.typing import NDArray
+
+from tenfold.errors import MachineError, TrainingError
+from tenfold.transport.memory.fenced_words import KEEPS_STORES_IN_ORDER, WORD, FencedWords, Words
+
+MAGIC = 0x74656E666F6C6401
+LINE, MAILBOX = 16, 64
+PAGE = 4096
+DTYPES = (torch.float32, torch.float64)
+
+
+class StopReason(IntEnum):
+    """Why the workers must stop."""
+
+    NONE = 0
+    ASKED = 1
+    DIED = 2
+    LATE = 3
+
+
+class Segment:
+    """One shared block of memory with a control part and a flat buffer for each worker."""
+
+    def __init__(self, name: str, fd: int, owned_file: Path | None = None) -> None:
+        self.name = name
+        self._fd = fd
+        self._owned_file = owned_file
+        self._memory = mmap.mmap(fd, 0)
+        magic, size, numel, code = (int(word) for word in np.frombuffer(self._memory, np.int64, 4))
+        if magic != MAGIC:
+            raise TrainingError(f"'{name}' is no shared memory of this version of tenfold; start the run again")
+        self.size, self.numel, self.dtype = size, numel, DTYPES[code]
+        control = _control_words(self.size) * WORD
+        raw: Any = memoryview(self._memory)[:control].cast("q")
+        self.words: Words = raw if KEEPS_STORES_IN_ORDER else FencedWords(raw, fd)
+        self.mailboxes: NDArray[np.float64] = np.frombuffer(
+            self._memory, np.float64, self.size * MAILBOX, self._mailboxes_at() * WORD
+        ).reshape(self.size, MAILBOX)
+        row = _row_bytes(self.numel, self.dtype) // self.dtype.itemsize
+        kind = torch.empty(0, dtype=self.dtype).numpy().dtype
+        self.buffers: NDArray[Any] = np.frombuffer(
+            self._memory, kind, self.size * row, _first_buffer(self.size)
+        ).reshape(self.size, row)[:, : self.numel]
+
+    @classmethod
+    def create(cls, size: int, numel: int, dtype: torch.dtype = torch.float32, directory: Path | None = None) -> Self:
+        """Make the memory for `size` workers with `numel` weights each; with a directory, as a file in it."""
+        if dtype not in DTYPES:
+            known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+            raise MachineError(f"shared memory cannot hold weights of type {dtype}; known: {known}")
+        nbytes = _first_buffer(size) + size * _row_bytes(numel, dtype)
+        if directory is None and not hasattr(os, "memfd_create"):
+            directory = Path(tempfile.gettempdir())
+        free = psutil.virtual_memory().available if directory is None else shutil.disk_usage(directory).free
+        if nbytes > free:
+            where = "memory" if directory is None else str(directory)
+            raise MachineError(
+                f"{size} workers with {numel:,} weights each need {nbytes / 1e6:,.0f} MB of {where} "
+                f"but only {free / 1e6:,.0f} MB are free; use fewer workers or a smaller model"
+            )
+        if directory is None:
+            path = None
+            fd = os.memfd_create(f"tenfold-{os.getpid()}")
+            name = f"/proc/{os.getpid()}/fd/{fd}"
+        else:
+            fd, name = tempfile.mkstemp(prefix=f"tenfold-{os.getpid()}-", dir=directory)
+            path = Path(name)
+        os.ftruncate(fd, nbytes)
+        header = np.array([MAGIC, size, numel, DTYPES.index(dtype)], np.int64)
+        os.pwrite(fd, header.tobytes(), 0)
+        return cls(name, fd, path)
+
+    @classmethod
+    def attach(cls, name: str) -> Self:
+        """Open the memory that another process has created."""
+        try:
+            fd = os.open(name, os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            raise TrainingError(
+                f"the shared memory '{name}' cannot be opened ({error.strerror}); "
+                "its creator must be alive and keep it open"
+            ) from None
+        return cls(name, fd)
+
+    def counter_at(self, rank: int) -> int:
+        """Return the index of a worker's counter among the words."""
+        return (2 + rank) * LINE
+
+    def pid_at(self, rank: int) -> int:
+        """Return the index of a worker's process id among the words."""
+        return (2 + self.size + rank) * LINE
+
+    def _mailboxes_at(self) -> int:
+        return (2 + 2 * self.size) * LINE
+
+    def stop(self, verdict: StopReason, rank: int = 0) -> None:
+        """Make every worker that waits, now or later, raise an error; the first verdict stands.
+
+        Workers notice by themselves when one of them dies after it has joined; who starts them must tell, with
+        `StopReason.DIED`, of one that dies before.
+        """
+        if not self.words[LINE]:
+            self.words[LINE + 1] = rank
+            self.words[LINE] = verdict
+
+    @property
+    def verdict(self) -> tuple[StopReason, int]:
+        """Why everybody must stop, and the rank it is about."""
+        return StopReason(self.words[LINE]), self.words[LINE + 1]
+
+    def abort(self) -> None:
+        """Stop everybody because somebody asked for it."""
+        self.stop(StopReason.ASKED)
+
+    def close(self) -> None:
+        """Let go; who created it also takes it away, which harms nobody who has it mapped."""
+        if self._fd < 0:
+            return
+        os.close(self._fd)
+        self._fd = -1
+        if self._owned_file is not None:
+            self._owned_file.unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def clean_up_orphans(directory: Path | None = None) -> list[Path]:
+    """Remove the segment files whose creator is dead, and return them; the default is the folder for such files."""
+    removed = []
+    for path in (directory or Path(tempfile.gettempdir())).glob("tenfold-*-*"):
+        pid = path.name.split("-")[1]
+        if pid.isdigit() and path.is_file() and not psutil.pid_exists(int(pid)):
+            with suppress(OSError):
+                path.unlink()
+                removed.append(path)
+    return removed
+
+
+def _control_words(size: int) -> int:
+    return (2 + 2 * size) * LINE + size * MAILBOX
+
+
+def _first_buffer(size: int) -> int:
+    return _whole_pages(_control_words(size) * WORD)
+
+
+def _row_bytes(numel: int, dtype: torch.dtype) -> int:
+    return _whole_pages(numel * dtype.itemsize)
+
+
+def _whole_pages(nbytes: int) -> int:
+    return -(-nbytes // PAGE) * PAGE

@@ -1,0 +1,100 @@
+"""Waiting for each other through shared counters.
+
+Every worker has one counter, which only it writes and which only grows. All workers run through the same operations,
+and an operation moves the counter by the same number of ticks on every worker, whether or not it has anything to do. So
+"worker j has reached tick t" means the same to everybody, a worker that is ahead has simply passed, and each can wait
+for just those it depends on.
+
+On x86 stores become visible in order, so a tick also publishes the weights written before it; elsewhere the words are
+fenced (see `words.FencedWords`).
+"""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+
+import psutil
+
+from tenfold.errors import TrainingError, WorkerLost
+from tenfold.transport.memory.segment import Segment, StopReason
+from tenfold.transport.memory.waiting import SPINS, wait
+
+Until = Callable[[Callable[[], bool]], None]
+"""Returns when what it is given says yes."""
+
+
+class Signals:
+    """One worker's counter, and its view of the others'."""
+
+    def __init__(
+        self,
+        segment: Segment,
+        rank: int,
+        timeout: float,
+        ranks: Sequence[int] | None = None,
+        until: Until | None = None,
+    ) -> None:
+        """Join as `rank`; `ranks` says by which numbers the workers are known elsewhere.
+
+        `until` is how to wait where several workers share a process, so that polling would keep the others from coming.
+        """
+        self._segment = segment
+        self._ranks = range(segment.size) if ranks is None else ranks
+        self._words = segment.words
+        self._timeout = timeout
+        self._until = until
+        self._mine = segment.counter_at(rank)
+        self._theirs = [segment.counter_at(other) for other in range(segment.size)]
+        self._ticks = self._words[self._mine]
+        self._words[segment.pid_at(rank)] = os.getpid()
+
+    def tick(self) -> None:
+        """Tell the others that this worker is one step further."""
+        self._ticks += 1
+        self._words[self._mine] = self._ticks
+
+    def wait(self, ranks: Iterable[int], timeout: float | None = None) -> None:
+        """Wait until each of the ranks has come as far as this worker."""
+        words, ticks, until = self._words, self._ticks, self._until
+        for rank in ranks:
+            at = self._theirs[rank]
+            if until is not None:
+                until(lambda at=at: words[at] >= ticks)  # type: ignore[misc]
+                continue
+            for _ in range(SPINS):
+                if words[at] >= ticks:
+                    break
+            else:
+                self._wait_long(rank, timeout if timeout is not None else self._timeout)
+
+    def _wait_long(self, rank: int, timeout: float) -> None:
+        words, at, ticks = self._words, self._theirs[rank], self._ticks
+        wait(lambda: words[at] >= ticks, lambda waited: self._look_around(rank, waited, timeout), timeout)
+
+    def _look_around(self, rank: int, waited: float, timeout: float) -> None:
+        segment = self._segment
+        pid = self._words[segment.pid_at(rank)]
+        # The counter is read after the death is seen: a worker may finish its part and then leave.
+        if pid and not is_alive(pid) and self._words[self._theirs[rank]] < self._ticks:
+            segment.stop(StopReason.DIED, rank)
+        elif waited >= timeout:
+            segment.stop(StopReason.LATE, rank)
+        verdict, about = segment.verdict
+        if verdict is StopReason.NONE:
+            return
+        worker = f"worker {self._ranks[about]} (pid {self._words[segment.pid_at(about)] or 'unknown'})"
+        if verdict is StopReason.ASKED:
+            raise TrainingError("training was stopped by another worker or by whoever started it; see there for why")
+        if verdict is StopReason.LATE:
+            raise TrainingError(f"{worker} did not come within {timeout:g} s; it hangs, or needs a longer timeout")
+        raise WorkerLost(
+            self._ranks[about],
+            f"{worker} died; look for its own error message, or for a lack of memory on this machine",
+        )
+
+
+def is_alive(pid: int) -> bool:
+    """Tell whether a process runs; one that has ended but was not yet collected does not."""
+    try:
+        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
+        return False

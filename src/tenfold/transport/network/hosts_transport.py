@@ -1,0 +1,227 @@
+"""Many hosts with several ranks each: shared memory within a host, the network between hosts."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tenfold.errors import TrainingError, WorkerLost
+from tenfold.transport.base import RoundLike, Transport, check_size
+from tenfold.transport.memory.segment import Segment
+from tenfold.transport.memory.shared_memory import SharedMemory
+from tenfold.transport.network.network import Network
+from tenfold.transport.network.network_transport import ExchangePlan, Networked, make_plan
+from tenfold.transport.network.wire import Wire
+
+Hosts = tuple[tuple[int, ...], ...]
+"""The ranks of each host, hosts in the order of their first ranks."""
+
+
+def hosts_of(names: Sequence[str]) -> Hosts:
+    """Return which ranks share a host, from each rank's host name."""
+    return tuple(tuple(rank for rank, other in enumerate(names) if other == name) for name in dict.fromkeys(names))
+
+
+def connect(
+    network: Network,
+    hosts: Hosts,
+    numel: int,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> Transport:
+    """Return this rank's transport: shared memory where all are on one host, both ways where only some are.
+
+    All ranks ask together. Where the weights are not on the CPU, or hosts cannot share memory (containers), everything
+    goes over the network.
+    """
+    segment = None
+    if torch.device(device).type == "cpu" and len(hosts) < network.size:
+        segment = _share(network, hosts, numel, dtype)
+    if segment is None:
+        return Networked(network, numel, dtype, device)
+    host = next(host for host in hosts if network.rank in host)
+    inner = SharedMemory(segment, host.index(network.rank), ranks=host)
+    return inner if len(hosts) == 1 else OnHosts(network, hosts, inner)
+
+
+class OnHosts(Transport):
+    """One of N ranks on several hosts.
+
+    - The exact mean over all: each host takes its own in shared memory, the first rank of each host averages these with
+      the other hosts', and the others of the host copy it.
+    - Groups within one host: shared memory.
+    - Everything else goes over the network, from rank to rank.
+    """
+
+    def __init__(self, network: Network, hosts: Hosts, inner: SharedMemory) -> None:
+        super().__init__(network.rank, network.size)
+        self.buffer = inner.buffer
+        self._network = network
+        self._hosts = hosts
+        self._host = next(host for host in hosts if self.rank in host)
+        self._first = self._host[0]
+        self._inner = inner
+        self._wire = Wire(network, inner.buffer)
+        self._plan = lru_cache(maxsize=256)(self._make_plan)
+
+    def mix(self, round_: RoundLike, weights: Sequence[float] | None = None) -> None:
+        """Carry out one round; after an error the weights may be half averaged."""
+        plan = self._plan(round_, None if weights is None else tuple(weights))
+        with self._working, self._telling():
+            if plan.inside is not None:
+                self._inner.mix(plan.inside)
+            if plan.outside is not None:
+                self._over_network(plan.outside)
+            if plan.exact:
+                self._inner.broadcast()
+            self._count()
+
+    def barrier(self, timeout: float | None = None) -> None:
+        """Wait until every rank is here."""
+        started = perf_counter()
+        self._network.barrier(timeout)
+        self.wait_seconds += perf_counter() - started
+
+    def broadcast(self, root: int = 0) -> None:
+        """Send the root's weights to the first rank of every other host, where the others copy them."""
+        firsts = [host[0] for host in self._hosts if root not in host]
+        with self._working, self._telling():
+            if self.rank == root:
+                self._wire.trade([(first, self.buffer) for first in firsts], [])
+            elif self.rank in firsts:
+                self._wire.trade([], [(root, self.buffer)])
+            self._inner.broadcast(self._host.index(root) if root in self._host else 0)
+            self._count()
+
+    def gather(self, values: Sequence[float]) -> list[list[float]]:
+        """Return every rank's values by rank."""
+        with self._working:
+            return self._network.all_gather([float(value) for value in values])
+
+    def abort(self) -> None:
+        """End the waiting of all ranks with an error."""
+        self._inner.abort()
+        self._network.fail()
+
+    def close(self) -> None:
+        """Let go of the shared memory; the network is not this transport's own."""
+        self._inner.close()
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Tell the other hosts of who was lost on this one, and this one of who was lost elsewhere."""
+        try:
+            yield
+        except WorkerLost as lost:
+            self._network.fail(lost)
+            self._inner.abort()
+            raise
+
+    def _over_network(self, plan: ExchangePlan) -> None:
+        if plan.grouped and len(plan.sources) > 2:
+            self._wire.share_out(plan.sources, plan.shares)
+        else:
+            self._wire.read(plan.sources, plan.readers, plan.shares)
+
+    def _count(self) -> None:
+        """Take over what the parts have counted."""
+        self.bytes_moved += self._inner.bytes_moved + self._wire.bytes_moved
+        self.wait_seconds += self._inner.wait_seconds
+        self._inner.bytes_moved = self._wire.bytes_moved = 0
+        self._inner.wait_seconds = 0.0
+
+    def _make_plan(self, round_: RoundLike, weights: tuple[float, ...] | None) -> "HostPlan":
+        check_size(round_, self.size)
+        matrix = round_.matrix(weights)
+        groups = round_.groups
+        if groups is not None and len(groups) == 1:
+            return self._exact_plan(matrix)
+        alone = groups is None
+        sources = tuple(
+            (rank,) if alone or not set(round_.sources[rank]) <= set(self._host) else round_.sources[rank]
+            for rank in self._host
+        )
+        inside = LocalRound.within(self._host, sources, matrix)
+        crosses = alone or not set(round_.sources[self.rank]) <= set(self._host)
+        return HostPlan(inside, make_plan(round_, weights, self.rank) if crosses else None)
+
+    def _exact_plan(self, matrix: NDArray[Any]) -> "HostPlan":
+        """Divide each rank's share into its share of the host and the host's share of all."""
+        share = matrix[0]
+        of_host = [float(share[list(host)].sum()) for host in self._hosts]
+        mine = share[list(self._host)]
+        local = np.tile(mine / mine.sum() if mine.any() else np.full(len(mine), 1 / len(mine)), (len(mine), 1))
+        inside = LocalRound((tuple(range(len(mine))),) * len(mine), tuple(map(tuple, local.tolist())))
+        outside = None
+        if self.rank == self._first:
+            firsts = tuple(host[0] for host in self._hosts)
+            others = tuple(first for first in firsts if first != self.rank)
+            even = max(of_host) - min(of_host) < 1e-12
+            outside = ExchangePlan(firsts, others, None if even else tuple(of_host), grouped=True)
+        return HostPlan(inside, outside, exact=True)
+
+
+@dataclass(frozen=True, slots=True)
+class HostPlan:
+    """What one rank does in a round: in shared memory, over the network, and whether its host copies the outcome."""
+
+    inside: "LocalRound | None"
+    outside: ExchangePlan | None
+    exact: bool = False
+
+
+@dataclass(frozen=True)
+class LocalRound:
+    """The part of a round that happens within one host, ranks counted there."""
+
+    sources: tuple[tuple[int, ...], ...]
+    rows: tuple[tuple[float, ...], ...]
+
+    @classmethod
+    def within(
+        cls, host: Sequence[int], sources: Sequence[tuple[int, ...]], matrix: NDArray[Any]
+    ) -> "LocalRound | None":
+        """Cut a host's ranks out of a round; None if all of them rest."""
+        if all(len(read) == 1 for read in sources):
+            return None
+        place = {rank: at for at, rank in enumerate(host)}
+        local = tuple(tuple(place[rank] for rank in read) for read in sources)
+        part = matrix[np.ix_(host, host)]
+        rows = [part[at] if len(read) > 1 else np.eye(len(host))[at] for at, read in enumerate(local)]
+        return cls(local, tuple(tuple(row.tolist()) for row in rows))
+
+    @property
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """Its groups, singles included."""
+        return tuple(dict.fromkeys(self.sources))
+
+    def matrix(self, weights: Sequence[float] | None = None) -> NDArray[Any]:  # noqa: ARG002 - they are in the rows
+        """Return the rows."""
+        return np.array(self.rows)
+
+
+def _share(network: Network, hosts: Hosts, numel: int, dtype: torch.dtype) -> Segment | None:
+    """Make the memory of each host and open it on all its ranks; None where any rank cannot."""
+    host = next(host for host in hosts if network.rank in host)
+    segment, name = None, ""
+    if network.rank == host[0]:
+        segment = Segment.create(len(host), numel, dtype)
+        name = segment.name
+    names = network.all_gather(name)
+    if segment is None:
+        try:
+            segment = Segment.attach(names[host[0]])
+        except TrainingError:
+            segment = None
+    usable = segment is not None and (segment.size, segment.numel) == (len(host), numel)
+    if all(network.all_gather(usable)):
+        return segment
+    if segment is not None:
+        segment.close()
+    return None

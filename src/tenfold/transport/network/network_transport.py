@@ -1,0 +1,111 @@
+"""Rounds over a network."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from time import perf_counter
+
+import torch
+
+from tenfold.transport.average import shares
+from tenfold.transport.base import RoundLike, Transport, check_size
+from tenfold.transport.network.network import Network
+from tenfold.transport.network.wire import Wire
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangePlan:
+    """What one rank does in a round."""
+
+    sources: tuple[int, ...]
+    readers: tuple[int, ...]
+    """The other ranks that read its weights."""
+    shares: tuple[float, ...] | None
+    grouped: bool
+    """Its sources average exactly among themselves."""
+
+
+class Networked(Transport):
+    """One of N ranks, wherever they run.
+
+    The mean over all of three or more ranks is the library's own all-reduce, which adds in its own order. A smaller
+    group divides the work among its members, everything else goes whole from each source to each reader: both add in
+    rank order, so the bits are those of shared memory.
+
+    Waiting for a partner to come and hearing from it cannot be told apart here: both count as communication.
+    """
+
+    def __init__(
+        self, network: Network, numel: int, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+    ) -> None:
+        super().__init__(network.rank, network.size)
+        self.buffer = torch.zeros(numel, dtype=dtype, device=device)
+        carried = network.carries(self.buffer.device)
+        self._network = network
+        self._wire = Wire(network, self.buffer if carried else torch.zeros(numel, dtype=dtype))
+        self._plan = lru_cache(maxsize=256)(self._make_plan)
+
+    def mix(self, round_: RoundLike, weights: Sequence[float] | None = None) -> None:
+        """Carry out one round; after an error the weights may be half averaged."""
+        plan = self._plan(round_, None if weights is None else tuple(weights))
+        with self._working:
+            self._load()
+            if plan.grouped and len(plan.sources) == self.size > 2:
+                self._wire.all_reduce(None if plan.shares is None else plan.shares[self.rank])
+            elif plan.grouped and len(plan.sources) > 2:
+                self._wire.share_out(plan.sources, plan.shares)
+            else:
+                self._wire.read(plan.sources, plan.readers, plan.shares)
+            self._unload()
+
+    def barrier(self, timeout: float | None = None) -> None:
+        """Wait until every rank is here."""
+        started = perf_counter()
+        self._network.barrier(timeout)
+        self.wait_seconds += perf_counter() - started
+
+    def broadcast(self, root: int = 0) -> None:
+        """Send the root's weights to every rank."""
+        others = [rank for rank in range(self.size) if rank != root]
+        with self._working:
+            self._load()
+            wire = self._wire.weights
+            if self.rank == root:
+                self._wire.trade([(other, wire) for other in others], [])
+            else:
+                self._wire.trade([], [(root, wire)])
+            self._unload()
+
+    def gather(self, values: Sequence[float]) -> list[list[float]]:
+        """Return every rank's values by rank."""
+        with self._working:
+            return self._network.all_gather([float(value) for value in values])
+
+    def abort(self) -> None:
+        """End the waiting of all ranks with an error."""
+        self._network.fail()
+
+    def close(self) -> None:
+        """Do nothing: the network is not this transport's own."""
+
+    def _load(self) -> None:
+        """Bring the weights to where the network can take them."""
+        if self._wire.weights is not self.buffer:
+            self._wire.weights.copy_(self.buffer)
+
+    def _unload(self) -> None:
+        if self._wire.weights is not self.buffer:
+            self.buffer.copy_(self._wire.weights)
+        self.bytes_moved += self._wire.bytes_moved
+        self._wire.bytes_moved = 0
+
+    def _make_plan(self, round_: RoundLike, weights: tuple[float, ...] | None) -> ExchangePlan:
+        check_size(round_, self.size)
+        return make_plan(round_, weights, self.rank)
+
+
+def make_plan(round_: RoundLike, weights: tuple[float, ...] | None, rank: int) -> ExchangePlan:
+    """Return what a rank does in a round."""
+    sources = round_.sources[rank]
+    readers = tuple(other for other, read in enumerate(round_.sources) if rank in read and other != rank)
+    return ExchangePlan(sources, readers, shares(round_, weights, rank), round_.groups is not None)

@@ -1,0 +1,193 @@
+"""What rounds do to a replica, from the strategy to the optimizer's state; who drives the replica is another matter."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from tenfold.experiment import Division
+from tenfold.mixing import Round, Strategy, due
+from tenfold.mixing.compression import Compressor
+from tenfold.mixing.outer import OuterOptimizer
+from tenfold.training import FlatState
+from tenfold.workers.channels import Channels
+
+
+class Mixed(Protocol):
+    """What rounds need of a replica."""
+
+    @property
+    def flat(self) -> FlatState:
+        """Its whole state, in the buffer of the transport."""
+        ...
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """What steps it."""
+        ...
+
+    @property
+    def learning(self) -> list[nn.Parameter]:
+        """The parameters that the optimizer changes."""
+        ...
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of its last step."""
+        ...
+
+
+class Rounds:
+    """The rounds of one replica, in which all replicas take part."""
+
+    replica: Mixed
+    bytes_moved: float = 0.0
+
+    def __init__(
+        self,
+        division: Division,
+        strategy: Strategy,
+        outer: OuterOptimizer,
+        compressor: Compressor,
+        replica: Mixed,
+        links: Channels,
+        samples: list[float],
+    ) -> None:
+        self.division = division
+        self.strategy = strategy
+        self.outer = outer
+        self.compressor = compressor
+        self.replica = replica
+        self.links = links
+        self.samples = samples
+        self.size = links.weights.size
+        self.rounds = 0
+        self.parameters = replica.flat.vector[: replica.flat.parameters]
+        self.outer_state = outer.start(self.parameters)
+        differences = compressor.name != "none" and division.average == "weights"
+        self.reference = self.parameters.clone() if differences else None
+
+    @property
+    def upcoming(self) -> Round:
+        """The round that comes next."""
+        return self.strategy.round(self.rounds, self.size)
+
+    def is_due(self, step: int) -> bool:
+        """Say whether a round follows this step, counted from 1 over the run."""
+        return due(step, self.division.pace, self.division.local_after)
+
+    def mix(self, step: int) -> None:
+        """Carry out the next round, if it is due."""
+        if self.is_due(step):
+            self.carry_out()
+
+    def carry_out(self) -> None:
+        """Mix the replica's state with the others', as the next round says."""
+        round_ = self.upcoming
+        self.rounds += 1
+        if round_.is_idle:
+            return
+        nbytes = self._compress()
+        self._apply(round_, self.samples)
+        self.outer.update(self.outer_state, self.parameters, n=self.size, lr=self.replica.rate)
+        if self.reference is not None:
+            self.reference.copy_(self.parameters)
+        if self.division.optimizer_state != "local":
+            self._mix_optimizer(round_)
+        self._count(round_, nbytes)
+
+    def consensus(self, samples: Sequence[float] | None = None) -> None:
+        """Take the mean of all replicas."""
+        self._apply(self.strategy.final(self.size), self.samples if samples is None else samples)
+
+    def average_gradients(self, samples: Sequence[float]) -> None:
+        """Put the average of all replicas' gradients, weighted by the samples they come from, in the place of its own.
+
+        One without samples joins in with a gradient of zero.
+        """
+        round_ = self.upcoming
+        self.rounds += 1
+        learning = self.replica.learning
+        for parameter in learning:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        gradients = [parameter.grad for parameter in learning if parameter.grad is not None]
+        if not round_.is_idle:
+            nbytes = self._compress_gradients(gradients)
+            exchange(self.links, round_, gradients, samples)
+            self._count(round_, nbytes)
+
+    def state(self) -> dict[str, Any]:
+        """Return rounds, outer momentum, and what compression has not sent yet."""
+        return {
+            "rounds": self.rounds,
+            "outer": self.outer_state,
+            "reference": self.reference,
+            "error": self.compressor.error,
+            "bytes_moved": self.bytes_moved,
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Take on a saved state."""
+        device, error = self.parameters.device, state["error"]
+        self.rounds, self.bytes_moved = state["rounds"], state["bytes_moved"]
+        self.outer_state = {name: tensor.to(device) for name, tensor in state["outer"].items()}
+        if self.reference is not None:
+            self.reference.copy_(state["reference"])
+        self.compressor.error = None if error is None else error.to(device)
+
+    def _compress(self) -> int:
+        """Put what the others would decode in the place of the weights, and return its bytes."""
+        if self.reference is None:
+            return self.replica.flat.vector.nbytes
+        packed = self.compressor.encode(self.parameters - self.reference)
+        self.compressor.decode(packed, self.parameters)
+        for place in self.replica.flat.frozen:  # a compressor may decode 0 as something else
+            self.parameters[place].zero_()
+        self.parameters.add_(self.reference)
+        return packed.nbytes + self.replica.flat.vector.nbytes - self.parameters.nbytes
+
+    def _apply(self, round_: Round, samples: Sequence[float]) -> None:
+        if round_.is_idle:
+            return
+        self.replica.flat.to_moments()
+        self.links.weights.mix(round_, samples)
+        self.replica.flat.to_variances(alike=round_.is_exact)
+
+    def _mix_optimizer(self, round_: Round) -> None:
+        optimizer = self.replica.optimizer
+        if self.division.optimizer_state == "reset":
+            optimizer.state.clear()
+            return
+        states = [optimizer.state[parameter] for parameter in self.replica.learning if parameter in optimizer.state]
+        for key in states[0] if states else ():
+            tensors = [state[key] for state in states if isinstance(state[key], Tensor) and state[key].ndim]
+            if tensors:
+                exchange(self.links, round_, tensors, self.samples)
+
+    def _compress_gradients(self, gradients: list[Tensor]) -> int:
+        if self.compressor.name == "none":
+            return sum(gradient.nbytes for gradient in gradients)
+        flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+        packed = self.compressor.encode(flat)
+        self.compressor.decode(packed, flat)
+        for gradient, new in zip(gradients, torch.split(flat, [one.numel() for one in gradients]), strict=True):
+            gradient.copy_(new.view_as(gradient))
+        return packed.nbytes
+
+    def _count(self, round_: Round, nbytes: int) -> None:
+        self.bytes_moved += round_.bytes_per_worker(nbytes)[self.links.weights.rank]
+
+
+def exchange(links: Channels, round_: Round, tensors: list[Tensor], weights: Sequence[float]) -> None:
+    """Mix tensors that are not part of the replica's flat state, in place, through the second transport."""
+    buffer, start = links.second.buffer, 0
+    for tensor in tensors:
+        buffer[start : start + tensor.numel()].copy_(tensor.reshape(-1))
+        start += tensor.numel()
+    links.second.mix(round_, weights)
+    start = 0
+    for tensor in tensors:
+        tensor.copy_(buffer[start : start + tensor.numel()].view_as(tensor))
+        start += tensor.numel()

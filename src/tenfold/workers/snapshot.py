@@ -1,0 +1,132 @@
+"""A task made ready to travel to other processes: tensors stay where they are, and functions go by value."""
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import cloudpickle
+
+from tenfold.data import Part, Picked, Splits, Tensors
+from tenfold.data.part import Indices
+from tenfold.errors import ExperimentError
+from tenfold.transport import SharedTensor
+from tenfold.workers.task import Task
+
+PARTS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class SharedPart:
+    """A part whose tensors lie in shared memory."""
+
+    x: SharedTensor
+    y: SharedTensor
+
+    def open(self) -> Tensors:
+        """Return the part."""
+        return Tensors(self.x.open(), self.y.open())
+
+    def close(self) -> None:
+        """Let go of the tensors."""
+        self.x.close()
+        self.y.close()
+
+
+@dataclass(frozen=True)
+class PickedPart:
+    """Some samples of a part that travels, too: by its place among those that do."""
+
+    place: int
+    indices: Indices
+
+
+class Resident(Tensors):
+    """Tensors that lie in shared memory already, so that any number of parcels take them along without a copy."""
+
+    def __init__(self, part: Tensors) -> None:
+        self.shared = SharedPart(SharedTensor(part.x), SharedTensor(part.y))
+        opened = self.shared.open()
+        super().__init__(opened.x, opened.y)
+
+
+class TaskSnapshot:
+    """A task on its way to the workers; whoever packs it keeps the tensors alive until `close`."""
+
+    def __init__(self, task: Task) -> None:
+        self._shared: list[SharedPart] = []
+        self._whole: list[SharedPart | Part] = []
+        self._places: dict[int, int] = {}
+        parts = {name: self._pack(getattr(task.splits, name)) for name in PARTS}
+        about = {one.name: getattr(task.splits, one.name) for one in fields(task.splits) if one.name not in PARTS}
+        experiment = task.experiment.replace(data="<in shared memory>", groups=None)
+        try:
+            self._content = cloudpickle.dumps(
+                (replace(task, experiment=experiment, splits=None), about, parts, self._whole)  # type: ignore[arg-type]
+            )
+        except Exception as error:  # whatever an object of the user's own makes of being pickled
+            self.close()
+            raise ExperimentError(
+                f"what was given as Python objects (model, data, loss) cannot be sent to worker processes: {error}; "
+                "let them make inside what cannot be pickled, such as locks and open files"
+            ) from error
+
+    def open(self) -> Task:
+        """Return the task, in the process that it was sent to."""
+        task, about, parts, packed = cloudpickle.loads(self._content)
+        whole = [part.open() if isinstance(part, SharedPart) else part for part in packed]
+        opened = {
+            name: Picked(whole[part.place], part.indices) if isinstance(part, PickedPart) else whole[part]
+            for name, part in parts.items()
+            if part is not None
+        }
+        splits: Splits = Splits(**(about | opened))
+        return replace(task, splits=splits)  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        """Let go of the shared tensors."""
+        for part in self._shared:
+            part.close()
+
+    def _pack(self, part: Part | None) -> PickedPart | int | None:
+        """Return a part's place among those that travel, each of which does so once."""
+        if part is None:
+            return None
+        if isinstance(part, Picked):
+            place = self._pack(part.part)
+            assert isinstance(place, int)
+            return PickedPart(place, part.indices)
+        if id(part) not in self._places:
+            self._places[id(part)] = len(self._whole)
+            self._whole.append(self._share(part))
+        return self._places[id(part)]
+
+    def _share(self, part: Part) -> SharedPart | Part:
+        if isinstance(part, Resident):
+            return part.shared
+        if not isinstance(part, Tensors):
+            return part
+        packed = SharedPart(SharedTensor(part.x), SharedTensor(part.y))
+        self._shared.append(packed)
+        return packed
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_content": self._content}
+
+
+def bytes_to_share(splits: Splits) -> int:
+    """Return how many bytes a parcel would put into shared memory."""
+    parts = [getattr(splits, name) for name in PARTS]
+    whole = {id(one): one for one in (part.part if isinstance(part, Picked) else part for part in parts)}
+    return sum(
+        one.x.nbytes + one.y.nbytes
+        for one in whole.values()
+        if isinstance(one, Tensors) and not isinstance(one, Resident)
+    )
+
+
+def in_shared_memory(splits: Splits) -> Splits:
+    """Move the parts that are tensors into shared memory; the originals can be forgotten."""
+    found = {name: getattr(splits, name) for name in PARTS}
+    moved: dict[str, Any] = {
+        name: Resident(part) if isinstance(part, Tensors) else part for name, part in found.items()
+    }
+    return replace(splits, **moved)

@@ -1,0 +1,149 @@
+"""The other side of a run's workers: it judges the epochs, commits checkpoints, and puts the result together."""
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from tenfold.data import Part
+from tenfold.errors import ModelError, StoreError
+from tenfold.runs import Clock, Emit, Lifecycle, Metric, checkpoint
+from tenfold.training import all_targets, choose_loss, choose_metrics, measure
+from tenfold.workers.messages import Decision, Finished, Message, Reviewed, Saved
+from tenfold.workers.task import Task
+
+
+class Supervisor:
+    """Hears all workers' messages of one kind together, in the order of their ranks, and answers once."""
+
+    def __init__(self, task: Task, clock: Clock, emit: Emit, resumed: dict[str, Any] | None = None) -> None:
+        self.task = task
+        self.clock = clock
+        self.emit = emit
+        training = task.experiment.training
+        self.loss = choose_loss(training, task.splits.classes)
+        self.metrics = choose_metrics(training, task.splits.classes)
+        resumed = resumed or {}
+        self.best_loss: float | None = resumed.get("best_loss")
+        self.best_epoch: int | None = resumed.get("best_epoch")
+        self.measured: dict[str, float] = resumed.get("measured", {})
+        self.epochs: int = resumed.get("epochs", 0)
+        self.lost: list[dict[str, Any]] = resumed.get("lost", [])
+        """The workers without which the others went on."""
+        self.weights: dict[str, Any] = {}
+        self.outputs: Tensor | None = None
+        """What the final network says to the test part."""
+        self.result: dict[str, Any] = {}
+        self._targets: dict[int, Tensor] = {}
+
+    def start(self, what: str) -> None:
+        """Tell that the training begins, and what a display must know of it."""
+        detail = {
+            "steps_per_epoch": self.task.steps_per_epoch,
+            "batch_size": self.task.experiment.training.batch_size,
+            "workers": self.task.workers,
+            "train_samples": len(self.task.splits.train),
+        }
+        self.emit(Lifecycle(at=self.clock.now(), what=what, detail=json.dumps(detail), epoch=self.epochs))
+
+    def hear(self, messages: Sequence[Message]) -> Decision:
+        """Answer the workers."""
+        if isinstance(messages[0], Reviewed):
+            return self._review(cast(Sequence[Reviewed], messages))
+        if isinstance(messages[0], Saved):
+            return self._commit(cast(Sequence[Saved], messages))
+        return self._finish(cast(Sequence[Finished], messages))
+
+    def _review(self, reviews: Sequence[Reviewed]) -> Decision:
+        first = reviews[0]
+        self.epochs = first.epoch + 1
+        samples = sum(review.samples for review in reviews)
+        train_loss = sum(review.loss for review in reviews) / samples
+        self._tell(first, "train", "epoch_loss", train_loss)
+        watched = train_loss
+        if self.task.watched is not None:
+            outputs = [review.outputs for review in reviews]
+            self.measured = self._measure(self.task.watched, self.task.watched_name, outputs)
+            for name, value in self.measured.items():
+                self._tell(first, self.task.watched_name, name, value)
+            watched = self.measured["loss"]
+        best = self.best_loss is None or math.isnan(self.best_loss) or watched < self.best_loss
+        if best:
+            self.best_loss, self.best_epoch = watched, first.epoch
+        self.emit(Lifecycle(at=self.clock.now(), what="epoch", detail=str(self.epochs), epoch=first.epoch))
+        patience = self.task.experiment.training.patience
+        stop = patience is not None and self.best_epoch is not None and first.epoch - self.best_epoch >= patience
+        return Decision(stop=stop, best=best)
+
+    def _measure(self, part: Part, name: str, outputs: Sequence[Tensor | None]) -> dict[str, float]:
+        if id(part) not in self._targets:
+            self._targets[id(part)] = all_targets(part)
+        joined = torch.cat([output for output in outputs if output is not None and len(output)])
+        try:
+            return measure(joined, self._targets[id(part)], self.loss, self.metrics)
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise ModelError(
+                f"outputs {tuple(joined.shape)} and targets {tuple(self._targets[id(part)].shape)} of the "
+                f"{name} part cannot be measured: {error}"
+            ) from error
+
+    def _tell(self, review: Reviewed, part: Any, name: str, value: float) -> None:
+        at, epoch = self.clock.now(), review.epoch
+        self.emit(
+            Metric(at=at, name=name, value=value, part=part, step=review.step, epoch=epoch, seconds=review.seconds)
+        )
+
+    def _commit(self, saved: Sequence[Saved]) -> Decision:
+        if self.task.checkpoints is not None:
+            problems = [message.problem for message in saved if message.problem]
+            try:
+                if problems:
+                    raise StoreError(problems[0])
+                manifest = {
+                    "epoch": saved[0].epoch,
+                    "epochs": self.epochs,
+                    "workers": self.task.workers,
+                    "seconds": saved[0].seconds,
+                    "best_loss": self.best_loss,
+                    "best_epoch": self.best_epoch,
+                    "measured": self.measured,
+                    "lost": self.lost,
+                }
+                checkpoint.commit(self.task.checkpoints, manifest)
+            except StoreError as error:
+                self.emit(Lifecycle(at=self.clock.now(), what="unsaved", detail=str(error), epoch=saved[0].epoch - 1))
+                return Decision(saved=False)
+        return Decision()
+
+    def _finish(self, finished: Sequence[Finished]) -> Decision:
+        self.weights = finished[0].weights or {}
+        part = "test" if self.task.splits.test is not None else self.task.watched_name
+        if self.task.splits.test is not None:
+            outputs = [message.outputs for message in finished]
+            self.measured = self._measure(self.task.splits.test, "test", outputs)
+            self.outputs = torch.cat([output for output in outputs if output is not None and len(output)])
+        seconds = max(message.seconds for message in finished)
+        samples = self.epochs * len(self.task.splits.train)
+        kinds = sorted({kind for message in finished for kind in message.times})
+        mean = {kind: sum(message.times.get(kind, 0.0) for message in finished) / len(finished) for kind in kinds}
+        patience = self.task.experiment.training.patience
+        self.result = {
+            "part": part if self.measured else None,
+            "metrics": self.measured,
+            "seconds": seconds,
+            "times": mean,
+            "epochs": self.epochs,
+            "steps": max(message.step for message in finished),
+            "samples": samples,
+            "samples_per_second": samples / seconds if seconds else None,
+            "bytes_moved": max(message.bytes_moved for message in finished),
+            "workers": self.task.workers,
+            "lost": self.lost,
+            "threads": self.task.threads,
+            "best_epoch": self.best_epoch + 1 if patience is not None and self.best_epoch is not None else None,
+            "stopped_early": self.epochs < self.task.experiment.training.epochs,
+        }
+        return Decision()

@@ -1,0 +1,261 @@
+"""The life of a worker: it trains its replica on its shard, joins the rounds, and reports after every epoch.
+
+The same code runs alone, in one of many processes, or under a launcher; only the transport and `tell` differ.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tenfold.data import Part, batches, order
+from tenfold.errors import ModelError, StoreError, TenfoldError
+from tenfold.mixing.rate_policy import rate_scale, warmup_epochs
+from tenfold.runs import Clock, Emit, Lifecycle, Metric, checkpoint
+from tenfold.training import choose_loss, predict
+from tenfold.training.graphs import make_replica
+from tenfold.training.randomness import seed_everything
+from tenfold.workers.asynchronous_mixer import AsynchronousMixer
+from tenfold.workers.channels import Channels
+from tenfold.workers.make_mixer import can_capture, make_mixer
+from tenfold.workers.messages import Decision, Finished, Message, Reviewed, Saved
+from tenfold.workers.task import Task, diverged
+from tenfold.workers.timekeeper import Timekeeper
+
+Tell = Callable[[Message], Decision]
+
+
+class Worker:
+    """One worker with its replica."""
+
+    def __init__(self, task: Task, network: nn.Module, links: Channels, clock: Clock, emit: Emit, tell: Tell) -> None:
+        self.task = task
+        self.rank = links.weights.rank
+        self.links = links
+        self.clock = clock
+        self.emit = emit
+        self.tell = tell
+        training = task.experiment.training
+        self.replica = make_replica(
+            network,
+            training,
+            choose_loss(training, task.splits.classes),
+            part=task.splits.train,
+            warn=self._warn,
+            capturing=can_capture(task.experiment.division),
+            steps_per_epoch=task.steps_per_epoch,
+            rate_scale=rate_scale(task.experiment.division),
+            warmup=warmup_epochs(task.experiment),
+            vector=links.weights.buffer,
+        )
+        samples = [float(len(shard)) for shard in task.shards]
+        self.mixer = make_mixer(task.experiment.division, self.replica, links, samples)
+        self.time = Timekeeper(clock, emit, self.rank)
+        self.epoch = 0
+        self.best: dict[str, Any] | None = None
+        self._losses: list[Tensor] = []
+        self._sizes: list[int] = []
+
+    def train(self) -> None:
+        """Train to the end, or until the supervisor says stop."""
+        training = self.task.experiment.training
+        stopped = False
+        self._warn(self.replica.prepare(self._sizes_to_come()))
+        self.links.weights.barrier()
+        self.time.begin()
+        while self.epoch < training.epochs and not stopped:
+            loss, samples = self._train_epoch()
+            stopped = self._review(loss, samples)
+            self.epoch = training.epochs if stopped else self.epoch + 1
+            self._save()
+        self._finish()
+
+    def resume(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state."""
+        try:
+            self.replica.load(state["replica"])
+        except (RuntimeError, ValueError, KeyError) as error:
+            raise ModelError(f"the checkpoint does not fit model {self.task.experiment.model.name}: {error}") from None
+        self.mixer.load(state["mixer"])
+        before = state.get("steps_per_epoch", self.task.steps_per_epoch)
+        self.replica.steps = self.replica.steps * self.task.steps_per_epoch // before  # other shards, the same progress
+        self.epoch, self.best = state["epoch"], state["best"]
+        self.time.seconds, self.time.times = state["seconds"], dict(state["times"])
+
+    def _train_epoch(self) -> tuple[float, int]:
+        task, training, time = self.task, self.task.experiment.training, self.time
+        time.epoch = self.epoch
+        seed_everything(training.seed, self.epoch, self.rank)
+        self.replica.network.train()
+        visits = batches(order(task.shards[self.rank], training.seed, self.epoch, self.rank), training.batch_size)
+        stream = self.replica.feed(task.splits.train, visits)
+        loss, samples = 0.0, 0
+        first = self.epoch * task.steps_per_epoch
+        time.skip()
+        for step in range(1, task.steps_per_epoch + 1):
+            x, y = next(stream, (None, None))
+            time.lap("data")
+            waited, communicated = self._talking()
+            self._step(x, y, task.batch_sizes[step - 1])
+            self.mixer.mix(first + step)
+            telling = task.tells_after(step)
+            if telling:
+                self.replica.settle()
+            now_waited, now_communicated = self._talking()
+            time.lap("compute", waited=now_waited - waited, communicated=now_communicated - communicated)
+            if telling:
+                added = self._log(first + step)
+                loss, samples = loss + added[0], samples + added[1]
+        return loss, samples
+
+    def _sizes_to_come(self) -> Counter[int]:
+        """Return how many batches of each size this worker will learn from."""
+        sizes = Counter(sizes[self.rank] for sizes in self.task.batch_sizes if sizes[self.rank])
+        left = self.task.experiment.training.epochs - self.epoch
+        return Counter({size: count * left for size, count in sizes.items()})
+
+    def _warn(self, trouble: str) -> None:
+        if trouble:
+            self.emit(Lifecycle(at=self.clock.now(), what="warning", detail=trouble))
+
+    def _talking(self) -> tuple[float, float]:
+        """Return the seconds spent waiting and communicating so far."""
+        weights, second = self.links.weights, self.links.second
+        return (
+            weights.wait_seconds + second.wait_seconds + self.links.lock_seconds,
+            weights.communicate_seconds + second.communicate_seconds + self.links.exchange_seconds,
+        )
+
+    def _step(self, x: Any, y: Any, sizes: Sequence[int]) -> None:
+        try:
+            loss = self.mixer.step(x, y, sizes)
+            if loss is not None:
+                self._losses.append(loss)
+                self._sizes.append(sizes[self.rank])
+        except TenfoldError:
+            raise
+        except Exception as error:
+            if self.replica.steps > 1:
+                raise
+            name = self.task.experiment.model.name
+            x, y = self.replica.batch(x, y)
+            raise ModelError(
+                f"model {name} failed on its first batch, inputs {_described(x)} and targets {_described(y)}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+    def _log(self, step: int) -> tuple[float, int]:
+        """Tell of the steps since the last time; return the sum of their losses over samples, and the samples."""
+        if not self._losses:
+            return 0.0, 0
+        losses = torch.stack(self._losses).tolist()
+        total = sum(loss * size for loss, size in zip(losses, self._sizes, strict=True))
+        samples = sum(self._sizes)
+        self._losses, self._sizes = [], []
+        odd = next((loss for loss in losses if not math.isfinite(loss)), None)
+        if odd is not None:
+            raise diverged(self.task, odd, step, self.rank)
+        if self.rank == 0:
+            self._measure("loss", total / samples, step)
+            self._measure("lr", self.replica.rate, step)
+        if isinstance(self.mixer, AsynchronousMixer) and self.mixer.staleness:
+            self._measure("staleness", sum(self.mixer.staleness) / len(self.mixer.staleness), step)
+            self.mixer.staleness.clear()
+        self.time.tell()
+        return total, samples
+
+    def _measure(self, name: str, value: float, step: int) -> None:
+        at, seconds = self.clock.now(), self.time.seconds
+        self.emit(
+            Metric(
+                at=at,
+                name=name,
+                value=value,
+                part="train",
+                step=step,
+                epoch=self.epoch,
+                seconds=seconds,
+                worker=self.rank,
+            )
+        )
+
+    def _review(self, loss: float, samples: int) -> bool:
+        """Evaluate the mean of all replicas, hear what to do, and go on from this replica's own weights."""
+        flat = self.replica.flat.vector
+        self.links.weights.barrier()  # until then a partner may still reach into this replica
+        own = flat.clone()
+        self.mixer.consensus()
+        outputs = self._predict(self.task.watched)
+        verdict = self.tell(
+            Reviewed(
+                epoch=self.epoch,
+                step=(self.epoch + 1) * self.task.steps_per_epoch,
+                seconds=self.time.seconds,
+                loss=loss,
+                samples=samples,
+                outputs=outputs,
+            )
+        )
+        keeps = self.rank == 0 or self.task.experiment.machine.on_failure == "continue"  # rank 0 may be the lost one
+        if verdict.best and keeps and self.task.experiment.training.patience is not None:
+            self.best = {name: tensor.clone() for name, tensor in self.replica.network.state_dict().items()}
+        flat.copy_(own)
+        self.time.lap("evaluate")
+        return verdict.stop
+
+    def _predict(self, part: Part | None) -> Tensor | None:
+        if part is None:
+            return None
+        precision = self.task.experiment.training.precision
+        return predict(self.replica.network, part, self.task.share(part, self.rank), precision=precision)
+
+    def _save(self) -> None:
+        folder, problem = self.task.checkpoints, ""
+        if folder is not None:
+            state = {
+                "replica": self.replica.state(),
+                "mixer": self.mixer.state(),
+                "epoch": self.epoch,
+                "steps_per_epoch": self.task.steps_per_epoch,
+                "best": self.best,
+                "seconds": self.time.seconds,
+                "times": self.time.times,
+            }
+            try:
+                checkpoint.save(state, folder / checkpoint.file_name(self.epoch, self.rank))
+            except StoreError as error:
+                problem = str(error)
+        self.tell(Saved(epoch=self.epoch, seconds=self.time.seconds, problem=problem))
+        self.time.lap("save")
+        self.time.tell()
+
+    def _finish(self) -> None:
+        self.mixer.consensus()
+        if self.best is not None:
+            self.replica.network.load_state_dict(self.best)
+        if self.task.experiment.training.patience is not None:
+            self.links.weights.broadcast()
+        outputs = self._predict(self.task.splits.test)
+        self.time.lap("evaluate")
+        weights = {name: tensor.detach().cpu().clone() for name, tensor in self.replica.network.state_dict().items()}
+        self.tell(
+            Finished(
+                step=self.replica.steps,
+                seconds=self.time.seconds,
+                times=self.time.times,
+                bytes_moved=int(self.mixer.bytes_moved),
+                outputs=outputs,
+                weights=weights if self.rank == 0 else None,
+            )
+        )
+
+
+def _described(value: Any) -> str:
+    return (
+        f"{tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}"
+        if isinstance(value, Tensor)
+        else str(type(value))
+    )

@@ -1,0 +1,229 @@
+"""The processes of a run: started together, watched, and ended together."""
+
+import contextlib
+import multiprocessing
+import multiprocessing.forkserver
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import BaseContext
+from pathlib import Path
+from typing import Any
+
+from tenfold.errors import WorkerLost
+
+BEAT = 0.5
+"""Seconds between two signs of life of a worker."""
+SILENCE = 4.0
+"""Seconds without one after which a worker is given up."""
+PATIENCE = 1.0
+"""Seconds a worker has to end by itself before it is killed."""
+PRELOADED = "tenfold.workers.worker_process"
+"""What workers run, by name: nothing here imports it, so that a server can start before this process has torch."""
+
+
+def context() -> BaseContext:
+    """Return how processes are started: forked from a server that has imported torch once, or spawned afresh."""
+    method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+    return multiprocessing.get_context(method)
+
+
+def warm_up() -> None:
+    """Let the server import what workers need, while this process does other things."""
+    if context().get_start_method() == "forkserver":
+        multiprocessing.set_forkserver_preload([PRELOADED])
+        with _no_main(), _importing_as_here(), _ignoring_interrupts():
+            multiprocessing.forkserver.ensure_running()
+
+
+class WorkerPool:
+    """Processes that run `target(rank, connection, lifeline, beats, *arguments)`.
+
+    They end when this process does, however that happens: each holds one end of a pipe whose other end is only here.
+    """
+
+    def __init__(self, size: int, target: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        started = context()
+        self.beats = started.RawArray("d", size)
+        self._theirs, self._lifeline = started.Pipe(duplex=False)
+        self._target, self._arguments = target, arguments
+        self.connections: list[Connection] = []
+        self.processes: list[Any] = []
+        try:
+            with _deferring_interrupts():
+                for rank in range(size):
+                    connection, process = self._start(rank)
+                    self.connections.append(connection)
+                    self.processes.append(process)
+        except BaseException:
+            self.end()
+            raise
+
+    def _start(self, rank: int) -> tuple[Connection, Any]:
+        started = context()
+        here, there = started.Pipe()
+        arguments = (rank, there, self._theirs, self.beats, *self._arguments)
+        process = started.Process(  # type: ignore[attr-defined]
+            target=self._target, args=arguments, name=f"tenfold-worker-{rank}"
+        )
+        with _no_main():
+            process.start()
+        there.close()
+        return here, process
+
+    def replace(self, rank: int) -> None:
+        """Start another process in the place of one that was lost."""
+        process = self.processes[rank]
+        process.kill()
+        process.join()
+        process.close()
+        self.connections[rank].close()
+        self.beats[rank] = 0.0
+        self.connections[rank], self.processes[rank] = self._start(rank)
+
+    def messages(self) -> Iterator[tuple[int, Any]]:
+        """Yield (rank, message) as they come; raise when a worker is lost.
+
+        What a worker said before it was lost comes first, and what the others say of it not at all.
+        """
+        looked = time.monotonic()
+        while True:
+            wait([*self.connections, *(process.sentinel for process in self.processes)], timeout=BEAT)
+            heard = {rank: self._read(rank) for rank in range(len(self.connections))}
+            for rank, (messages, gone) in sorted(heard.items(), key=lambda one: not one[1][1]):
+                for message in messages:
+                    yield rank, message
+                if gone:
+                    raise self._lost(rank)
+            now = time.monotonic()
+            if now - looked < 2 * BEAT:  # else this process itself was held up, and knows nothing
+                self._check_beats(now)
+            looked = now
+
+    def send(self, rank: int, message: Any) -> None:
+        """Send a message to one worker."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its death is noticed by `messages`
+            self.connections[rank].send_bytes(pickle.dumps(message))
+
+    def _read(self, rank: int) -> tuple[list[Any], bool]:
+        """Return what a worker has sent, and whether it is gone."""
+        connection, messages = self.connections[rank], []
+        alive = self.processes[rank].is_alive()  # asked before reading: what the dead have sent is there
+        try:
+            while connection.poll():
+                messages.append(pickle.loads(connection.recv_bytes()))
+        except (EOFError, OSError):
+            return messages, True
+        return messages, not alive
+
+    def _lost(self, rank: int) -> WorkerLost:
+        process = self.processes[rank]
+        process.join(PATIENCE)
+        code = process.exitcode
+        cause = f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"ended with code {code}"
+        return WorkerLost(rank, f"worker {rank} (process {process.pid}) {cause}")
+
+    def _check_beats(self, now: float) -> None:
+        for rank, beat in enumerate(self.beats):
+            if beat and now - beat > SILENCE:
+                process = self.processes[rank]
+                raise WorkerLost(
+                    rank, f"worker {rank} (process {process.pid}) has given no sign of life for {SILENCE:g} s"
+                )
+
+    def end(self) -> None:
+        """End all processes, whatever they are doing."""
+        for process in self.processes:
+            if process.is_alive():
+                process.terminate()
+        until = time.monotonic() + PATIENCE
+        for process in self.processes:
+            process.join(max(0.0, until - time.monotonic()))
+            if process.is_alive():
+                process.kill()
+                process.join()
+            process.close()
+        for connection in (*self.connections, self._theirs, self._lifeline):
+            connection.close()
+        self.processes, self.connections = [], []
+
+    def join(self) -> None:
+        """Wait for processes that are done."""
+        for process in self.processes:
+            process.join(PATIENCE)
+        self.end()
+
+
+def live(rank: int, lifeline: Connection, beats: Any) -> None:
+    """In a worker: give signs of life, die with the parent, and leave Ctrl-C to it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def beat() -> None:
+        while True:
+            beats[rank] = time.monotonic()
+            if lifeline.poll(BEAT):  # nobody ever writes: the other end is gone
+                os._exit(1)
+
+    threading.Thread(target=beat, daemon=True, name="tenfold-beat").start()
+
+
+@contextlib.contextmanager
+def _no_main() -> Iterator[None]:
+    """Hide the user's script while processes start, so that it is not run again in them.
+
+    What they need of it travels by value, so a script needs no `if __name__ == "__main__"`.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+@contextlib.contextmanager
+def _importing_as_here() -> Iterator[None]:
+    """Let the server find modules where this process finds them."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(str(Path(place).resolve()) for place in sys.path if place)
+    try:
+        yield
+    finally:
+        del os.environ["PYTHONPATH"]
+        if before is not None:
+            os.environ["PYTHONPATH"] = before
+
+
+@contextlib.contextmanager
+def _ignoring_interrupts() -> Iterator[None]:
+    """Start the server deaf to Ctrl-C, which it would otherwise hear in the middle of its imports."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def _deferring_interrupts() -> Iterator[None]:
+    """Let Ctrl-C wait, so that no process is half started and known to nobody."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heard: list[tuple[int, types.FrameType | None]] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: heard.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if heard and callable(before):
+        before(*heard[0])

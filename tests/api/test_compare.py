@@ -1,0 +1,187 @@
+"""Comparisons: what is planned, what is run again and what is not, and what happens when some of it fails."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import tenfold
+from tenfold.api.compare import Turn, compare, parts, plan
+from tenfold.errors import ExperimentError
+from tenfold.experiment import Division, Experiment
+from tenfold.experiment.values import Given
+
+SMALL: dict[str, Any] = {"model": "mlp", "data": "digits", "limit": 100, "epochs": 1, "threads": 1, "hidden": [4]}
+
+
+def settings(experiments: Any, *names: str) -> list[tuple[Any, ...]]:
+    return [tuple(one.flat()[name] for name in names) for one in experiments]
+
+
+class TestPlan:
+    def test_the_grid_comes_once_for_each_repeat(self) -> None:
+        planned = plan(Experiment(), {"lr": [0.1, 0.2], "momentum": [0.0, 0.9]}, 2)
+        assert settings(planned, "seed", "lr", "momentum") == [
+            (seed, lr, momentum) for seed in (0, 1) for lr in (0.1, 0.2) for momentum in (0.0, 0.9)
+        ]
+
+    def test_repeats_count_on_from_the_seed(self) -> None:
+        assert settings(plan(Experiment(seed=7), {}, 3), "seed") == [(7,), (8,), (9,)]
+
+    def test_one_worker_runs_once_whatever_the_mixing(self) -> None:
+        grid = {"workers": [1, 2], "strategy": ["ring", "butterfly"], "sync_every": [1, 4]}
+        planned = list(plan(Experiment(), grid, 2))
+        assert len(planned) == 2 * (1 + 4)
+        alone = [one for one in planned if one.division.workers == 1]
+        assert [one.division for one in alone] == [Division(), Division()]
+
+    def test_one_worker_keeps_its_folds(self) -> None:
+        grid = {"workers": [1, 2], "folds": [2, 4], "strategy": ["ring", "butterfly"]}
+        planned = list(plan(Experiment(fold_kind="plain"), grid, 1))
+        assert settings(planned, "workers", "folds") == [(1, 2), (1, 4), (2, 2), (2, 2), (2, 4), (2, 4)]
+        assert planned[0].division == Division(folds=2, fold_kind="plain")
+
+    def test_python_objects_of_one_name_are_different(self) -> None:
+        models = [lambda: nn.Linear(1, 1), lambda: nn.Linear(2, 2)]
+        assert len(list(plan(Experiment(), {"model": models}, 1))) == 2
+
+    def test_the_same_value_twice_runs_once(self) -> None:
+        assert len(list(plan(Experiment(), {"lr": [0.1, 0.1]}, 1))) == 1
+
+    @pytest.mark.parametrize(
+        ("grid", "repeats", "sentence"),
+        [
+            ({"strategi": ["ring"]}, 1, "'strategi' is no field of an experiment; did you mean 'strategy'?"),
+            ({"lr": []}, 1, r"lr = \[\]: give at least one value to compare"),
+            ({}, 0, "repeats = 0: should be at least 1"),
+            ({"strategy": ["rong"]}, 1, "division.strategy"),
+        ],
+    )
+    def test_mistakes_are_one_sentence(self, grid: dict[str, list[Any]], repeats: int, sentence: str) -> None:
+        with pytest.raises(ExperimentError, match=sentence) as raised:
+            list(plan(Experiment(), grid, repeats))
+        assert "\n" not in str(raised.value)
+
+    def test_a_mistake_is_noticed_before_anything_runs(self, tmp_path: Path) -> None:
+        with pytest.raises(ExperimentError, match=r"training\.lr"):
+            compare(**SMALL, lr=[0.1, -1], runs=tmp_path / "runs")
+        assert not (tmp_path / "runs").exists()
+
+
+class TestLists:
+    def test_a_list_is_a_dimension_and_anything_else_a_change(self, tmp_path: Path) -> None:
+        result = compare(**SMALL, lr=[0.1, 0.2], momentum=0.5, runs=tmp_path)
+        assert settings([run.experiment for run in result.runs], "lr", "momentum") == [(0.1, 0.5), (0.2, 0.5)]
+
+    def test_data_as_a_pair_is_one_value(self, tmp_path: Path) -> None:
+        data = (torch.randn(40, 3), torch.randn(40))
+        result = compare(**SMALL | {"data": data, "limit": None}, lr=[0.1, 0.2], runs=tmp_path)
+        assert [run.status for run in result.runs] == ["finished", "finished"]
+
+    def test_a_field_that_is_a_list_needs_a_list_of_lists(self, tmp_path: Path) -> None:
+        result = compare(**SMALL | {"hidden": [[4], [3, 2]]}, runs=tmp_path)
+        assert settings([run.experiment for run in result.runs], "hidden") == [([4],), ([3, 2],)]
+        assert len(compare(**SMALL | {"hidden": [3, 2]}, runs=tmp_path).runs) == 1
+
+    def test_groups_are_one_value_unless_there_are_several(self) -> None:
+        one = [0, 0, 1, 1]
+        assert parts(Experiment(), {"groups": one})[0].data.groups == Given(one)
+        for fixed in (one, list(np.array(one)), np.array(one), tuple(one), "package.module:groups"):
+            assert parts(Experiment(), {"groups": fixed})[1] == {}
+        for several in ([one, [0, 1, 2, 3]], [tuple(one)], [np.array(one), torch.tensor(one)]):
+            assert parts(Experiment(), {"groups": several})[1] == {"groups": several}
+
+    def test_groups_of_a_cross_validation(self, tmp_path: Path) -> None:
+        data = (torch.randn(40, 3), torch.arange(40) % 2)
+        groups = [i // 4 for i in range(40)]
+        fields = SMALL | {"data": data, "limit": None, "folds": 2, "fold_mode": "fused", "fused": "loop"}
+        (run,) = compare(**fields, groups=groups, runs=tmp_path).runs
+        assert all(fold["validation_samples"] % 4 == 0 for fold in run.result["folds"])
+
+
+class TestAgain:
+    def watched(self, folder: Path, **fields: Any) -> list[Turn]:
+        turns: list[Turn] = []
+        compare(**SMALL | fields, runs=folder, watch=turns.append)
+        return turns
+
+    def test_what_is_recorded_is_not_run_again_unless_fresh(self, tmp_path: Path) -> None:
+        first = self.watched(tmp_path, lr=[0.1, 0.2])
+        assert [turn.begins for turn in first] == [True, False, True, False]
+        assert [turn.place for turn in first] == [1, 1, 2, 2]
+        second = self.watched(tmp_path, lr=[0.1, 0.2, 0.3])
+        assert [(turn.label, turn.recorded) for turn in second if not turn.begins] == [
+            ("lr 0.1", True),
+            ("lr 0.2", True),
+            ("lr 0.3", False),
+        ]
+        assert len(tenfold.list_runs(runs=tmp_path)) == 3
+        fresh = self.watched(tmp_path, lr=[0.1, 0.2], fresh=True)
+        assert not any(turn.recorded for turn in fresh)
+        assert len(tenfold.list_runs(runs=tmp_path)) == 5
+
+    def test_a_run_of_another_verb_does_not_count(self, tmp_path: Path) -> None:
+        tenfold.train(**SMALL, runs=tmp_path)
+        assert not any(turn.recorded for turn in self.watched(tmp_path))
+
+    def test_python_objects_are_never_taken_for_others(self, tmp_path: Path) -> None:
+        def network() -> nn.Module:
+            return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+
+        fields = {"model": network, "hidden": None}
+        assert [turn.recorded for turn in self.watched(tmp_path, **fields)] == [False, False]
+        assert [turn.recorded for turn in self.watched(tmp_path, **fields)] == [False, False]
+
+    def test_an_interrupted_comparison_goes_on(self, tmp_path: Path) -> None:
+        def interrupt(turn: Turn) -> None:
+            if turn.place == 2:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            compare(**SMALL, lr=[0.1, 0.2], runs=tmp_path, watch=interrupt)
+        turns = self.watched(tmp_path, lr=[0.1, 0.2])
+        assert [turn.recorded for turn in turns if not turn.begins] == [True, False]
+
+
+class TestFailure:
+    def test_one_setting_fails_and_the_rest_is_done(self, tmp_path: Path) -> None:
+        turns: list[Turn] = []
+        result = compare(**SMALL, lr=[0.1, 1e30], repeats=2, runs=tmp_path, watch=turns.append)
+        assert [run.experiment.training.lr for run in result.runs] == [0.1, 0.1]
+        assert list(result.failed) == ["lr 1e+30, seed 0", "lr 1e+30, seed 1"]
+        assert all("loss" in reason for reason in result.failed.values())
+        assert any(note.startswith("failed: lr 1e+30") for note in result.notes())
+        assert [bool(turn.error) for turn in turns if not turn.begins] == [False, True, False, True]
+
+    def test_more_workers_than_samples(self, tmp_path: Path) -> None:
+        result = compare(**SMALL, workers=[1, 5000], oversubscribe=True, runs=tmp_path)
+        assert list(result.failed) == ["5,000 workers"]
+        assert [row.workers for row in result.rows] == [1]
+
+    def test_all_fail(self, tmp_path: Path) -> None:
+        with pytest.raises(ExperimentError, match="none of the 2 runs could be done: the loss became") as raised:
+            compare(**SMALL, lr=[1e30, 1e31], runs=tmp_path)
+        assert "\n" not in str(raised.value)
+
+    def test_a_fault_in_ones_own_code_is_not_hidden(self, tmp_path: Path) -> None:
+        def broken(outputs: Tensor, targets: Tensor) -> Tensor:
+            raise RuntimeError("my own mistake")
+
+        with pytest.raises(ExperimentError, match=r"the run could not be done: .*my own mistake"):
+            compare(**SMALL, loss=broken, runs=tmp_path)
+
+
+def test_the_result_reports_itself(tmp_path: Path) -> None:
+    result = compare(**SMALL, lr=[0.1, 0.2], repeats=2, runs=tmp_path)
+    assert [len(row.runs) for row in result.rows] == [2, 2]
+    page = result.report(tmp_path / "page.html")
+    assert "2 settings compared" in page.read_text()
+    assert "measured" in str(result)
+
+
+def test_the_public_name_stays_a_function(tmp_path: Path) -> None:
+    for lr in (0.1, 0.2):
+        assert len(tenfold.compare(**SMALL, lr=[lr], runs=tmp_path).rows) == 1

@@ -1,0 +1,85 @@
+import os
+import stat
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tenfold.common.files import replacing, write_atomically
+
+
+@settings(deadline=None, derandomize=True, max_examples=20)
+@given(st.binary(max_size=100_000), st.binary(max_size=100))
+def test_the_last_content_written_is_there_and_nothing_else(tmp_path_factory, first, second):
+    folder = tmp_path_factory.mktemp("files")
+    for content in (first, second):
+        write_atomically(folder / "x", content)
+        assert (folder / "x").read_bytes() == content
+    assert [path.name for path in folder.iterdir()] == ["x"]
+
+
+def test_folders_are_made(tmp_path):
+    write_atomically(tmp_path / "a" / "b" / "x", b"1")
+    assert (tmp_path / "a" / "b" / "x").read_bytes() == b"1"
+
+
+@pytest.mark.parametrize("trouble", [ValueError, OSError, KeyboardInterrupt])
+def test_on_any_error_the_file_stays_as_it_was(tmp_path, trouble):
+    path = tmp_path / "x"
+    path.write_bytes(b"before")
+
+    def spoil():
+        with replacing(path) as file:
+            file.write(b"half of it")
+            raise trouble
+
+    with pytest.raises(trouble):
+        spoil()
+    assert path.read_bytes() == b"before"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_on_an_error_a_new_file_is_not_there(tmp_path):
+    def spoil():
+        with replacing(tmp_path / "x") as file:
+            file.write(b"half of it")
+            raise ValueError
+
+    with pytest.raises(ValueError):  # noqa: PT011
+        spoil()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_until_the_block_ends_the_old_file_is_read(tmp_path):
+    path = tmp_path / "x"
+    path.write_bytes(b"before")
+    with replacing(path) as file:
+        file.write(b"after")
+        file.flush()
+        assert path.read_bytes() == b"before"
+    assert path.read_bytes() == b"after"
+
+
+def test_a_write_that_fails_at_the_last_moment_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "x"
+    path.write_bytes(b"before")
+
+    def full(_descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_atomically(path, b"after")
+    assert path.read_bytes() == b"before"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_others_may_read_it_as_the_umask_says(tmp_path, mask):
+    before = os.umask(mask)
+    try:
+        write_atomically(tmp_path / "x", b"1")
+        assert os.umask(mask) == mask
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "x").stat().st_mode) == 0o666 & ~mask

@@ -1,0 +1,51 @@
+import sys
+
+import pytest
+
+from tenfold.common.imports import resolve
+from tenfold.errors import DataError, ExperimentError
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "my_own_things.py").write_text("class Nest:\n    egg = 3\ndef blobs():\n    return 1\n")
+    (tmp_path / "my_broken_things.py").write_text("import a_module_that_is_missing\n")
+    yield tmp_path
+    for name in ("my_own_things", "my_broken_things"):
+        sys.modules.pop(name, None)
+
+
+def test_a_module_in_the_current_folder_is_found():
+    assert resolve("my_own_things:blobs", "data")() == 1
+
+
+def test_attributes_of_attributes_are_found():
+    assert resolve("my_own_things:Nest.egg", "data") == 3
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("my_own_things", "data 'my_own_things' is no import path; it should look like 'package.module:callable'"),
+        (":blobs", "is no import path"),
+        ("my_own_things:", "is no import path"),
+        ("my_own_thing:blobs", "there is no module 'my_own_thing', neither installed nor in the folder"),
+        ("my_own_things.deeper:blobs", "there is no module 'my_own_things.deeper'"),
+        ("my_own_things:blob", "'my_own_things' has no 'blob'; did you mean 'blobs'"),
+    ],
+)
+def test_what_cannot_be_found_is_explained(path, message):
+    with pytest.raises(ExperimentError, match=message):
+        resolve(path, "data")
+
+
+def test_the_kind_of_error_can_be_chosen():
+    with pytest.raises(DataError):
+        resolve("nowhere_at_all:x", "data", DataError)
+
+
+def test_a_module_that_lacks_something_itself_keeps_its_traceback():
+    with pytest.raises(ModuleNotFoundError, match="a_module_that_is_missing"):
+        resolve("my_broken_things:x", "data")

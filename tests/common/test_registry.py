@@ -1,0 +1,51 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tenfold.common.registry import Registry, suggest
+from tenfold.errors import DataError, ExperimentError
+
+BIRDS = Registry("bird", {"owl": 1, "hawk": 2, "robin": 3})
+
+
+def test_members_are_found_by_name_and_listed_in_order():
+    assert BIRDS["hawk"] == 2
+    assert list(BIRDS) == ["owl", "hawk", "robin"]
+    assert len(BIRDS) == 3
+    assert "owl" in BIRDS
+    assert "emu" not in BIRDS
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("hakw", "unknown bird 'hakw'; did you mean 'hawk'? known: owl, hawk, robin"),
+        ("Robin", "unknown bird 'Robin'; did you mean 'robin'? known: owl, hawk, robin"),
+        ("xyzzy", "unknown bird 'xyzzy'; known: owl, hawk, robin"),
+        ("", "unknown bird ''; known: owl, hawk, robin"),
+        (3, "unknown bird '3'; known: owl, hawk, robin"),
+        (["owl"], "unknown bird '['owl']'; did you mean 'owl'? known: owl, hawk, robin"),
+    ],
+)
+def test_an_unknown_name_is_answered_with_the_nearest_and_all(name, message):
+    with pytest.raises(ExperimentError) as caught:
+        BIRDS[name]
+    assert str(caught.value) == message
+    assert caught.value.__suppress_context__
+
+
+def test_the_kind_of_error_can_be_chosen():
+    with pytest.raises(DataError):
+        Registry("bird", {}, DataError)["owl"]
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.text(max_size=20), st.lists(st.text(max_size=10), max_size=5))
+def test_all_names_are_always_listed(name, known):
+    answer = suggest(name, known)
+    assert answer.endswith(f"known: {', '.join(known)}")
+    assert answer.startswith(("did you mean '", "known: "))
+
+
+def test_names_can_come_from_an_iterator():
+    assert suggest("owl", iter(["owls"])) == "did you mean 'owls'? known: owls"

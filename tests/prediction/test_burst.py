@@ -1,0 +1,93 @@
+"""What is read out of spans, with spans made by hand."""
+
+import numpy as np
+import pytest
+
+from tenfold.mixing import STRATEGIES
+from tenfold.prediction.calibration import burst
+from tenfold.runs import Span
+
+RESULT = {"times": {"start": 0.5, "evaluate": 0.6, "save": 0.2}, "epochs": 2}
+STEPS = 30
+
+
+def spans_of(worker: int, compute: float, *, rounds: bool, late: float = 0.0, price: float = 0.0) -> list[Span]:
+    """Return spans of steps that take 1 ms of data and `compute`, with a round at every third."""
+    told, now = [], 0.0
+
+    def tell(kind, seconds):
+        nonlocal now
+        told.append(Span(at=now, kind=kind, seconds=seconds, worker=worker))
+        now += seconds
+
+    for step in range(1, STEPS + 1):
+        tell("data", 1e-3)
+        tell("compute", compute)
+        if rounds and step % burst.SYNC_EVERY == 0:
+            tell("wait", late * burst.SYNC_EVERY)
+            tell("communicate", price)
+    return told
+
+
+def test_steps_are_data_and_compute():
+    found = burst.read(spans_of(0, 4e-3, rounds=False), 1, STRATEGIES["allreduce"](), RESULT)
+    assert found.steps.shape == (STEPS - STEPS // burst.COLD_SHARE, 1)
+    assert found.steps == pytest.approx(5e-3)
+    assert found.round is None
+    assert found.cold == pytest.approx(0)
+
+
+def test_a_round_is_timed_from_the_arrival_of_the_last():
+    spans = spans_of(0, 4e-3, rounds=True, late=2e-3, price=3e-3) + spans_of(1, 6e-3, rounds=True, price=3e-3)
+    found = burst.read(spans, 2, STRATEGIES["allreduce"](), RESULT)
+    assert found.round == pytest.approx(3e-3)
+    assert found.steps.mean(axis=0) == pytest.approx([5e-3, 7e-3])
+
+
+def test_neighbours_are_all_that_a_worker_waits_for():
+    strategy = STRATEGIES["ring"]()
+    spans = [span for rank in range(5) for span in spans_of(rank, 4e-3, rounds=True, price=1e-3)]
+    assert burst.read(spans, 5, strategy, RESULT).round == pytest.approx(1e-3)
+
+
+def test_what_a_round_adds_to_steps_counts_as_its_price():
+    spans = [
+        Span(at=span.at, kind=span.kind, seconds=span.seconds + extra, worker=span.worker)
+        for worker in range(2)
+        for span, extra in with_extra(spans_of(worker, 4e-3, rounds=True, price=3e-3))
+    ]
+    found = burst.read(spans, 2, STRATEGIES["allreduce"](), RESULT)
+    assert found.round == pytest.approx(3e-3 + 1e-3)
+    assert found.steps == pytest.approx(5e-3)
+
+
+def with_extra(spans):
+    """Let the step after a round take 1 ms more."""
+    step = -1
+    for span in spans:
+        step += span.kind == "data"
+        yield span, 1e-3 if span.kind == "compute" and step % burst.SYNC_EVERY == 0 else 0.0
+
+
+def test_first_steps_are_kept_apart():
+    spans = spans_of(0, 4e-3, rounds=False)
+    first = Span(at=0.0, kind="compute", seconds=24e-3)
+    found = burst.read([spans[0], first, *spans[2:]], 1, STRATEGIES["none"](), RESULT)
+    assert found.cold == pytest.approx(20e-3)
+    assert found.steps.max() == pytest.approx(5e-3)
+
+
+def test_a_slower_worker_is_not_taken_for_cold():
+    spans = spans_of(0, 4e-3, rounds=False) + spans_of(1, 6e-3, rounds=False)
+    assert burst.read(spans, 2, STRATEGIES["none"](), RESULT).cold == pytest.approx(0)
+
+
+def test_other_costs_are_those_of_one():
+    found = burst.read(spans_of(0, 4e-3, rounds=False), 1, STRATEGIES["none"](), RESULT)
+    assert (found.start, found.evaluate, found.save) == pytest.approx((0.5, 0.2, 0.1))
+
+
+def test_noise_alone_adds_nothing():
+    generator = np.random.default_rng(0)
+    noisy = np.exp(0.1 * generator.standard_normal((60, 2)))
+    assert burst._beyond_chance(noisy[:30], noisy[30:]) < 0.1

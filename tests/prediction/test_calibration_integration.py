@@ -1,0 +1,158 @@
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from tenfold.cli import app
+from tenfold.cluster.cluster import Cluster
+from tenfold.errors import MachineError
+from tenfold.experiment import Experiment
+from tenfold.machine import cores
+from tenfold.prediction import calibration
+from tenfold.prediction.calibration import peers, probes
+from tenfold.prediction.profile import Profile
+
+pytestmark = pytest.mark.timeout(110)
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two cores, small vectors, few steps, and no other transports."""
+    monkeypatch.setattr(cores, "budget", lambda: 2)
+    monkeypatch.setattr(probes, "BURST_SECONDS", 0.01)
+    monkeypatch.setattr(probes, "SIZES", {4096: 12, 65536: 12})
+    monkeypatch.setattr(peers, "averaging", lambda counts, listen: [])
+    monkeypatch.setattr(probes, "TURNS", 1)
+    monkeypatch.setattr(probes, "MOST_TURNS", 1)
+
+
+def small() -> Experiment:
+    x, y = torch.randn(96, 6), torch.randint(3, (96,))
+    data = {"train": (x, y), "test": (x[:8], y[:8])}
+    return Experiment(model="mlp", hidden=[8], data=data, batch_size=8, workers=2, threads=1)
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_calibration_has_everything_that_a_clock_asks_for(tmp_path: Path) -> None:
+    said: list[str] = []
+    profile = calibration.calibrate(small(), listen=said.append)
+    assert {(step.together, step.batch_size) for step in profile.steps} == {(1, 2), (1, 8), (2, 2), (2, 8)}
+    for step in profile.steps:
+        times = step.step_times()
+        assert times is not None
+        assert times.shape == (step.samples // step.together, step.together)
+        assert (step.round is None) == (step.together == 1)
+    assert [(entry.workers, entry.kind, entry.fan) for entry in profile.averaging] == [(2, "group", 2)]
+    assert set(profile.costs.start) == {1, 2}
+    assert set(profile.costs.save) == {4096, 65536}
+    assert profile.check(calibration.machine()) is None
+    assert any(line.startswith("rounds of 2 workers") for line in said)
+    assert Profile.load(profile.save(tmp_path / "p.toml")).steps[0].work == profile.steps[0].work
+
+    before = profile.model_copy(update={"steps": ()})
+    path = tmp_path / "known.toml"
+    known = calibration.ensure(small(), before, path=path)
+    assert {(step.together, step.batch_size) for step in known.steps} == {(2, 2), (2, 8)}
+    assert Profile.load(path).averaging != ()
+    said.clear()
+    assert calibration.ensure(small(), known, said.append) is known
+    assert not said
+    compressing = small().replace(compression="int8")
+    known = calibration.ensure(compressing, known, said.append, path=path)
+    assert list(known.costs.besides) == ["compression int8"]
+    assert len(known.costs.besides["compression int8"]) == 1
+    assert calibration.ensure(compressing, known) is known
+
+
+@pytest.mark.usefixtures("hasty")
+def test_nodes_of_a_cluster_need_steps_alone(tmp_path: Path) -> None:
+    path = tmp_path / "new.toml"
+    known = calibration.ensure(small(), cluster=Cluster.of(64), path=path)
+    assert {(step.threads, step.together, step.batch_size) for step in known.steps} == {(1, 1, 2), (1, 1, 8)}
+    assert known.averaging == ()
+    assert Profile.load(path).has_step(known.steps[0].work, 8, 1, 1)
+
+
+@pytest.mark.usefixtures("hasty")
+def test_the_command_line_shows_what_was_measured_and_saves_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tenfold.prediction.calibration.measure_machine.MODELS", ("mlp",))
+    place = tmp_path / "profile.toml"
+    done = CliRunner().invoke(app, ["calibrate", "-o", str(place)])
+    assert done.exit_code == 0, done.output
+    assert "mlp, 1x28x28" in done.output
+    assert "shared-memory" in done.output
+    assert str(place) in done.output.replace("\n", "")
+    assert Profile.load(place).steps
+
+
+def test_a_foreign_profile_is_refused(tmp_path: Path) -> None:
+    foreign = Profile(made="", machine={"cpu": {"model": "Abacus"}})
+    with pytest.raises(MachineError, match="its processor is Abacus"):
+        calibration.ensure(small(), foreign, path=tmp_path / "p.toml")
+    assert not (tmp_path / "p.toml").exists()
+
+
+def test_gloo_is_measured_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "SIZES", {1024: 2, 4096: 2})
+    monkeypatch.setattr(peers, "mpirun", lambda: None)
+    entries = peers.averaging([2], lambda _: None)
+    assert [(entry.transport, set(entry.seconds)) for entry in entries] == [("gloo", set(peers.SIZES))]
+
+
+def test_a_transport_that_fails_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(n: int) -> dict[int, float]:
+        raise subprocess.SubprocessError("no such network")
+
+    monkeypatch.setattr(peers, "_gloo", fail)
+    monkeypatch.setattr(peers, "mpirun", lambda: None)
+    said: list[str] = []
+    assert peers.averaging([2, 4], said.append) == []
+    assert said[-1] == "gloo does not work here and is left out: no such network"
+
+
+@pytest.mark.parametrize(
+    ("script", "sentence"),
+    [
+        ("echo 'RuntimeError: no fabric' >&2; echo ----- >&2; exit 1", "RuntimeError: no fabric"),
+        ("echo 'no slots' >&2", "no slots"),
+        ("exit 0", "mpirun printed nothing"),
+    ],
+)
+def test_what_mpirun_complains_of_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str, sentence: str
+) -> None:
+    launcher = tmp_path / "mpirun"
+    launcher.write_text(f"#!/bin/sh\n{script}\n")
+    launcher.chmod(0o755)
+    monkeypatch.setattr(torch.distributed, "is_available", lambda: False)
+    monkeypatch.setattr(peers, "mpirun", lambda: str(launcher))
+    said: list[str] = []
+    assert peers.averaging([2], said.append) == []
+    assert said[-1] == f"mpi does not work here and is left out: {sentence}"
+
+
+def test_what_was_said_before_patience_ended_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang(n: int) -> dict[int, float]:
+        raise subprocess.TimeoutExpired("mpirun", 30, stderr=b"waiting for node 7\n")
+
+    monkeypatch.setattr(torch.distributed, "is_available", lambda: False)
+    monkeypatch.setattr(peers, "mpirun", lambda: "mpirun")
+    monkeypatch.setattr(peers, "_mpi", hang)
+    said: list[str] = []
+    assert peers.averaging([2], said.append) == []
+    assert said[-1] == "mpi does not work here and is left out: waiting for node 7"
+
+
+def test_other_transports_are_measured_by_a_calibration_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cores, "budget", lambda: 4)
+    monkeypatch.setattr(probes, "saving", lambda listen: ({}, 0.1))
+    monkeypatch.setattr(probes, "averaging", lambda *counts, turns: ([], {}))
+    monkeypatch.setattr(probes, "steps", lambda *settings: ([], []))
+    asked: list[list[int]] = []
+    monkeypatch.setattr(peers, "averaging", lambda counts, listen: asked.append(counts) or [])
+    calibration.ensure(small(), path=tmp_path / "p.toml")
+    assert asked == []
+    calibration.calibrate(small())
+    assert asked == [[2, 4]]

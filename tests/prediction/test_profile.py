@@ -1,0 +1,209 @@
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from profiles import FACTS, made_profile
+
+from tenfold.errors import MachineError
+from tenfold.prediction.measurements import Averaging, Costs, Evaluating, Step, write_trace
+from tenfold.prediction.profile import Profile, default_path
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """As much of a round as a price asks for."""
+
+    sources: tuple[tuple[int, ...], ...]
+    groups: tuple[tuple[int, ...], ...] | None
+    is_idle: bool = False
+
+    def waves(self, nbytes: int) -> Any:
+        raise AssertionError("a measured round is not enumerated")
+
+
+def all_of(n: int) -> Meeting:
+    everyone = tuple(range(n))
+    return Meeting((everyone,) * n, (everyone,))
+
+
+def ring_of(n: int) -> Meeting:
+    return Meeting(tuple(tuple(sorted({(i - 1) % n, i, (i + 1) % n})) for i in range(n)), None)
+
+
+class TestFiles:
+    def test_a_profile_comes_back_as_it_was(self, tmp_path: Path) -> None:
+        profile = made_profile()
+        assert Profile.load(profile.save(tmp_path / "deep" / "profile.toml")) == profile
+
+    def test_numbers_are_written_to_be_read(self, tmp_path: Path) -> None:
+        step = Step(work="mlp", batch_size=64, threads=1, together=1, mean=0.00123456789)
+        text = made_profile().add(steps=[step]).save(tmp_path / "p.toml").read_text()
+        assert "mean = 0.0012346\n" in text
+
+    @pytest.mark.parametrize(
+        ("text", "sentence"),
+        [
+            ("made = 'now'", "machine: Field required"),
+            ("made = 'now'\nmachine = {}\nspeed = 3", "speed: Extra inputs"),
+            ("made = 'now'\n[machine]\n[[steps]]\nwork = 'mlp'\nbatch_size = 0", "steps.0.batch_size"),
+            ("made = [", "cannot be read"),
+        ],
+    )
+    def test_what_is_no_profile_is_named(self, tmp_path: Path, text: str, sentence: str) -> None:
+        path = tmp_path / "bad.toml"
+        path.write_text(text)
+        with pytest.raises(MachineError, match=sentence) as raised:
+            Profile.load(path)
+        assert "tenfold calibrate" in str(raised.value)
+
+    def test_a_missing_profile_says_how_to_make_one(self, tmp_path: Path) -> None:
+        with pytest.raises(MachineError, match=r"no profile .*; run `tenfold calibrate`"):
+            Profile.load(tmp_path / "none.toml")
+
+    def test_the_variable_names_the_place(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("TENFOLD_PROFILE", str(tmp_path / "mine.toml"))
+        assert default_path() == tmp_path / "mine.toml"
+        monkeypatch.delenv("TENFOLD_PROFILE")
+        assert default_path().name == "profile.toml"
+
+    def test_a_place_that_cannot_be_written_is_an_error(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("")
+        with pytest.raises(MachineError, match="cannot be written"):
+            made_profile().save(tmp_path / "file" / "profile.toml")
+
+
+class TestCheck:
+    def test_the_same_machine_is_fine(self) -> None:
+        assert made_profile().check(FACTS) is None
+
+    @pytest.mark.parametrize(
+        ("part", "field", "value", "words"),
+        [
+            ("cpu", "model", "Other 9000", "its processor is Quick 1, here it is Other 9000"),
+            ("cpu", "budget", 2, "its budget of cores is 4, here it is 2"),
+            ("cpu", "logical", 64, "number of cpus"),
+            ("torch", "version", "9.0", "its torch is 2.10, here it is 9.0"),
+        ],
+    )
+    def test_another_machine_is_noticed(self, part: str, field: str, value: Any, words: str) -> None:
+        facts = FACTS | {part: FACTS[part] | {field: value}}
+        sentence = made_profile().check(facts)
+        assert sentence is not None
+        assert words in sentence
+        assert "tenfold calibrate" in sentence
+
+
+class TestStepTime:
+    def test_a_measured_setting_is_given_back(self) -> None:
+        assert made_profile().step_time("mlp", 64, 1, 1).mean == pytest.approx(1e-3)
+
+    def test_other_batch_sizes_lie_on_the_line(self) -> None:
+        # 16 samples take 0.4 ms and 64 take 1 ms: 0.2 ms and 12.5 us a sample
+        step = made_profile().step_time("mlp", 32, 1, 1)
+        assert step.mean == pytest.approx(0.6e-3, rel=1e-3)
+        assert step.fixed == pytest.approx(0.2e-3, rel=1e-3)
+
+    def test_other_numbers_of_workers_lie_between(self) -> None:
+        profile = made_profile()
+        one, two, four = (profile.step_time("mlp", 64, 1, together).mean for together in (1, 2, 4))
+        assert one < two < four
+        assert two == pytest.approx(np.sqrt(one * four))
+        assert profile.step_time("mlp", 64, 1, 100).mean == pytest.approx(four)
+
+    def test_the_trace_is_in_seconds(self) -> None:
+        trace = made_profile().step_time("mlp", 64, 1, 4).trace
+        assert trace is not None
+        assert trace.shape == (3, 4)
+        assert trace.mean() == pytest.approx(2e-3)
+
+    def test_unknown_work_says_what_to_do(self) -> None:
+        with pytest.raises(MachineError, match=r"no steps of cnn with 1 thread.*tenfold calibrate"):
+            made_profile().step_time("cnn", 64, 1, 1)
+
+    def test_unknown_threads_list_the_known(self) -> None:
+        with pytest.raises(MachineError, match="it has 1 threads"):
+            made_profile().step_time("mlp", 64, 3, 1)
+
+    @given(st.lists(st.lists(st.floats(1e-4, 1e-2), min_size=2, max_size=2), min_size=1, max_size=9))
+    def test_a_written_trace_is_read_to_a_thousandth(self, rows: list[list[float]]) -> None:
+        burst = np.array(rows)
+        fields = {"work": "w", "batch_size": 1, "threads": 1, "together": 2}
+        read = Step(**fields, mean=burst.mean(), trace=write_trace(burst)).step_times()
+        assert read is not None
+        assert np.abs(read - burst).max() <= 1.001e-3 * burst.mean()
+
+
+class TestRoundPrice:
+    def test_a_measured_round_is_given_back(self) -> None:
+        price = made_profile().round_price()
+        assert price(all_of(4), 1_000_000) == pytest.approx(2e-3)
+        assert price(ring_of(4), 1_000_000) == pytest.approx(3e-3)
+
+    def test_rest_is_free(self) -> None:
+        assert made_profile().round_price()(Meeting(((0,), (1,)), ((0,), (1,)), True), 1000) == 0
+
+    def test_larger_weights_go_by_the_line(self) -> None:
+        # 1 ms for 0 bytes, 1 ns a byte more
+        assert made_profile().round_price()(all_of(4), 9_000_000) == pytest.approx(10e-3, rel=1e-3)
+
+    def test_a_factor_multiplies(self) -> None:
+        assert made_profile().round_price(factor=1.5)(all_of(4), 1_000_000) == pytest.approx(3e-3)
+
+    def test_numbers_between_lie_between(self) -> None:
+        price = made_profile().round_price()
+        two, three, four = (float(price(all_of(n), 1_000_000)) for n in (2, 3, 4))
+        assert two < three < four
+
+    def test_pairs_among_many_are_not_a_mean_of_all(self) -> None:
+        pairs = Meeting(((0, 1), (0, 1), (2, 3), (2, 3)), ((0, 1), (2, 3)))
+        assert made_profile().round_price()(pairs, 1_000_000) == pytest.approx(1.5e-3)
+
+    def test_an_unknown_transport_lists_the_known(self) -> None:
+        with pytest.raises(MachineError, match="no rounds by mpi; known: shared-memory"):
+            made_profile().round_price("mpi")
+
+    def test_the_fit_is_kept_with_its_residual(self) -> None:
+        entry = Averaging.of({1000: 2e-3, 1_000_000: 3e-3}, transport="gloo", workers=2, kind="group", fan=2)
+        assert entry.latency == pytest.approx(2e-3, rel=0.01)
+        assert entry.bandwidth == pytest.approx(1e9, rel=0.01)
+        assert entry.residual < 1e-3
+
+
+class TestAdd:
+    def test_a_new_measurement_takes_the_place_of_the_old(self) -> None:
+        profile = made_profile()
+        again = Step(work="mlp", batch_size=64, threads=1, together=1, mean=5e-3)
+        changed = profile.add(steps=[again])
+        assert len(changed.steps) == len(profile.steps)
+        assert changed.step_time("mlp", 64, 1, 1).mean == pytest.approx(5e-3)
+
+    def test_has_step_knows_settings(self) -> None:
+        profile = made_profile()
+        assert profile.has_step("mlp", 64, 1, 1)
+        assert not profile.has_step("mlp", 64, 2, 1)
+
+
+class TestOtherCosts:
+    def test_they_are_interpolated(self) -> None:
+        profile = made_profile()
+        assert profile.start_seconds(1) == pytest.approx(0.1)
+        assert profile.start_seconds(2) == pytest.approx(0.2)
+        assert profile.save_seconds(1000) == pytest.approx(0.01)
+
+    def test_what_grows_with_bytes_grows_beyond_what_was_measured(self) -> None:
+        profile = made_profile().model_copy(update={"costs": Costs(start={1: 0.1}, sharing=1e-9, save={1000: 0.01})})
+        assert profile.start_seconds(1, data=10**9) == pytest.approx(1.1)
+        assert profile.save_seconds(5000) == pytest.approx(0.05)
+
+    def test_the_workers_share_an_evaluation(self) -> None:
+        profile = made_profile()  # 100 samples take one worker 10 ms
+        assert profile.evaluation_seconds("mlp", 200, 1) == pytest.approx(0.02)
+        assert profile.evaluation_seconds("mlp", 200, 4) == pytest.approx(0.005)
+        four = Evaluating(work="mlp", threads=1, together=4, samples=400, seconds=0.02)
+        assert profile.add(evaluating=[four]).evaluation_seconds("mlp", 200, 4) == pytest.approx(0.01)
+        assert profile.add(evaluating=[four]).evaluation_seconds("mlp", 200, 8) == pytest.approx(0.005)
+        assert profile.evaluation_seconds("cnn", 200, 4) == 0

@@ -1,0 +1,34 @@
+"""What is known of a run's time before it runs."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from tenfold.data import Splits, Tensors
+from tenfold.experiment import Experiment
+from tenfold.prediction import task_prediction as foresight
+from tenfold.workers.task import Task
+
+NODES = {"groups": [{"count": 2, "step_seconds": 0.01}]}
+
+
+def task_of(**fields: Any) -> Task:
+    part = Tensors(torch.zeros(32, 3), torch.zeros(32, 1))
+    splits = Splits(name="zeros", train=part, shape=(3,), classes=None, outputs=1)
+    return Task(
+        Experiment(model="mlp", hidden=[4], batch_size=4, epochs=2, workers=2, cluster=NODES, **fields), splits, 1
+    )
+
+
+def test_the_turns_of_workers_without_rounds_are_known() -> None:
+    found = foresight.foresee(task_of(strategy="ad-psgd"))
+    assert found.turns is not None
+    assert found.turns.shape == (8, 2)
+    assert (found.turns > 0).all()
+    assert found.prediction.seconds >= 8 * 0.01
+
+
+def test_rounds_need_no_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(foresight, "clockwork")  # what the prediction asks for is not made a second time
+    assert foresight.foresee(task_of(strategy="ring")).turns is None

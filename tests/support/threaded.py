@@ -1,0 +1,111 @@
+"""N workers as threads of one process, mixing in real shared memory: their replicas can be looked into."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from tenfold.engines.prepare import prepare
+from tenfold.experiment import Experiment
+from tenfold.runs import Clock, Event
+from tenfold.runs.resumption import Resumption
+from tenfold.training import flat_size
+from tenfold.transport.memory.segment import StopReason as Stop
+from tenfold.workers.channels import Channels, SharedChannels
+from tenfold.workers.messages import Decision, Message
+from tenfold.workers.supervisor import Supervisor
+from tenfold.workers.task import Task, make_network
+from tenfold.workers.worker import Worker
+
+State = dict[str, Tensor]
+
+
+def make_task(checkpoints: Path | None = None, **fields: Any) -> Task:
+    task = prepare(Experiment(**{"threads": 1, "oversubscribe": True} | fields))
+    return replace(task, checkpoints=checkpoints)
+
+
+def state_of(worker: Worker) -> State:
+    return {name: tensor.clone() for name, tensor in worker.replica.network.state_dict().items()}
+
+
+class Threads:
+    """Trains a task with one thread a worker; `before` and `after` hold every replica's state around each mixing."""
+
+    def __init__(self, task: Task, *, watch: bool = False, resumption: Resumption | None = None) -> None:
+        self.task = task
+        self.events: list[Event] = []
+        self.heard: list[list[Message]] = []
+        self.before: list[list[State]] = [[] for _ in range(task.workers)]
+        self.after: list[list[State]] = [[] for _ in range(task.workers)]
+        self._errors: list[BaseException] = []
+        self._meeting = threading.Barrier(task.workers)
+        self._told: dict[int, Message] = {}
+        clock = Clock()
+        self.supervisor = Supervisor(task, clock, self.events.append, resumption.manifest if resumption else None)
+        locks = [threading.Lock() for _ in range(task.workers + 1)]
+        numel = flat_size(make_network(task))
+        self._shared = SharedChannels(task.workers, numel, locks, second=True, centre=True)
+        self.links: list[Channels] = [self._shared.opens(rank) for rank in range(task.workers)]
+        self.workers = [
+            Worker(task, make_network(task), links, clock, self.events.append, self._teller(rank))
+            for rank, links in enumerate(self.links)
+        ]
+        for rank, worker in enumerate(self.workers):
+            if resumption is not None:
+                worker.resume(resumption.state(rank))
+            if watch:
+                self._watch(rank, worker)
+
+    def train(self) -> "Threads":
+        threads = [threading.Thread(target=self._run, args=(worker,), daemon=True) for worker in self.workers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        self._shared.close()
+        if self._errors:
+            raise self._errors[0]
+        assert not any(thread.is_alive() for thread in threads), "the workers hang"
+        return self
+
+    @property
+    def weights(self) -> State:
+        return self.supervisor.weights
+
+    def rounds(self) -> list[tuple[list[State], list[State]]]:
+        """All replicas' states before and after each step's mixing."""
+        befores, afters = zip(*self.before, strict=True), zip(*self.after, strict=True)
+        return [([*before], [*after]) for before, after in zip(befores, afters, strict=True)]
+
+    def _run(self, worker: Worker) -> None:
+        try:
+            worker.train()
+        except BaseException as error:
+            self._errors.append(error)
+            self._meeting.abort()
+            self._shared.stop(Stop.ASKED, worker.rank)
+
+    def _teller(self, rank: int) -> Callable[[Message], Decision]:
+        def tell(message: Message) -> Decision:
+            self._told[rank] = message
+            if self._meeting.wait() == 0:
+                self.heard.append([self._told[one] for one in sorted(self._told)])
+                self._verdict = self.supervisor.hear(self.heard[-1])
+            self._meeting.wait()
+            return self._verdict
+
+        return tell
+
+    def _watch(self, rank: int, worker: Worker) -> None:
+        mix = worker.mixer.mix
+
+        def watched(step: int) -> None:
+            self.before[rank].append(state_of(worker))
+            mix(step)
+            self.after[rank].append(state_of(worker))
+
+        worker.mixer.mix = watched  # type: ignore[method-assign]
