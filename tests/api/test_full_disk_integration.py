@@ -10,12 +10,12 @@ from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
+import full_disk
 import pytest
 import torch
-
-import full_disk
-import tenfold
 from full_disk import LARGE
+
+import tenfold
 from tenfold.errors import StoreError
 
 pytestmark = [

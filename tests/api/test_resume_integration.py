@@ -13,12 +13,12 @@ from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
+import killed_training
 import pytest
 import torch
-
-import killed_training
-import tenfold
 from killed_training import SMALL, WHERE_FILES_ARE_WRITTEN, WHILE_TRAINING
+
+import tenfold
 from tenfold.errors import StoreError
 
 pytestmark = pytest.mark.timeout(120)

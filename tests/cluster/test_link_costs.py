@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from wave_messages import messages
 
 from tenfold.cluster import LINKS, Cluster
 from tenfold.errors import ExperimentError
 from tenfold.mixing import STRATEGIES
 from tenfold.mixing.collectives import COLLECTIVES, Server
 from tenfold.mixing.round import exact_round, group_round, idle_round, shifted_round
-from wave_messages import messages
 
 LATENCY, BANDWIDTH, ADDING = 1e-3, 1e6, 3e-7
 A, B, C = LATENCY, 1 / BANDWIDTH, ADDING

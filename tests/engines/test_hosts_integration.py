@@ -17,10 +17,10 @@ import psutil
 import pytest
 import torch
 from engine_models import LAWFUL, train
+from launchers import mpirun
 from launching import TORCHRUN, environment
 
 import tenfold
-from launchers import mpirun
 from tenfold.transport.memory.signals import is_alive
 
 pytestmark = pytest.mark.timeout(120)

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 from engine_models import LAWFUL, same, train
+from launchers import mpirun
 from launching import TORCHRUN, launch, told
 from launching import run as run_command
 
 import tenfold
-from launchers import mpirun
 from tenfold.runs import Lifecycle, Span
 
 pytestmark = pytest.mark.timeout(90)

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from launchers import mpirun
 
 import tenfold
-from launchers import mpirun
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_loop.py"
 LAUNCHERS = ["torchrun", "mpirun"]

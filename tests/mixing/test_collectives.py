@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from wave_messages import Message, Phases, phases_of, within
 
 from tenfold.mixing.collectives import COLLECTIVES, Server
-from wave_messages import Message, Phases, phases_of, within
 
 N = 5040 * 16  # divisible by every group size and power of two below
 SIZES = [2, 3, 4, 5, 6, 7, 8, 9, 12, 16]

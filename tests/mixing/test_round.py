@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
+from wave_messages import Message, messages
 
 from tenfold.errors import ExperimentError
 from tenfold.mixing import Round
 from tenfold.mixing.collectives import COLLECTIVES
 from tenfold.mixing.round import exact_round, group_round, idle_round, shifted_round
-from wave_messages import Message, messages
 
 RING_OF_FOUR = shifted_round(4, (-1, 1))
 

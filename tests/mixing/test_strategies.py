@@ -2,6 +2,7 @@ import math
 
 import pytest
 from strategy_contract import StrategyContract
+from wave_messages import messages, within
 
 from tenfold.errors import ExperimentError
 from tenfold.mixing import STRATEGIES
@@ -17,7 +18,6 @@ from tenfold.mixing.strategies.hopping_ring import HoppingRing
 from tenfold.mixing.strategies.none import NoMixing
 from tenfold.mixing.strategies.parameter_server import ParameterServer
 from tenfold.mixing.strategies.ring import Ring
-from wave_messages import messages, within
 
 
 def one_round(n: int) -> int:

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from wave_messages import messages
 
 from tenfold.mixing import Round, Strategy
-from wave_messages import messages
 
 SIZES = range(1, 10)
 NBYTES = 2520 * 4

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 import torch
+from launchers import mpirun
 from transport_contract import Join, TransportContract, receive
 
-from launchers import mpirun
 from tenfold.errors import TrainingError
 from tenfold.launch.detect import recognise
 from tenfold.transport.network.network_transport import Networked
