@@ -50,7 +50,7 @@ def fill(template: str, content: dict[str, Any]) -> str:
     """Return a page: a template, with the few things that every page shows and what is its own."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    loader = PackageLoader("tenfold.report", "templates")
+    loader = PackageLoader("tenfold.report.pages", "templates")
     pages = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     common = {"written": moment(time.time()), "eyebrow": "", "status": "", "headline": [], "downloads": []}
     return pages.get_template(template).render(common | content)
