@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 import tenfold
-from tenfold.api import simulate as simulation
+from tenfold.api import twin as twin_module
 from tenfold.cli import app
 from tenfold.engines import prepare
 from tenfold.errors import ExperimentError
@@ -79,9 +79,9 @@ def test_the_real_one_of_twins_is_real(monkeypatch: pytest.MonkeyPatch) -> None:
         trained.append(experiment)
         return SimpleNamespace(weights={})
 
-    monkeypatch.setattr(simulation, "foresee", lambda _: None)
-    monkeypatch.setattr(simulation.api, "train", train)
-    monkeypatch.setattr(simulation, "Twin", lambda *_: None)
+    monkeypatch.setattr(twin_module, "foresee", lambda _: None)
+    monkeypatch.setattr(twin_module, "train", train)
+    monkeypatch.setattr(twin_module, "Twin", lambda *_: None)
     tenfold.twin(**SMALL, engine="virtual", link="lte")
     machines = [(one.machine.engine, one.machine.cluster, one.machine.link) for one in trained]
     assert machines == [("auto", None, None), ("virtual", "here", None)]

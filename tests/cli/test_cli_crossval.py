@@ -95,7 +95,7 @@ def test_interrupted_says_how_to_go_on_and_goes_on() -> None:
 
     usual = pool.Pool._take_back
 
-    def interrupted(self: pool.Pool, rank: int, ended: pool.Ended) -> None:
+    def interrupted(self: pool.Pool, rank: int, ended: pool.FoldEnded) -> None:
         usual(self, rank, ended)
         if ended.index is not None:
             raise KeyboardInterrupt

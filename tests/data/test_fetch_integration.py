@@ -137,8 +137,8 @@ def test_a_read_only_cache_is_explained(cache, tiny):
 PROGRAM = """
 import sys
 from pathlib import Path
-from tenfold.data.fetch import fetch
-from tenfold.data.source import Source
+from tenfold.data.sources.fetch import fetch
+from tenfold.data.sources.source import Source
 
 folder, mirror, *files = sys.argv[1:]
 source = Source(name="tiny", description="", load=None, files=dict(f.split("=") for f in files), mirrors=(mirror,))

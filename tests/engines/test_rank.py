@@ -11,7 +11,7 @@ from threaded import make_task
 
 from tenfold.engines import Outcome
 from tenfold.engines.launched import recorded as together
-from tenfold.engines.launched.rank import WorkerConnection, settled
+from tenfold.engines.launched.rank import RankConnection, settled
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.launch.detect import World
@@ -28,9 +28,9 @@ def alone() -> Any:
     return SimpleNamespace(rank=0, size=1, gather=lambda said: [said], broadcast=lambda said=None: said)
 
 
-def post(network: Network, folder: Path) -> WorkerConnection:
+def post(network: Network, folder: Path) -> RankConnection:
     supervisor = Supervisor(make_task(folder, **SMALL), Clock(), lambda _: None)
-    return WorkerConnection(network, lambda _: None, supervisor, folder)
+    return RankConnection(network, lambda _: None, supervisor, folder)
 
 
 def save(folder: Path, epoch: int) -> None:

@@ -14,7 +14,8 @@ from torch.nn import functional
 from tenfold import data, mixing, models, training
 from tenfold.cluster import Cluster, Link
 from tenfold.errors import ExperimentError
-from tenfold.experiment import FIELDS, SECTIONS, Experiment, experiment, nested
+from tenfold import experiment
+from tenfold.experiment import FIELDS, SECTIONS, Experiment, nested
 from tenfold.experiment import explain as sentences
 from tenfold.experiment.values import Given
 from tenfold.models.layers import ACTIVATIONS
