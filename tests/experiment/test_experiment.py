@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from tenfold import data, mixing, models, training
+from tenfold import data, experiment, mixing, models, training
 from tenfold.cluster import Cluster, Link
 from tenfold.errors import ExperimentError
-from tenfold import experiment
 from tenfold.experiment import FIELDS, SECTIONS, Experiment, nested
 from tenfold.experiment import explain as sentences
 from tenfold.experiment.values import Given
