@@ -18,7 +18,7 @@ from tenfold.engines.validate import check
 from tenfold.errors import ExperimentError, StoreError, WorkerLost
 from tenfold.experiment import Experiment
 from tenfold.launch.detect import World
-from tenfold.mixing.rate_policy import rate_scale
+from tenfold.mixing.learning_rate import rate_scale
 from tenfold.runs import Clock, checkpoint
 from tenfold.runs.resumption import Resumption
 

@@ -9,8 +9,8 @@ from tenfold.engines.validate import check
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.mixing import COMPRESSIONS, OUTER, STRATEGIES
-from tenfold.mixing.build import make_strategy
-from tenfold.mixing.rate_policy import rate_scale
+from tenfold.mixing.builders import make_strategy
+from tenfold.mixing.learning_rate import rate_scale
 
 ALIKE = "needs rounds after which all replicas are alike"
 REFUSED: list[tuple[dict[str, Any], str]] = [

@@ -2,7 +2,6 @@ import functools
 import json
 import pickle
 import string
-from typing import get_args, get_origin
 
 import numpy as np
 import pydantic
@@ -11,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from tenfold import data, experiment, mixing, models, training
+from tenfold import data, experiment
 from tenfold.cluster import Cluster, Link
+from tenfold.common import catalog
 from tenfold.errors import ExperimentError
 from tenfold.experiment import FIELDS, SECTIONS, Experiment, nested
 from tenfold.experiment import explain as sentences
@@ -35,11 +35,11 @@ options = st.dictionaries(texts, plain, max_size=3)
 
 VALUES = {
     "name": texts,
-    "model": st.sampled_from([*experiment.MODELS, "package.module:Net"]),
+    "model": st.sampled_from([*catalog.MODELS, "package.module:Net"]),
     "hidden": st.none() | st.lists(counts, max_size=4).map(tuple),
     "dropout": st.none() | from_zero,
     "batchnorm": st.none() | st.booleans(),
-    "data": st.sampled_from([*experiment.SOURCES, "package.module:load"]),
+    "data": st.sampled_from([*catalog.SOURCES, "package.module:load"]),
     "test_fraction": st.none() | shares,
     "validation_fraction": from_zero,
     "stratify": st.booleans(),
@@ -55,8 +55,8 @@ VALUES = {
     "weight_decay": not_negative,
     "warmup": not_negative,
     "clip": st.none() | positive,
-    "loss": st.none() | st.sampled_from([*experiment.LOSSES, "package.module:loss"]),
-    "metrics": st.lists(st.sampled_from([*experiment.METRICS, "f1_macro"]), unique=True).map(tuple),
+    "loss": st.none() | st.sampled_from([*catalog.LOSSES, "package.module:loss"]),
+    "metrics": st.lists(st.sampled_from([*catalog.METRICS, "f1_macro"]), unique=True).map(tuple),
     "patience": st.none() | counts,
     "seed": whole,
     "log_every": counts,
@@ -78,19 +78,18 @@ VALUES = {
 
 def choices(short):
     section, field = FIELDS[short]
-    annotation = SECTIONS[section].model_fields[field].annotation
-    members = [annotation] if isinstance(get_args(annotation)[0], str) else get_args(annotation)
-    return [choice for one in members for choice in get_args(one) if get_origin(one) is not None]
+    schema = SECTIONS[section].model_json_schema()["properties"][field]
+    return next(one["enum"] for one in (schema, *schema.get("anyOf", ())) if "enum" in one)
 
 
-LITERALS = {
+CHOICES = {
     "activation": ACTIVATIONS,
-    "optimizer": training.OPTIMIZERS,
-    "schedule": training.SCHEDULES,
-    "strategy": mixing.STRATEGIES,
-    "outer": mixing.OUTER,
-    "compression": mixing.COMPRESSIONS,
-    "lr_scaling": mixing.LEARNING_RATE_SCALES,
+    "optimizer": catalog.OPTIMIZERS,
+    "schedule": catalog.SCHEDULES,
+    "strategy": catalog.STRATEGIES,
+    "outer": catalog.OUTER,
+    "compression": catalog.COMPRESSIONS,
+    "lr_scaling": catalog.LR_SCALINGS,
     "shards": data.KINDS,
 }
 for short in FIELDS:
@@ -210,16 +209,9 @@ def test_options_are_no_one_elses():
     assert Experiment().model.options == {}
 
 
-@pytest.mark.parametrize(("short", "family"), LITERALS.items())
+@pytest.mark.parametrize(("short", "family"), CHOICES.items())
 def test_the_names_in_the_experiment_are_those_of_the_family(short, family):
     assert choices(short) == list(family)
-
-
-def test_names_that_may_also_be_paths_are_those_of_the_family():
-    assert tuple(models.NETWORKS) == experiment.MODELS
-    assert tuple(data.SOURCES) == experiment.SOURCES
-    assert tuple(training.LOSSES) == experiment.LOSSES
-    assert tuple(training.METRICS) == experiment.METRICS
 
 
 def test_other_names_point_to_fields():
@@ -433,7 +425,7 @@ def test_the_schema_describes_every_field():
 
 def test_the_schema_lists_the_choices():
     properties = Experiment.model_json_schema()["$defs"]["Training"]["properties"]
-    assert properties["optimizer"]["enum"] == list(training.OPTIMIZERS)
+    assert properties["optimizer"]["enum"] == list(catalog.OPTIMIZERS)
     assert properties["epochs"]["exclusiveMinimum"] == 0
 
 

@@ -1,7 +1,9 @@
+import numpy as np
 import pytest
 
 from tenfold.errors import ExperimentError
-from tenfold.mixing import due, learning_rate_scale
+from tenfold.mixing import due
+from tenfold.mixing.learning_rate import LR_SCALINGS
 
 
 def steps_with_rounds(until: int, **options: int) -> list[int]:
@@ -14,21 +16,28 @@ def test_rounds_come_every_so_many_steps():
 
 
 def test_post_local_sgd_mixes_every_step_first():
-    assert steps_with_rounds(13, sync_every=4, post_local_until=5) == [1, 2, 3, 4, 5, 9, 13]
+    assert steps_with_rounds(13, sync_every=4, local_after=5) == [1, 2, 3, 4, 5, 9, 13]
+
+
+def test_many_steps_are_answered_at_once():
+    steps = np.arange(1, 40)
+    assert due(steps, 4, 5).tolist() == [due(int(step), 4, 5) for step in steps]
 
 
 def test_no_steps_between_rounds_are_refused():
-    with pytest.raises(ExperimentError, match="sync_every is 0; it takes at least 1 step"):
+    with pytest.raises(ExperimentError, match="sync_every is 0; it must be at least 1 step"):
         due(1, 0)
 
 
 def test_the_learning_rate_follows_the_replicas():
-    assert [learning_rate_scale(kind, 16) for kind in ("none", "linear", "sqrt")] == [1, 16, 4]
-    assert {learning_rate_scale(kind, 1) for kind in ("auto", "none", "linear", "sqrt")} == {1}
-    assert [learning_rate_scale("auto", n) for n in (4, 16, 1024)] == [2, 2, 2]
-    assert learning_rate_scale("auto", 8) == learning_rate_scale("sqrt", 8)
+    assert [LR_SCALINGS[kind](16) for kind in ("none", "linear", "sqrt")] == [1, 16, 4]
+    assert {LR_SCALINGS[kind](1) for kind in ("auto", "none", "linear", "sqrt")} == {1}
+    assert [LR_SCALINGS["auto"](n) for n in (4, 16, 1024)] == [2, 2, 2]
+    assert LR_SCALINGS["auto"](8) == LR_SCALINGS["sqrt"](8)
 
 
 def test_an_unknown_scale_is_named():
-    with pytest.raises(ExperimentError, match="unknown learning rate scale 'squared'; known: auto, none, linear, sqrt"):
-        learning_rate_scale("squared", 4)
+    with pytest.raises(
+        ExperimentError, match="unknown learning rate scaling 'squared'; known: auto, none, linear, sqrt"
+    ):
+        LR_SCALINGS["squared"](4)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from tenfold.common.catalog import MODELS, OPTIMIZERS, SOURCES, STRATEGIES
+from tenfold.common.registry import Registry
 from tenfold.errors import ExperimentError
 
 if TYPE_CHECKING:
@@ -42,24 +44,20 @@ def field(name: str, text: str, panel: str) -> Any:
     return typer.Option(f"--{name}", help=text, show_default=False, rich_help_panel=panel)
 
 
+def _names(family: Registry[Any]) -> str:
+    return ", ".join(family)
+
+
 Name = Annotated[str | None, field("name", "A title for tables and plots.", EXPERIMENT)]
-Model = Annotated[str | None, field("model", "lenet5, cnn, mlp, or package.module:callable.", EXPERIMENT)]
-Data = Annotated[str | None, field("data", "digits, mnist, fashion-mnist, or package.module:callable.", EXPERIMENT)]
+Model = Annotated[str | None, field("model", f"{_names(MODELS)}, or package.module:callable.", EXPERIMENT)]
+Data = Annotated[str | None, field("data", f"{_names(SOURCES)}, or package.module:callable.", EXPERIMENT)]
 Epochs = Annotated[int | None, field("epochs", "Passes over the training part.", EXPERIMENT)]
 BatchSize = Annotated[int | None, field("batch-size", "Samples per step of one replica.", EXPERIMENT)]
-Optimizer = Annotated[str | None, field("optimizer", "sgd, adam, adamw, rmsprop, adagrad, lbfgs.", EXPERIMENT)]
+Optimizer = Annotated[str | None, field("optimizer", f"{_names(OPTIMIZERS)}.", EXPERIMENT)]
 Lr = Annotated[float | None, field("lr", "Learning rate.", EXPERIMENT)]
 Seed = Annotated[int | None, field("seed", "Decides first weights, order and dropout.", EXPERIMENT)]
 Workers = Annotated[int | None, field("workers", "Replicas that train side by side.", DIVISION)]
-Strategy = Annotated[
-    str | None,
-    field(
-        "strategy",
-        "allreduce, butterfly, ring, hopping-ring, gossip, hierarchical, parameter-server, none, downpour, easgd, "
-        "ad-psgd.",
-        DIVISION,
-    ),
-]
+Strategy = Annotated[str | None, field("strategy", f"{_names(STRATEGIES)}.", DIVISION)]
 SyncEvery = Annotated[int | None, field("sync-every", "Steps between two rounds of mixing.", DIVISION)]
 Pin = Annotated[str | None, field("pin", "Cores for the workers: none, compact, scatter, or a list: 0,1,2,4.", WHERE)]
 Device = Annotated[str | None, field("device", "cpu, cuda, mps or auto.", WHERE)]

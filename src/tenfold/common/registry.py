@@ -1,8 +1,9 @@
 """Families of things that have names: sources, models, optimizers, strategies, ..."""
 
 import difflib
-from collections.abc import Iterable, Iterator
-from typing import Generic, TypeVar
+import importlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Generic, TypeVar
 
 from tenfold.errors import ExperimentError, TenfoldError
 
@@ -18,16 +19,16 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 class Registry(Generic[T]):
-    """Members of one family by name; asking for an unknown one says which there are."""
+    """The members of one family by name; the error for an unknown name lists the known ones."""
 
-    def __init__(self, kind: str, members: dict[str, T], error: type[TenfoldError] = ExperimentError) -> None:
+    def __init__(self, kind: str, members: Mapping[str, T], error: type[TenfoldError] = ExperimentError) -> None:
         self.kind = kind
-        self._members = members
+        self._members: dict[str, Any] = dict(members)
         self._error = error
 
     def __getitem__(self, name: str) -> T:
         try:
-            return self._members[name]
+            return self._members[name]  # type: ignore[no-any-return]
         except (KeyError, TypeError):  # TypeError: from a file, a list or a table in the place of a name
             raise self._error(f"unknown {self.kind} '{name}'; {suggest(str(name), self)}") from None
 
@@ -39,3 +40,18 @@ class Registry(Generic[T]):
 
     def __len__(self) -> int:
         return len(self._members)
+
+
+class LazyRegistry(Registry[T]):
+    """A registry of import paths, "package.module:name"; a member is imported when it is first asked for."""
+
+    def __init__(self, kind: str, paths: Mapping[str, str], error: type[TenfoldError] = ExperimentError) -> None:
+        super().__init__(kind, {}, error)
+        self._members.update(paths)
+
+    def __getitem__(self, name: str) -> T:
+        member: Any = super().__getitem__(name)
+        if isinstance(member, str):
+            module, _, attribute = member.partition(":")
+            member = self._members[name] = getattr(importlib.import_module(module), attribute)
+        return member  # type: ignore[no-any-return]

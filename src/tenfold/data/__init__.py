@@ -10,9 +10,9 @@ from tenfold.data.mapped import Mapped, pool, with_loader
 from tenfold.data.part import Part, Splits, Tensors
 from tenfold.data.picked import Picked
 from tenfold.data.shards import KINDS, batch_sizes, batches, order, shards
-from tenfold.data.sources.catalog import SOURCES
 from tenfold.data.sources.fetch import Progress
 from tenfold.data.sources.locate import Listed, available, contents, get, where
+from tenfold.data.sources.source import SOURCES
 from tenfold.data.split import split
 from tenfold.errors import DataError
 

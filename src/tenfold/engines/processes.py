@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from tenfold.engines.base import Engine, Outcome
 from tenfold.engines.recovery import Loss, among, announced, told, without
 from tenfold.errors import MachineError, WorkerLost
-from tenfold.mixing.build import make_strategy
+from tenfold.mixing.builders import make_strategy
 from tenfold.runs import Clock, Emit
 from tenfold.runs.resumption import Resumption
 from tenfold.training import flat_size

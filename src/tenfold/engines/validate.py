@@ -3,7 +3,7 @@
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Division, Experiment
 from tenfold.mixing import Strategy
-from tenfold.mixing.build import make_compressor, make_outer, make_strategy
+from tenfold.mixing.builders import make_compressor, make_outer, make_strategy
 
 EXACT = "allreduce or parameter-server"
 

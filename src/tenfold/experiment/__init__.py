@@ -6,18 +6,13 @@ from tenfold.experiment.experiment import Experiment
 from tenfold.experiment.fields import FIELDS, SECTIONS, nested
 from tenfold.experiment.machine import Machine
 from tenfold.experiment.model import Model
-from tenfold.experiment.names import LOSSES, METRICS, MODELS, SOURCES
 from tenfold.experiment.section import Section
 from tenfold.experiment.training import Training
 
 __all__ = [
     "FIELDS",
     "FOLD_FIELDS",
-    "LOSSES",
-    "METRICS",
-    "MODELS",
     "SECTIONS",
-    "SOURCES",
     "Data",
     "Division",
     "Experiment",

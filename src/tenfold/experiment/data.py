@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from tenfold.experiment.names import SOURCES
+from tenfold.common.catalog import SOURCES
 from tenfold.experiment.section import Section
 from tenfold.experiment.values import Count, Fraction, Named, NonNegative, Options, check_name
 

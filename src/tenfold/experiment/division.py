@@ -4,8 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from tenfold.common.catalog import COMPRESSIONS, LR_SCALINGS, OUTER, STRATEGIES
 from tenfold.experiment.section import Section
-from tenfold.experiment.values import Count, Fraction, Listed, NonNegative, Options
+from tenfold.experiment.values import Count, Fraction, Listed, NonNegative, OneOf, Options
 
 FOLD_FIELDS = ("folds", "fold_kind", "fold_repeats", "fold_mode")
 """Of the division, what a cross-validation goes by."""
@@ -16,19 +17,7 @@ class Division(Section):
 
     workers: Count = 1
     """Replicas that train side by side, each on its own shard."""
-    strategy: Literal[
-        "allreduce",
-        "butterfly",
-        "ring",
-        "hopping-ring",
-        "gossip",
-        "hierarchical",
-        "parameter-server",
-        "none",
-        "downpour",
-        "easgd",
-        "ad-psgd",
-    ] = "allreduce"
+    strategy: Annotated[str, OneOf(STRATEGIES)] = "allreduce"
     """Who averages with whom in a round."""
     strategy_options: Options = {}
     """Keyword arguments of the strategy, such as {sides = 1} for ring."""
@@ -40,15 +29,15 @@ class Division(Section):
     """Mix at every step until this one, then every `sync_every` (post-local SGD)."""
     average: Literal["weights", "gradients"] = "weights"
     """What a round averages."""
-    outer: Literal["none", "bmuf", "slowmo", "diloco"] = "none"
+    outer: Annotated[str, OneOf(OUTER)] = "none"
     """What the average is used for: taken as it is, or as a step of an outer optimizer."""
     outer_options: Options = {}
     """Keyword arguments of the outer optimizer."""
-    compression: Literal["none", "bf16", "int8", "topk", "1bit"] = "none"
+    compression: Annotated[str, OneOf(COMPRESSIONS)] = "none"
     """How what travels is made smaller."""
     compression_options: Options = {}
     """Keyword arguments of the compression, such as {fraction = 0.01} for topk."""
-    lr_scaling: Literal["auto", "none", "linear", "sqrt"] = "auto"
+    lr_scaling: Annotated[str, OneOf(LR_SCALINGS)] = "auto"
     """How the learning rate grows with the workers that average in rounds, each of which takes fewer steps. auto:
     sqrt for up to 8 workers, twice the rate for more."""
     optimizer_state: Literal["local", "average", "reset"] = "local"

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from tenfold.experiment.names import MODELS
+from tenfold.common.catalog import MODELS
 from tenfold.experiment.section import Section
 from tenfold.experiment.values import Count, Listed, Named, Options, check_name
 

@@ -4,9 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from tenfold.experiment.names import LOSSES, METRICS
+from tenfold.common.catalog import LOSSES, METRICS, OPTIMIZERS, SCHEDULES
 from tenfold.experiment.section import Section
-from tenfold.experiment.values import Count, ManyNamed, Named, NonNegative, Options, check_name
+from tenfold.experiment.values import Count, ManyNamed, Named, NonNegative, OneOf, Options, check_name
 
 
 def _scorers(metric: object) -> list[str]:
@@ -28,7 +28,7 @@ class Training(Section):
     """Passes over the training part."""
     batch_size: Count = 64
     """Samples per step of one replica."""
-    optimizer: Literal["sgd", "adam", "adamw", "rmsprop", "adagrad", "lbfgs"] = "sgd"
+    optimizer: Annotated[str, OneOf(OPTIMIZERS)] = "sgd"
     """The rule that turns gradients into steps."""
     lr: Annotated[float, Field(gt=0)] | None = None
     """Learning rate. Unset: usual for the optimizer (sgd 0.05, adagrad 0.01, lbfgs 0.1, the others 0.001)."""
@@ -40,7 +40,7 @@ class Training(Section):
     """Pull of the weights towards zero."""
     optimizer_options: Options = {}
     """Further keyword arguments of the torch optimizer, such as {betas = [0.9, 0.99]}."""
-    schedule: Literal["constant", "cosine", "one-cycle"] = "cosine"
+    schedule: Annotated[str, OneOf(SCHEDULES)] = "cosine"
     """How the learning rate changes over the run."""
     warmup: Annotated[float, Field(ge=0)] | None = None
     """Epochs, or parts of one, in which the learning rate rises from near zero.

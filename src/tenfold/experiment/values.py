@@ -4,12 +4,14 @@ import inspect
 import json
 import math
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, PlainSerializer, WithJsonSchema
+from pydantic_core import PydanticCustomError, core_schema
 
-from tenfold.common.registry import suggest
+from tenfold.common.registry import Registry, suggest
 
 LARGEST = 2**63
 DEEPEST = 32
@@ -69,7 +71,7 @@ def _wrap_many(value: object) -> object:
     return tuple(_wrap(one) for one in (value if isinstance(value, list | tuple) else (value,)))
 
 
-def check_name(name: str | Given, kind: str, known: tuple[str, ...]) -> str | Given:
+def check_name(name: str | Given, kind: str, known: Collection[str]) -> str | Given:
     """Refuse a name that is neither built in, nor "package.module:callable", nor stands for an object."""
     if isinstance(name, Given):
         if kind != "data set" and not callable(name.value):
@@ -78,6 +80,25 @@ def check_name(name: str | Given, kind: str, known: tuple[str, ...]) -> str | Gi
     elif name not in known and ":" not in name and not name.startswith("<"):
         raise ValueError(f"unknown {kind} '{name}'; {suggest(name, known)}, or \"package.module:callable\"")
     return name
+
+
+class OneOf:
+    """Marks a field that holds the name of a member of a family: `Annotated[str, OneOf(STRATEGIES)]`."""
+
+    def __init__(self, family: Registry[Any]) -> None:
+        self.family = family
+
+    def _check(self, name: object) -> object:
+        if isinstance(name, str) and name in self.family:
+            return name
+        hint = suggest(name, self.family) if isinstance(name, str) else f"known: {', '.join(self.family)}"
+        raise PydanticCustomError("unknown_name", "{hint}", {"hint": hint})
+
+    def __get_pydantic_core_schema__(self, _source: Any, _handler: Any) -> core_schema.CoreSchema:
+        return core_schema.no_info_plain_validator_function(self._check)
+
+    def __get_pydantic_json_schema__(self, _schema: Any, _handler: Any) -> dict[str, Any]:
+        return {"type": "string", "enum": list(self.family)}
 
 
 def _check_text(text: str) -> str:

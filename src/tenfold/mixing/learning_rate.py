@@ -1,39 +1,59 @@
-"""When a round is due, and how the learning rate follows the number of replicas."""
+"""How the learning rate follows the number of replicas.
+
+Averaging n replicas that each take the same number of steps divides the effective learning rate by up to n; a factor
+makes up for it.
+"""
 
 import math
 from collections.abc import Callable
 
+from tenfold.common import catalog
 from tenfold.common.registry import Registry
-from tenfold.mixing.base import require
+from tenfold.experiment import Division, Experiment
+from tenfold.mixing.builders import make_strategy
+
+LARGEST_SQRT, FACTOR_BEYOND = 8, 2.0
+"""Up to this many replicas sqrt(n) was found to work; the factor for more."""
 
 
-def due(step: int, sync_every: int, post_local_until: int = 0) -> bool:
-    """Say whether a round follows the `step`-th step (1, 2, ...).
+def scale_auto(n: int) -> float:
+    """Return sqrt(n) for up to 8 replicas, as far as that was found to work, and 2 for more."""
+    return math.sqrt(n) if n <= LARGEST_SQRT else FACTOR_BEYOND
 
-    Every step up to `post_local_until`, every `sync_every` steps from there on (post-local SGD, Lin et al. 2020).
+
+def scale_none(_n: int) -> float:
+    """Return 1."""
+    return 1.0
+
+
+def scale_linear(n: int) -> float:
+    """Return n (Goyal et al. 2017)."""
+    return float(n)
+
+
+def scale_sqrt(n: int) -> float:
+    """Return sqrt(n) (Krizhevsky 2014)."""
+    return math.sqrt(n)
+
+
+LR_SCALINGS: Registry[Callable[[int], float]] = catalog.LR_SCALINGS
+
+
+def rate_scale(division: Division) -> float:
+    """Return the factor of the learning rate that makes up for averaging.
+
+    It is 1 for replicas that have no rounds, which are not averaged, and with an outer optimizer, whose momentum makes
+    up for averaging.
     """
-    require(sync_every >= 1, f"sync_every is {sync_every}; it takes at least 1 step")
-    return step <= post_local_until or (step - post_local_until) % sync_every == 0
+    strategy, n = make_strategy(division), division.workers
+    rounds = (strategy.round(r, n) for r in range(strategy.period(n) or 1))
+    averaged = any(not one.is_idle for one in rounds) and division.outer == "none"
+    return LR_SCALINGS[division.lr_scaling](n) if averaged else 1.0
 
 
-MOST_BY_SQRT, BEYOND = 8, 2.0
-"""Up to so many replicas sqrt(n) was found to work; the factor for more."""
-
-LEARNING_RATE_SCALES: Registry[Callable[[int], float]] = Registry(
-    "learning rate scale",
-    {
-        "auto": lambda n: math.sqrt(n) if n <= MOST_BY_SQRT else BEYOND,
-        "none": lambda _: 1.0,
-        "linear": float,
-        "sqrt": math.sqrt,
-    },
-)
-
-
-def learning_rate_scale(kind: str, n: int) -> float:
-    """Return the factor for `n` replicas: 1 (none), n (linear, Goyal et al. 2017) or sqrt(n) (Krizhevsky 2014).
-
-    Averaging n replicas that each take the same number of steps divides the effective learning rate by up to n; the
-    factor gives it back. "auto" is sqrt(n) as far as that was found to work, up to 8 replicas, and 2 for more.
-    """
-    return LEARNING_RATE_SCALES[kind](n)
+def warmup_epochs(experiment: Experiment) -> float:
+    """Return the epochs of warm-up: as set, else one, or a fifth of a short run, where the learning rate is scaled."""
+    training = experiment.training
+    if training.warmup is not None:
+        return training.warmup
+    return min(1.0, training.epochs / 5) if rate_scale(experiment.division) > 1 else 0.0

@@ -8,18 +8,16 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from tenfold.common import catalog
 from tenfold.common.imports import resolve
 from tenfold.common.registry import Registry
 from tenfold.errors import ModelError
 from tenfold.experiment import Model
 from tenfold.experiment.values import Given
-from tenfold.models.cnn import cnn
-from tenfold.models.lenet5 import lenet5
-from tenfold.models.mlp import mlp
 
 __all__ = ["NETWORKS", "build", "parameter_count"]
 
-NETWORKS: Registry[Callable[..., nn.Module]] = Registry("model", {"lenet5": lenet5, "cnn": cnn, "mlp": mlp}, ModelError)
+NETWORKS: Registry[Callable[..., nn.Module]] = catalog.MODELS
 
 
 def build(model: Model, shape: tuple[int, ...], outputs: int, *, seed: int) -> nn.Module:

@@ -11,7 +11,7 @@ from tenfold.cluster.cluster import Cluster
 from tenfold.cluster.hardware import Hardware, RoundLike, RoundPrice, StrategyLike
 from tenfold.cluster.prediction import Prediction, predict
 from tenfold.cluster.workload import Workload
-from tenfold.mixing.build import make_compressor, make_strategy
+from tenfold.mixing.builders import make_compressor, make_strategy
 from tenfold.mixing.round import exact_round
 from tenfold.prediction.calibration import work
 from tenfold.prediction.measurements import Step

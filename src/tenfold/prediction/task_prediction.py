@@ -14,7 +14,7 @@ from tenfold.cluster.workload import Workload
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.experiment.values import shown
-from tenfold.mixing.build import make_strategy
+from tenfold.mixing.builders import make_strategy
 from tenfold.prediction.calibration import Listen, ensure
 from tenfold.prediction.clock_inputs import clockwork, forecast
 from tenfold.prediction.profile import Profile

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from tenfold.common import catalog
 from tenfold.common.imports import resolve
 from tenfold.common.registry import Registry
 from tenfold.errors import ExperimentError
@@ -42,18 +43,12 @@ def _shaped(loss: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tenso
     return shaped
 
 
-LOSSES: Registry[Measure] = Registry(
-    "loss",
-    {
-        "cross-entropy": functional.cross_entropy,
-        "mse": _shaped(functional.mse_loss),
-        "l1": _shaped(functional.l1_loss),
-        "bce": _shaped(functional.binary_cross_entropy_with_logits),
-    },
-)
-METRICS: Registry[Measure] = Registry(
-    "metric", {"accuracy": accuracy, "mae": mean_absolute_error, "rmse": root_mean_square_error}
-)
+mean_square_loss = _shaped(functional.mse_loss)
+mean_absolute_loss = _shaped(functional.l1_loss)
+binary_cross_entropy_loss = _shaped(functional.binary_cross_entropy_with_logits)
+
+LOSSES: Registry[Measure] = catalog.LOSSES
+METRICS: Registry[Measure] = catalog.METRICS
 
 
 def choose_loss(training: Training, classes: int | None) -> Measure:

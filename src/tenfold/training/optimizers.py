@@ -6,21 +6,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from tenfold.common import catalog
 from tenfold.common.registry import Registry
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
 
-OPTIMIZERS: Registry[type[torch.optim.Optimizer]] = Registry(
-    "optimizer",
-    {
-        "sgd": torch.optim.SGD,
-        "adam": torch.optim.Adam,
-        "adamw": torch.optim.AdamW,
-        "rmsprop": torch.optim.RMSprop,
-        "adagrad": torch.optim.Adagrad,
-        "lbfgs": torch.optim.LBFGS,
-    },
-)
+OPTIMIZERS: Registry[type[torch.optim.Optimizer]] = catalog.OPTIMIZERS
 USUAL_RATES = {"sgd": 0.05, "adam": 0.001, "adamw": 0.001, "rmsprop": 0.001, "adagrad": 0.01, "lbfgs": 0.1}
 FUSED = ("sgd", "adam", "adamw", "adagrad")  # one kernel for all parameters: a fifth of a LeNet-5 step on CPU
 

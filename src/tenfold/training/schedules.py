@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 
+from tenfold.common import catalog
 from tenfold.common.registry import Registry
 
 
@@ -23,9 +24,7 @@ def one_cycle(progress: float, *, rise: float = 0.3, start: float = 1 / 25, end:
     return end + (1 - end) * cosine((progress - rise) / (1 - rise))
 
 
-SCHEDULES: Registry[Callable[[float], float]] = Registry(
-    "schedule", {"constant": constant, "cosine": cosine, "one-cycle": one_cycle}
-)
+SCHEDULES: Registry[Callable[[float], float]] = catalog.SCHEDULES
 
 
 def factor(schedule: str, step: int, steps: int, warmup_steps: int = 0) -> float:

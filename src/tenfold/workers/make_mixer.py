@@ -4,7 +4,7 @@ from typing import TypeVar
 
 from tenfold.experiment import Division
 from tenfold.mixing import AsynchronousStrategy
-from tenfold.mixing.build import make_compressor, make_outer, make_strategy
+from tenfold.mixing.builders import make_compressor, make_outer, make_strategy
 from tenfold.training import Replica
 from tenfold.workers.asynchronous_mixer import MIXERS
 from tenfold.workers.channels import Channels

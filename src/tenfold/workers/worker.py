@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from tenfold.data import Part, batches, order
 from tenfold.errors import ModelError, StoreError, TenfoldError
-from tenfold.mixing.rate_policy import rate_scale, warmup_epochs
+from tenfold.mixing.learning_rate import rate_scale, warmup_epochs
 from tenfold.runs import Clock, Emit, Lifecycle, Metric, checkpoint
 from tenfold.training import choose_loss, predict
 from tenfold.training.graphs import make_replica

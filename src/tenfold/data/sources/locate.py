@@ -14,10 +14,9 @@ from typing import NamedTuple
 
 from platformdirs import user_cache_path
 
-from tenfold.data.sources.catalog import SOURCES
 from tenfold.data.sources.checked_files import find, read
 from tenfold.data.sources.fetch import Progress, fetch
-from tenfold.data.sources.source import Source
+from tenfold.data.sources.source import SOURCES, Source
 from tenfold.errors import DataError
 
 DEBIAN = Path("/usr/share/datasets")

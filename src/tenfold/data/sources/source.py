@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from tenfold.common import catalog
+from tenfold.common.registry import Registry
 from tenfold.data.part import Tensors
 
 
@@ -20,3 +22,6 @@ class Source:
     """Web folders that hold the files with .gz appended."""
     fallback: Callable[[], Mapping[str, bytes]] | None = None
     """Gets the contents of the files when no mirror answers."""
+
+
+SOURCES: Registry[Source] = catalog.SOURCES

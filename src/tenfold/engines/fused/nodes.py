@@ -17,7 +17,7 @@ from tenfold.engines.fused.setup import (
 )
 from tenfold.engines.fused.stacked_rounds import StackedRounds
 from tenfold.errors import ModelError, StoreError
-from tenfold.mixing.rate_policy import rate_scale, warmup_epochs
+from tenfold.mixing.learning_rate import rate_scale, warmup_epochs
 from tenfold.runs import Clock, Emit, checkpoint
 from tenfold.runs.resumption import Resumption
 from tenfold.workers.messages import Saved

@@ -10,7 +10,7 @@ from torch import Tensor
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Division
 from tenfold.mixing import Round, due
-from tenfold.mixing.build import make_compressor, make_outer, make_strategy
+from tenfold.mixing.builders import make_compressor, make_outer, make_strategy
 from tenfold.training.fused.replicas import Fused
 from tenfold.training.precision import product
 

@@ -17,7 +17,7 @@ from tenfold.errors import ExperimentError, WorkerLost
 from tenfold.experiment import Experiment
 from tenfold.launch.detect import World
 from tenfold.machine import devices
-from tenfold.mixing.build import make_strategy
+from tenfold.mixing.builders import make_strategy
 from tenfold.runs import Emit, Event
 from tenfold.transport import Network
 from tenfold.workers.messages import Decision, Message, Saved

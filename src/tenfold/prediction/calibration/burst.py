@@ -15,7 +15,7 @@ from tenfold.engines.processes import Processes
 from tenfold.experiment import Experiment
 from tenfold.machine import cores
 from tenfold.mixing import Strategy
-from tenfold.mixing.build import make_strategy
+from tenfold.mixing.builders import make_strategy
 from tenfold.runs import Clock, Event, Span
 from tenfold.workers.task import Task
 

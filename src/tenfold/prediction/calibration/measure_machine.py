@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from tenfold.cluster.cluster import Cluster
+from tenfold.common.catalog import MODELS
 from tenfold.data import Splits
 from tenfold.engines.prepare import prepare, settle_device
 from tenfold.errors import MachineError
-from tenfold.experiment import MODELS, Experiment
+from tenfold.experiment import Experiment
 from tenfold.machine import cores, facts, threads
 from tenfold.prediction.calibration import peers, probes, work
 from tenfold.prediction.calibration.probes import Listen

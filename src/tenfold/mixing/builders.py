@@ -1,11 +1,12 @@
-"""From the experiment's division to strategies, outer optimizers and compressors with their options."""
+"""Builds strategies, outer optimizers and compressors from the [division] section of an experiment."""
 
 from dataclasses import fields
 from typing import Any
 
+from tenfold.common.catalog import COMPRESSIONS, OUTER, STRATEGIES
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Division
-from tenfold.mixing import COMPRESSIONS, OUTER, STRATEGIES, Strategy
+from tenfold.mixing.base import Strategy
 from tenfold.mixing.compression import Compressor
 from tenfold.mixing.outer import OuterOptimizer
 

@@ -1,0 +1,109 @@
+"""Every family whose members an experiment chooses by name.
+
+A line is a name and where the member is defined; the member is imported when it is first used, so that names can be
+checked and listed without importing torch. To add a member, write it in a new file and add its line here.
+"""
+
+from typing import Any
+
+from tenfold.common.registry import LazyRegistry, Registry
+from tenfold.errors import DataError, ModelError
+
+STRATEGIES: Registry[Any] = LazyRegistry(
+    "strategy",
+    {
+        "allreduce": "tenfold.mixing.strategies.allreduce:AllReduce",
+        "butterfly": "tenfold.mixing.strategies.butterfly:Butterfly",
+        "ring": "tenfold.mixing.strategies.ring:Ring",
+        "hopping-ring": "tenfold.mixing.strategies.hopping_ring:HoppingRing",
+        "gossip": "tenfold.mixing.strategies.gossip:Gossip",
+        "hierarchical": "tenfold.mixing.strategies.hierarchical:Hierarchical",
+        "parameter-server": "tenfold.mixing.strategies.parameter_server:ParameterServer",
+        "none": "tenfold.mixing.strategies.none:NoMixing",
+        "downpour": "tenfold.mixing.strategies.downpour:Downpour",
+        "easgd": "tenfold.mixing.strategies.easgd:EASGD",
+        "ad-psgd": "tenfold.mixing.strategies.ad_psgd:ADPSGD",
+    },
+)
+OUTER: Registry[Any] = LazyRegistry(
+    "outer optimizer",
+    {
+        "none": "tenfold.mixing.outer.none:PlainAverage",
+        "bmuf": "tenfold.mixing.outer.bmuf:BMUF",
+        "slowmo": "tenfold.mixing.outer.slowmo:SlowMo",
+        "diloco": "tenfold.mixing.outer.diloco:DiLoCo",
+    },
+)
+COMPRESSIONS: Registry[Any] = LazyRegistry(
+    "compression",
+    {
+        "none": "tenfold.mixing.compression.none:NoCompression",
+        "bf16": "tenfold.mixing.compression.bf16:BF16",
+        "int8": "tenfold.mixing.compression.int8:Int8",
+        "topk": "tenfold.mixing.compression.topk:TopK",
+        "1bit": "tenfold.mixing.compression.onebit:OneBit",
+    },
+)
+LR_SCALINGS: Registry[Any] = LazyRegistry(
+    "learning rate scaling",
+    {
+        "auto": "tenfold.mixing.learning_rate:scale_auto",
+        "none": "tenfold.mixing.learning_rate:scale_none",
+        "linear": "tenfold.mixing.learning_rate:scale_linear",
+        "sqrt": "tenfold.mixing.learning_rate:scale_sqrt",
+    },
+)
+MODELS: Registry[Any] = LazyRegistry(
+    "model",
+    {
+        "lenet5": "tenfold.models.lenet5:lenet5",
+        "cnn": "tenfold.models.cnn:cnn",
+        "mlp": "tenfold.models.mlp:mlp",
+    },
+    ModelError,
+)
+SOURCES: Registry[Any] = LazyRegistry(
+    "data set",
+    {
+        "digits": "tenfold.data.sources.digits:DIGITS",
+        "mnist": "tenfold.data.sources.mnist:MNIST",
+        "fashion-mnist": "tenfold.data.sources.fashion_mnist:FASHION_MNIST",
+    },
+    DataError,
+)
+OPTIMIZERS: Registry[Any] = LazyRegistry(
+    "optimizer",
+    {
+        "sgd": "torch.optim:SGD",
+        "adam": "torch.optim:Adam",
+        "adamw": "torch.optim:AdamW",
+        "rmsprop": "torch.optim:RMSprop",
+        "adagrad": "torch.optim:Adagrad",
+        "lbfgs": "torch.optim:LBFGS",
+    },
+)
+SCHEDULES: Registry[Any] = LazyRegistry(
+    "schedule",
+    {
+        "constant": "tenfold.training.schedules:constant",
+        "cosine": "tenfold.training.schedules:cosine",
+        "one-cycle": "tenfold.training.schedules:one_cycle",
+    },
+)
+LOSSES: Registry[Any] = LazyRegistry(
+    "loss",
+    {
+        "cross-entropy": "torch.nn.functional:cross_entropy",
+        "mse": "tenfold.training.measures:mean_square_loss",
+        "l1": "tenfold.training.measures:mean_absolute_loss",
+        "bce": "tenfold.training.measures:binary_cross_entropy_loss",
+    },
+)
+METRICS: Registry[Any] = LazyRegistry(
+    "metric",
+    {
+        "accuracy": "tenfold.training.measures:accuracy",
+        "mae": "tenfold.training.measures:mean_absolute_error",
+        "rmse": "tenfold.training.measures:root_mean_square_error",
+    },
+)
