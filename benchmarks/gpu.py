@@ -29,7 +29,7 @@ from tenfold.engines.prepare import prepare
 from tenfold.engines.serial import Serial
 from tenfold.errors import TenfoldError
 from tenfold.experiment import Experiment
-from tenfold.runs import Clock, Event, Lifecycle, Metric
+from tenfold.runs import Clock, Event, Metric, Note, Warned
 from tenfold.training.precision import multiplying
 from tenfold.training.replica import autocast
 from tenfold.workers.task import Task, make_network
@@ -208,7 +208,7 @@ def seconds_of(outcomes: Sequence[Outcome | TenfoldError]) -> float:
 
 
 def told(events: Sequence[Event]) -> set[str]:
-    return {one.detail for one in events if isinstance(one, Lifecycle) and one.what in ("note", "warning")}
+    return {one.text for one in events if isinstance(one, Note | Warned)}
 
 
 def accuracy(outcome: Outcome) -> float:

@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 
 import tenfold
 from tenfold.errors import ModelError, StoreError
-from tenfold.runs import Event, Lifecycle
+from tenfold.runs import EpochEnded, Event
 
 pytestmark = pytest.mark.usefixtures("_in_a_folder_of_its_own")
 SMALL: dict[str, Any] = {
@@ -33,7 +33,7 @@ class CtrlC:
         self.epoch = epoch
 
     def __call__(self, event: Event) -> None:
-        if isinstance(event, Lifecycle) and event.what == "epoch" and event.epoch == self.epoch - 1:
+        if isinstance(event, EpochEnded) and event.epoch == self.epoch - 1:
             self.epoch = 0
             raise KeyboardInterrupt
 
@@ -159,7 +159,7 @@ class TestTheRecord:
         assert run.seconds == pytest.approx(seconds[-1])
         at = [event.at for event in run.lifecycle()]
         assert at == sorted(at)
-        assert [event.what for event in run.lifecycle() if event.what != "epoch"][-2:] == ["resumed", "finished"]
+        assert [event.stage for event in run.lifecycle() if event.stage != "epoch"][-2:] == ["resumed", "finished"]
         assert {path.name for path in run.path.iterdir()} == {"experiment.toml", "model.pt", "trace.json"}
 
     def test_what_is_known_of_an_interrupted_run_is_kept(self) -> None:
@@ -203,7 +203,7 @@ class TestRefusals:
         refusals: list[str] = []
 
         def listen(event: Event) -> None:
-            if isinstance(event, Lifecycle) and event.what == "epoch":
+            if isinstance(event, EpochEnded):
                 assert tenfold.open_run().status == "running"
                 with pytest.raises(StoreError) as caught:
                     tenfold.resume()
@@ -233,7 +233,7 @@ class TestRefusals:
             tenfold.train(**SMALL, lr=1e30)
         with pytest.raises(tenfold.TenfoldError, match="the loss became"):
             tenfold.resume()
-        assert [event.what for event in tenfold.open_run().lifecycle()].count("failed") == 1
+        assert [event.stage for event in tenfold.open_run().lifecycle()].count("failed") == 1
 
     def test_data_that_changed(self, tmp_path: Path) -> None:
         (tmp_path / "my_changing_data.py").write_text(

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import tenfold
 from tenfold.cli import app
 from tenfold.cli.output import prefix
-from tenfold.runs import Event, Lifecycle
+from tenfold.runs import EpochEnded, Event
 
 SMALL = ("--model", "mlp", "--data", "digits", "--epochs", "2", "--threads", "1", "--set", "limit=200")
 VERBS = [command.callback.__name__ for command in app.registered_commands if command.callback]
@@ -37,7 +37,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tenfold.train(**fields, lr=1e30, name="broken")
 
     def interrupt(event: Event) -> None:
-        if isinstance(event, Lifecycle) and event.what == "epoch":
+        if isinstance(event, EpochEnded):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -150,7 +150,7 @@ class TestAboutRuns:
 
     def test_resume(self, tmp_path: Path) -> None:
         def interrupt(event: Event) -> None:
-            if isinstance(event, Lifecycle) and event.what == "epoch" and event.epoch == 1:
+            if isinstance(event, EpochEnded) and event.epoch == 1:
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):

@@ -129,9 +129,9 @@ def test_every_mode(mode: str) -> None:
     assert done.seconds >= max(fold["seconds"] for fold in done.folds) > 0
     assert [fold["node"] for fold in done.folds] == ([1, 2, 1, 2] if mode == "data-and-folds" else [0] * 4)
     lifecycle = [event for event in heard if isinstance(event, Lifecycle)]
-    assert [event.what for event in lifecycle].count("recorded") == 1
+    assert [event.stage for event in lifecycle].count("recorded") == 1
     assert {event.worker for event in heard if isinstance(event, Metric)} == {0, 1, 2, 3}
-    assert [event.what for event in done.run.lifecycle()].count("fold") == 8
+    assert [event.stage for event in done.run.lifecycle()].count("fold") == 8
     assert not list(done.run.measurements())
 
 

@@ -62,7 +62,7 @@ def test_folds_learn_what_each_learns_alone(fields: dict[str, Any], way: str) ->
         assert outcome.result.keys() == expected.result.keys()
         names = [{(one.part, one.name) for one in some if isinstance(one, Metric)} for some in (told, alone)]
         assert names[0] == names[1]
-        assert [one.what for one in told if isinstance(one, Lifecycle)].count("epoch") == expected.result["epochs"]
+        assert [one.stage for one in told if isinstance(one, Lifecycle)].count("epoch") == expected.result["epochs"]
 
 
 def test_a_loop_draws_what_each_would_draw_alone() -> None:

@@ -14,7 +14,7 @@ from tenfold.engines import Outcome
 from tenfold.engines.fused import train_nodes
 from tenfold.errors import ExperimentError, ModelError, TrainingError
 from tenfold.mixing import STRATEGIES
-from tenfold.runs import Clock, Event, Lifecycle, Metric, Span, checkpoint
+from tenfold.runs import Clock, EpochEnded, Event, Lifecycle, Metric, Span, checkpoint
 from tenfold.runs.resumption import Resumption
 from tenfold.workers.task import Task, make_network
 
@@ -110,8 +110,8 @@ def test_what_happened_is_told() -> None:
     events: list[Event] = []
     outcome = nodes(make_task(**FEW, workers=3), events)
     stages = [event for event in events if isinstance(event, Lifecycle)]
-    assert [stage.what for stage in stages] == ["started", "note", "epoch", "epoch"]
-    assert stages[1].detail.startswith("3 replicas step together by ")
+    assert [stage.stage for stage in stages] == ["started", "note", "epoch", "epoch"]
+    assert stages[1].text.startswith("3 replicas step together by ")
     spans = {event.kind for event in events if isinstance(event, Span)}
     assert spans == {"start", "compute", "evaluate", "save"}
     assert outcome.result["seconds"] == pytest.approx(outcome.result["times"]["compute"])
@@ -135,7 +135,7 @@ def test_it_goes_on_from_a_checkpoint(mixed: dict[str, Any], tmp_path: Path) -> 
         pass
 
     def interrupt(event: Event) -> None:
-        if isinstance(event, Lifecycle) and event.what == "epoch" and event.detail == "3":
+        if isinstance(event, EpochEnded) and event.epoch == 2:
             raise Stop
 
     task = make_task(tmp_path, **fields)

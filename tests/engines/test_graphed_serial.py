@@ -12,7 +12,7 @@ from torch import nn
 from tenfold.engines import Outcome
 from tenfold.engines.serial import Serial
 from tenfold.errors import ModelError
-from tenfold.runs import Clock, Event, Lifecycle, checkpoint
+from tenfold.runs import Clock, Event, Warned, checkpoint
 from tenfold.runs.resumption import Resumption
 from tenfold.training import graphs
 from tenfold.training.fused import replicas as fused
@@ -28,7 +28,7 @@ def run(task: Task, resumption: Resumption | None = None) -> tuple[Outcome, list
 
 
 def warnings(events: list[Event]) -> list[str]:
-    return [event.detail for event in events if isinstance(event, Lifecycle) and event.what == "warning"]
+    return [event.text for event in events if isinstance(event, Warned)]
 
 
 @pytest.fixture

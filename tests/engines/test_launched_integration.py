@@ -1,6 +1,5 @@
 """Ranks under torchrun and mpirun: the same weights as worker processes, and nobody waits for the dead."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +75,7 @@ def test_rank_0_records_what_all_did(folder: Path) -> None:
     for run in runs:
         assert run.result["workers"] == SIZE
         assert run.result["samples"] == 2 * run.facts["data"]["train"]
-        assert [stage.what for stage in run.lifecycle()] == ["recorded", "started", "epoch", "epoch", "finished"]
+        assert [stage.stage for stage in run.lifecycle()] == ["recorded", "started", "epoch", "epoch", "finished"]
         spans = list(run.spans())
         for worker in range(SIZE):
             assert {"start", "data", "compute", "evaluate", "save"} <= {s.kind for s in spans if s.worker == worker}
@@ -132,8 +131,8 @@ class TestARankThatIsLost:
         assert done.returncode == 0, done.stderr
         (run,) = tenfold.list_runs(runs=tmp_path / "runs")
         assert run.status == "finished"
-        stages = {stage.what: stage.detail for stage in run.lifecycle()}
-        assert stages["interrupted"].startswith("worker 1 (process ")
+        stages = {stage.stage: stage for stage in run.lifecycle()}
+        assert stages["interrupted"].error.startswith("worker 1 (process ")
         assert "resumed" in stages
         whole = train(**once | {"model": "engine_models:Failing"} | {"model_options": {"number": -1}}, workers=2)
         assert same(run.weights, whole.weights)
@@ -170,4 +169,4 @@ def test_events_have_one_clock(folder: Path) -> None:
     run = tenfold.open_run(1, runs=folder / "runs")
     end = max(event.at for event in run.events() if isinstance(event, Lifecycle))
     assert all(-1 < span.at <= end for span in run.events("span") if isinstance(span, Span))
-    assert json.loads(next(e for e in run.lifecycle() if e.what == "started").detail)["workers"] == SIZE
+    assert next(e for e in run.lifecycle() if e.stage == "started").workers == SIZE

@@ -87,8 +87,8 @@ def test_the_data_are_divided_among_those_who_are_left_and_the_rate_follows() ->
 def test_a_loss_is_told_in_one_sentence() -> None:
     loss = told(WorkerLost(1, "worker 1 (process 7) was killed by SIGKILL"), 1, None)
     event = announced(loss, Clock())
-    assert event.detail == "worker 1 (process 7) was killed by SIGKILL; 1 worker goes on, from epoch 1"
-    assert (event.what, event.worker, event.epoch) == ("lost", 1, 0)
+    assert event.text == "worker 1 (process 7) was killed by SIGKILL; 1 worker goes on, from epoch 1"
+    assert (event.stage, event.worker, event.epoch) == ("lost", 1, 0)
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [

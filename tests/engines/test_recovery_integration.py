@@ -87,10 +87,10 @@ class TestProcesses:
         assert (lost["worker"], lost["left"], lost["epoch"]) == (1, 2, 2)
         assert visits(seen, strikes.crews) == dict.fromkeys(range(SAMPLES), 2), "each sample once an epoch"
         assert [row["epoch"] for row in run.history] == [1, 2, 3]
-        told = [stage for stage in run.lifecycle() if stage.what == "lost"]
-        assert told == [stage for stage in strikes.heard if stage.what == "lost"]
-        assert told[0].detail.startswith(f"worker 1 (process {strikes.crews[0][1]}) was killed by SIGKILL")
-        assert told[0].detail.endswith("; 2 workers go on, from epoch 2")
+        told = [stage for stage in run.lifecycle() if stage.stage == "lost"]
+        assert told == [stage for stage in strikes.heard if stage.stage == "lost"]
+        assert told[0].text.startswith(f"worker 1 (process {strikes.crews[0][1]}) was killed by SIGKILL")
+        assert told[0].text.endswith("; 2 workers go on, from epoch 2")
         shown = "".join(f"{name}: {text}\n" for name, text in summary.outcome(run))
         assert "workers: 2 workers" in shown
         assert "was killed by SIGKILL; 2 workers went on from epoch 2" in shown
@@ -107,7 +107,7 @@ class TestProcesses:
         )
         assert (run.status, run.result["workers"]) == ("finished", 1)
         assert [lost["left"] for lost in run.result["lost"]] == [2, 1]
-        assert [stage.what for stage in run.lifecycle()].count("lost") == 2, "a repeated epoch does not hide a loss"
+        assert [stage.stage for stage in run.lifecycle()].count("lost") == 2, "a repeated epoch does not hide a loss"
         assert visits(seen, strikes.crews) == dict.fromkeys(range(SAMPLES), 2)
 
     def test_who_is_alone_and_lost_ends_the_run_which_then_is_resumed_alone(self, seen: Path) -> None:
@@ -116,7 +116,7 @@ class TestProcesses:
             train(**FIELDS, workers=2, model_options=options, listen=Strikes(0, 1, 2))
         resumed = tenfold.resume(data=FIELDS["data"])
         assert (resumed.result["workers"], [lost["left"] for lost in resumed.result["lost"]]) == (1, [1])
-        assert [stage.what for stage in resumed.lifecycle()].count("lost") == 1
+        assert [stage.stage for stage in resumed.lifecycle()].count("lost") == 1
 
     def test_before_the_first_checkpoint_they_begin_anew(self, seen: Path) -> None:
         strikes = Strikes(1, 0)
@@ -177,4 +177,4 @@ def test_ranks_that_are_started_anew_in_smaller_number_go_on(tmp_path: Path) -> 
     (lost,) = run.result["lost"]
     assert (lost["worker"], lost["left"], lost["epoch"]) == (1, 2, 2)
     assert [row["epoch"] for row in run.history] == [1, 2, 3]
-    assert next(stage for stage in run.lifecycle() if stage.what == "lost").detail.startswith("worker 1 (")
+    assert next(stage for stage in run.lifecycle() if stage.stage == "lost").text.startswith("worker 1 (")

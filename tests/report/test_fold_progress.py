@@ -1,17 +1,16 @@
 """The progress of folds: a line for each that is done, bars on a terminal."""
 
 import io
-import json
 from typing import Any
 
 from rich.console import Console
 
 from tenfold.report.live.fold_progress import FoldProgress
-from tenfold.runs import Lifecycle, Metric
+from tenfold.runs import Event, FoldChanged, FoldsStarted, Metric, Warned
 
 
-def stage(what: str, worker: int = 0, **detail: Any) -> Lifecycle:
-    return Lifecycle(at=0.0, what=what, detail=json.dumps(detail), worker=worker)
+def fold(worker: int, **facts: Any) -> FoldChanged:
+    return FoldChanged(at=0.0, worker=worker, fold=worker + 1, repeat=1, node=0, **facts)
 
 
 def metric(name: str, value: float, part: Any, step: int, worker: int) -> Metric:
@@ -19,18 +18,18 @@ def metric(name: str, value: float, part: Any, step: int, worker: int) -> Metric
 
 
 EVENTS = [
-    stage("started", mode="folds-over-workers", names=["fold 1", "fold 2", "fold 3"], epochs=2),
-    stage("fold", 0, status="started", steps_per_epoch=10, run=2, metrics={}),
-    stage("fold", 1, status="started", steps_per_epoch=10, run=3, metrics={}),
+    FoldsStarted(at=0.0, mode="folds-over-workers", names=("fold 1", "fold 2", "fold 3"), epochs=2),
+    fold(0, status="started", steps_per_epoch=10, run=2, metrics={}),
+    fold(1, status="started", steps_per_epoch=10, run=3, metrics={}),
     metric("loss", 0.5, "train", 10, 0),
     metric("loss", 0.4, "validation", 10, 0),
     metric("accuracy", 0.9, "validation", 10, 0),
-    stage("fold", 1, status="failed", error="the loss became nan", run=3, metrics={}),
+    fold(1, status="failed", error="the loss became nan", run=3, metrics={}),
 ]
-END = stage("fold", 0, status="finished", seconds=1.5, run=2, metrics={"loss": 0.3, "accuracy": 0.95})
+END = fold(0, status="finished", seconds=1.5, run=2, metrics={"loss": 0.3, "accuracy": 0.95})
 
 
-def shown(terminal: bool, *events: Lifecycle | Metric, quiet: bool = False) -> tuple[str, str]:
+def shown(terminal: bool, *events: Event, quiet: bool = False) -> tuple[str, str]:
     file = io.StringIO()
     console = Console(file=file, force_terminal=terminal, width=100)
     with FoldProgress(quiet=quiet, console=console) as progress:
@@ -59,7 +58,7 @@ def test_a_bar_for_each_fold_that_is_trained() -> None:
 
 
 def test_warnings_are_said() -> None:
-    warning = Lifecycle(at=0.0, what="warning", detail="fold 1: not pinned")
+    warning = Warned(at=0.0, text="fold 1: not pinned")
     assert "warning: fold 1: not pinned" in shown(False, *EVENTS, warning)[0]
 
 

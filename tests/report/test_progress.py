@@ -1,5 +1,5 @@
 import io
-import json
+from dataclasses import replace
 
 import pytest
 from made_runs import epoch_events, started
@@ -7,7 +7,7 @@ from rich.console import Console
 
 from tenfold.experiment import Experiment
 from tenfold.report.live.progress import Progress
-from tenfold.runs import Lifecycle, Metric
+from tenfold.runs import EpochEnded, Lifecycle, Metric, Warned, WorkerDropped
 
 
 def listen(experiment, events, *, terminal=False, width=100, **options):
@@ -42,20 +42,20 @@ def test_a_run_without_classes_shows_its_loss():
 
 def test_lines_hold_no_control_characters():
     experiment = Experiment()
-    warning = Lifecycle(at=0, what="warning", detail="odd \x1b[31m name\r\n")
+    warning = Warned(at=0, text="odd \x1b[31m name\r\n")
     text = listen(experiment, [warning, *whole_run(experiment)])
     assert all(letter.isprintable() or letter == "\n" for letter in text)
     assert text.startswith("warning: odd")
 
 
 def test_a_lost_worker_leaves_a_line():
-    lost = Lifecycle(at=1, what="lost", detail="worker 1 was killed; 2 workers go on, from epoch 1", worker=1)
-    assert listen(Experiment(), [lost]) == f"lost: {lost.detail}\n"
+    lost = WorkerDropped(at=1, text="worker 1 was killed; 2 workers go on, from epoch 1", worker=1)
+    assert listen(Experiment(), [lost]) == f"lost: {lost.text}\n"
 
 
 def test_quiet_says_nothing_even_on_a_terminal():
     experiment = Experiment()
-    warning = Lifecycle(at=0, what="warning", detail="odd")
+    warning = Warned(at=0, text="odd")
     assert listen(experiment, [warning, *whole_run(experiment)], quiet=True, terminal=True) == ""
 
 
@@ -85,7 +85,7 @@ def test_the_live_line_tells_how_far_it_is():
 
 def test_an_epoch_ends_whether_or_not_it_is_announced():
     experiment = Experiment(epochs=3)
-    events = [event for event in whole_run(experiment) if not (isinstance(event, Lifecycle) and event.what == "epoch")]
+    events = [event for event in whole_run(experiment) if not isinstance(event, EpochEnded)]
     assert listen(experiment, events).count("epoch") == 3
     announced_first = sorted(whole_run(experiment), key=lambda event: (event.epoch, not isinstance(event, Lifecycle)))
     assert listen(experiment, announced_first).count("epoch") == 3
@@ -103,17 +103,16 @@ def test_an_exception_passes_and_what_was_measured_is_shown():
 
 def test_a_resumed_run_is_timed_from_where_it_goes_on():
     experiment = Experiment()
-    detail = json.dumps({"steps_per_epoch": 938, "train_samples": 60000})
-    events = [Lifecycle(at=50.0, what="resumed", detail=detail, epoch=2), *epoch_events(experiment, 2)]
+    resumed = replace(started(experiment, 938), at=50.0, epoch=2, resumed=True)
+    events = [resumed, *epoch_events(experiment, 2)]
     first, second = listen(experiment, events).splitlines()
     assert first == "resumed at epoch 3 of 3"
     assert "17,768 samples/s" in second
 
 
-@pytest.mark.parametrize("detail", ["", "no json", "[1]", "{}"])
-def test_a_start_that_tells_nothing_does_no_harm(detail):
+def test_a_start_of_unknown_size_does_no_harm():
     experiment = Experiment(epochs=1)
-    text = listen(experiment, [Lifecycle(at=0, what="started", detail=detail), *epoch_events(experiment, 0)])
+    text = listen(experiment, [started(experiment, 0, samples=0), *epoch_events(experiment, 0)])
     assert text.startswith("epoch 1/1  loss")
     assert "samples/s" not in text
 

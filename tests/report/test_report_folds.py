@@ -1,7 +1,6 @@
 """Cross-validations on pages and in comparisons."""
 
 import io
-import json
 import re
 from xml.etree import ElementTree
 
@@ -14,7 +13,7 @@ from tenfold.report.pages import sections
 from tenfold.report.plots import fold_plots as folds
 from tenfold.report.results.comparison import Comparison
 from tenfold.report.tables import crosstable, fold_tables
-from tenfold.runs import Lifecycle
+from tenfold.runs import FoldChanged, FoldsStarted
 
 
 def texts(svg):
@@ -53,10 +52,12 @@ class TestPage:
     def test_what_happened_to_folds_is_told_in_words(self, folder):
         made = make_crossval(folder, made_folds(3))
         about = {"fold": 2, "repeat": 1, "node": 0, "run": 3}
-        told = [about | {"status": "started", "metrics": {}}, about | {"status": "failed", "error": "no luck"}]
-        made.store.append(made.id, [Lifecycle(at=1.0, what="fold", detail=json.dumps(one), worker=1) for one in told])
-        begun = json.dumps({"mode": "fold-by-fold", "names": ["fold 1", "fold 2", "fold 3"], "epochs": 1})
-        made.store.append(made.id, [Lifecycle(at=2.0, what="started", detail=begun)])
+        told = [
+            FoldChanged(at=1.0, worker=1, **about, status="started"),
+            FoldChanged(at=1.0, worker=1, **about, status="failed", error="no luck"),
+            FoldsStarted(at=2.0, mode="fold-by-fold", names=("fold 1", "fold 2", "fold 3"), epochs=1),
+        ]
+        made.store.append(made.id, told)
         assert [one["detail"] for one in sections.happenings(made)] == [
             *("fold 2 started", "fold 2 failed: no luck", "3 folds, fold by fold")
         ]

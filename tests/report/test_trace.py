@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from made_runs import make_run
 
 from tenfold.report.trace import chrome_trace
-from tenfold.runs import Lifecycle, Metric, Span
+from tenfold.runs import Metric, Span, Warned
 
 
 def spans_of(trace):
@@ -47,11 +47,11 @@ def test_nothing_is_lost_and_windows_never_overlap(drawn):
 
 def test_stages_are_marks_and_metrics_are_left_out():
     events = [
-        Lifecycle(at=1, what="warning", detail="slow"),
+        Warned(at=1, text="slow"),
         Metric(at=1, name="loss", value=1, part="train", step=1, epoch=0, seconds=1),
     ]
     marks = [event for event in chrome_trace(events)["traceEvents"] if event["ph"] != "M"]
-    assert [(mark["ph"], mark["name"], mark["args"]["detail"]) for mark in marks] == [("i", "warning", "slow")]
+    assert [(mark["ph"], mark["name"], mark["args"]["text"]) for mark in marks] == [("i", "warning", "slow")]
 
 
 def test_a_whole_run_is_json(tmp_path):

@@ -4,7 +4,7 @@ import pytest
 from made_store import new_run, some_events
 
 from tenfold.errors import StoreError
-from tenfold.runs import Lifecycle, Metric, Recorder, recorder
+from tenfold.runs import EpochEnded, Metric, Recorder, WorkerDropped, recorder
 
 
 class FullDisk:
@@ -125,8 +125,8 @@ def test_only_trouble_with_the_store_is_forgiven(tmp_path):
 def test_what_will_be_repeated_is_taken_back_but_for_who_was_lost(tmp_path, clock):
     store, number = new_run(tmp_path)
     record = Recorder(store, number)
-    kept = [Lifecycle(at=1.0, what="epoch", epoch=0), Lifecycle(at=2.0, what="lost", epoch=1, worker=1)]
-    repeated = [Lifecycle(at=3.0, what="epoch", epoch=1)]
+    kept = [EpochEnded(at=1.0, epoch=0), WorkerDropped(at=2.0, text="killed", epoch=1, worker=1)]
+    repeated = [EpochEnded(at=3.0, epoch=1)]
     odd = Metric(at=3.0, name="loss", value=float("nan"), part="train", step=1, epoch=1, seconds=1.0)
     for event in [*kept, *repeated, odd]:
         record(event)

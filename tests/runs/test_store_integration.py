@@ -25,15 +25,15 @@ print(run)
 HOLD = """
 import sys, time
 from tenfold.experiment import Experiment
-from tenfold.runs import Lifecycle, Store
+from tenfold.runs import EpochEnded, Store
 store = Store(sys.argv[1])
 run = store.create(Experiment(model="mlp", data="digits"), kind="train", facts={})
-store.append(run, [Lifecycle(at=1.0, what="started")])
+store.append(run, [EpochEnded(at=1.0)])
 print(run, flush=True)
 at = 1.0
 while True:
     at += 1
-    store.append(run, [Lifecycle(at=at, what="epoch")])
+    store.append(run, [EpochEnded(at=at)])
 """
 
 

@@ -1,6 +1,5 @@
 """Networks and programs for the tests of cross-validation; a module of their own, so that processes import them."""
 
-import json
 import os
 import signal
 from typing import Any
@@ -70,9 +69,10 @@ def marked(count: int = 1) -> dict[str, Any]:
 def validate_until_a_fold_is_done(runs: str) -> None:
     """Cross-validate, and die by SIGKILL as soon as the first fold is finished."""
     import tenfold
+    from tenfold.runs import FoldChanged
 
     def die(event: Any) -> None:
-        if getattr(event, "what", "") == "fold" and json.loads(event.detail)["status"] == "finished":
+        if isinstance(event, FoldChanged) and event.status == "finished":
             os.kill(os.getpid(), signal.SIGKILL)
 
     tenfold.cross_validate(**SMALL, runs=runs, listen=die)

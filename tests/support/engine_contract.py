@@ -1,7 +1,6 @@
 """What every engine promises, whatever hosts its replicas: a subclass names the engine and gets these tests."""
 
 import itertools
-import json
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ import tenfold
 from tenfold.data import Tensors
 from tenfold.engines.prepare import prepare
 from tenfold.errors import ModelError
-from tenfold.runs import Event, Lifecycle, Metric, Span
+from tenfold.runs import EpochEnded, Event, Lifecycle, Metric, Span
 from tenfold.training import choose_loss, choose_metrics, evaluate
 
 RESULT = {
@@ -47,11 +46,11 @@ class EngineContract:
         return cls.train(runs=tmp_path_factory.mktemp("whole"), listen=events.append)
 
     def test_the_run_begins_goes_through_its_epochs_and_ends(self, whole: tenfold.Run, events: list[Event]) -> None:
-        stages = [event for event in events if isinstance(event, Lifecycle) and event.what != "note"]
-        assert [stage.what for stage in stages] == ["recorded", "started", "epoch", "epoch", "epoch", "finished"]
-        assert stages[0].detail == str(whole.id)
-        assert [stage.detail for stage in stages[2:5]] == ["1", "2", "3"]
-        assert json.loads(stages[1].detail)["workers"] == self.workers
+        stages = [event for event in events if isinstance(event, Lifecycle) and event.stage != "note"]
+        assert [stage.stage for stage in stages] == ["recorded", "started", "epoch", "epoch", "epoch", "finished"]
+        assert stages[0].run == whole.id
+        assert [stage.epoch for stage in stages[2:5]] == [0, 1, 2]
+        assert stages[1].workers == self.workers
         assert all(one.at <= other.at for one, other in itertools.pairwise(stages))
         assert events[-1] is stages[-1]
 
@@ -60,7 +59,7 @@ class EngineContract:
         for event in events:
             if isinstance(event, Metric) and (event.part == "test" or event.name == "epoch_loss"):
                 told.append(event.name)
-            elif isinstance(event, Lifecycle) and event.what == "epoch":
+            elif isinstance(event, EpochEnded):
                 assert told == ["epoch_loss", "loss", "accuracy"]
                 told.clear()
         assert not told
@@ -138,7 +137,7 @@ class EngineContract:
         resumed = tenfold.resume()
         assert resumed.id == interrupted.id
         assert resumed.status == "finished"
-        assert "resumed" in [stage.what for stage in resumed.lifecycle()]
+        assert "resumed" in [stage.stage for stage in resumed.lifecycle()]
         assert same(resumed.model.state_dict(), whole.model.state_dict())
         assert resumed.metrics == whole.metrics
         assert [row["train_loss"] for row in resumed.history] == [row["train_loss"] for row in whole.history]

@@ -1,6 +1,5 @@
 """Runs that look like real ones, made without training."""
 
-import json
 import math
 import random
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ import numpy as np
 
 from tenfold.cluster.prediction import Prediction
 from tenfold.experiment import Experiment
-from tenfold.runs import Event, Lifecycle, Metric, Recorder, Run, Span, Store
+from tenfold.runs import Ended, EpochEnded, Event, Metric, Recorder, Run, Span, Started, Store, Warned
 
 FACTS: dict[str, Any] = {
     "machine": {
@@ -31,14 +30,14 @@ FACTS: dict[str, Any] = {
 }
 
 
-def started(experiment: Experiment, steps_per_epoch: int, samples: int = 60000) -> Lifecycle:
-    detail = {
-        "steps_per_epoch": steps_per_epoch,
-        "batch_size": experiment.training.batch_size,
-        "workers": experiment.division.workers,
-        "train_samples": samples,
-    }
-    return Lifecycle(at=0.0, what="started", detail=json.dumps(detail))
+def started(experiment: Experiment, steps_per_epoch: int, samples: int = 60000) -> Started:
+    return Started(
+        at=0.0,
+        steps_per_epoch=steps_per_epoch,
+        batch_size=experiment.training.batch_size,
+        workers=experiment.division.workers,
+        train_samples=samples,
+    )
 
 
 def epoch_events(
@@ -94,7 +93,7 @@ def epoch_events(
     if accuracy:
         events.append(Metric(name="accuracy", value=1 - reached * 0.35, part="test", **end))
     events.append(Span(at=end["at"], kind="evaluate", seconds=0.38, epoch=epoch))
-    events.append(Lifecycle(at=end["at"] + 0.39, what="epoch", epoch=epoch))
+    events.append(EpochEnded(at=end["at"] + 0.39, epoch=epoch))
     return events
 
 
@@ -123,7 +122,7 @@ def make_run(
         record(started(experiment, steps_per_epoch))
         record(Span(at=0.0, kind="start", seconds=1.2))
         for warning in warnings:
-            record(Lifecycle(at=0.5, what="warning", detail=warning))
+            record(Warned(at=0.5, text=warning))
         last: dict[str, float] = {}
         for epoch in range(epochs):
             for event in epoch_events(experiment, epoch, steps_per_epoch=steps_per_epoch, accuracy=accuracy):
@@ -131,7 +130,8 @@ def make_run(
                 if isinstance(event, Metric) and event.part == "test":
                     last[event.name] = event.value
         seconds = epochs * steps_per_epoch * 0.0036
-        record(Lifecycle(at=seconds + 3, what=status, detail=error))
+        if status != "running":
+            record(Ended(at=seconds + 3, status=status, error=error))
         if status == "finished":
             workers = experiment.division.workers
             shares = (

@@ -1,14 +1,14 @@
 """Stores and events for the tests of this folder."""
 
 from tenfold.experiment import Experiment
-from tenfold.runs import Lifecycle, Metric, Span, Store
+from tenfold.runs import EpochEnded, Metric, Span, Store
 
 DIGITS = Experiment(model="mlp", data="digits")
 
 
 def some_events(epoch=0, at=1.0):
     return [
-        Lifecycle(at=at, what="epoch", detail="over", epoch=epoch),
+        EpochEnded(at=at, epoch=epoch),
         Metric(at=at, name="loss", value=0.5, part="train", step=10, epoch=epoch, seconds=at),
         Span(at=at, kind="compute", seconds=0.25, count=10, epoch=epoch, worker=1),
     ]

@@ -10,7 +10,7 @@ from tenfold.common.files import write_atomically
 from tenfold.engines import Outcome
 from tenfold.experiment import Experiment
 from tenfold.report.trace import chrome_trace
-from tenfold.runs import Event, Lifecycle, Run, Store
+from tenfold.runs import Event, Run, Store, Warned, WorkerDropped
 from tenfold.runs.elsewhere import Elsewhere
 
 
@@ -31,6 +31,6 @@ def shown(store: Store, record: dict[str, Any], outcome: Outcome, experiment: Ex
 
 def warn(event: Event) -> None:
     """Pass warnings on to whoever listens to nothing else."""
-    if isinstance(event, Lifecycle) and event.what in ("warning", "lost"):
-        names = event.worker and event.what == "warning"
-        warnings.warn(f"worker {event.worker}: {event.detail}" if names else event.detail, stacklevel=2)
+    if isinstance(event, Warned | WorkerDropped):
+        names = event.worker and isinstance(event, Warned)
+        warnings.warn(f"worker {event.worker}: {event.text}" if names else event.text, stacklevel=2)

@@ -76,19 +76,21 @@ class Interruptible:
     def __init__(self, listen: "Emit", runs: Path | None) -> None:
         self._listen = listen
         self._runs = runs
-        self._number = ""
+        self._number: int | None = None
 
     def __call__(self, event: "Event") -> None:
         """Take note of the run's number, and pass the event on."""
-        if getattr(event, "what", "") == "recorded":
-            self._number = event.detail  # type: ignore[union-attr]
+        from tenfold.runs import Recorded
+
+        if isinstance(event, Recorded):
+            self._number = event.run
         self._listen(event)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None or launched_rank() or not self._number:
+        if kind is None or launched_rank() or self._number is None:
             return
         how = f"`tenfold resume {self._number}{_elsewhere(self._runs)}` goes on from the last whole epoch"
         if issubclass(kind, KeyboardInterrupt):

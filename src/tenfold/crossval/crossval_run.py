@@ -1,9 +1,8 @@
 """A cross-validation as one run: it has the folds trained, and keeps count of them."""
 
-import json
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tenfold.crossval.combine import AVERAGE, Entry, Models, entry, rank, result_of
 from tenfold.crossval.fold import Job, Setting
@@ -11,11 +10,25 @@ from tenfold.crossval.layout import mode_of, places
 from tenfold.crossval.modes import choose_mode
 from tenfold.engines import Engine, Outcome
 from tenfold.errors import StoreError, TrainingError
-from tenfold.runs import Clock, Emit, Event, Lifecycle, Metric, Store, checkpoint
+from tenfold.runs import (
+    Clock,
+    Emit,
+    Event,
+    FoldChanged,
+    FoldsStarted,
+    Metric,
+    Recorded,
+    Started,
+    Store,
+    Warned,
+    WorkerDropped,
+    checkpoint,
+)
 from tenfold.runs.resumption import Resumption
 from tenfold.runs.store import FOLD
 from tenfold.workers.task import Task
 
+Status = Literal["started", "resumed", "finished", "failed"]
 LEFT_ALONE_SECONDS = 3.0
 """How long processes of an earlier attempt may need to notice that they are alone, and end."""
 
@@ -43,7 +56,15 @@ class CrossValidationRun(Engine):
         written = type(task.experiment)(**task.experiment.model_dump(mode="json"))
         setting = Setting(task, written, self.store, self.parent, self.facts, clock)
         earlier = earlier_folds(self.store, self.parent)
-        self._start("resumed" if earlier else "started")
+        emit(
+            FoldsStarted(
+                at=clock.now(),
+                mode=mode_of(task.experiment),
+                names=tuple(place.name for place in self._places),
+                epochs=task.experiment.training.epochs,
+                resumed=bool(earlier),
+            )
+        )
         jobs = []
         for index, place in enumerate(self._places):
             record = earlier.get(place.key)
@@ -66,26 +87,17 @@ class CrossValidationRun(Engine):
         """Return what is known of the result before the end."""
         return {"mode": mode_of(self._task.experiment), "folds": self._in_order()} if self.entries else {}
 
-    def _start(self, what: str) -> None:
-        detail = {
-            "mode": mode_of(self._task.experiment),
-            "names": [place.name for place in self._places],
-            "epochs": self._task.experiment.training.epochs,
-        }
-        self._say(what, json.dumps(detail))
-
     def _relay(self, index: int, event: Event) -> None:
         """Pass on what happens in a fold; its own run keeps the numbers, this one only that it began and ended."""
         if isinstance(event, Metric):
             self.listen(event)
-        elif isinstance(event, Lifecycle):
-            if event.what == "recorded":
-                self._runs[index], self._began[index] = int(event.detail), self._clock.now()
-            elif event.what in ("started", "resumed"):
-                steps = json.loads(event.detail)["steps_per_epoch"]
-                self._tell(index, {"status": event.what, "steps_per_epoch": steps})
-            elif event.what in ("warning", "lost"):
-                self._say("warning", f"{self._places[index].name}: {event.detail}")
+        elif isinstance(event, Recorded):
+            self._runs[index], self._began[index] = event.run, self._clock.now()
+        elif isinstance(event, Started):
+            status: Status = "resumed" if event.resumed else "started"
+            self._tell(index, status, steps_per_epoch=event.steps_per_epoch)
+        elif isinstance(event, Warned | WorkerDropped):
+            self._warn(f"{self._places[index].name}: {event.text}")
 
     def _done(self, job: Job, result: dict[str, Any] | None, error: str) -> None:
         if result is not None:
@@ -103,24 +115,38 @@ class CrossValidationRun(Engine):
             record = self.store.find(run)
             if record["status"] != "failed":  # its process could not say so any more
                 self.store.update(run, result=record["result"], status="failed", error=error)
-        self._tell(job.index, {"status": "failed", "error": error.partition("\n")[0]})
+        self._tell(job.index, "failed", error=error.partition("\n")[0])
 
     def _finish(self, index: int, result: dict[str, Any]) -> None:
         self._results[index] = result
         place, seconds = self._places[index], result["seconds"]
         self.entries[index] = entry(place, self._runs.get(index), result["crossval"], seconds)
-        self._tell(index, {"status": "finished", "seconds": seconds})
+        self._tell(index, "finished", seconds=seconds)
         if result.get("problem"):
-            self._say("warning", f"{place.name}: {result['problem']}")
+            self._warn(f"{place.name}: {result['problem']}")
 
-    def _tell(self, index: int, detail: dict[str, Any]) -> None:
+    def _tell(
+        self, index: int, status: Status, *, steps_per_epoch: int = 0, seconds: float | None = None, error: str = ""
+    ) -> None:
         place = self._places[index]
-        measured = self.entries[index]["metrics"]["validation"] if index in self.entries else {}
-        about = {"fold": place.fold, "repeat": place.repeat, "node": place.node, "run": self._runs.get(index)}
-        self._say("fold", json.dumps(about | {"metrics": measured} | detail), index)
+        self._emit(
+            FoldChanged(
+                at=self._clock.now(),
+                worker=index,
+                status=status,
+                fold=place.fold,
+                repeat=place.repeat,
+                node=place.node,
+                run=self._runs.get(index),
+                steps_per_epoch=steps_per_epoch,
+                seconds=seconds,
+                metrics=self.entries[index]["metrics"]["validation"] if index in self.entries else {},
+                error=error,
+            )
+        )
 
-    def _say(self, what: str, detail: str, worker: int = 0) -> None:
-        self._emit(Lifecycle(at=self._clock.now(), what=what, detail=detail, worker=worker))
+    def _warn(self, text: str) -> None:
+        self._emit(Warned(at=self._clock.now(), text=text))
 
     def _in_order(self) -> list[Entry]:
         return [self.entries[index] for index in sorted(self.entries)]
@@ -144,7 +170,7 @@ class CrossValidationRun(Engine):
             result["models"]["average"]["metrics"] = models.average(self._folder(self.parent) / AVERAGE)
             result["models"]["vote"]["metrics"] = models.vote()
         except StoreError as error:
-            self._say("warning", f"the models of the folds cannot be put together: {error}")
+            self._warn(f"the models of the folds cannot be put together: {error}")
         failed = [index for index, one in enumerate(entries) if one["status"] == "failed"]
         result["failed"] = [f"{self._places[index].name}: {entries[index]['error']}" for index in failed]
         return Outcome(result, weights)

@@ -65,7 +65,7 @@ class Processes(Engine):
             crews = self._crews(task)
             crew = WorkerPool(len(crews), work, (parcel, links, clock, resumption, crews, self._times(task)))
             try:
-                supervisor.start("resumed" if resumption else "started")
+                supervisor.start(resumed=resumption is not None)
                 self._supervise(crew, crews, supervisor, emit)
                 crew.join()
             except WorkerLost as error:

@@ -7,7 +7,21 @@ from typing import Any
 from tenfold.common.files import sweep
 from tenfold.engines.base import Engine, Outcome
 from tenfold.errors import StoreError, TenfoldError, WorkerLost
-from tenfold.runs import Clock, Emit, Event, Lifecycle, Metric, Recorder, Store, checkpoint
+from tenfold.runs import (
+    CheckpointFailed,
+    Clock,
+    Emit,
+    Ended,
+    Event,
+    Lifecycle,
+    Metric,
+    Recorded,
+    Recorder,
+    Store,
+    WorkerDropped,
+    checkpoint,
+)
+from tenfold.runs.events import Ending
 from tenfold.runs.resumption import Resumption
 from tenfold.workers.task import Task
 
@@ -24,14 +38,14 @@ def execute(
     task = replace(task, checkpoints=path / "checkpoint")
     journal = _Journal(Recorder(store, run), listen, known=dict(record["result"]) if resumption else {})
 
-    def end(status: str, error: str = "", result: dict[str, Any] | None = None) -> None:
-        last = Lifecycle(at=max(clock.now(), journal.latest), what=status, detail=error.partition("\n")[0])
+    def end(status: Ending, error: str = "", result: dict[str, Any] | None = None) -> None:
+        last = Ended(at=max(clock.now(), journal.latest), status=status, error=error.partition("\n")[0])
         journal.recorder(last)
         journal.recorder.close(result=result or journal.known, status=status, error=error)
         listen(last)
 
     try:
-        journal(Lifecycle(at=clock.now(), what="recorded", detail=str(run)))
+        journal(Recorded(at=clock.now(), run=run))
         outcome = engine.run(task, clock, journal, resumption)
     except WorkerLost as error:
         end("interrupted", str(error))
@@ -83,10 +97,10 @@ class _Journal:
         """The time of the last event; on a virtual cluster it runs ahead of the clock here."""
 
     def __call__(self, event: Event) -> None:
-        if isinstance(event, Lifecycle) and event.what == "unsaved":
-            self.recorder.report(event.detail)
+        if isinstance(event, CheckpointFailed):
+            self.recorder.report(event.text)
             return
-        if isinstance(event, Lifecycle) and event.what == "lost":
+        if isinstance(event, WorkerDropped):
             self.recorder.rewind(event.epoch)
         self.latest = max(self.latest, event.at)
         self.recorder(event)

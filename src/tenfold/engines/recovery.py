@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from tenfold.errors import StoreError, WorkerLost
-from tenfold.runs import Clock, Lifecycle, checkpoint
+from tenfold.runs import Clock, WorkerDropped, checkpoint
 from tenfold.runs.resumption import Resumption
 from tenfold.workers.task import Task
 
@@ -73,10 +73,10 @@ def told(error: WorkerLost, left: int, resumption: Resumption | None) -> Loss:
     return {"worker": error.rank, "why": str(error), "left": left, "epoch": epoch + 1}
 
 
-def announced(loss: Loss, clock: Clock) -> Lifecycle:
+def announced(loss: Loss, clock: Clock) -> WorkerDropped:
     """Return the event that tells of a loss."""
-    detail = f"{loss['why']}; {sentence(loss)}"
-    return Lifecycle(at=clock.now(), what="lost", detail=detail, epoch=loss["epoch"] - 1, worker=loss["worker"])
+    text = f"{loss['why']}; {sentence(loss)}"
+    return WorkerDropped(at=clock.now(), text=text, epoch=loss["epoch"] - 1, worker=loss["worker"])
 
 
 def sentence(loss: Loss) -> str:

@@ -4,7 +4,7 @@ import torch
 
 from tenfold.engines.base import Engine, Outcome
 from tenfold.machine import affinity, devices, memory
-from tenfold.runs import Clock, Emit, Lifecycle
+from tenfold.runs import Clock, Emit, Warned
 from tenfold.runs.resumption import Resumption
 from tenfold.training import flat_size
 from tenfold.training.precision import multiplying
@@ -29,7 +29,7 @@ class Serial(Engine):
             precision = task.experiment.training.precision
             with undisturbed(), multiplying(precision), affinity.pinned(task.cores.cpus(0)) as trouble:
                 if trouble:
-                    emit(Lifecycle(at=clock.now(), what="warning", detail=trouble))
+                    emit(Warned(at=clock.now(), text=trouble))
                 return self._run(task, clock, emit, resumption)
         finally:
             torch.set_num_threads(before)
@@ -42,6 +42,6 @@ class Serial(Engine):
         worker = Worker(task, network, links, clock, emit, lambda message: supervisor.hear([message]))
         if resumption is not None:
             worker.resume(resumption.state(0))
-        supervisor.start("resumed" if resumption else "started")
+        supervisor.start(resumed=resumption is not None)
         worker.train()
         return Outcome(supervisor.result, supervisor.weights, supervisor.outputs)

@@ -20,7 +20,7 @@ from tenfold.engines.processes import Processes
 from tenfold.errors import MachineError
 from tenfold.machine import cgroups, cores, devices
 from tenfold.prediction.task_prediction import Foresight, foresee
-from tenfold.runs import Clock, Emit, Event, Lifecycle, Metric, Span
+from tenfold.runs import Clock, Emit, EpochEnded, Event, Lifecycle, Metric, Note, Span, Started
 from tenfold.runs.resumption import Resumption
 from tenfold.training.fused.device_memory import free_memory as left_on_gpu
 from tenfold.workers.task import Task, weight_bytes
@@ -41,8 +41,8 @@ class Virtual(Processes):
 
     def run(self, task: Task, clock: Clock, emit: Emit, resumption: Resumption | None = None) -> Outcome:
         """Train to the end; all times in events and in the result are predicted."""
-        emit(Lifecycle(at=clock.now(), what="note", detail=check_memory(task)))
-        self._foresight = foresee(task, lambda what: emit(Lifecycle(at=clock.now(), what="note", detail=what)))
+        emit(Note(at=clock.now(), text=check_memory(task)))
+        self._foresight = foresee(task, lambda text: emit(Note(at=clock.now(), text=text)))
         began = clock.now()
         told = Foretold(task, self._foresight.prediction, began, emit)
         if devices.resolve(task.experiment.machine.device).type == "cpu":
@@ -79,9 +79,9 @@ class Foretold:
         if isinstance(event, Metric):
             self.emit(replace(event, at=self._at(event.step, event.epoch), seconds=self._training(event.step)))
         elif isinstance(event, Lifecycle):
-            last = (event.epoch + 1) * self.task.steps_per_epoch if event.what == "epoch" else 0
+            last = (event.epoch + 1) * self.task.steps_per_epoch if isinstance(event, EpochEnded) else 0
             self.emit(replace(event, at=self._at(last, event.epoch)))
-            if event.what == "started":
+            if isinstance(event, Started) and not event.resumed:
                 for span in self.prediction.spans:
                     self.emit(
                         Span(at=self.origin + span.start, kind=span.kind, seconds=span.seconds, worker=span.worker)

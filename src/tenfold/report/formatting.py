@@ -1,6 +1,5 @@
 """Numbers as people read them: with units, and no more digits than they deserve."""
 
-import json
 import math
 import time
 from typing import Any
@@ -118,12 +117,3 @@ def setting(value: Any) -> str:
 def plain(text: str) -> str:
     """Return the text on one line and without characters that could steer a terminal."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
-
-
-def facts_in(detail: str) -> dict[str, Any]:
-    """Return the facts that an event's detail holds; none where it is a sentence."""
-    try:
-        facts = json.loads(detail)
-    except ValueError:
-        return {}
-    return facts if isinstance(facts, dict) else {}

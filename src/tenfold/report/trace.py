@@ -6,6 +6,7 @@ from typing import Any
 
 from tenfold.report.clocks import MEASURED
 from tenfold.runs import Event, Lifecycle, Run, Span
+from tenfold.runs.event_rows import facts_of
 
 MICROSECONDS = 1e6
 
@@ -29,8 +30,8 @@ def chrome_trace(events: Iterable[Event], *, clock: str = MEASURED) -> dict[str,
         workers.add(event.worker)
         lane = {"pid": pid, "tid": event.worker}
         if isinstance(event, Lifecycle):
-            mark = {"name": event.what, "ph": "i", "s": "t", "ts": event.at * MICROSECONDS}
-            traced.append({**lane, **mark, "args": {"detail": event.detail, "epoch": event.epoch}})
+            mark = {"name": event.stage, "ph": "i", "s": "t", "ts": event.at * MICROSECONDS}
+            traced.append({**lane, **mark, "args": {**facts_of(event), "epoch": event.epoch}})
             continue
         begin = event.at + taken[event.worker, event.at]
         taken[event.worker, event.at] += event.seconds

@@ -1,8 +1,45 @@
 """Events, the store that keeps them, and what is read back from it."""
 
-from tenfold.runs.events import Clock, Emit, Event, Lifecycle, Metric, Span
+from tenfold.runs.events import (
+    CheckpointFailed,
+    Clock,
+    Emit,
+    Ended,
+    EpochEnded,
+    Event,
+    FoldChanged,
+    FoldsStarted,
+    Lifecycle,
+    Metric,
+    Note,
+    Recorded,
+    Span,
+    Started,
+    Warned,
+    WorkerDropped,
+)
 from tenfold.runs.recorder import Recorder
 from tenfold.runs.run import Run
 from tenfold.runs.store import Store
 
-__all__ = ["Clock", "Emit", "Event", "Lifecycle", "Metric", "Recorder", "Run", "Span", "Store"]
+__all__ = [
+    "CheckpointFailed",
+    "Clock",
+    "Emit",
+    "Ended",
+    "EpochEnded",
+    "Event",
+    "FoldChanged",
+    "FoldsStarted",
+    "Lifecycle",
+    "Metric",
+    "Note",
+    "Recorded",
+    "Recorder",
+    "Run",
+    "Span",
+    "Started",
+    "Store",
+    "Warned",
+    "WorkerDropped",
+]

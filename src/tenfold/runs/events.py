@@ -1,22 +1,144 @@
-"""Everything that happens in a run, as typed values. Who trains emits them; stores and displays read them."""
+"""Everything that happens in a run, as typed values. Who trains emits them; stores and displays read them.
+
+Three families: a `Metric` is a number that was measured, a `Span` is time that a worker spent, and the subclasses of
+`Lifecycle` are the stages of a run, each with the facts that belong to it.
+"""
 
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
 
 SpanKind = Literal["data", "compute", "wait", "communicate", "evaluate", "save", "start"]
+Ending = Literal["finished", "failed", "interrupted"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lifecycle:
-    """The run entered another stage: recorded, started, resumed, epoch, note, warning, lost, finished, failed, ..."""
+    """A run entered another stage; each kind of stage is a subclass."""
+
+    KIND: ClassVar[str]
 
     at: float
-    what: str
-    detail: str = ""
     epoch: int = 0
     worker: int = 0
+
+    @property
+    def stage(self) -> str:
+        """The stage in one word: recorded, started, resumed, epoch, warning, finished, ..."""
+        return self.KIND
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded(Lifecycle):
+    """The run has a number in the store."""
+
+    KIND = "recorded"
+    run: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started(Lifecycle):
+    """Training begins, or continues where it was interrupted."""
+
+    KIND = "started"
+    steps_per_epoch: int
+    batch_size: int
+    workers: int
+    train_samples: int
+    resumed: bool = False
+
+    @property
+    def stage(self) -> str:
+        """Started or resumed."""
+        return "resumed" if self.resumed else "started"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldsStarted(Lifecycle):
+    """A cross-validation begins, or continues with the folds that are not finished."""
+
+    KIND = "folds"
+    mode: str
+    names: tuple[str, ...]
+    epochs: int
+    resumed: bool = False
+
+    @property
+    def stage(self) -> str:
+        """Started or resumed."""
+        return "resumed" if self.resumed else "started"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldChanged(Lifecycle):
+    """A fold of a cross-validation began or ended; `worker` is its place among the folds."""
+
+    KIND = "fold"
+    status: Literal["started", "resumed", "finished", "failed"]
+    fold: int
+    repeat: int
+    node: int
+    run: int | None = None
+    steps_per_epoch: int = 0
+    seconds: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """What was measured on the fold's validation part at its end."""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochEnded(Lifecycle):
+    """All workers have completed the epoch."""
+
+    KIND = "epoch"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note(Lifecycle):
+    """Something worth knowing."""
+
+    KIND = "note"
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warned(Lifecycle):
+    """Something is not as it should be, but training continues."""
+
+    KIND = "warning"
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointFailed(Lifecycle):
+    """The epoch's checkpoint could not be written."""
+
+    KIND = "unsaved"
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerDropped(Lifecycle):
+    """The others continue without a worker, from the beginning of `epoch`."""
+
+    KIND = "lost"
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended(Lifecycle):
+    """The run is over."""
+
+    KIND = "ended"
+    status: Ending
+    error: str = ""
+    """The first line of what went wrong."""
+
+    @property
+    def stage(self) -> str:
+        """How it ended: finished, failed or interrupted."""
+        return self.status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +152,7 @@ class Metric:
     step: int
     epoch: int
     seconds: float
-    """Training time until here: without start-up, evaluation and saving."""
+    """Training time until here, excluding startup, evaluation and saving."""
     worker: int = 0
 
 
@@ -48,20 +170,10 @@ class Span:
 
 Event = Lifecycle | Metric | Span
 Emit = Callable[[Event], None]
-TYPES: dict[str, type[Lifecycle] | type[Metric] | type[Span]] = {
-    "lifecycle": Lifecycle,
-    "metric": Metric,
-    "span": Span,
-}
-
-
-def as_row(event: Event) -> dict[str, Any]:
-    """Return the event as a flat dictionary that names its type."""
-    return {"type": type(event).__name__.lower(), **asdict(event)}
 
 
 class Clock:
-    """Seconds since the run began; a resumed run's clock goes on from where it stood."""
+    """Seconds since the run began; the clock of a resumed run continues from where it stopped."""
 
     def __init__(self, elapsed: float = 0.0) -> None:
         self.origin = time.perf_counter() - elapsed

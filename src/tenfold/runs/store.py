@@ -17,7 +17,8 @@ from typing import Any
 
 from tenfold.errors import StoreError
 from tenfold.experiment import Experiment
-from tenfold.runs.events import TYPES, Event, as_row
+from tenfold.runs.event_rows import as_row, from_row
+from tenfold.runs.events import Event
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS runs (
@@ -223,10 +224,9 @@ def _record(row: tuple[Any, ...]) -> dict[str, Any]:
 
 def _event(body: str) -> Event:
     row = json.loads(body)
-    try:
-        return TYPES[row.pop("type")](**row)
-    except (KeyError, TypeError):
-        raise ValueError(f"this version of Tenfold does not know the event {body}") from None
+    if not isinstance(row, dict):
+        raise ValueError(f"this version of Tenfold cannot read the event {body[:200]}")
+    return from_row(row)
 
 
 def _this_process() -> tuple[int, float]:

@@ -1,6 +1,5 @@
 """The other side of a run's workers: it judges the epochs, commits checkpoints, and puts the result together."""
 
-import json
 import math
 from collections.abc import Sequence
 from typing import Any, cast
@@ -10,7 +9,7 @@ from torch import Tensor
 
 from tenfold.data import Part
 from tenfold.errors import ModelError, StoreError
-from tenfold.runs import Clock, Emit, Lifecycle, Metric, checkpoint
+from tenfold.runs import CheckpointFailed, Clock, Emit, EpochEnded, Metric, Started, checkpoint
 from tenfold.training import all_targets, choose_loss, choose_metrics, measure
 from tenfold.workers.messages import Decision, Finished, Message, Reviewed, Saved
 from tenfold.workers.task import Task
@@ -39,15 +38,19 @@ class Supervisor:
         self.result: dict[str, Any] = {}
         self._targets: dict[int, Tensor] = {}
 
-    def start(self, what: str) -> None:
-        """Tell that the training begins, and what a display must know of it."""
-        detail = {
-            "steps_per_epoch": self.task.steps_per_epoch,
-            "batch_size": self.task.experiment.training.batch_size,
-            "workers": self.task.workers,
-            "train_samples": len(self.task.splits.train),
-        }
-        self.emit(Lifecycle(at=self.clock.now(), what=what, detail=json.dumps(detail), epoch=self.epochs))
+    def start(self, *, resumed: bool) -> None:
+        """Announce that training begins or continues, with what a display needs to know."""
+        self.emit(
+            Started(
+                at=self.clock.now(),
+                epoch=self.epochs,
+                steps_per_epoch=self.task.steps_per_epoch,
+                batch_size=self.task.experiment.training.batch_size,
+                workers=self.task.workers,
+                train_samples=len(self.task.splits.train),
+                resumed=resumed,
+            )
+        )
 
     def hear(self, messages: Sequence[Message]) -> Decision:
         """Answer the workers."""
@@ -73,7 +76,7 @@ class Supervisor:
         best = self.best_loss is None or math.isnan(self.best_loss) or watched < self.best_loss
         if best:
             self.best_loss, self.best_epoch = watched, first.epoch
-        self.emit(Lifecycle(at=self.clock.now(), what="epoch", detail=str(self.epochs), epoch=first.epoch))
+        self.emit(EpochEnded(at=self.clock.now(), epoch=first.epoch))
         patience = self.task.experiment.training.patience
         stop = patience is not None and self.best_epoch is not None and first.epoch - self.best_epoch >= patience
         return Decision(stop=stop, best=best)
@@ -114,7 +117,7 @@ class Supervisor:
                 }
                 checkpoint.commit(self.task.checkpoints, manifest)
             except StoreError as error:
-                self.emit(Lifecycle(at=self.clock.now(), what="unsaved", detail=str(error), epoch=saved[0].epoch - 1))
+                self.emit(CheckpointFailed(at=self.clock.now(), text=str(error), epoch=saved[0].epoch - 1))
                 return Decision(saved=False)
         return Decision()
 

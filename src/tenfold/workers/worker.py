@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tenfold.data import Part, batches, order
 from tenfold.errors import ModelError, StoreError, TenfoldError
 from tenfold.mixing.learning_rate import rate_scale, warmup_epochs
-from tenfold.runs import Clock, Emit, Lifecycle, Metric, checkpoint
+from tenfold.runs import Clock, Emit, Metric, Warned, checkpoint
 from tenfold.training import choose_loss, predict
 from tenfold.training.graphs import make_replica
 from tenfold.training.randomness import seed_everything
@@ -119,7 +119,7 @@ class Worker:
 
     def _warn(self, trouble: str) -> None:
         if trouble:
-            self.emit(Lifecycle(at=self.clock.now(), what="warning", detail=trouble))
+            self.emit(Warned(at=self.clock.now(), text=trouble))
 
     def _talking(self) -> tuple[float, float]:
         """Return the seconds spent waiting and communicating so far."""

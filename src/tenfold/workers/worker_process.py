@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tenfold.errors import TenfoldError
 from tenfold.machine import affinity, memory
-from tenfold.runs import Clock, Event, Lifecycle
+from tenfold.runs import Clock, Event, Warned
 from tenfold.runs.resumption import Resumption
 from tenfold.training.randomness import RngState
 from tenfold.workers.channels import SharedChannels
@@ -91,7 +91,7 @@ def work(
         task = parcel.open()
         trouble = affinity.apply(task.cores.cpus(place))
         if trouble and place == 0:
-            post.emit(Lifecycle(at=clock.now(), what="warning", detail=trouble))
+            post.emit(Warned(at=clock.now(), text=trouble))
         torch.set_num_threads(task.threads)
         memory.keep_freed()
         warnings.simplefilter("ignore")

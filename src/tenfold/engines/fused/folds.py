@@ -52,7 +52,7 @@ class FoldTraining:
         """Train all to the end."""
         epochs = self.tasks[0].experiment.training.epochs
         for supervisor in self.supervisors:
-            supervisor.start("started")
+            supervisor.start(resumed=False)
         prepare_fused(self.fused, self.lockstep, epochs, self.clock, self.emits)
         self.time.begin()
         for epoch in range(epochs):

@@ -49,7 +49,7 @@ class NodeTraining:
         supervisor = Supervisor(self.task, self.clock, self.emit, resumption.manifest if resumption else None)
         if resumption is not None:
             self._resume(resumption.state(0))
-        supervisor.start("resumed" if resumption else "started")
+        supervisor.start(resumed=resumption is not None)
         prepare_fused(self.fused, self.lockstep, training.epochs - self.epoch, self.clock, [self.emit])
         self.time.begin()
         stopped = False

@@ -10,7 +10,7 @@ from tenfold.data import Part
 from tenfold.engines.fused.lockstep import Lockstep
 from tenfold.errors import ExperimentError, ModelError
 from tenfold.machine import cores, devices, memory
-from tenfold.runs import Clock, Emit, Lifecycle, Metric
+from tenfold.runs import Clock, Emit, Metric, Note, Warned
 from tenfold.training import choose_loss, predict
 from tenfold.training.fused.replicas import Fused, resident
 from tenfold.training.graphs import slow
@@ -46,9 +46,9 @@ def prepare_fused(fused: Fused, lockstep: Lockstep, epochs: int, clock: Clock, e
         raise ModelError(f"the model failed on its first batch: {fused.trouble}")
     for emit in emits:
         if fused.told:
-            emit(Lifecycle(at=clock.now(), what="note", detail=fused.told))
+            emit(Note(at=clock.now(), text=fused.told))
         if trouble:
-            emit(Lifecycle(at=clock.now(), what="warning", detail=slow(trouble)))
+            emit(Warned(at=clock.now(), text=slow(trouble)))
 
 
 def numbers_of(part: Part) -> Tensor | None:

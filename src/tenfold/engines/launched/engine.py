@@ -30,7 +30,7 @@ from tenfold.errors import ExperimentError, TrainingError, WorkerLost
 from tenfold.experiment import Experiment
 from tenfold.launch.detect import World
 from tenfold.machine import affinity, cores, memory
-from tenfold.runs import Clock, Emit, Lifecycle
+from tenfold.runs import Clock, Emit, Warned
 from tenfold.runs.resumption import Resumption
 from tenfold.training import flat_size
 from tenfold.training.precision import multiplying
@@ -147,7 +147,7 @@ class Launched(Engine):
             supervisor = Supervisor(task, clock, emit, (manifest or {}) | {"lost": lost})
             for loss in self.lost:
                 emit(announced(loss, clock))
-            supervisor.start("resumed" if resumption else "started")
+            supervisor.start(resumed=resumption is not None)
             self._work(task, clock, emit, resumption, supervisor)
         return Outcome(supervisor.result, supervisor.weights, supervisor.outputs)
 
@@ -190,7 +190,7 @@ class Launched(Engine):
         try:
             with undisturbed(), multiplying(task.experiment.training.precision), affinity.pinned(cpus) as trouble:
                 if trouble:
-                    post.emit(Lifecycle(at=clock.now(), what="warning", detail=trouble, worker=self.world.rank))
+                    post.emit(Warned(at=clock.now(), text=trouble, worker=self.world.rank))
                 network = make_network(task).to(task.experiment.machine.device)
                 links = self._links(task, flat_size(network))
                 with links.second, links.weights, self.session():

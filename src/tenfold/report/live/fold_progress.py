@@ -1,8 +1,7 @@
 """How far the folds of a cross-validation are, while they are trained: a bar for each, and a line when it is done."""
 
-import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from rich.console import Console
 from rich.progress_bar import ProgressBar
@@ -12,7 +11,7 @@ from rich.text import Text
 from tenfold.report import clocks
 from tenfold.report.formatting import duration, measure, plain, several
 from tenfold.report.live.display import Display
-from tenfold.runs import Event, Lifecycle, Metric
+from tenfold.runs import Event, FoldChanged, FoldsStarted, Metric, Warned
 
 BAR = 24
 
@@ -43,27 +42,26 @@ class FoldProgress(Display):
         """Take note of what happened."""
         if isinstance(event, Metric) and event.worker < len(self._folds):
             self._measured(self._folds[event.worker], event)
-        elif isinstance(event, Lifecycle):
-            if event.what in ("started", "resumed"):
-                self._begin(json.loads(event.detail), event.what)
-            elif event.what == "fold":
-                self._entered(self._folds[event.worker], json.loads(event.detail))
-            elif event.what == "warning":
-                self._say(f"warning: {plain(event.detail)}", style="yellow")
+        elif isinstance(event, FoldsStarted):
+            self._begin(event)
+        elif isinstance(event, FoldChanged):
+            self._entered(self._folds[event.worker], event)
+        elif isinstance(event, Warned):
+            self._say(f"warning: {plain(event.text)}", style="yellow")
 
-    def _begin(self, about: dict[str, Any], what: str) -> None:
-        self.epochs = about["epochs"]
-        self._folds = [_Fold(name) for name in about["names"]]
-        self._say(f"{what}: {several(len(self._folds), 'fold')}, {about['mode'].replace('-', ' ')}", style="dim")
+    def _begin(self, event: FoldsStarted) -> None:
+        self.epochs = event.epochs
+        self._folds = [_Fold(name) for name in event.names]
+        self._say(f"{event.stage}: {several(len(self._folds), 'fold')}, {event.mode.replace('-', ' ')}", style="dim")
 
-    def _entered(self, fold: _Fold, about: dict[str, Any]) -> None:
-        fold.status = about["status"]
-        fold.steps_per_epoch = about.get("steps_per_epoch", fold.steps_per_epoch)
+    def _entered(self, fold: _Fold, event: FoldChanged) -> None:
+        fold.status = event.status
+        fold.steps_per_epoch = event.steps_per_epoch or fold.steps_per_epoch
         if fold.status == "failed":
-            self._say(f"{fold.name}  failed: {plain(about['error'])}", style="red")
+            self._say(f"{fold.name}  failed: {plain(event.error)}", style="red")
         elif fold.status == "finished":
-            scores = _scores(about["metrics"])
-            seconds = f"{duration(about['seconds'])} {clocks.MEASURED}"
+            scores = _scores(event.metrics)
+            seconds = f"{duration(event.seconds)} {clocks.MEASURED}"
             self._say("  ".join([fold.name, *(f"validation {one}" for one in scores), seconds]))
 
     def _measured(self, fold: _Fold, metric: Metric) -> None:
@@ -92,7 +90,7 @@ class FoldProgress(Display):
         return drawn
 
 
-def _scores(metrics: dict[str, float]) -> list[str]:
+def _scores(metrics: Mapping[str, float]) -> list[str]:
     """Return the measurements in words; the loss only where there is nothing else."""
     names = [name for name in metrics if name != "loss"] or list(metrics)
     return [f"{plain(name)} {measure(name, metrics[name])}" for name in names]

@@ -11,13 +11,10 @@ from rich.text import Text
 
 from tenfold.experiment import Experiment
 from tenfold.report import clocks
-from tenfold.report.formatting import duration, facts_in, measure, plain, rate, several
+from tenfold.report.formatting import duration, measure, plain, rate, several
 from tenfold.report.live.display import Display
 from tenfold.report.live.rank_times import RankTimes
-from tenfold.runs import Event, Lifecycle, Metric, Span
-
-BEGINNINGS = ("started", "resumed")
-ENDINGS = ("epoch", "finished", "failed", "interrupted")
+from tenfold.runs import Ended, EpochEnded, Event, Lifecycle, Metric, Span, Started, Warned, WorkerDropped
 
 
 class Progress(Display):
@@ -64,13 +61,13 @@ class Progress(Display):
             if self._ranks is not None:
                 self._ranks.add(event)
             return
-        if isinstance(event, Lifecycle) and event.what == "lost":
+        if isinstance(event, WorkerDropped):
             self._end_epoch()
-            self._say(f"lost: {plain(event.detail)}", style="yellow")
+            self._say(f"lost: {plain(event.text)}", style="yellow")
             return
         if event.worker:
-            if isinstance(event, Lifecycle) and event.what == "warning":
-                self._say(f"[rank {event.worker}] warning: {plain(event.detail)}", style="yellow")
+            if isinstance(event, Warned):
+                self._say(f"[rank {event.worker}] warning: {plain(event.text)}", style="yellow")
             return
         if type(event) is Metric:
             if event.part == "train" and event.name == "loss":
@@ -91,16 +88,14 @@ class Progress(Display):
             self._end_epoch()
 
     def _entered(self, stage: Lifecycle) -> None:
-        if stage.what in BEGINNINGS:
-            facts = facts_in(stage.detail)
-            self._steps_per_epoch = int(facts.get("steps_per_epoch", self._steps_per_epoch))
-            self._samples = int(facts.get("train_samples", self._samples))
-            if stage.what == "resumed":
+        if isinstance(stage, Started):
+            self._steps_per_epoch, self._samples = stage.steps_per_epoch, stage.train_samples
+            if stage.resumed:
                 self._before = None
                 self._say(f"resumed at epoch {stage.epoch + 1} of {self.epochs}")
-        elif stage.what == "warning":
-            self._say(f"warning: {plain(stage.detail)}", style="yellow")
-        elif stage.what in ENDINGS:
+        elif isinstance(stage, Warned):
+            self._say(f"warning: {plain(stage.text)}", style="yellow")
+        elif isinstance(stage, EpochEnded | Ended):
             self._end_epoch()
 
     def _end_epoch(self) -> None:

@@ -7,11 +7,24 @@ from typing import Any
 from tenfold.experiment import FIELDS, SECTIONS
 from tenfold.report import clocks, summary
 from tenfold.report.differences import Described, differing, unusual
-from tenfold.report.formatting import count, duration, facts_in, measure, plain, setting, several, storage
+from tenfold.report.formatting import count, duration, measure, plain, setting, several, storage
 from tenfold.report.plots import fold_plots as folds
 from tenfold.report.tables.fold_tables import name_of
 from tenfold.report.tables.run_tables import history_columns
-from tenfold.runs import Run
+from tenfold.runs import (
+    Ended,
+    EpochEnded,
+    FoldChanged,
+    FoldsStarted,
+    Lifecycle,
+    Note,
+    Recorded,
+    Run,
+    Started,
+    Warned,
+    WorkerDropped,
+)
+from tenfold.runs.event_rows import facts_of
 
 
 def headline(run: Run) -> list[dict[str, str]]:
@@ -131,9 +144,9 @@ def happenings(run: Run) -> list[dict[str, str]]:
         return duration(seconds) if seconds else "0 s"
 
     return [
-        {"at": moment(event.at), "what": event.what, "detail": _fold(event.detail) or _detail(event.detail)}
+        {"at": moment(event.at), "what": event.stage, "detail": _detail(event)}
         for event in run.lifecycle()
-        if event.what != "epoch"
+        if not isinstance(event, EpochEnded)
     ]
 
 
@@ -141,31 +154,31 @@ def warnings(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Return what the runs warned of, each once, with the numbers of the runs that did."""
     found: dict[str, list[int]] = {}
     for run in runs:
-        for text in dict.fromkeys(event.detail for event in run.lifecycle() if event.what == "warning"):
-            found.setdefault(_detail(text), []).append(run.id)
+        for text in dict.fromkeys(event.text for event in run.lifecycle() if isinstance(event, Warned)):
+            found.setdefault(text, []).append(run.id)
     return [{"text": text, "runs": numbers} for text, numbers in found.items()]
 
 
-def _fold(text: str) -> str:
-    """Return what became of a fold or of all; their numbers are in a table. Of anything else, nothing."""
-    facts = facts_in(text)
-    if {"mode", "names"} <= set(facts):
-        return f"{several(len(facts['names']), 'fold')}, {plain(str(facts['mode']).replace('-', ' '))}"
-    if not {"fold", "repeat", "node", "status"} <= set(facts):
-        return ""
-    error = f": {plain(str(facts['error']))}" if facts.get("error") else ""
-    return f"{name_of([facts], 0)} {facts['status']}{error}"
-
-
-def _detail(text: str) -> str:
-    facts = facts_in(text)
-    if not facts:
-        return text
-    return ", ".join(f"{key.replace('_', ' ')} {_amount(value)}" for key, value in facts.items())
-
-
-def _amount(value: Any) -> str:
-    return count(value) if isinstance(value, int) and not isinstance(value, bool) else setting(value)
+def _detail(event: Lifecycle) -> str:
+    """Return the facts of a stage as text; the numbers of folds are left to their own table."""
+    match event:
+        case Recorded():
+            return f"run {event.run}"
+        case Started():
+            sizes = f"batch size {count(event.batch_size)}, {several(event.workers, 'worker')}"
+            return (
+                f"{several(event.steps_per_epoch, 'step')} per epoch, {sizes}, {several(event.train_samples, 'sample')}"
+            )
+        case FoldsStarted():
+            return f"{several(len(event.names), 'fold')}, {plain(event.mode.replace('-', ' '))}"
+        case FoldChanged():
+            error = f": {plain(event.error)}" if event.error else ""
+            return f"{name_of([facts_of(event)], 0)} {event.status}{error}"
+        case Ended():
+            return event.error
+        case Note() | Warned() | WorkerDropped():
+            return event.text
+    return ""
 
 
 def state(run: Run) -> str:
