@@ -30,7 +30,7 @@ class Ranks:
 
     def __init__(self, folder: Path) -> None:
         address = str(folder / "socket")
-        places = [str(HERE.parents[1] / "src"), str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")]
+        places = [str(HERE.parents[1] / "src"), str(HERE), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
         key = multiprocessing.current_process().authkey  # tensors travel by it, too
         extra = {"PYTHONPATH": os.pathsep.join(places), "OMP_NUM_THREADS": "1", "TENFOLD_TEST_KEY": key.hex()}
         with Listener(address, "AF_UNIX", backlog=SIZE, authkey=key) as listener:
