@@ -1,4 +1,4 @@
-"""Tenfold trains neural networks faster by dividing their data, and tells beforehand how much faster."""
+"""Tenfold trains neural networks faster by dividing their data, and predicts the speedup."""
 
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
