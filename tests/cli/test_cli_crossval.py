@@ -71,10 +71,10 @@ def test_show(recorded: Path) -> None:
     [
         (("--folds", "1"), "division.folds = 1:"),
         (("--folds", "200"), "division.folds = 200: 100 training samples cannot be cut into 200 stratified folds"),
-        (("--fold-mode", "fused", "--workers", "2"), 'division.fold_mode = "fused" trains one replica a fold'),
+        (("--fold-mode", "fused", "--workers", "2"), 'division.fold_mode = "fused" trains one replica per fold'),
         (("--fold-mode", "fussed"), "did you mean 'fused'"),
         (("--fold-kind", "group"), 'division.fold_kind = "group" needs data.groups'),
-        (("--set", "validation_fraction=0.2"), "data.validation_fraction = 0.2: every fold is validated"),
+        (("--set", "validation_fraction=0.2"), "data.validation_fraction = 0.2: each fold is validated"),
     ],
 )
 def test_bad_input_is_one_sentence(arguments: tuple[str, ...], sentence: str) -> None:
@@ -91,17 +91,18 @@ def test_training_points_to_it() -> None:
 
 
 def test_interrupted_says_how_to_go_on_and_goes_on() -> None:
-    from tenfold.crossval import fold_pool as pool
+    from tenfold.crossval.fold import FoldEnd
+    from tenfold.crossval.fold_pool import FoldPool
 
-    usual = pool.Pool._take_back
+    usual = FoldPool._take_back
 
-    def interrupted(self: pool.Pool, rank: int, ended: pool.FoldEnded) -> None:
+    def interrupted(self: FoldPool, rank: int, ended: FoldEnd | None) -> None:
         usual(self, rank, ended)
-        if ended.index is not None:
+        if ended is not None:
             raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(pool.Pool, "_take_back", interrupted)
+        patched.setattr(FoldPool, "_take_back", interrupted)
         done = tenfold_("crossval", *SMALL, "--folds", "3")
     assert done.exit_code == 130
     assert "interrupted; `tenfold resume 1` goes on" in done.stderr

@@ -13,7 +13,7 @@ import torch
 from crossval_models import SMALL, Calm, Deadly, Late, Touchy, marked
 
 import tenfold
-from tenfold.crossval.layout import places
+from tenfold.crossval.fold_splits import make_fold_splits
 from tenfold.engines.prepare import prepare
 from tenfold.errors import ExperimentError, StoreError, TrainingError
 from tenfold.machine.cores import budget
@@ -80,8 +80,8 @@ class TestResult:
         test = task.splits.test
         assert test is not None
         x, y = next(test.batches([range(len(test))]))[0], all_targets(test)
-        place = places(task.experiment, task.splits, task.shards)[1]
-        ours = next(task.splits.train.batches([place.validation]))
+        split = make_fold_splits(task.experiment, task.splits, task.shards)[1]
+        ours = next(task.splits.train.batches([split.validation]))
 
         def accuracy(network: torch.nn.Module, x: Any, y: Any) -> float:
             with torch.no_grad():
@@ -106,7 +106,7 @@ class TestResult:
     def test_it_can_be_read_again(self, whole: tenfold.CrossValidation) -> None:
         again = tenfold.CrossValidation(tenfold.open_run(whole.run.id, runs=whole.run.store.folder))
         assert again.accuracies == whole.accuracies
-        with pytest.raises(StoreError, match="is no cross-validation but of the kind 'fold'"):
+        with pytest.raises(StoreError, match="is not a cross-validation: its kind is 'fold'"):
             tenfold.CrossValidation(whole.runs[0])
 
     def test_as_scikit_learn_has_it(self, whole: tenfold.CrossValidation) -> None:

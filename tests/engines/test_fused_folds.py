@@ -11,7 +11,7 @@ from threaded import make_task
 
 from tenfold.data import Picked, Tensors
 from tenfold.engines import Outcome
-from tenfold.engines.fused import Trained, train_folds
+from tenfold.engines.fused import train_folds
 from tenfold.engines.serial import Serial
 from tenfold.errors import ExperimentError, ModelError, TenfoldError, TrainingError
 from tenfold.runs import Clock, Event, Lifecycle, Metric, Span
@@ -98,17 +98,6 @@ def test_a_test_part_that_cannot_be_measured_fails_its_fold_alone() -> None:
     some[1] = replace(some[1], splits=odd)
     outcomes, _ = together(some)
     assert [type(outcome) for outcome in outcomes] == [Outcome, ModelError, Outcome]
-
-
-def test_what_was_trained_can_be_told_again() -> None:
-    outcomes, events = together(tasks())
-    assert isinstance(outcomes[0], Outcome)
-    heard: list[Event] = []
-    again = Trained(outcomes[0], events[0]).run(tasks()[0], Clock(), heard.append)
-    assert heard == events[0]
-    assert again is outcomes[0]
-    with pytest.raises(TrainingError, match="broken"):
-        Trained(TrainingError("broken"), []).run(tasks()[0], Clock(), heard.append)
 
 
 def test_tasks_must_fit_together() -> None:

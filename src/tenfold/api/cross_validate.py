@@ -12,6 +12,7 @@ from tenfold.engines.prepare import describe, prepare, settle_device
 from tenfold.experiment import Experiment
 from tenfold.runs import Clock, Emit, Store
 from tenfold.runs.store import FOLDED
+from tenfold.workers.worker_pool import warm_up
 
 USUAL_FOLDS = 5
 
@@ -56,11 +57,13 @@ def cross_validate(
     experiment = settle_device((experiment or Experiment()).replace(**fields))
     if experiment.division.folds is None:
         experiment = experiment.replace(folds=USUAL_FOLDS)
-    crossval.ready(experiment)
-    with crossval.resident(prepare(experiment, fetching)) as task:
+    crossval.check_folds(experiment)
+    if experiment.machine.device == "cpu":
+        warm_up()
+    with crossval.shared_data(prepare(experiment, fetching)) as task:
         store = Store(runs)
         facts = describe(task)
         number = store.create(experiment, kind=FOLDED, facts=facts)
-        outcome = crossval.carry_out(task, store, number, facts, clock, listen or warn)
+        outcome = crossval.run_cross_validation(task, store, number, facts, clock, listen or warn)
     done = CrossValidation(opened(store, number, experiment, outcome))
     return done.as_sklearn() if as_sklearn else done

@@ -10,12 +10,13 @@ from tenfold.engines import choose
 from tenfold.engines.launched import recorded as together
 from tenfold.engines.launched.engine import Launched
 from tenfold.engines.prepare import check_same_data, prepare, settle_device
-from tenfold.engines.recording import execute, take_up
+from tenfold.engines.recording import reopen, train_recorded
 from tenfold.errors import StoreError
 from tenfold.experiment import Experiment
 from tenfold.runs import Clock, Emit, Run, Store
 from tenfold.runs.store import FOLD, FOLDED
 from tenfold.workers.task import make_network
+from tenfold.workers.worker_pool import warm_up
 
 
 def resume(
@@ -60,20 +61,22 @@ def resume(
     task = prepare(experiment)
     check_same_data(record, task)
     make_network(task)  # what cannot be built should leave the run as it is
-    clock, resumption = take_up(store, record)
-    outcome = execute(engine, task, store, number, clock, listen or warn, resumption)
+    clock, resumption = reopen(store, record)
+    outcome = train_recorded(engine, task, store, number, clock, listen or warn, resumption)
     return opened(store, number, experiment, outcome)
 
 
 def _resume_folds(store: Store, record: dict[str, Any], experiment: Experiment, listen: Emit) -> Run:
     experiment = settle_device(experiment)
-    crossval.ready(experiment)
+    crossval.check_folds(experiment)
+    if experiment.machine.device == "cpu":
+        warm_up()
     number, facts = record["id"], record["facts"]
-    with crossval.resident(prepare(experiment)) as task:
+    with crossval.shared_data(prepare(experiment)) as task:
         check_same_data(record, task)
         sweep(store.path(number, record["title"]))
         clock = Clock(store.reopen(number, epoch=1))  # what happened so far stays
-        outcome = crossval.carry_out(task, store, number, facts, clock, listen)
+        outcome = crossval.run_cross_validation(task, store, number, facts, clock, listen)
     return opened(store, number, experiment, outcome)
 
 

@@ -9,7 +9,7 @@ from tenfold.engines import choose
 from tenfold.engines.launched import recorded as together
 from tenfold.engines.launched.engine import Launched
 from tenfold.engines.prepare import describe, prepare, settle_device
-from tenfold.engines.recording import execute
+from tenfold.engines.recording import train_recorded
 from tenfold.experiment import Experiment
 from tenfold.runs import Clock, Emit, Run, Store
 
@@ -44,5 +44,5 @@ def train(
     task = prepare(experiment, fetching)
     store = Store(runs)
     number = store.create(experiment, kind=kind, facts=describe(task))
-    outcome = execute(engine, task, store, number, clock, listen or warn)
+    outcome = train_recorded(engine, task, store, number, clock, listen or warn)
     return opened(store, number, experiment, outcome)

@@ -1,14 +1,17 @@
-"""A cross-validation as one run: it has the folds trained, and keeps count of them."""
+"""The run of a cross-validation: it trains the folds, follows their progress, and combines their results."""
 
 import time
 from pathlib import Path
 from typing import Any, Literal
 
-from tenfold.crossval.combine import AVERAGE, Entry, Models, entry, rank, result_of
-from tenfold.crossval.fold import Job, Setting
-from tenfold.crossval.layout import mode_of, places
-from tenfold.crossval.modes import choose_mode
-from tenfold.engines import Engine, Outcome
+from tenfold.crossval.ensemble import AVERAGE, FoldModels
+from tenfold.crossval.fold import FoldContext, FoldEnd, FoldJob
+from tenfold.crossval.fold_experiment import fold_mode
+from tenfold.crossval.fold_results import FoldEntry, best_first, combine_results, fold_entry
+from tenfold.crossval.fold_splits import make_fold_splits
+from tenfold.crossval.modes import MODES
+from tenfold.engines import Outcome
+from tenfold.engines.recording import record, run_folder
 from tenfold.errors import StoreError, TrainingError
 from tenfold.runs import (
     Clock,
@@ -24,119 +27,129 @@ from tenfold.runs import (
     WorkerDropped,
     checkpoint,
 )
-from tenfold.runs.resumption import Resumption
 from tenfold.runs.store import FOLD
 from tenfold.workers.task import Task
 
 Status = Literal["started", "resumed", "finished", "failed"]
-LEFT_ALONE_SECONDS = 3.0
-"""How long processes of an earlier attempt may need to notice that they are alone, and end."""
+ORPHAN_SECONDS = 3.0
+"""How long to wait for processes of an earlier attempt, which end when they notice that their parent is gone."""
 
 
-class CrossValidationRun(Engine):
-    """Trains all folds, as an engine trains one model."""
+def run_cross_validation(
+    task: Task, store: Store, run: int, facts: dict[str, Any], clock: Clock, listen: Emit
+) -> Outcome:
+    """Train all folds that are not finished yet, and record the cross-validation and every fold."""
+    whole = CrossValidationRun(task, store, run, facts, clock, listen)
+    return record(whole.train, store, run, clock, listen, partial=whole.partial_result)
 
-    name = "crossval"
 
-    def __init__(self, store: Store, parent: int, facts: dict[str, Any], listen: Emit) -> None:
+class CrossValidationRun:
+    """A cross-validation in progress."""
+
+    def __init__(self, task: Task, store: Store, run: int, facts: dict[str, Any], clock: Clock, listen: Emit) -> None:
+        self.task = task
         self.store = store
-        self.parent = parent
+        self.run = run
         self.facts = facts
+        self.clock = clock
         self.listen = listen
-        self.entries: dict[int, Entry] = {}
-        """What is known of each fold, by its place."""
+        """Also hears the metrics of the folds, which are recorded in their own runs only."""
+        self.mode = fold_mode(task.experiment)
+        self.splits = make_fold_splits(task.experiment, task.splits, task.shards)
+        self.entries: dict[int, FoldEntry] = {}
+        """The folds that have ended, by index."""
+        self._emit: Emit = listen
         self._results: dict[int, dict[str, Any]] = {}
         self._runs: dict[int, int] = {}
         self._began: dict[int, float] = {}
 
-    def run(self, task: Task, clock: Clock, emit: Emit, resumption: Resumption | None = None) -> Outcome:  # noqa: ARG002
-        """Train every fold that is not finished yet, and put all together."""
-        self._task, self._clock, self._emit = task, clock, emit
-        self._places = places(task.experiment, task.splits, task.shards)
-        written = type(task.experiment)(**task.experiment.model_dump(mode="json"))
-        setting = Setting(task, written, self.store, self.parent, self.facts, clock)
-        earlier = earlier_folds(self.store, self.parent)
+    def train(self, emit: Emit) -> Outcome:
+        """Train every fold that is not finished yet, and return the combined result with the best fold's weights."""
+        self._emit = emit
+        recorded = type(self.task.experiment)(**self.task.experiment.model_dump(mode="json"))
+        context = FoldContext(recorded, self.store, self.run, self.facts, self.clock)
+        earlier = earlier_folds(self.store, self.run)
         emit(
             FoldsStarted(
-                at=clock.now(),
-                mode=mode_of(task.experiment),
-                names=tuple(place.name for place in self._places),
-                epochs=task.experiment.training.epochs,
+                at=self.clock.now(),
+                mode=self.mode,
+                names=tuple(split.name for split in self.splits),
+                epochs=self.task.experiment.training.epochs,
                 resumed=bool(earlier),
             )
         )
         jobs = []
-        for index, place in enumerate(self._places):
-            record = earlier.get(place.key)
-            if record is not None and record["status"] == "finished":
-                self._runs[index] = record["id"]
-                self._finish(index, record["result"])
+        for index, split in enumerate(self.splits):
+            before = earlier.get(split.key)
+            if before is not None and before["status"] == "finished":
+                self._runs[index] = before["id"]
+                self._finish(index, before["result"])
             else:
-                jobs.append(Job(index, place, run=record["id"] if record else None))
+                jobs.append(FoldJob(index, split, run=before["id"] if before else None))
         if jobs:
-            choose_mode(task.experiment)(setting, jobs, self._relay, self._done)
+            MODES[self.mode](self.task, context, jobs, self._relay, self._done)
         if not self._results:
-            first = self._in_order()[0]
+            first = self._entries_in_order()[0]
             raise TrainingError(
-                f"all {len(self._places)} folds failed; {self._places[0].name}: {first['error']} "
-                f"(`tenfold show {first['run'] or self.parent}` tells more)"
+                f"all {len(self.splits)} folds failed; {self.splits[0].name}: {first['error']} "
+                f"(for details: `tenfold show {first['run'] or self.run}`)"
             )
         return self._outcome()
 
-    def known(self) -> dict[str, Any]:
-        """Return what is known of the result before the end."""
-        return {"mode": mode_of(self._task.experiment), "folds": self._in_order()} if self.entries else {}
+    def partial_result(self) -> dict[str, Any]:
+        """Return the result so far, of the folds that have ended."""
+        return {"mode": self.mode, "folds": self._entries_in_order()} if self.entries else {}
 
     def _relay(self, index: int, event: Event) -> None:
-        """Pass on what happens in a fold; its own run keeps the numbers, this one only that it began and ended."""
+        """Pass on an event of a fold; the metrics are recorded in its own run, here only its start and end."""
         if isinstance(event, Metric):
             self.listen(event)
         elif isinstance(event, Recorded):
-            self._runs[index], self._began[index] = event.run, self._clock.now()
+            self._runs[index], self._began[index] = event.run, self.clock.now()
         elif isinstance(event, Started):
             status: Status = "resumed" if event.resumed else "started"
-            self._tell(index, status, steps_per_epoch=event.steps_per_epoch)
+            self._report(index, status, steps_per_epoch=event.steps_per_epoch)
         elif isinstance(event, Warned | WorkerDropped):
-            self._warn(f"{self._places[index].name}: {event.text}")
+            self._warn(f"{self.splits[index].name}: {event.text}")
 
-    def _done(self, job: Job, result: dict[str, Any] | None, error: str) -> None:
-        if result is not None:
-            self._finish(job.index, result)
+    def _done(self, job: FoldJob, end: FoldEnd) -> None:
+        if end.result is not None:
+            self._finish(job.index, end.result)
             return
-        run, now = self._runs.get(job.index, job.run), self._clock.now()
+        run, now = self._runs.get(job.index, job.run), self.clock.now()
         about = {
             "began": self._began.get(job.index, now),
             "ended": now,
             "cores": list(job.cores),
             "threads": job.threads,
         }
-        self.entries[job.index] = entry(job.place, run, about, error=error)
+        self.entries[job.index] = fold_entry(job.split, run, about, error=end.error)
         if run is not None and job.index in self._began:
-            record = self.store.find(run)
-            if record["status"] != "failed":  # its process could not say so any more
-                self.store.update(run, result=record["result"], status="failed", error=error)
-        self._tell(job.index, "failed", error=error.partition("\n")[0])
+            found = self.store.find(run)
+            if found["status"] != "failed":  # its process died before it could record this
+                self.store.update(run, result=found["result"], status="failed", error=end.error)
+        self._report(job.index, "failed", error=end.error.partition("\n")[0])
 
     def _finish(self, index: int, result: dict[str, Any]) -> None:
         self._results[index] = result
-        place, seconds = self._places[index], result["seconds"]
-        self.entries[index] = entry(place, self._runs.get(index), result["crossval"], seconds)
-        self._tell(index, "finished", seconds=seconds)
+        split, seconds = self.splits[index], result["seconds"]
+        self.entries[index] = fold_entry(split, self._runs.get(index), result["crossval"], seconds)
+        self._report(index, "finished", seconds=seconds)
         if result.get("problem"):
-            self._warn(f"{place.name}: {result['problem']}")
+            self._warn(f"{split.name}: {result['problem']}")
 
-    def _tell(
+    def _report(
         self, index: int, status: Status, *, steps_per_epoch: int = 0, seconds: float | None = None, error: str = ""
     ) -> None:
-        place = self._places[index]
+        split = self.splits[index]
         self._emit(
             FoldChanged(
-                at=self._clock.now(),
+                at=self.clock.now(),
                 worker=index,
                 status=status,
-                fold=place.fold,
-                repeat=place.repeat,
-                node=place.node,
+                fold=split.fold,
+                repeat=split.repeat,
+                node=split.node,
                 run=self._runs.get(index),
                 steps_per_epoch=steps_per_epoch,
                 seconds=seconds,
@@ -146,17 +159,16 @@ class CrossValidationRun(Engine):
         )
 
     def _warn(self, text: str) -> None:
-        self._emit(Warned(at=self._clock.now(), text=text))
+        self._emit(Warned(at=self.clock.now(), text=text))
 
-    def _in_order(self) -> list[Entry]:
+    def _entries_in_order(self) -> list[FoldEntry]:
         return [self.entries[index] for index in sorted(self.entries)]
 
     def _outcome(self) -> Outcome:
-        """Return the result and the best model's weights; what could not be saved cannot be averaged, and is told."""
-        entries = self._in_order()
-        result = result_of(self._task, entries, list(self._results.values()))
+        entries = self._entries_in_order()
+        result = combine_results(self.task, entries, list(self._results.values()))
         finished = sorted(self._results)
-        best = min(finished, key=lambda index: rank(entries[index]["metrics"]["validation"]))
+        best = min(finished, key=lambda index: best_first(entries[index]["metrics"]["validation"]))
         weights: dict[str, Any] = {}
         result["models"] = {
             "best": {"fold": best + 1, "metrics": entries[best]["metrics"]["test"]},
@@ -164,30 +176,30 @@ class CrossValidationRun(Engine):
             "vote": {"metrics": {}},
         }
         folders = {index: self._folder(entries[index]["run"]) for index in finished}
-        models = Models(self._task, list(folders.values()), [entries[index]["train_samples"] for index in finished])
+        models = FoldModels(self.task, list(folders.values()), [entries[index]["train_samples"] for index in finished])
         try:
             weights = dict(checkpoint.load(folders[best] / "model.pt"))
-            result["models"]["average"]["metrics"] = models.average(self._folder(self.parent) / AVERAGE)
-            result["models"]["vote"]["metrics"] = models.vote()
-        except StoreError as error:
-            self._warn(f"the models of the folds cannot be put together: {error}")
+            result["models"]["average"]["metrics"] = models.save_average(self._folder(self.run) / AVERAGE)
+            result["models"]["vote"]["metrics"] = models.measure_vote()
+        except StoreError as error:  # a model that could not be saved cannot be averaged
+            self._warn(f"the models of the folds cannot be combined: {error}")
         failed = [index for index, one in enumerate(entries) if one["status"] == "failed"]
-        result["failed"] = [f"{self._places[index].name}: {entries[index]['error']}" for index in failed]
+        result["failed"] = [f"{self.splits[index].name}: {entries[index]['error']}" for index in failed]
         return Outcome(result, weights)
 
     def _folder(self, run: int) -> Path:
-        return self.store.path(run, self.store.find(run)["title"])
+        return run_folder(self.store, run)
 
 
 def earlier_folds(store: Store, parent: int) -> dict[tuple[int, int, int], dict[str, Any]]:
-    """Return the runs of folds that an earlier attempt has left, when none of its processes lives any more."""
-    until = time.monotonic() + LEFT_ALONE_SECONDS
+    """Return the fold runs of an earlier attempt by node, repeat and fold, after their processes have ended."""
+    until = time.monotonic() + ORPHAN_SECONDS
     while True:
         found = {}
-        for record in store.runs():
-            about = record["facts"].get("crossval", {}) if record["kind"] == FOLD else {}
+        for one in store.runs():
+            about = one["facts"].get("crossval", {}) if one["kind"] == FOLD else {}
             if about.get("parent") == parent:
-                found[about["node"], about["repeat"], about["fold"]] = record
-        if time.monotonic() > until or all(record["status"] != "running" for record in found.values()):
+                found[about["node"], about["repeat"], about["fold"]] = one
+        if time.monotonic() > until or all(one["status"] != "running" for one in found.values()):
             return found
         time.sleep(0.05)

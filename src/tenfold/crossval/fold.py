@@ -1,16 +1,20 @@
-"""One fold: a task like any other, recorded as a run of its own, and measured on all three parts."""
+"""Training one fold: a task like any other, recorded as its own run, and measured on all three parts."""
 
+import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
 import torch
 
-from tenfold.crossval.layout import Place, mode_of, of_one_fold
-from tenfold.data import Picked
-from tenfold.engines import Engine, Outcome
+from tenfold.crossval.fold_experiment import fold_experiment, fold_mode
+from tenfold.crossval.fold_splits import FoldSplit
+from tenfold.data import Part, Picked
+from tenfold.engines import Outcome
 from tenfold.engines.prepare import audit
-from tenfold.engines.recording import execute, take_up
+from tenfold.engines.recording import record, reopen, run_folder
+from tenfold.errors import TenfoldError
 from tenfold.experiment import Experiment
 from tenfold.machine import devices
 from tenfold.machine.affinity import NOT_PINNED, CoreMap
@@ -21,113 +25,129 @@ from tenfold.training import choose_loss, choose_metrics, evaluate
 from tenfold.workers.task import Task, make_network
 
 OUTPUTS = "test_outputs.pt"
-"""What a fold's network says to the test part, for the vote of all."""
+"""The file with a fold's outputs on the test part, for the vote."""
+Train = Callable[[Task, Clock, Emit, Resumption | None], Outcome]
+"""What trains a task: an engine's `run`, or a replay of what was trained before."""
 
 
 @dataclass(frozen=True)
-class Job:
-    """One fold to be trained, and where."""
+class FoldJob:
+    """One fold to train, and the cores to train it on."""
 
     index: int
-    """Its place among all."""
-    place: Place
+    """Its position in the cross-validation, from 0."""
+    split: FoldSplit
     threads: int = 1
     cores: tuple[int, ...] = ()
-    """The cores it has for itself: cpus where they are pinned, else desks counted from 0."""
+    """The cores it takes: CPU numbers if they are pinned, else slots counted from 0."""
     pinned: bool = False
     run: int | None = None
-    """An earlier run of the same fold, to go on with."""
+    """The run of an earlier attempt at the same fold, which is resumed."""
     began: float | None = None
-    """When it began, where it was trained before it is recorded."""
+    """When training began, for a fold that is recorded after it was trained."""
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What all folds of a cross-validation have in common."""
+class FoldContext:
+    """What all folds of a cross-validation have in common, besides its task."""
 
-    task: Task
-    """The whole: all data, and the experiment with its folds."""
-    written: Experiment
-    """The same experiment as it is recorded, with names in the place of Python objects."""
+    recorded: Experiment
+    """The experiment as it is stored, with names in place of Python objects."""
     store: Store
     parent: int
-    """The run that the folds are parts of."""
+    """The run number of the cross-validation."""
     facts: dict[str, Any]
-    """Of the whole, which folds take over but for their data."""
+    """The facts recorded with the cross-validation; a fold records the same, except for its data."""
     clock: Clock
-    """Seconds since the whole began."""
+    """The clock of the cross-validation."""
 
 
-def task_of(setting: Setting, job: Job) -> Task:
-    """Return the task that trains one fold; it shows the data of the whole and copies nothing."""
-    whole, place = setting.task, job.place
-    picked = replace(
+@dataclass(frozen=True)
+class FoldEnd:
+    """How one fold ended: with a result, or with an error."""
+
+    result: dict[str, Any] | None = None
+    error: str = ""
+
+
+def fold_task(whole: Task, job: FoldJob) -> Task:
+    """Return the task of one fold; it refers to the data of the whole task without copying them."""
+    splits = replace(
         whole.splits,
-        train=Picked(whole.splits.train, place.train),
-        validation=Picked(whole.splits.train, place.validation),
+        train=Picked(whole.splits.train, job.split.train),
+        validation=Picked(whole.splits.train, job.split.validation),
         groups=None,
     )
-    experiment = of_one_fold(whole.experiment, place.name)
-    if mode_of(whole.experiment) == "fold-by-fold":
-        return replace(whole, experiment=experiment, splits=picked)
+    experiment = fold_experiment(whole.experiment, job.split.name)
+    if fold_mode(whole.experiment) == "fold-by-fold":
+        return replace(whole, experiment=experiment, splits=splits)
     cores = CoreMap(whole.experiment.machine.pin, (job.cores,)) if job.pinned else NOT_PINNED
-    return Task(experiment, picked, job.threads, cores)
+    return Task(experiment, splits, job.threads, cores)
 
 
-def train_fold(engine: Engine, setting: Setting, job: Job, listen: Emit) -> dict[str, Any]:
-    """Train one fold, from its checkpoint where there is one, and return its result."""
-    task, store = task_of(setting, job), setting.store
-    number, clock, resumption = job.run, Clock(), None
-    if number is None:
-        written = of_one_fold(setting.written, job.place.name)
-        number = store.create(written, kind=FOLD, facts=_facts(setting, job, task))
+def try_fold(train: Train, whole: Task, context: FoldContext, job: FoldJob, listen: Emit) -> FoldEnd:
+    """Train one fold; an error ends this fold only and is returned."""
+    try:
+        return FoldEnd(train_fold(train, whole, context, job, listen))
+    except TenfoldError as error:
+        return FoldEnd(error=str(error))
+    except Exception as error:
+        return FoldEnd(error="".join(traceback.format_exception_only(error)).strip())
+
+
+def train_fold(train: Train, whole: Task, context: FoldContext, job: FoldJob, listen: Emit) -> dict[str, Any]:
+    """Train one fold, from its last checkpoint if it has one, record it as a run, and return its result."""
+    task, store = fold_task(whole, job), context.store
+    run, clock, resumption = job.run, Clock(), None
+    if run is None:
+        experiment = fold_experiment(context.recorded, job.split.name)
+        run = store.create(experiment, kind=FOLD, facts=_facts(context, job, task))
     else:
-        clock, resumption = take_up(store, store.find(number))
-    return execute(MeasuredEngine(engine, setting, job), task, store, number, clock, listen, resumption).result
+        clock, resumption = reopen(store, store.find(run))
+    task = replace(task, checkpoints=run_folder(store, run) / "checkpoint")
+    known = store.find(run)["result"] if resumption else None
 
-
-class MeasuredEngine(Engine):
-    """Another engine, after which the network is measured on all parts, and the fold's place in the whole is told."""
-
-    def __init__(self, engine: Engine, setting: Setting, job: Job) -> None:
-        self.engine = engine
-        self.name = engine.name
-        self.setting = setting
-        self.job = job
-
-    def run(self, task: Task, clock: Clock, emit: Emit, resumption: Resumption | None = None) -> Outcome:
-        """Train, then measure."""
-        began = self.job.began
-        if began is None:  # `start` counts from the origin of the fold's clock, a resumed fold has started before
-            began = self.setting.clock.now() if resumption else clock.origin - self.setting.clock.origin
-        seen: dict[str, float] = {}
-
-        def watch(event: Event) -> None:
-            if isinstance(event, Metric) and event.part == "validation":
-                seen[event.name] = event.value
-            emit(event)
-
-        outcome = self.engine.run(task, clock, watch, resumption)
-        asked = perf_counter()
-        best_kept = task.experiment.training.patience is not None
-        parts = _measure(task, outcome, {} if best_kept else seen)
-        if outcome.outputs is not None and task.checkpoints is not None:
-            checkpoint.save(outcome.outputs, task.checkpoints.parent / OUTPUTS)
-        times = outcome.result["times"]
-        times["evaluate"] = times.get("evaluate", 0.0) + perf_counter() - asked
-        outcome.result["crossval"] = {
-            "metrics": parts,
+    def work(emit: Emit) -> Outcome:
+        began = job.began
+        if began is None:  # a fold's clock starts with it, but that of a resumed one starts earlier
+            began = context.clock.now() if resumption else clock.origin - context.clock.origin
+        outcome = train_and_measure(train, task, clock, emit, resumption)
+        outcome.result["crossval"] |= {
             "began": began,
-            "first_step": began + (0.0 if resumption else times.get("start", 0.0)),
-            "ended": self.setting.clock.now(),
-            "cores": list(self.job.cores),
-            "threads": self.job.threads,
+            "ended": context.clock.now(),
+            "cores": list(job.cores),
+            "threads": job.threads,
         }
         return outcome
 
+    return record(work, store, run, clock, listen, known=known).result
+
+
+def train_and_measure(
+    train: Train, task: Task, clock: Clock, emit: Emit, resumption: Resumption | None = None
+) -> Outcome:
+    """Train a fold, then measure its network on all three parts; the result's "crossval" holds these metrics."""
+    validation: dict[str, float] = {}
+
+    def watch(event: Event) -> None:
+        if isinstance(event, Metric) and event.part == "validation":
+            validation[event.name] = event.value
+        emit(event)
+
+    outcome = train(task, clock, watch, resumption)
+    began = perf_counter()
+    is_best_epoch = task.experiment.training.patience is not None  # whose metrics are not the last epoch's
+    metrics = _measure(task, outcome, {} if is_best_epoch else validation)
+    if outcome.outputs is not None and task.checkpoints is not None:
+        checkpoint.save(outcome.outputs, task.checkpoints.parent / OUTPUTS)
+    times = outcome.result["times"]
+    times["evaluate"] = times.get("evaluate", 0.0) + perf_counter() - began
+    outcome.result["crossval"] = {"metrics": metrics}
+    return outcome
+
 
 def _measure(task: Task, outcome: Outcome, validation: dict[str, float]) -> dict[str, dict[str, float]]:
-    """Return the metrics on train, validation and test; what the engine has measured is not measured again."""
+    """Return the metrics on train, validation and test, without measuring again what training has measured."""
     experiment, splits = task.experiment, task.splits
     device = devices.resolve(experiment.machine.device)
     network = make_network(task).to(device)
@@ -135,7 +155,9 @@ def _measure(task: Task, outcome: Outcome, validation: dict[str, float]) -> dict
     loss = choose_loss(experiment.training, splits.classes)
     metrics = choose_metrics(experiment.training, splits.classes)
 
-    def measured(part: Any) -> dict[str, float]:
+    def measured(part: Part | None) -> dict[str, float]:
+        if part is None:
+            return {}
         return evaluate(network, part, loss, metrics, precision=experiment.training.precision)
 
     before = torch.get_num_threads()
@@ -145,17 +167,17 @@ def _measure(task: Task, outcome: Outcome, validation: dict[str, float]) -> dict
         return {
             "train": measured(splits.train),
             "validation": validation or measured(splits.validation),
-            "test": dict(test) or (measured(splits.test) if splits.test is not None else {}),
+            "test": dict(test) or measured(splits.test),
         }
     finally:
         torch.set_num_threads(before)
 
 
-def _facts(setting: Setting, job: Job, task: Task) -> dict[str, Any]:
-    place, data = job.place, setting.facts["data"]
-    return setting.facts | {
-        "data": data | {"train": len(place.train), "validation": len(place.validation)},
+def _facts(context: FoldContext, job: FoldJob, task: Task) -> dict[str, Any]:
+    split, data = job.split, context.facts["data"]
+    return context.facts | {
+        "data": data | {"train": len(split.train), "validation": len(split.validation)},
         "shards": audit(task),
         "cores": task.cores.record(),
-        "crossval": {"parent": setting.parent, "fold": place.fold, "repeat": place.repeat, "node": place.node},
+        "crossval": {"parent": context.parent, "fold": split.fold, "repeat": split.repeat, "node": split.node},
     }

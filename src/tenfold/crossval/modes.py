@@ -1,80 +1,83 @@
-"""The ways to train the folds. A mode is a function that trains jobs, tells of what happens, and of each one's end."""
+"""The ways to train the folds: a mode trains the given folds, passes on their events, and reports how each ended."""
 
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tenfold.common.registry import Registry
-from tenfold.crossval.fold import Job, Setting, task_of, train_fold
-from tenfold.crossval.fold_pool import Done, Pool, Relay
-from tenfold.crossval.layout import desks, mode_of, of_one_fold
-from tenfold.engines import Engine, choose
-from tenfold.engines.fused import Trained, train_folds
+from tenfold.crossval.core_slots import share_cores
+from tenfold.crossval.fold import FoldContext, FoldJob, Train, fold_task, try_fold
+from tenfold.crossval.fold_experiment import fold_experiment
+from tenfold.crossval.fold_pool import Done, FoldPool, Relay
+from tenfold.engines import Outcome, choose
+from tenfold.engines.fused import train_folds
 from tenfold.errors import TenfoldError
-from tenfold.experiment import Experiment
 from tenfold.machine.cores import budget
 from tenfold.runs import Clock, Emit, Event, Lifecycle
+from tenfold.runs.resumption import Resumption
+from tenfold.workers.task import Task
 
-Mode = Callable[[Setting, Sequence[Job], Relay, Done], None]
-
-
-def side_by_side(setting: Setting, jobs: Sequence[Job], relay: Relay, done: Done) -> None:
-    """Whole folds are given to processes, as many at once as there are cores or nodes."""
-    shared = desks(setting.task.experiment, len(jobs))
-    placed = [replace(job, threads=threads) for job, threads in zip(jobs, shared.threads, strict=True)]
-    Pool(setting, shared, relay, done).run(placed)
+Mode = Callable[[Task, FoldContext, Sequence[FoldJob], Relay, Done], None]
 
 
-def one_by_one(setting: Setting, jobs: Sequence[Job], relay: Relay, done: Done) -> None:
-    """Each fold is trained by all workers together, one fold after another."""
-    whole = setting.task
-    pinned = [cpu for cpus in whole.cores.workers for cpu in cpus]
-    cores = tuple(pinned or range(whole.workers * whole.threads))
+def side_by_side(task: Task, context: FoldContext, jobs: Sequence[FoldJob], relay: Relay, done: Done) -> None:
+    """Train whole folds in processes, as many at once as there are cores or nodes."""
+    slots = share_cores(task.experiment, len(jobs))
+    placed = [replace(job, threads=threads) for job, threads in zip(jobs, slots.threads, strict=True)]
+    FoldPool(task, context, slots, relay, done).run(placed)
+
+
+def one_by_one(task: Task, context: FoldContext, jobs: Sequence[FoldJob], relay: Relay, done: Done) -> None:
+    """Train one fold after another, each with all workers."""
+    pinned = [cpu for cpus in task.cores.workers for cpu in cpus]
+    cores = tuple(pinned or range(task.workers * task.threads))
     for job in jobs:
-        placed = replace(job, threads=whole.threads, cores=cores, pinned=bool(pinned))
+        placed = replace(job, threads=task.threads, cores=cores, pinned=bool(pinned))
 
         def listen(event: Event, index: int = job.index) -> None:
             if event.worker == 0:
                 relay(index, replace(event, worker=index))
 
-        _attempt(choose(of_one_fold(whole.experiment, job.place.name)), setting, placed, listen, done)
+        engine = choose(fold_experiment(task.experiment, job.split.name))
+        done(placed, try_fold(engine.run, task, context, placed, listen))
 
 
-def all_at_once(setting: Setting, jobs: Sequence[Job], relay: Relay, done: Done) -> None:
-    """All folds step together on one device; each is recorded when all are trained."""
-    machine = setting.task.experiment.machine
+def all_at_once(task: Task, context: FoldContext, jobs: Sequence[FoldJob], relay: Relay, done: Done) -> None:
+    """Train all folds together on one device, then record each."""
+    machine = task.experiment.machine
     count = (machine.threads or budget()) if machine.device == "cpu" else 1
-    jobs = [replace(job, threads=count, cores=tuple(range(count))) for job in jobs]
-    began, told = setting.clock.now(), [list[Event]() for _ in jobs]
+    began = context.clock.now()
+    jobs = [replace(job, threads=count, cores=tuple(range(count)), began=began) for job in jobs]
+    events: list[list[Event]] = [[] for _ in jobs]
 
-    def teller(place: int) -> Emit:
+    def listener(place: int) -> Emit:
         def emit(event: Event) -> None:
-            told[place].append(event)
+            events[place].append(event)
             relay(jobs[place].index, replace(event, worker=jobs[place].index))
 
         return emit
 
-    tasks = [task_of(setting, job) for job in jobs]
-    outcomes = train_folds(tasks, Clock(), [teller(place) for place in range(len(jobs))])
-    for job, outcome, events in zip(jobs, outcomes, told, strict=True):
+    tasks = [fold_task(task, job) for job in jobs]
+    outcomes = train_folds(tasks, Clock(), [listener(place) for place in range(len(jobs))])
+    for job, outcome, known in zip(jobs, outcomes, events, strict=True):
 
-        def listen(event: Event, index: int = job.index, known: list[Event] = events) -> None:
-            if isinstance(event, Lifecycle) and event not in known:
+        def listen(event: Event, index: int = job.index, relayed: list[Event] = known) -> None:
+            if isinstance(event, Lifecycle) and event not in relayed:
                 relay(index, replace(event, worker=index))
 
-        _attempt(Trained(outcome, events), setting, replace(job, began=began), listen, done)
+        done(job, try_fold(_replay(outcome, known), task, context, job, listen))
 
 
-def _attempt(engine: Engine, setting: Setting, job: Job, listen: Emit, done: Done) -> None:
-    """Train a fold, and tell how that ended."""
-    try:
-        result = train_fold(engine, setting, job, listen)
-    except TenfoldError as error:
-        done(job, None, str(error))
-    except Exception as error:
-        done(job, None, "".join(traceback.format_exception_only(error)).strip())
-    else:
-        done(job, result, "")
+def _replay(outcome: Outcome | TenfoldError, events: Sequence[Event]) -> Train:
+    """Return what emits the events of a finished training again, and ends as it ended."""
+
+    def train(task: Task, clock: Clock, emit: Emit, resumption: Resumption | None) -> Outcome:  # noqa: ARG001
+        for event in events:
+            emit(event)
+        if isinstance(outcome, TenfoldError):
+            raise outcome
+        return outcome
+
+    return train
 
 
 MODES: Registry[Mode] = Registry(
@@ -86,8 +89,3 @@ MODES: Registry[Mode] = Registry(
         "fused": all_at_once,
     },
 )
-
-
-def choose_mode(experiment: Experiment) -> Mode:
-    """Return the mode of the experiment."""
-    return MODES[mode_of(experiment)]

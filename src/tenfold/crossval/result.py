@@ -1,4 +1,4 @@
-"""A cross-validation as its user sees it: read from its run, nothing made up."""
+"""The result of a cross-validation, read from its run."""
 
 from functools import cached_property
 from statistics import fmean, stdev
@@ -9,8 +9,7 @@ from torch import nn
 
 from tenfold.common.registry import suggest
 from tenfold.crossval import statistics
-from tenfold.crossval.combine import AVERAGE
-from tenfold.crossval.models import Vote, voice
+from tenfold.crossval.ensemble import AVERAGE, Vote, output_kind
 from tenfold.errors import ExperimentError, StoreError
 from tenfold.runs import Run, checkpoint
 from tenfold.runs.store import FOLDED
@@ -20,30 +19,35 @@ PARTS = ("train", "validation", "test")
 
 
 class CrossValidation:
-    """What came out of a cross-validation, and the models of its folds.
+    """The result of a cross-validation: its metrics over the folds, and the models of the folds.
 
-    `CrossValidation(tenfold.open_run(12))` reads one that was recorded.
+    `CrossValidation(tenfold.open_run(12))` reads a recorded one.
     """
 
     def __init__(self, run: Run) -> None:
         if run.kind != FOLDED:
-            raise StoreError(f"run {run.id} is no cross-validation but of the kind '{run.kind}'")
+            raise StoreError(f"run {run.id} is not a cross-validation: its kind is '{run.kind}'")
         self.run = run
-        """The whole, as it is recorded."""
+        """The recorded run."""
 
     @property
     def folds(self) -> list[dict[str, Any]]:
-        """What is known of each fold: its metrics on all parts, times, cores, and what went wrong."""
+        """One dictionary per fold: its metrics on all parts, times, cores, status and error."""
         return list(self.run.result.get("folds", []))
 
     @property
+    def failed(self) -> list[dict[str, Any]]:
+        """The folds that failed, as in `folds`; empty if the cross-validation is complete."""
+        return [fold for fold in self.folds if fold["status"] == "failed"]
+
+    @property
     def metric(self) -> str:
-        """What mean, std and confidence are about: accuracy, else the first metric, else the loss."""
+        """The metric of mean, std and confidence: accuracy if measured, else the first metric, else the loss."""
         names = self._names("validation")
         return next((name for name in ["accuracy", *names] if name in names and name != "loss"), "loss")
 
     def scores(self, metric: str | None = None, part: Part = "validation") -> list[float]:
-        """Return a metric of every fold that finished, on one part: train, validation or test."""
+        """Return the values of a metric over the finished folds, on one part: train, validation or test."""
         if part not in PARTS:
             raise ExperimentError(f"unknown part '{part}'; {suggest(part, PARTS)}")
         name, known = metric or self.metric, self._names(part)
@@ -53,58 +57,59 @@ class CrossValidation:
 
     @property
     def accuracies(self) -> list[float]:
-        """Each fold's share of right answers on its validation part; empty where there are no classes."""
+        """The accuracy of each fold on its validation part; empty if accuracy was not measured."""
         return self.scores("accuracy") if "accuracy" in self._names("validation") else []
 
     @property
     def mean(self) -> float:
-        """The mean over the folds of `metric` on their validation parts; NaN while none has finished."""
+        """The mean of `metric` over the folds' validation parts; NaN if no fold has finished."""
         return fmean(self.scores() or [float("nan")])
 
     @property
     def std(self) -> float:
-        """The standard deviation over the folds, with k - 1; NaN for a single one."""
+        """The standard deviation of `metric` over the folds, with k - 1; NaN for a single fold."""
         return stdev(self.scores()) if len(self.scores()) > 1 else float("nan")
 
     def confidence(self, level: float = 0.95) -> tuple[float, float]:
-        """Return Student's confidence interval of the mean; NaN at both ends for a single fold."""
+        """Return Student's confidence interval of the mean; (NaN, NaN) for a single fold."""
         if not 0 < level < 1:
             raise ExperimentError(f"level = {level:g}: should be between 0 and 1, such as 0.95")
         return statistics.interval(self.scores(), level) or (float("nan"), float("nan"))
 
     @property
     def seconds(self) -> float | None:
-        """Measured time from the first fold's first step to the last fold's end."""
+        """Measured training time, without evaluation: the longest sum over the folds that one core trained."""
         return self.run.seconds
 
     @cached_property
     def runs(self) -> list[Run]:
-        """The run of every fold that was begun."""
+        """The run of every fold that was started."""
         return [self.run.other(fold["run"]) for fold in self.folds if fold["run"] is not None]
 
     @property
     def best(self) -> Run:
-        """The fold that did best on its validation part; `best.model` is its network."""
+        """The run of the fold with the best validation metric; `best.model` is its network."""
         if "models" not in self.run.result:
-            raise StoreError(f"run {self.run.id} is {self.run.status}; `tenfold resume {self.run.id}` goes on with it")
+            raise StoreError(f"run {self.run.id} is {self.run.status}; `tenfold resume {self.run.id}` resumes it")
         return self.run.other(self.folds[self.run.result["models"]["best"]["fold"] - 1]["run"])
 
     @cached_property
     def average_model(self) -> nn.Module:
-        """The network whose weights are the mean of all folds' weights."""
+        """A network whose weights are the mean of all folds' weights."""
         return self.run.other(self.run.id, weights=dict(checkpoint.load(self.run.path / AVERAGE))).model
 
     @cached_property
     def vote(self) -> nn.Module:
-        """All folds' networks as one, which vote."""
+        """A network that averages the outputs of all folds' networks."""
         training, classes = self.run.experiment.training, self.run.facts["data"]["classes"]
-        return Vote([run.model for run in self.runs if run.status == "finished"], voice(training, classes)).eval()
+        return Vote([run.model for run in self.runs if run.status == "finished"], output_kind(training, classes)).eval()
 
     def as_sklearn(self) -> dict[str, Any]:
-        """Return the dictionary of `sklearn.model_selection.cross_validate`, with what it calls test: validation.
+        """Return the dictionary that `sklearn.model_selection.cross_validate` returns.
 
-        One metric is test_score and train_score, several are test_<metric> and train_<metric>. Without a metric the
-        score is the negative loss. A fold that failed has NaN.
+        What scikit-learn calls test is the fold's validation part. A single metric is named test_score and train_score,
+        several are named test_<metric> and train_<metric>; without a metric the score is the negative loss. Failed
+        folds have NaN.
         """
         results = {fold["run"]: self.run.other(fold["run"]).times for fold in self.folds if fold["run"] is not None}
         scored = {"fit_time": [fold["seconds"] for fold in self.folds]}
@@ -119,7 +124,7 @@ class CrossValidation:
         return {key: np.asarray(values, dtype=np.float64) for key, values in scored.items()}
 
     def _names(self, part: Part) -> list[str]:
-        """Return what was measured on a part; the folds know it also before the whole has ended."""
+        """Return the names of the metrics measured on a part, also before the run has ended."""
         return list(dict.fromkeys(name for fold in self.folds for name in fold["metrics"].get(part, {})))
 
     def __repr__(self) -> str:

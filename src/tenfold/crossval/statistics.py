@@ -1,4 +1,4 @@
-"""The mean of the folds, and how sure it is."""
+"""Mean, standard deviation and confidence interval over the folds."""
 
 import math
 from collections.abc import Sequence
@@ -24,8 +24,8 @@ def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float
 
 
 def summary(values: Sequence[float]) -> dict[str, float | None]:
-    """Return mean, std (with k - 1), and the ends of the 95% interval as low and high; None where one value says
-    nothing."""
+    """Return mean, std (with k - 1), and the ends of the 95% interval as low and high; None where too few
+    values are given."""
     low, high = interval(values) or (None, None)
     return {
         "mean": fmean(values) if values else None,
@@ -36,7 +36,7 @@ def summary(values: Sequence[float]) -> dict[str, float | None]:
 
 
 def spread(folds: Sequence[dict[str, Any]]) -> dict[str, dict[str, dict[str, float | None]]]:
-    """Return the summary of every metric on every part, over the folds that finished."""
+    """Return the summary of every metric on every part, over the finished folds."""
     found: dict[str, dict[str, dict[str, float | None]]] = {}
     for part in ("train", "validation", "test"):
         rows = [fold["metrics"].get(part, {}) for fold in folds if fold["status"] == "finished"]

@@ -1,7 +1,9 @@
-"""Running an engine with everything recorded, however it ends."""
+"""Recording work as a run: events as they happen, the result and the weights at the end, however it ends."""
 
 import traceback
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from tenfold.common.files import sweep
@@ -25,28 +27,40 @@ from tenfold.runs.events import Ending
 from tenfold.runs.resumption import Resumption
 from tenfold.workers.task import Task
 
+Work = Callable[[Emit], Outcome]
+"""Anything that can be recorded: it reports its events to the function it is given, and returns its outcome."""
 
-def execute(
-    engine: Engine, task: Task, store: Store, run: int, clock: Clock, listen: Emit, resumption: Resumption | None = None
+
+def record(
+    work: Work,
+    store: Store,
+    run: int,
+    clock: Clock,
+    listen: Emit,
+    *,
+    partial: Callable[[], dict[str, Any]] | None = None,
+    known: dict[str, Any] | None = None,
 ) -> Outcome:
-    """Train, record the events as they come and the result at the end, and save the weights.
+    """Do the work and record it under a run number: its events, its result, and its weights as model.pt.
 
-    What cannot be recorded or saved is told once, and is in the outcome as the result's "problem".
+    If the work fails or is interrupted, `partial()` is recorded as the result; by default, the metrics measured so far
+    on top of `known`. A storage failure does not stop the work: it is reported once, and the result's "problem" names
+    it.
     """
-    record = store.find(run)
-    path = store.path(run, record["title"])
-    task = replace(task, checkpoints=path / "checkpoint")
-    journal = _Journal(Recorder(store, run), listen, known=dict(record["result"]) if resumption else {})
+    path = run_folder(store, run)
+    journal = _Journal(Recorder(store, run), listen, dict(known or {}))
 
     def end(status: Ending, error: str = "", result: dict[str, Any] | None = None) -> None:
         last = Ended(at=max(clock.now(), journal.latest), status=status, error=error.partition("\n")[0])
         journal.recorder(last)
-        journal.recorder.close(result=result or journal.known, status=status, error=error)
+        if result is None:
+            result = partial() if partial is not None else journal.known
+        journal.recorder.close(result=result, status=status, error=error)
         listen(last)
 
     try:
         journal(Recorded(at=clock.now(), run=run))
-        outcome = engine.run(task, clock, journal, resumption)
+        outcome = work(journal)
     except WorkerLost as error:
         end("interrupted", str(error))
         raise
@@ -73,16 +87,31 @@ def execute(
     return outcome
 
 
-def take_up(store: Store, record: dict[str, Any], *, abandoned: bool = False) -> tuple[Clock, Resumption | None]:
-    """Open a run again where its last checkpoint is, and clear away what a writer who was killed has left.
+def train_recorded(
+    engine: Engine, task: Task, store: Store, run: int, clock: Clock, listen: Emit, resumption: Resumption | None = None
+) -> Outcome:
+    """Train a task on an engine, recorded under a run number, with checkpoints in the run's folder."""
+    task = replace(task, checkpoints=run_folder(store, run) / "checkpoint")
+    known = store.find(run)["result"] if resumption else None
+    return record(lambda emit: engine.run(task, clock, emit, resumption), store, run, clock, listen, known=known)
 
-    `abandoned` says that whoever had it is gone.
+
+def reopen(store: Store, record: dict[str, Any], *, abandoned: bool = False) -> tuple[Clock, Resumption | None]:
+    """Reopen a run to resume it, and return its clock and its last checkpoint, if it has one.
+
+    Temporary files that a killed process left are removed. `abandoned` says that the process which had claimed the run
+    is known to be gone.
     """
     folder = store.path(record["id"], record["title"]) / "checkpoint"
     manifest = checkpoint.latest(folder)
     sweep(folder.parent)
     clock = Clock(store.reopen(record["id"], epoch=manifest["epoch"] if manifest else 0, abandoned=abandoned))
     return clock, Resumption(folder, manifest) if manifest else None
+
+
+def run_folder(store: Store, run: int) -> Path:
+    """Return the folder of a run's files."""
+    return store.path(run, store.find(run)["title"])
 
 
 class _Journal:

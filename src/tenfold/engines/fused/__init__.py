@@ -2,16 +2,16 @@
 
 from collections.abc import Sequence
 
-from tenfold.engines.base import Engine, Outcome
+from tenfold.engines.base import Outcome
 from tenfold.engines.fused.folds import FoldTraining
 from tenfold.engines.fused.nodes import NodeTraining
 from tenfold.engines.fused.setup import on_device
 from tenfold.errors import TenfoldError
-from tenfold.runs import Clock, Emit, Event
+from tenfold.runs import Clock, Emit
 from tenfold.runs.resumption import Resumption
 from tenfold.workers.task import Task
 
-__all__ = ["Trained", "train_folds", "train_nodes"]
+__all__ = ["train_folds", "train_nodes"]
 
 
 def train_nodes(task: Task, clock: Clock, emit: Emit, resumption: Resumption | None = None) -> Outcome:
@@ -28,21 +28,3 @@ def train_folds(tasks: Sequence[Task], clock: Clock, emits: Sequence[Emit]) -> l
     """
     with on_device(tasks[0]):
         return FoldTraining(tasks, clock, emits).train()
-
-
-class Trained(Engine):
-    """Something that has been trained already: it tells what happened, for whoever records it."""
-
-    name = "fused"
-
-    def __init__(self, outcome: Outcome | TenfoldError, events: Sequence[Event]) -> None:
-        self.outcome = outcome
-        self.events = events
-
-    def run(self, task: Task, clock: Clock, emit: Emit, resumption: Resumption | None = None) -> Outcome:  # noqa: ARG002
-        """Tell the events again, and return the outcome."""
-        for event in self.events:
-            emit(event)
-        if isinstance(self.outcome, TenfoldError):
-            raise self.outcome
-        return self.outcome

@@ -12,7 +12,7 @@ from tenfold.engines.base import Outcome
 from tenfold.engines.launched.engine import Launched
 from tenfold.engines.launched.rank import launch_name, settled
 from tenfold.engines.prepare import check_same_data, describe
-from tenfold.engines.recording import execute, take_up
+from tenfold.engines.recording import reopen, train_recorded
 from tenfold.engines.recovery import Loss, told
 from tenfold.errors import ExperimentError, WorkerLost
 from tenfold.experiment import Experiment
@@ -50,7 +50,7 @@ def train(
         if record is not None:
             return _go_on(engine, task, store, record, listen, abandoned=True)
         number = store.create(experiment, kind=kind, facts=describe(task) | engine.facts())
-        outcome = execute(engine, task, store, number, clock, listen)
+        outcome = train_recorded(engine, task, store, number, clock, listen)
         return _close(engine, store, number, outcome)
 
 
@@ -96,9 +96,9 @@ def _go_on(
     """Go on with a run; `abandoned` says that this launch has begun it, so that whoever had it is gone."""
     number = record["id"]
     check_same_data(record, task)
-    clock, resumption = take_up(store, record, abandoned=abandoned)
+    clock, resumption = reopen(store, record, abandoned=abandoned)
     engine.lost = _missing(record, resumption, engine.world)
-    outcome = execute(engine, task, store, number, clock, listen, resumption)
+    outcome = train_recorded(engine, task, store, number, clock, listen, resumption)
     return _close(engine, store, number, outcome)
 
 

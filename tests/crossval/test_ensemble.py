@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from tenfold.crossval.models import Vote, average, combined, voice
+from tenfold.crossval.ensemble import Vote, average_weights, combine_outputs, output_kind
 from tenfold.experiment import Training
 
 
@@ -22,14 +22,14 @@ def trained(seed: int) -> nn.Module:
 
 def test_weights_are_averaged_by_samples() -> None:
     one, two = trained(1).state_dict(), trained(2).state_dict()
-    mean = average(network(), [one, two], [30, 10])
+    mean = average_weights(network(), [one, two], [30, 10])
     for name in ("0.weight", "3.bias", "1.weight", "1.running_mean"):
         assert torch.allclose(mean[name], 0.75 * one[name] + 0.25 * two[name], atol=1e-6)
 
 
 def test_batch_normalisation_is_that_of_all_samples() -> None:
     states = [trained(seed).state_dict() for seed in range(3)]
-    mean = average(network(), states, [10, 10, 10])
+    mean = average_weights(network(), states, [10, 10, 10])
     means = torch.stack([state["1.running_mean"] for state in states])
     variances = torch.stack([state["1.running_var"] for state in states])
     assert torch.allclose(mean["1.running_var"], variances.mean(0) + means.var(0, unbiased=False), rtol=1e-5)
@@ -37,13 +37,13 @@ def test_batch_normalisation_is_that_of_all_samples() -> None:
 
 def test_the_average_of_one_is_itself() -> None:
     state = trained(4).state_dict()
-    mean = average(network(), [state], [7])
+    mean = average_weights(network(), [state], [7])
     assert all(torch.allclose(mean[name].float(), state[name].float(), atol=1e-6) for name in state)
 
 
 def test_classes_vote_with_their_probabilities() -> None:
     outputs = [torch.tensor([[4.0, 0.0]]), torch.tensor([[0.0, 1.0]]), torch.tensor([[0.0, 1.0]])]
-    together = combined(outputs, "classes")
+    together = combine_outputs(outputs, "classes")
     expected = torch.stack([one.softmax(1) for one in outputs]).mean(0)
     assert torch.allclose(together.exp(), expected)
     assert together.argmax(1).item() == 0  # one that is sure outweighs two that are not
@@ -51,8 +51,8 @@ def test_classes_vote_with_their_probabilities() -> None:
 
 def test_single_logits_and_numbers() -> None:
     outputs = [torch.tensor([[2.0]]), torch.tensor([[-1.0]])]
-    assert torch.allclose(combined(outputs, "logit").sigmoid(), torch.stack(outputs).sigmoid().mean(0))
-    assert combined(outputs, "numbers").item() == 0.5
+    assert torch.allclose(combine_outputs(outputs, "logit").sigmoid(), torch.stack(outputs).sigmoid().mean(0))
+    assert combine_outputs(outputs, "numbers").item() == 0.5
 
 
 @pytest.mark.parametrize(
@@ -60,10 +60,10 @@ def test_single_logits_and_numbers() -> None:
     [(None, 10, "classes"), (None, None, "numbers"), ("bce", None, "logit"), ("mse", 10, "numbers")],
 )
 def test_what_outputs_are(loss: str | None, classes: int | None, expected: str) -> None:
-    assert voice(Training(loss=loss), classes) == expected
+    assert output_kind(Training(loss=loss), classes) == expected
 
 
 def test_a_vote_is_a_network() -> None:
     members = [trained(seed).eval() for seed in range(3)]
     x = torch.randn(5, 3)
-    assert torch.equal(Vote(members, "classes")(x), combined([member(x) for member in members], "classes"))
+    assert torch.equal(Vote(members, "classes")(x), combine_outputs([member(x) for member in members], "classes"))

@@ -1,0 +1,113 @@
+"""The models of all folds put together: their weights averaged, or their outputs combined in a vote."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from tenfold.crossval.fold import OUTPUTS
+from tenfold.experiment import Training
+from tenfold.machine import devices
+from tenfold.mixing.round import exact_round
+from tenfold.runs import checkpoint
+from tenfold.training import FlatState, all_targets, choose_loss, choose_metrics, evaluate, measure
+from tenfold.transport.average import average_in_rank_order, shares
+from tenfold.workers.task import Task, make_network
+
+AVERAGE = "average.pt"
+"""The file with the average of all models' weights."""
+OutputKind = Literal["classes", "logit", "numbers"]
+"""What a network puts out: a logit for each class, a single logit, or plain numbers."""
+
+
+def output_kind(training: Training, classes: int | None) -> OutputKind:
+    """Return what the experiment's networks put out, judged by the loss and the targets."""
+    if training.loss == "bce":
+        return "logit"
+    return "classes" if classes is not None and training.loss not in ("mse", "l1") else "numbers"
+
+
+def combine_outputs(outputs: Sequence[Tensor], kind: OutputKind) -> Tensor:
+    """Return the outputs of several models as one, in the form in which a single model puts them out.
+
+    Probabilities are averaged: for classes the logarithm of their mean is returned, for a single logit the logit of
+    their mean. Plain numbers are averaged as they are.
+    """
+    stacked = torch.stack(list(outputs))
+    if kind == "classes":
+        return stacked.log_softmax(-1).logsumexp(0) - math.log(len(stacked))
+    if kind == "logit":
+        return torch.logit(stacked.sigmoid().mean(0), eps=1e-7)
+    return stacked.mean(0)
+
+
+class Vote(nn.Module):
+    """Several networks as one, which averages their probabilities or numbers."""
+
+    def __init__(self, networks: Sequence[nn.Module], kind: OutputKind) -> None:
+        super().__init__()
+        self.networks = nn.ModuleList(networks)
+        self.kind = kind
+
+    def forward(self, x: Any) -> Tensor:
+        """Return the combined outputs of all networks."""
+        return combine_outputs([network(x) for network in self.networks], self.kind)
+
+
+def average_weights(network: nn.Module, weights: Sequence[dict[str, Any]], samples: Sequence[int]) -> dict[str, Any]:
+    """Return the mean of the models' weights, weighted by the samples each was trained on.
+
+    As in any round the whole state is averaged: for batch normalisation mean = avg(mean_i) and
+    var = avg(var_i) + var(mean_i). `network` is one of the same architecture; it is left with the mean.
+    """
+    network.load_state_dict(weights[0])
+    flat = FlatState(network)
+    vectors = []
+    for one in weights:
+        network.load_state_dict(one)
+        flat.to_moments()
+        vectors.append(flat.vector.clone())
+    counts = shares(exact_round(len(weights)), [float(count) for count in samples], 0)
+    average_in_rank_order(vectors, counts, flat.vector)
+    flat.to_variances(alike=False)
+    return {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
+
+
+@dataclass(frozen=True)
+class FoldModels:
+    """The saved models of the folds that finished."""
+
+    task: Task
+    """The task of the cross-validation."""
+    folders: Sequence[Path]
+    """The run folder of each fold."""
+    samples: Sequence[int]
+    """The number of samples each fold was trained on."""
+
+    def save_average(self, path: Path) -> dict[str, float]:
+        """Save the average of all weights, and return its metrics on the test part."""
+        task, training = self.task, self.task.experiment.training
+        network = make_network(task)
+        weights = [dict(checkpoint.load(folder / "model.pt")) for folder in self.folders]
+        checkpoint.save(average_weights(network, weights, self.samples), path)
+        if task.splits.test is None:
+            return {}
+        network = network.to(devices.resolve(task.experiment.machine.device))
+        return evaluate(network, task.splits.test, *self._measures(), precision=training.precision)
+
+    def measure_vote(self) -> dict[str, float]:
+        """Return the metrics of the vote of all models on the test part."""
+        splits = self.task.splits
+        if splits.test is None:
+            return {}
+        outputs = [checkpoint.load(folder / OUTPUTS) for folder in self.folders]
+        combined = combine_outputs(outputs, output_kind(self.task.experiment.training, splits.classes))
+        return measure(combined, all_targets(splits.test), *self._measures())
+
+    def _measures(self) -> tuple[Any, Any]:
+        training, classes = self.task.experiment.training, self.task.splits.classes
+        return choose_loss(training, classes), choose_metrics(training, classes)

@@ -1,0 +1,62 @@
+"""Which samples each model of a cross-validation trains on, and which it is validated on."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tenfold.crossval.fold_experiment import fold_mode
+from tenfold.data import Splits, folds
+from tenfold.data.shards import Shard
+from tenfold.experiment import Experiment
+
+
+@dataclass(frozen=True)
+class FoldSplit:
+    """The samples of one model, as sample numbers of the training part."""
+
+    fold: int
+    repeat: int
+    node: int
+    """From 1 where every node has its own shard, else 0."""
+    train: NDArray[np.int64]
+    validation: NDArray[np.int64]
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """Its node, repeat and fold, which identify it within the cross-validation."""
+        return self.node, self.repeat, self.fold
+
+    @property
+    def name(self) -> str:
+        """Its name in titles and messages: "fold 3", "node 2, repeat 1, fold 3"."""
+        node = f"node {self.node}, " if self.node else ""
+        repeat = f"repeat {self.repeat}, " if self.repeat > 1 else ""
+        return f"{node}{repeat}fold {self.fold}"
+
+
+def make_fold_splits(experiment: Experiment, splits: Splits, shards: Sequence[Shard]) -> list[FoldSplit]:
+    """Return the split of every model, in training order; none contains a sample of the test part.
+
+    With fold_mode = "data-and-folds" each node splits its own shard into folds; otherwise the whole training part is
+    split.
+    """
+    division, targets = experiment.division, splits.train.targets
+    by_node = fold_mode(experiment) == "data-and-folds"
+    pools = list(shards) if by_node else [np.arange(len(splits.train))]
+    found = []
+    for node, pool in enumerate(pools, 1):
+        cut = folds(
+            len(pool) if targets is None else targets[pool],
+            division.folds or 2,
+            division.fold_kind,
+            repeats=division.fold_repeats,
+            seed=experiment.data.split_seed,
+            groups=None if splits.groups is None else splits.groups[pool],
+        )
+        found += [
+            FoldSplit(one.number, one.repeat, node if by_node else 0, pool[one.train], pool[one.validation])
+            for one in cut
+        ]
+    return sorted(found, key=lambda split: (split.repeat, split.fold, split.node))

@@ -1,0 +1,63 @@
+"""What happens before the first fold: checks, and data in shared memory."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from tenfold.crossval.fold_experiment import fold_experiment, fold_mode
+from tenfold.data import pool
+from tenfold.engines import choose
+from tenfold.errors import DataError, ExperimentError
+from tenfold.experiment import Experiment
+from tenfold.workers.snapshot import PARTS, Resident, in_shared_memory
+from tenfold.workers.task import Task
+
+
+def check_folds(experiment: Experiment) -> None:
+    """Raise an ExperimentError if the experiment cannot be cross-validated."""
+    if experiment.division.folds is None:
+        raise ExperimentError("division.folds is not set; set the number of folds, such as folds = 10")
+    if experiment.data.validation_fraction:
+        raise ExperimentError(
+            f"data.validation_fraction = {experiment.data.validation_fraction:g}: each fold is validated on the "
+            "samples that it does not train on; set it to 0"
+        )
+    if experiment.machine.engine in ("virtual", "launched"):
+        raise ExperimentError(
+            f'machine.engine = "{experiment.machine.engine}" does not support cross-validation; use "auto"'
+        )
+    mode = fold_mode(experiment)
+    if mode in ("folds-over-workers", "data-and-folds") and experiment.machine.device != "cpu":
+        raise ExperimentError(
+            f'division.fold_mode = "{mode}" is supported on CPU only, but machine.device = '
+            f'"{experiment.machine.device}"; use fused or fold-by-fold'
+        )
+    if mode == "fused" and experiment.division.workers > 1:
+        raise ExperimentError(
+            f'division.fold_mode = "fused" trains one replica per fold, but division.workers = '
+            f"{experiment.division.workers}; use 1 worker, or fold-by-fold"
+        )
+    choose(fold_experiment(experiment, "fold"))
+
+
+@contextmanager
+def shared_data(task: Task) -> Iterator[Task]:
+    """Give the task with its data in memory that all processes share, and its validation part joined to the training
+    part."""
+    splits = task.splits
+    if splits.validation is not None:
+        if splits.groups is not None:
+            raise DataError(
+                "data.groups cover the training part only, but cross-validation joins the validation part to it; "
+                "give the data without a validation part"
+            )
+        splits = replace(splits, train=pool(splits.train, splits.validation), validation=None)
+    on_cpu = task.experiment.machine.device == "cpu"
+    task = replace(task, splits=in_shared_memory(splits) if on_cpu else splits)
+    del splits
+    try:
+        yield task
+    finally:
+        for part in (getattr(task.splits, name) for name in PARTS):
+            if isinstance(part, Resident):
+                part.shared.close()

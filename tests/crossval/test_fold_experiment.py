@@ -1,0 +1,32 @@
+"""The mode of the folds, and the experiment of one fold."""
+
+from typing import Any
+
+import pytest
+
+from tenfold.crossval.fold_experiment import fold_experiment, fold_mode
+from tenfold.experiment import Division, Experiment
+
+
+def experiment(**fields: Any) -> Experiment:
+    return Experiment(model="mlp", data="digits", folds=4, **fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "mode"),
+    [
+        ({}, "folds-over-workers"),
+        ({"workers": 2}, "fold-by-fold"),
+        ({"device": "cuda"}, "fused"),
+        ({"workers": 2, "fold_mode": "data-and-folds"}, "data-and-folds"),
+    ],
+)
+def test_auto(fields: dict[str, Any], mode: str) -> None:
+    assert fold_mode(experiment(**fields)) == mode
+
+
+def test_the_experiment_fold_experiment() -> None:
+    one = fold_experiment(experiment(workers=2, strategy="ring", fold_repeats=3), "fold 2")
+    assert one == Experiment(model="mlp", data="digits", workers=2, strategy="ring", name="mlp-digits, fold 2")
+    node = fold_experiment(experiment(workers=2, strategy="ring", fold_mode="data-and-folds", name="mine"), "fold 2")
+    assert (node.division, node.name) == (Division(), "mine, fold 2")

@@ -1,0 +1,46 @@
+"""What comes before the first fold."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tenfold.crossval import check_folds, shared_data
+from tenfold.engines.prepare import prepare
+from tenfold.errors import DataError, ExperimentError
+from tenfold.experiment import Experiment
+
+
+def experiment(**fields: Any) -> Experiment:
+    return Experiment(model="mlp", data="digits", folds=4, **fields)
+
+
+def test_a_validation_part_goes_back_to_the_rest_but_not_beside_groups() -> None:
+    part = torch.randn(12, 2), torch.arange(12) % 2
+    asked = Experiment(model="mlp", data=dict.fromkeys(("train", "validation", "test"), part), folds=2, threads=1)
+    with shared_data(prepare(asked)) as task:
+        assert (len(task.splits.train), task.splits.validation) == (24, None)
+    with (
+        pytest.raises(DataError, match="give the data without a validation part"),
+        shared_data(prepare(asked.replace(groups=np.arange(12) // 3))),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"folds": None}, "division.folds is not set"),
+        ({"validation_fraction": 0.1}, "validation_fraction = 0.1: each fold is validated on the samples"),
+        (
+            {"fold_mode": "fused", "workers": 2},
+            'fold_mode = "fused" trains one replica per fold, but division.workers = 2',
+        ),
+        ({"fold_mode": "data-and-folds", "device": "cuda"}, "is supported on CPU only"),
+        ({"workers": 4, "strategy": "ring", "outer": "bmuf"}, "division.outer"),
+    ],
+)
+def test_what_cannot_be_done_is_said_first(fields: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ExperimentError, match=sentence):
+        check_folds(experiment(**fields) if "folds" not in fields else experiment().replace(**fields))
