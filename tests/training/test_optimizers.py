@@ -9,12 +9,8 @@ from tenfold.training import OPTIMIZERS, Replica, learning_rate
 from tenfold.training.optimizers import USUAL_RATES, make_optimizer
 
 
-def parameters():
-    return nn.Linear(3, 2).parameters()
-
-
 def made(**fields):
-    return make_optimizer(Training(**fields), parameters())
+    return make_optimizer(Training(**fields), nn.Linear(3, 2))
 
 
 def refused(**fields):
@@ -44,8 +40,8 @@ def test_every_optimizer_has_a_usual_rate_and_a_given_one_wins():
 
 def test_the_documented_rates_are_the_real_ones():
     text = Training.model_fields["lr"].description
-    assert "sgd 0.05, adagrad 0.01, lbfgs 0.1, the others 0.001" in text
-    assert dict.fromkeys(OPTIMIZERS, 0.001) | {"sgd": 0.05, "adagrad": 0.01, "lbfgs": 0.1} == USUAL_RATES
+    assert "sgd 0.05, muon and adagrad 0.01, lbfgs 0.1, the others 0.001" in text
+    assert dict.fromkeys(OPTIMIZERS, 0.001) | {"sgd": 0.05, "muon": 0.01, "adagrad": 0.01, "lbfgs": 0.1} == USUAL_RATES
 
 
 def test_fields_and_options_reach_torch():
@@ -72,6 +68,11 @@ def test_ways_of_computing_that_exclude_each_other_are_not_forced_together(optio
         ({"optimizer": "adam", "optimizer_options": {"eps": "tiny"}}, 'training.optimizer = "adam" cannot be made'),
         ({"optimizer_options": {"fused": True, "foreach": True}}, "cannot be made"),
         ({"optimizer_options": {"lr": 0.1}}, "the learning rate is a field of its own; set training.lr"),
+        ({"optimizer": "muon", "optimizer_options": {"partner": "lbfgs"}}, "partner must be sgd or adamw, not 'lbfgs'"),
+        ({"optimizer": "muon", "optimizer_options": {"steps": 0}}, "steps must be a whole number from 1 to 10, not 0"),
+        ({"optimizer": "muon", "optimizer_options": {"output": "sgd"}}, "output must be muon or partner, not 'sgd'"),
+        ({"optimizer": "muon", "optimizer_options": {"partner_lr": -1.0}}, "learning rates must be positive"),
+        ({"optimizer": "muon", "optimizer_options": {"wings": 2}}, 'training.optimizer = "muon" cannot be made: '),
         ({"optimizer": "lbfgs", "weight_decay": 0.1}, "training.weight_decay: lbfgs has none"),
     ],
 )
@@ -79,6 +80,7 @@ def test_what_cannot_be_made_is_explained(fields, message):
     assert message in refused(**fields)
 
 
-def test_a_network_that_learns_nothing_is_explained():
+@pytest.mark.parametrize("name", ["sgd", "muon"])
+def test_a_network_that_learns_nothing_is_explained(name):
     with pytest.raises(ExperimentError, match="cannot be made: optimizer got an empty parameter list"):
-        make_optimizer(Training(), [])
+        make_optimizer(Training(optimizer=name), nn.ReLU())

@@ -9,6 +9,7 @@ from tenfold.training.fused.updates import RULES, StackedOptimizer, make_rule
 from tenfold.training.optimizers import make_optimizer
 
 K, WIDTH, STEPS = 3, 21, 8
+NETWORK = torch.nn.ParameterList([torch.zeros(WIDTH)])
 OPTIONS = {
     "sgd": [
         {"momentum": 0.0},
@@ -29,6 +30,7 @@ OPTIONS = {
         {"weight_decay": 0.1, "optimizer_options": {"momentum": 0.5}},
         {"optimizer_options": {"centered": True, "alpha": 0.9}},
     ],
+    "muon": [{}, {"weight_decay": 0.1}, {"weight_decay": 0.1, "optimizer_options": {"partner": "adamw"}}],
     "adagrad": [{}, {"optimizer_options": {"lr_decay": 0.2, "initial_accumulator_value": 0.1}}],
 }
 CASES = [(name, options) for name, many in OPTIONS.items() for options in many]
@@ -43,7 +45,7 @@ def by_torch(training, found, start, rates):
     rows = []
     for row in range(K):
         parameter = torch.nn.Parameter(start[row].clone())
-        optimizer = make_optimizer(training, [parameter])
+        optimizer = make_optimizer(training, torch.nn.ParameterList([parameter]))
         for step, rate in enumerate(rates):
             parameter.grad = found[step, row].clone()
             if training.clip is not None:
@@ -56,7 +58,7 @@ def by_torch(training, found, start, rates):
 
 
 def stacked(training, found, start, rates, learning=(slice(0, WIDTH),)):
-    optimizer = StackedOptimizer(make_rule(training), start.clone(), list(learning), training.clip)
+    optimizer = StackedOptimizer(make_rule(training, NETWORK), start.clone(), list(learning), training.clip)
     for step, rate in enumerate(rates):
         optimizer.rate.fill_(rate)
         optimizer.gradient.copy_(found[step])
@@ -85,7 +87,7 @@ def test_rows_step_by_themselves(name, start, count, seed):
     training = Training(optimizer=name)
     found, first = gradients(seed)
     rows = slice(start, min(K, start + count))
-    some = StackedOptimizer(make_rule(training), first.clone(), [slice(0, WIDTH)])
+    some = StackedOptimizer(make_rule(training, NETWORK), first.clone(), [slice(0, WIDTH)])
     some.rate.fill_(0.1)
     for step in range(STEPS):
         some.gradient.copy_(found[step])
@@ -115,7 +117,7 @@ def test_after_forgetting_steps_are_those_of_a_fresh_one(name):
     used = stacked(training, found, start, [0.1] * STEPS)
     used.forget()
     used.weights.copy_(start)
-    fresh = StackedOptimizer(make_rule(training), start.clone(), [slice(0, WIDTH)])
+    fresh = StackedOptimizer(make_rule(training, NETWORK), start.clone(), [slice(0, WIDTH)])
     for one in (used, fresh):
         one.rate.fill_(0.1)
         one.gradient.copy_(found[0])
@@ -125,7 +127,7 @@ def test_after_forgetting_steps_are_those_of_a_fresh_one(name):
 
 def test_what_cannot_be_stacked_is_said():
     with pytest.raises(ExperimentError, match="optimizer for replicas side by side 'lbfgs'; known: sgd"):
-        make_rule(Training(optimizer="lbfgs"))
+        make_rule(Training(optimizer="lbfgs"), NETWORK)
     with pytest.raises(ExperimentError, match="'maximise' of sgd"):
-        make_rule(Training(optimizer_options={"maximise": True}))
-    assert make_rule(Training(optimizer_options={"foreach": True})).weight_decay == 0
+        make_rule(Training(optimizer_options={"maximise": True}), NETWORK)
+    assert make_rule(Training(optimizer_options={"foreach": True}), NETWORK).weight_decay == 0

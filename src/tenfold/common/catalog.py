@@ -80,6 +80,7 @@ OPTIMIZERS: Registry[Any] = LazyRegistry(
         "rmsprop": "torch.optim:RMSprop",
         "adagrad": "torch.optim:Adagrad",
         "lbfgs": "torch.optim:LBFGS",
+        "muon": "tenfold.training.muon:Muon",
     },
 )
 SCHEDULES: Registry[Any] = LazyRegistry(

@@ -25,7 +25,7 @@ from tenfold.runs.resumption import Resumption
 from tenfold.training.fused.device_memory import free_memory as left_on_gpu
 from tenfold.workers.task import Task, weight_bytes
 
-STATES = {"sgd": 1, "adam": 2, "adamw": 2, "rmsprop": 1, "adagrad": 1, "lbfgs": 200}
+STATES = {"sgd": 1, "adam": 2, "adamw": 2, "rmsprop": 1, "adagrad": 1, "lbfgs": 200, "muon": 2}
 """Vectors as long as the weights that an optimizer keeps."""
 
 

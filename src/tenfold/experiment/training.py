@@ -31,15 +31,18 @@ class Training(Section):
     optimizer: Annotated[str, OneOf(OPTIMIZERS)] = "sgd"
     """The rule that turns gradients into steps."""
     lr: Annotated[float, Field(gt=0)] | None = None
-    """Learning rate. Unset: usual for the optimizer (sgd 0.05, adagrad 0.01, lbfgs 0.1, the others 0.001)."""
+    """Learning rate. Unset: usual for the optimizer (sgd 0.05, muon and adagrad 0.01, lbfgs 0.1, the others 0.001)."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    """Momentum of sgd; other optimizers have their own."""
+    """Momentum of sgd and muon; other optimizers have their own."""
     nesterov: bool = False
     """Nesterov's momentum, for sgd."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     """Pull of the weights towards zero."""
     optimizer_options: Options = {}
-    """Further keyword arguments of the torch optimizer, such as {betas = [0.9, 0.99]}."""
+    """Further keyword arguments of the optimizer, such as {betas = [0.9, 0.99]}.
+
+    For muon: steps (of Newton-Schulz), nesterov, partner (sgd or adamw, for what is not a matrix), partner_lr, and
+    output (muon or partner: which of the two changes the last layer)."""
     schedule: Annotated[str, OneOf(SCHEDULES)] = "cosine"
     """How the learning rate changes over the run."""
     warmup: Annotated[float, Field(ge=0)] | None = None

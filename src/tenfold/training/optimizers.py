@@ -1,6 +1,6 @@
-"""The rules that turn gradients into steps: torch's own, by name."""
+"""The rules that turn gradients into steps, by name: torch's own, and Muon."""
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,7 +12,15 @@ from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
 
 OPTIMIZERS: Registry[type[torch.optim.Optimizer]] = catalog.OPTIMIZERS
-USUAL_RATES = {"sgd": 0.05, "adam": 0.001, "adamw": 0.001, "rmsprop": 0.001, "adagrad": 0.01, "lbfgs": 0.1}
+USUAL_RATES = {
+    "sgd": 0.05,
+    "adam": 0.001,
+    "adamw": 0.001,
+    "rmsprop": 0.001,
+    "adagrad": 0.01,
+    "lbfgs": 0.1,
+    "muon": 0.01,
+}
 FUSED = ("sgd", "adam", "adamw", "adagrad")  # one kernel for all parameters: a fifth of a LeNet-5 step on CPU
 
 
@@ -21,12 +29,14 @@ def learning_rate(training: Training) -> float:
     return training.lr if training.lr is not None else USUAL_RATES[training.optimizer]
 
 
-def make_optimizer(training: Training, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """Return a torch optimizer as the experiment describes it."""
-    parameters = list(parameters)
+def make_optimizer(training: Training, network: nn.Module) -> torch.optim.Optimizer:
+    """Return the optimizer of a network's parameters, as the experiment describes it."""
+    parameters = list(network.parameters())
     options: dict[str, Any] = {"lr": learning_rate(training)}
     if training.optimizer == "sgd":
         options |= {"momentum": training.momentum, "nesterov": training.nesterov}
+    if training.optimizer == "muon":
+        options["momentum"] = training.momentum
     if training.optimizer != "lbfgs":
         options["weight_decay"] = training.weight_decay
     elif training.weight_decay:
@@ -41,7 +51,8 @@ def make_optimizer(training: Training, parameters: Iterable[nn.Parameter]) -> to
         options["fused"] = True
     options |= {key: tuple(v) if isinstance(v, list) else v for key, v in given.items()}
     try:
-        return OPTIMIZERS[training.optimizer](parameters, **options)
+        optimizer: Callable[..., torch.optim.Optimizer] = OPTIMIZERS[training.optimizer]
+        return optimizer(network if training.optimizer == "muon" else parameters, **options)
     except Exception as error:  # whatever torch makes of options that do not fit
         raise ExperimentError(f'training.optimizer = "{training.optimizer}" cannot be made: {error}') from None
 

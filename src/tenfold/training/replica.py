@@ -34,7 +34,7 @@ class Replica:
         self.flat = FlatState(network, vector)
         self.training = training
         self.loss = loss
-        self.optimizer = make_optimizer(training, network.parameters())
+        self.optimizer = make_optimizer(training, network)
         self.steps = 0
         self.rates = plan_rates(training, steps_per_epoch=steps_per_epoch, rate_scale=rate_scale, warmup=warmup)
         self.rate = self.rates.base
@@ -78,7 +78,7 @@ class Replica:
         """Set the learning rate of the step that comes next, and count it."""
         self.rate = self.rates.at(self.steps)
         for group in self.optimizer.param_groups:
-            group["lr"] = self.rate
+            group["lr"] = self.rate * group.get("lr_ratio", 1.0)
         self.steps += 1
 
     def step(self, x: Any, y: Any) -> Tensor:

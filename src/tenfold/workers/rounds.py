@@ -161,8 +161,8 @@ class Rounds:
             optimizer.state.clear()
             return
         states = [optimizer.state[parameter] for parameter in self.replica.learning if parameter in optimizer.state]
-        for key in states[0] if states else ():
-            tensors = [state[key] for state in states if isinstance(state[key], Tensor) and state[key].ndim]
+        for key in dict.fromkeys(key for state in states for key in state):
+            tensors = [state[key] for state in states if isinstance(state.get(key), Tensor) and state[key].ndim]
             if tensors:
                 exchange(self.links, round_, tensors, self.samples)
 

@@ -50,14 +50,14 @@ class Fused:
         way: str = "auto",
         apart: bool = False,
     ) -> None:
-        make_optimizer(training, network.parameters())  # says what is wrong with the options
+        make_optimizer(training, network)  # says what is wrong with the options
         network.train()
         self.k = k
         self.training = training
         self.part = part
         self.stack = Stack(network, k, matrix)
         weights = self.stack.matrix[:, : self.stack.parameters]
-        self.optimizer = StackedOptimizer(make_rule(training), weights, self.stack.learning, training.clip)
+        self.optimizer = StackedOptimizer(make_rule(training, network), weights, self.stack.learning, training.clip)
         self.rates = rates
         self.steps = 0
         self.apart = apart
