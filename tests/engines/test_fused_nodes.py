@@ -75,6 +75,7 @@ def test_what_is_frozen_stays_whatever_the_compression(compressed: dict[str, Any
         ONE_BIT | FROZEN,
         *(CONVOLUTIONAL | INT8 | {"average": average} for average in ("gradients", "weights")),
         {"optimizer": "adam", "optimizer_state": "average", "strategy": "butterfly"},
+        {"optimizer": "muon", "optimizer_state": "average", "strategy": "butterfly"},
         {"optimizer_state": "reset"},
         {**UNEQUAL, **NORMALISED},
         {**UNEQUAL, "clip": 0.5, "lr_scaling": "sqrt", "strategy": "hopping-ring"},

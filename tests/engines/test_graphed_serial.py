@@ -52,7 +52,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    "fields", [{"batchnorm": True}, {"optimizer": "adam"}, {"dropout": 0.4}, {"epochs": 9, "patience": 1, "lr": 0.9}]
+    "fields", [{"batchnorm": True}, {"optimizer": "adam"}, {"optimizer": "muon"}, {"dropout": 0.4}, {"epochs": 9, "patience": 1, "lr": 0.9}]
 )
 def test_recorded_steps_learn_the_same(
     fields: dict[str, Any], recorder: list[int], monkeypatch: pytest.MonkeyPatch
@@ -70,10 +70,11 @@ def test_recorded_steps_learn_the_same(
         assert outcome.result[key] == expected.result[key]
 
 
+@pytest.mark.parametrize("optimizer", ["adam", "muon"])
 def test_it_is_resumed_with_the_same_numbers(
-    recorder: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    optimizer: str, recorder: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fields = FEW | {"optimizer": "adam", "dropout": 0.2}
+    fields = FEW | {"optimizer": optimizer, "dropout": 0.2}
     whole, _ = run(make_task(**fields))
 
     class Stop(Exception):  # noqa: N818
@@ -111,7 +112,7 @@ def test_a_network_that_fails_says_so_as_ever(recorder: list[int]) -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
-@pytest.mark.parametrize("fields", [{}, {"optimizer": "adam"}, {"optimizer": "adagrad"}, {"batchnorm": True}])
+@pytest.mark.parametrize("fields", [{}, {"optimizer": "adam"}, {"optimizer": "adagrad"}, {"optimizer": "muon"}, {"batchnorm": True}])
 def test_a_gpu_learns_what_a_cpu_learns(fields: dict[str, Any]) -> None:
     on_gpu, events = run(make_task(**FEW | fields, device="cuda"))
     on_cpu, _ = run(make_task(**FEW | fields))

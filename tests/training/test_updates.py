@@ -51,7 +51,7 @@ def by_torch(training, found, start, rates):
             if training.clip is not None:
                 torch.nn.utils.clip_grad_norm_([parameter], training.clip)
             for group in optimizer.param_groups:
-                group["lr"] = rate
+                group["lr"] = rate * group.get("lr_ratio", 1.0)
             optimizer.step()
         rows.append(parameter.detach())
     return torch.stack(rows)

@@ -191,7 +191,7 @@ class TestOptimizerState:
             for worker in threads.workers
         ]
 
-    @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adagrad", "rmsprop"])
+    @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adagrad", "rmsprop", "muon"])
     def test_local_momenta_stay_apart_and_average_is_their_mean(self, optimizer: str) -> None:
         first, second = self.momenta("local", optimizer=optimizer)
         assert first
@@ -201,7 +201,7 @@ class TestOptimizerState:
             assert torch.equal(mean, same_mean)
             torch.testing.assert_close(mean, (one + other) / 2, rtol=1e-5, atol=1e-7)
 
-    @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw", "adagrad", "rmsprop", "lbfgs"])
+    @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw", "adagrad", "rmsprop", "lbfgs", "muon"])
     def test_reset_forgets_and_goes_on(self, optimizer: str) -> None:
         first, second = self.momenta("reset", optimizer=optimizer, epochs=2)
         assert all(not tensor.any() for tensor in (*first, *second))

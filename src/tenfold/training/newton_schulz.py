@@ -15,7 +15,7 @@ SMALL = 32
 
 def gram(z: Tensor) -> Tensor:
     """Return Z Z^T of each matrix of a batch, or Z^T Z where that is smaller."""
-    return z @ z.mT if z.shape[-2] <= z.shape[-1] else z.mT @ z
+    return torch.bmm(z, z.mT) if z.shape[-2] <= z.shape[-1] else torch.bmm(z.mT, z)
 
 
 def factors(grams: Sequence[Tensor], steps: int) -> list[Tensor]:
@@ -52,9 +52,9 @@ def factor(grams: Tensor, steps: int) -> Tensor:
     for step in range(steps):
         polynomial = torch.baddbmm(state, state, state, beta=b, alpha=c)
         polynomial.diagonal(dim1=-2, dim2=-1).add_(a)
-        product = polynomial if step == 0 else polynomial @ product
+        product = polynomial if step == 0 else torch.bmm(polynomial, product)
         if step < steps - 1:
-            state = polynomial @ state @ polynomial
+            state = torch.bmm(torch.bmm(polynomial, state), polynomial)
     return product * square.rsqrt()
 
 
