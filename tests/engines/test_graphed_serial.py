@@ -52,7 +52,14 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    "fields", [{"batchnorm": True}, {"optimizer": "adam"}, {"optimizer": "muon"}, {"dropout": 0.4}, {"epochs": 9, "patience": 1, "lr": 0.9}]
+    "fields",
+    [
+        {"batchnorm": True},
+        {"optimizer": "adam"},
+        {"optimizer": "muon"},
+        {"dropout": 0.4},
+        {"epochs": 9, "patience": 1, "lr": 0.9},
+    ],
 )
 def test_recorded_steps_learn_the_same(
     fields: dict[str, Any], recorder: list[int], monkeypatch: pytest.MonkeyPatch
@@ -112,7 +119,9 @@ def test_a_network_that_fails_says_so_as_ever(recorder: list[int]) -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
-@pytest.mark.parametrize("fields", [{}, {"optimizer": "adam"}, {"optimizer": "adagrad"}, {"optimizer": "muon"}, {"batchnorm": True}])
+@pytest.mark.parametrize(
+    "fields", [{}, {"optimizer": "adam"}, {"optimizer": "adagrad"}, {"optimizer": "muon"}, {"batchnorm": True}]
+)
 def test_a_gpu_learns_what_a_cpu_learns(fields: dict[str, Any]) -> None:
     on_gpu, events = run(make_task(**FEW | fields, device="cuda"))
     on_cpu, _ = run(make_task(**FEW | fields))
