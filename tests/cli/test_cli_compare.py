@@ -53,7 +53,8 @@ def test_quiet() -> None:
 
 def test_failures_are_said_and_do_not_stop_the_rest() -> None:
     said = compare(*SMALL, "--lr", "1e30,0.1")
-    assert said.exit_code == 0
+    assert said.exit_code == 3
+    assert compare(*SMALL, "--lr", "1e30,0.1", "--json").exit_code == 3
     assert said.stderr.splitlines()[0].startswith("1/2  lr 1e+30: failed: the loss became")
     assert "failed: lr 1e+30: the loss became" in " ".join(said.stdout.split())
 

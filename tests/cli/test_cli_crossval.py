@@ -4,12 +4,15 @@ import json
 from pathlib import Path
 
 import pytest
+import typer
 from click import unstyle
 from click.testing import Result
 from typer.testing import CliRunner
 
 import tenfold
-from tenfold.cli import app
+from tenfold.cli import app, output
+from tenfold.cli.output import PARTIAL
+from tenfold.report.live.fold_progress import FoldProgress
 
 pytestmark = pytest.mark.timeout(120)
 SMALL = ("--model", "mlp", "--data", "digits", "--epochs", "1", "--threads", "1", "--set", "limit=100")
@@ -84,6 +87,31 @@ def test_bad_input_is_one_sentence(arguments: tuple[str, ...], sentence: str) ->
     assert len(unstyle(done.stderr).splitlines()) == 1
 
 
+@pytest.fixture
+def marked_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    """Options for data with one sample that the model fails to train on, so that two of three folds fail."""
+    (tmp_path / "given_folds.py").write_text(
+        "import torch\nfrom crossval_models import Touchy, marked\n\n\ndef data():\n    return marked()\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return "--model", "given_folds:Touchy", "--data", "given_folds:data", "--epochs", "1", "--threads", "1"
+
+
+def test_a_lost_fold_is_a_partial_result(marked_data: tuple[str, ...]) -> None:
+    for form in ((), ("--json",)):
+        done = tenfold_("crossval", *marked_data, "--folds", "3", *form)
+        assert done.exit_code == PARTIAL == 3
+        assert "error: 2 of 3 folds failed; `tenfold resume " in unstyle(done.stderr)
+    assert json.loads(done.stdout)["failed"]
+    assert len(tenfold.CrossValidation(tenfold.open_run("last")).failed) == 2
+    assert tenfold_("resume", "last", "--quiet").exit_code == PARTIAL
+    done = tenfold_(
+        "compare", *marked_data[4:], "--set", "model=given_folds:Touchy", "--data", "given_folds:data", "--folds", "2,3"
+    )
+    assert done.exit_code == PARTIAL
+    assert "error: some runs or folds failed" in unstyle(done.stderr)
+
+
 def test_training_points_to_it() -> None:
     done = tenfold_("train", *SMALL, "--set", "folds=3")
     assert done.exit_code == 2
@@ -101,11 +129,14 @@ def test_interrupted_says_how_to_go_on_and_goes_on() -> None:
         if ended is not None:
             raise KeyboardInterrupt
 
+    closed: list[bool] = []
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(FoldPool, "_take_back", interrupted)
+        patched.setattr(FoldProgress, "__exit__", lambda *_: closed.append(True))
+        patched.setattr(output, "tell_interrupted", lambda how: typer.echo(f"{closed} interrupted; {how}", err=True))
         done = tenfold_("crossval", *SMALL, "--folds", "3")
     assert done.exit_code == 130
-    assert "interrupted; `tenfold resume 1` goes on" in done.stderr
+    assert "[True] interrupted; `tenfold resume 1` goes on" in done.stderr  # else the display would erase it
     resumed = tenfold_("resume", "last")
     assert resumed.exit_code == 0
     assert unstyle(resumed.stderr).splitlines()[0] == "resumed: 3 folds, folds over workers"

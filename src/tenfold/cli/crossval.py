@@ -60,9 +60,9 @@ def crossval(
 
     quiet = quiet or as_json
     with (
+        Interruptible(runs) as interruptible,
         FoldProgress(quiet=quiet) as progress,
-        Interruptible(progress, runs) as listener,
         fetching(quiet) as bar,
     ):
-        done = tenfold.cross_validate(experiment, runs=runs, listen=listener, fetching=bar)
+        done = tenfold.cross_validate(experiment, runs=runs, listen=interruptible.watch(progress), fetching=bar)
     print_run(done.run, as_json)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from tenfold.cli.options import parse_setting, parse_value
-from tenfold.cli.output import print_rich, say_interrupted
+from tenfold.cli.output import exit_partial, print_rich, say_interrupted
 from tenfold.errors import ExperimentError
 
 if TYPE_CHECKING:
@@ -102,13 +102,17 @@ def watching(quiet: bool) -> "Iterator[Callable[[Turn], None] | None]":
 
 
 def print_side_by_side(result: "Comparison | Forecast", form: Form, output: Path | None) -> None:
-    """Print what came out of a grid, and write a page where one is asked for."""
+    """Print the result of a grid, and write an HTML report if `output` is given; exit with 3 if some runs failed."""
+    from tenfold.report.results.comparison import Comparison
+
     if form is Form.TABLE:
         print_rich(result)
     else:
         typer.echo({"csv": result.to_csv, "json": result.to_json, "markdown": result.to_markdown}[form](), nl=False)
     if output is not None:
         typer.echo(f"the report is in {result.report(output)}", err=form is not Form.TABLE)
+    if isinstance(result, Comparison) and not result.complete:
+        exit_partial("some runs or folds failed; run the same command again to repeat them")
 
 
 def _say(turn: "Turn") -> None:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C, as shells have it."""
+PARTIAL = 3
+"""The exit code of a command that did only a part of its work: some folds or runs failed."""
 
 
 def launched_rank() -> int | None:
@@ -53,7 +55,10 @@ def print_rich(*renderables: Any) -> None:
 
 
 def print_run(run: "Run", as_json: bool) -> None:
-    """Print what came out of a run, and exit with 2 if something of it could not be kept; rank 0 does so for all."""
+    """Print the result of a run; only rank 0 does so.
+
+    The command exits with 2 if a part of the result could not be stored, and with 3 if some folds failed.
+    """
     if launched_rank():
         return
     from tenfold.report.tables.fold_tables import fold_tables
@@ -68,23 +73,38 @@ def print_run(run: "Run", as_json: bool) -> None:
     if run.result.get("problem"):
         typer.secho(f"error: not everything was kept: {run.result['problem']}", err=True, fg="red")
         raise typer.Exit(2)
+    failed = run.result.get("failed")
+    if failed:
+        count = f"{len(failed)} of {len(run.result['folds'])} folds"
+        exit_partial(f"{count} failed; `tenfold resume {run.id}{_elsewhere(run.store.folder)}` trains them again")
+
+
+def exit_partial(what: str) -> NoReturn:
+    """Say what failed, and exit with the code for a result that is only partial."""
+    typer.secho(f"error: {what}", err=True, fg="red")
+    raise typer.Exit(PARTIAL)
 
 
 class Interruptible:
-    """A listener that knows the run's number, and when the run is interrupted says how to go on with it."""
+    """When a run is interrupted while the `with` block lasts, says how to resume it.
 
-    def __init__(self, listen: "Emit", runs: Path | None) -> None:
-        self._listen = listen
+    It must be entered before a live display, which would otherwise erase the message when it closes.
+    """
+
+    def __init__(self, runs: Path | None) -> None:
         self._runs = runs
         self._number: int | None = None
 
-    def __call__(self, event: "Event") -> None:
-        """Take note of the run's number, and pass the event on."""
+    def watch(self, listen: "Emit") -> "Emit":
+        """Return a listener that notes the number of the run, and passes all events on."""
         from tenfold.runs import Recorded
 
-        if isinstance(event, Recorded):
-            self._number = event.run
-        self._listen(event)
+        def hear(event: "Event") -> None:
+            if isinstance(event, Recorded):
+                self._number = event.run
+            listen(event)
+
+        return hear
 
     def __enter__(self) -> Self:
         return self

@@ -23,6 +23,6 @@ def resume(
     quiet = quiet or as_json or bool(launched_rank())
     folded = interrupted.kind == FOLDED
     shown = FoldProgress(quiet=quiet) if folded else Progress(interrupted.experiment, quiet=quiet)
-    with shown as progress, Interruptible(progress, runs) as listener:
-        resumed = tenfold.resume(interrupted, listen=listener)
+    with Interruptible(runs) as interruptible, shown as progress:
+        resumed = tenfold.resume(interrupted, listen=interruptible.watch(progress))
     print_run(resumed, as_json)

@@ -81,11 +81,11 @@ def _one(experiment: "Experiment", runs: Path | None, quiet: bool, as_json: bool
     from tenfold.report.live.progress import Progress
 
     with (
+        Interruptible(runs) as interruptible,
         Progress(experiment, quiet=quiet or as_json) as progress,
-        Interruptible(progress, runs) as listener,
         fetching(quiet or as_json),
     ):
-        run = run_virtually(experiment, runs=runs, listen=listener)
+        run = run_virtually(experiment, runs=runs, listen=interruptible.watch(progress))
     print_run(run, as_json)
     if output is not None:
         from tenfold.report.pages.page import write

@@ -51,9 +51,9 @@ def train(
     count = world.size if world is not None else experiment.division.workers
     ranks = RankTimes(options.ranks_from(log_ranks, count)) if log_ranks else None
     with (
+        Interruptible(runs) as interruptible,
         Progress(experiment, quiet=quiet, ranks=ranks) as progress,
-        Interruptible(progress, runs) as listener,
         fetching(quiet) as bar,
     ):
-        run = tenfold.train(experiment, runs=runs, listen=listener, fetching=bar)
+        run = tenfold.train(experiment, runs=runs, listen=interruptible.watch(progress), fetching=bar)
     print_run(run, as_json)

@@ -21,6 +21,11 @@ class Comparison(Sheet):
         """What could not be run, and why."""
         self.rows = rows_of(self.runs)
 
+    @property
+    def complete(self) -> bool:
+        """Whether every run finished, with all its folds."""
+        return not self.failed and not any(run.result.get("failed") for run in self.runs)
+
     def besides(self) -> dict[str, Any]:
         """Return what failed."""
         return {"failed": self.failed}
