@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from tenfold.data import Picked, Tensors, order
+from tenfold.data import SubsetPart, Tensors, order
 from tenfold.engines import Outcome
 from tenfold.engines.fused import train_folds, train_nodes
 from tenfold.engines.prepare import prepare
@@ -96,7 +96,7 @@ def folds(name: str, fields: dict[str, Any], repeats: int, goal: str) -> dict[st
     train = whole.splits.train
     parts = np.array_split(np.random.default_rng(0).permutation(len(train)), FOLDS)
     picked = [np.concatenate(parts[:fold] + parts[fold + 1 :]) for fold in range(FOLDS)]
-    tasks = [replace(whole, splits=replace(whole.splits, train=Picked(train, rows))) for rows in picked]
+    tasks = [replace(whole, splits=replace(whole.splits, train=SubsetPart(train, rows))) for rows in picked]
     ours, eager, notes = [], [], set()
     for _ in range(repeats):
         events: list[Event] = []

@@ -1,8 +1,9 @@
 """Tenfold trains neural networks faster by dividing their data, and predicts the speedup."""
 
-from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tenfold.common.lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from tenfold.api.compare import compare
@@ -67,11 +68,8 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used, so that the command line starts without torch."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'tenfold' has no attribute '{name}'; it has {', '.join(__all__)}")
-    return getattr(import_module(_HOMES[name]), name)
+if not TYPE_CHECKING:  # the command line should not wait for torch
+    __getattr__ = lazy_attributes(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

@@ -394,7 +394,7 @@ class TestData:
         assert same(train(data=((x, y), elsewhere), **fields), train(data=((x, y), spoilt), **fields))
 
     def test_nonsense_is_refused_before_a_run_is_recorded(self) -> None:
-        with pytest.raises(DataError, match="no form of data"):
+        with pytest.raises(DataError, match="cannot be used as data"):
             train(model="mlp", data=[1, 2, 3])
         with pytest.raises(StoreError, match="there are no runs"):
             tenfold.list_runs()

@@ -16,8 +16,7 @@ from sklearn.model_selection import (
     StratifiedKFold,
 )
 
-from tenfold.data import FOLD_KINDS, Picked, Tensors, folds, split
-from tenfold.data import given as given_data
+from tenfold.data import FOLD_KINDS, SubsetPart, Tensors, as_splits, make_folds, split
 from tenfold.errors import DataError, ExperimentError
 
 law = settings(deadline=None, max_examples=40)
@@ -36,9 +35,9 @@ def assert_same(ours, theirs):
 @given(samples=st.integers(10, 60), k=st.integers(2, 10), repeats=st.integers(1, 3), seed=seeds)
 def test_plain_folds_are_those_of_scikit_learn(samples, k, repeats, seed):
     x = np.zeros(samples)
-    assert_same(folds(samples, k, seed=seed), KFold(k, shuffle=True, random_state=seed).split(x))
+    assert_same(make_folds(samples, k, seed=seed), KFold(k, shuffle=True, random_state=seed).split(x))
     repeated = RepeatedKFold(n_splits=k, n_repeats=repeats, random_state=seed)
-    assert_same(folds(samples, k, "plain", seed=seed, repeats=repeats), repeated.split(x))
+    assert_same(make_folds(samples, k, "plain", seed=seed, repeats=repeats), repeated.split(x))
 
 
 @law
@@ -46,9 +45,9 @@ def test_plain_folds_are_those_of_scikit_learn(samples, k, repeats, seed):
 def test_stratified_folds_are_those_of_scikit_learn(each, classes, k, repeats, seed):
     labels = torch.arange(each * classes) % classes
     x = np.zeros(len(labels))
-    assert_same(folds(labels, k, seed=seed), StratifiedKFold(k, shuffle=True, random_state=seed).split(x, labels))
+    assert_same(make_folds(labels, k, seed=seed), StratifiedKFold(k, shuffle=True, random_state=seed).split(x, labels))
     repeated = RepeatedStratifiedKFold(n_splits=k, n_repeats=repeats, random_state=seed)
-    assert_same(folds(labels, k, seed=seed, repeats=repeats), repeated.split(x, labels))
+    assert_same(make_folds(labels, k, seed=seed, repeats=repeats), repeated.split(x, labels))
 
 
 @law
@@ -58,10 +57,11 @@ def test_groups_are_those_of_scikit_learn_and_stay_together(groups, k, seed):
     labels = torch.arange(len(names)) % 2
     x = np.zeros(len(names))
     theirs = StratifiedGroupKFold(k, shuffle=True, random_state=seed)
-    ours = folds(labels, k, seed=seed, groups=names)
+    ours = make_folds(labels, k, seed=seed, groups=names)
     assert_same(ours, theirs.split(x, labels, names))
     assert_same(
-        folds(len(names), k, seed=seed, groups=names), GroupKFold(k, shuffle=True, random_state=seed).split(x, x, names)
+        make_folds(len(names), k, seed=seed, groups=names),
+        GroupKFold(k, shuffle=True, random_state=seed).split(x, x, names),
     )
     assert all(not set(names[fold.train]) & set(names[fold.validation]) for fold in ours)
 
@@ -69,7 +69,7 @@ def test_groups_are_those_of_scikit_learn_and_stay_together(groups, k, seed):
 @law
 @given(samples=st.integers(12, 60), k=st.integers(2, 6), repeats=st.integers(1, 3), seed=st.integers(0, 2**63 - 1))
 def test_every_sample_is_validated_once_a_repeat(samples, k, repeats, seed):
-    cut = folds(torch.arange(samples) % 2, k, repeats=repeats, seed=seed)
+    cut = make_folds(torch.arange(samples) % 2, k, repeats=repeats, seed=seed)
     assert [(fold.repeat, fold.number) for fold in cut] == [
         (r, i) for r in range(1, repeats + 1) for i in range(1, k + 1)
     ]
@@ -93,7 +93,7 @@ def test_every_sample_is_validated_once_a_repeat(samples, k, repeats, seed):
 )
 def test_what_cannot_be_cut_is_said(arguments, options, sentence):
     with pytest.raises(ExperimentError, match=sentence):
-        folds(*arguments, **options)
+        make_folds(*arguments, **options)
 
 
 def test_the_kinds_are_these():
@@ -104,7 +104,7 @@ class TestGroupsInTheParts:
     def test_no_group_is_in_train_and_test(self):
         names = np.repeat(np.arange(20), 5)
         x = torch.arange(100.0)[:, None]
-        parts = split(given_data((x, torch.zeros(100, dtype=torch.int64))), groups=names)
+        parts = split(as_splits((x, torch.zeros(100, dtype=torch.int64))), groups=names)
         train, test = set(parts.train.x[:, 0].long().tolist()), set(parts.test.x[:, 0].long().tolist())
         assert len(train) + len(test) == 100
         assert not {names[i] for i in train} & {names[i] for i in test}
@@ -112,7 +112,7 @@ class TestGroupsInTheParts:
         assert parts.groups.tolist() == [names[i] for i in sorted(train)]
 
     def test_groups_follow_a_limit(self):
-        parts = split(given_data((torch.randn(50, 2), torch.randn(50))), groups=list(range(50)), limit=10)
+        parts = split(as_splits((torch.randn(50, 2), torch.randn(50))), groups=list(range(50)), limit=10)
         assert len(parts.train) == len(parts.groups) == 10
 
     @pytest.mark.parametrize(
@@ -124,10 +124,10 @@ class TestGroupsInTheParts:
     )
     def test_bad_groups(self, groups, options, sentence):
         with pytest.raises(DataError, match=sentence):
-            split(given_data((torch.randn(20, 2), torch.randn(20))), groups=groups, **options)
+            split(as_splits((torch.randn(20, 2), torch.randn(20))), groups=groups, **options)
 
     def test_parts_that_would_be_pooled(self):
-        data = given_data({"train": (torch.randn(20, 2), torch.randn(20)), "test": (torch.randn(5, 2), torch.randn(5))})
+        data = as_splits({"train": (torch.randn(20, 2), torch.randn(20)), "test": (torch.randn(5, 2), torch.randn(5))})
         with pytest.raises(DataError, match="cannot be pooled"):
             split(data, groups=[0, 1] * 10, test_fraction=0.3)
 
@@ -139,7 +139,7 @@ class TestGroupsInTheParts:
         ],
     )
     def test_groups_that_come_with_the_data_are_checked_alike(self, groups, options, sentence):
-        data = given_data({"train": (torch.randn(20, 2), torch.randn(20)), "test": (torch.randn(5, 2), torch.randn(5))})
+        data = as_splits({"train": (torch.randn(20, 2), torch.randn(20)), "test": (torch.randn(5, 2), torch.randn(5))})
         with pytest.raises(DataError, match=sentence):
             split(replace(data, groups=np.asarray(groups)), **options)
         assert split(replace(data, groups=np.arange(20))).groups.tolist() == list(range(20))
@@ -151,7 +151,7 @@ class TestPicked:
 
     def test_it_shows_samples_without_copying(self):
         whole = self.part()
-        picked = Picked(whole, [7, 3, 11])
+        picked = SubsetPart(whole, [7, 3, 11])
         assert len(picked) == 3
         assert picked.targets.tolist() == [1, 0, 2]
         assert [x[:, 0].tolist() for x, _ in picked.batches([[0, 2], [1]])] == [[7, 11], [3]]
@@ -159,12 +159,12 @@ class TestPicked:
         assert next(picked.batches([[0]]))[0].item() == 99
 
     def test_of_the_picked_some(self):
-        again = Picked(self.part(), [7, 3, 11]).subset([2, 0])
+        again = SubsetPart(self.part(), [7, 3, 11]).subset([2, 0])
         assert again.indices.tolist() == [11, 7]
         assert again.targets.tolist() == [2, 1]
 
     def test_it_is_told_by_data_and_choice(self):
         whole = self.part()
-        prints = {Picked(whole, [1, 2]).fingerprint(), Picked(whole, [2, 1]).fingerprint(), whole.fingerprint()}
+        prints = {SubsetPart(whole, [1, 2]).fingerprint(), SubsetPart(whole, [2, 1]).fingerprint(), whole.fingerprint()}
         assert len(prints) == 3
-        assert Picked(whole, [1, 2]).to("cpu").fingerprint() in prints
+        assert SubsetPart(whole, [1, 2]).to("cpu").fingerprint() in prints

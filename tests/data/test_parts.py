@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch.utils.data import Dataset, TensorDataset
 
-from tenfold.data import Mapped, Part, Tensors, with_loader
-from tenfold.data.mapped import pool, quiet_randomness
+from tenfold.data import DatasetPart, Part, Tensors, with_loader
+from tenfold.data.dataset_part import pool, quiet_randomness
 
 X = torch.arange(40, dtype=torch.float32).reshape(10, 2, 2)
 Y = torch.arange(10) % 3
@@ -24,7 +24,7 @@ class Noisy(Dataset):
 
 @pytest.fixture(params=["tensors", "mapped"])
 def part(request) -> Part:
-    return Tensors(X, Y) if request.param == "tensors" else Mapped(TensorDataset(X, Y), targets=Y)
+    return Tensors(X, Y) if request.param == "tensors" else DatasetPart(TensorDataset(X, Y), targets=Y)
 
 
 class TestEveryPart:
@@ -90,7 +90,7 @@ def test_large_tensors_are_fingerprinted_by_shape_type_and_a_sample(position):
 
 
 def test_random_augmentation_neither_changes_the_fingerprint_nor_the_generators():
-    part = Mapped(Noisy())
+    part = DatasetPart(Noisy())
     torch.manual_seed(1)
     first, state = part.fingerprint(), torch.get_rng_state()
     assert part.fingerprint() == first
@@ -109,7 +109,7 @@ def test_batches_of_a_dataset_come_in_the_types_that_training_takes():
         def __getitem__(self, i):
             return {"image": np.full(3, 255, dtype=np.uint8), "tokens": [np.int32(i)], "id": "a"}, np.float64(i)
 
-    ((x, y),) = Mapped(Raw()).batches([[1, 2]])
+    ((x, y),) = DatasetPart(Raw()).batches([[1, 2]])
     assert x["image"].dtype == torch.float32
     assert x["image"].max() == 1
     assert x["tokens"][0].dtype == torch.int64
@@ -121,14 +121,14 @@ def test_a_loader_wraps_tensors_only_when_it_has_workers():
     part = Tensors(X, Y)
     assert with_loader(part, 0) is part
     wrapped = with_loader(part, 2)
-    assert isinstance(wrapped, Mapped)
+    assert isinstance(wrapped, DatasetPart)
     assert wrapped.loader_workers == 2
     assert wrapped.targets is part.targets
     assert with_loader(wrapped, 0).loader_workers == 0
 
 
-@pytest.mark.parametrize("first", [Tensors(X, Y), Mapped(TensorDataset(X, Y), targets=Y)])
-@pytest.mark.parametrize("second", [Tensors(X, Y), Mapped(TensorDataset(X, Y), targets=Y)])
+@pytest.mark.parametrize("first", [Tensors(X, Y), DatasetPart(TensorDataset(X, Y), targets=Y)])
+@pytest.mark.parametrize("second", [Tensors(X, Y), DatasetPart(TensorDataset(X, Y), targets=Y)])
 def test_pooling_puts_one_part_after_the_other(first, second):
     both = pool(first, second.subset([5]))
     assert len(both) == 11
@@ -137,12 +137,12 @@ def test_pooling_puts_one_part_after_the_other(first, second):
     assert torch.equal(x, X[[0, 5]])
 
 
-@pytest.mark.parametrize("first", [Tensors(X, Y), Mapped(TensorDataset(X, Y))])
+@pytest.mark.parametrize("first", [Tensors(X, Y), DatasetPart(TensorDataset(X, Y))])
 def test_pooling_stays_on_the_device(first):
-    second = Mapped(TensorDataset(X, Y))
+    second = DatasetPart(TensorDataset(X, Y))
     assert pool(first.to("meta"), second.to("meta")).device.type == "meta"
     assert pool(first, second).device.type == "cpu"
 
 
 def test_pooling_does_not_guess_unknown_targets():
-    assert pool(Mapped(Noisy()), Tensors(X, Y)).targets is None
+    assert pool(DatasetPart(Noisy()), Tensors(X, Y)).targets is None

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tenfold.data import KINDS, batch_sizes, batches, order, shards
+from tenfold.data import KINDS, batch_sizes, batches, make_shards, order
 from tenfold.errors import ExperimentError
 
 
@@ -27,7 +27,7 @@ class TestEveryKind:
     @settings(deadline=None, max_examples=50)
     def test_holds_each_sample_exactly_once_and_leaves_no_replica_empty(self, kind, division):
         labels, n, options = division
-        parts = shards(labels, n, kind, **options)
+        parts = make_shards(labels, n, kind, **options)
         assert len(parts) == n
         assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(len(labels)))
         assert min(len(part) for part in parts) >= 1
@@ -35,40 +35,40 @@ class TestEveryKind:
     def test_is_a_function_of_its_seed(self, kind):
         labels = torch.arange(300) % 10
         options = {"fractions": [0.5, 0.3, 0.2]}
-        first, again = (shards(labels, 3, kind, seed=7, **options) for _ in range(2))
+        first, again = (make_shards(labels, 3, kind, seed=7, **options) for _ in range(2))
         assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
 
     def test_refuses_more_replicas_than_samples(self, kind):
         with pytest.raises(ExperimentError, match="4 training samples cannot be divided among 5 replicas"):
-            shards(torch.zeros(4, dtype=torch.int64), 5, kind)
+            make_shards(torch.zeros(4, dtype=torch.int64), 5, kind)
 
     def test_one_replica_gets_everything(self, kind):
-        (only,) = shards(torch.arange(10) % 2, 1, kind, fractions=[1.0])
+        (only,) = make_shards(torch.arange(10) % 2, 1, kind, fractions=[1.0])
         assert sorted(only) == list(range(10))
 
 
 @pytest.mark.parametrize("kind", ["iid", "contiguous"])
 def test_sizes_are_near_equal(kind):
-    assert sorted(len(part) for part in shards(11, 4, kind)) == [2, 3, 3, 3]
+    assert sorted(len(part) for part in make_shards(11, 4, kind)) == [2, 3, 3, 3]
 
 
 def test_contiguous_slices_in_order():
-    assert [part.tolist() for part in shards(5, 2, "contiguous")] == [[0, 1, 2], [3, 4]]
+    assert [part.tolist() for part in make_shards(5, 2, "contiguous")] == [[0, 1, 2], [3, 4]]
 
 
 def test_another_seed_gives_other_shards():
-    assert not np.array_equal(shards(100, 2, seed=0)[0], shards(100, 2, seed=1)[0])
+    assert not np.array_equal(make_shards(100, 2, seed=0)[0], make_shards(100, 2, seed=1)[0])
 
 
 def test_fractions_are_kept():
-    assert [len(part) for part in shards(1000, 3, "fractions", fractions=[0.5, 0.3, 0.2])] == [500, 300, 200]
+    assert [len(part) for part in make_shards(1000, 3, "fractions", fractions=[0.5, 0.3, 0.2])] == [500, 300, 200]
 
 
 def test_smaller_alpha_skews_more():
     labels = torch.arange(1000) % 10
 
     def largest_share(alpha: float) -> float:
-        parts = shards(labels, 5, "label-skew", alpha=alpha)
+        parts = make_shards(labels, 5, "label-skew", alpha=alpha)
         return float(np.mean([np.bincount(labels[part]).max() / len(part) for part in parts]))
 
     assert largest_share(0.05) > largest_share(0.5) > largest_share(100)
@@ -89,7 +89,7 @@ def test_smaller_alpha_skews_more():
 )
 def test_wrong_divisions_are_explained(arguments, message):
     with pytest.raises(ExperimentError, match=message):
-        shards(n=3, **arguments)
+        make_shards(n=3, **arguments)
 
 
 @given(
@@ -145,6 +145,6 @@ def test_an_empty_order_has_no_batches():
 
 def test_neither_shards_nor_order_touch_the_global_generators():
     torch_state, numpy_state = torch.get_rng_state(), np.random.get_state()[1].copy()
-    order(shards(50, 5)[0], 0, 0, 0)
+    order(make_shards(50, 5)[0], 0, 0, 0)
     assert torch.equal(torch_state, torch.get_rng_state())
     assert np.array_equal(numpy_state, np.random.get_state()[1])

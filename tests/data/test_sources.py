@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tenfold.data import SOURCES, Mapped, Tensors, load
+from tenfold.data import SOURCES, DatasetPart, Tensors, load
 from tenfold.data.sources import idx
 from tenfold.errors import DataError
 
@@ -62,7 +62,7 @@ def test_load_takes_the_users_own_data_and_loader_workers():
     splits = load((torch.rand(20, 3), torch.arange(20) % 2), validation_fraction=0.25, loader_workers=1)
     assert [len(part) for part in (splits.train, splits.validation, splits.test)] == [12, 4, 4]
     for part in (splits.train, splits.validation, splits.test):
-        assert isinstance(part, Mapped)
+        assert isinstance(part, DatasetPart)
         assert part.loader_workers == 1
 
 

@@ -9,7 +9,7 @@ import torch
 from engine_models import SMALL, Numbered
 from threaded import make_task
 
-from tenfold.data import Picked, Tensors
+from tenfold.data import SubsetPart, Tensors
 from tenfold.engines import Outcome
 from tenfold.engines.fused import train_folds
 from tenfold.engines.serial import Serial
@@ -26,7 +26,7 @@ def tasks(**fields: Any) -> list[Task]:
     parts = np.array_split(np.random.default_rng(0).permutation(len(whole.splits.train)), FOLDS)
     picked = [(np.sort(np.concatenate(parts[:i] + parts[i + 1 :])), np.sort(parts[i])) for i in range(FOLDS)]
     train = whole.splits.train
-    splits = [replace(whole.splits, train=Picked(train, a), validation=Picked(train, b)) for a, b in picked]
+    splits = [replace(whole.splits, train=SubsetPart(train, a), validation=SubsetPart(train, b)) for a, b in picked]
     return [replace(whole, splits=one) for one in splits]
 
 

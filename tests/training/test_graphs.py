@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tenfold.data import Mapped, Picked, Tensors
+from tenfold.data import DatasetPart, SubsetPart, Tensors
 from tenfold.experiment import Training
 from tenfold.training import Replica, graphs
 from tenfold.training.fused import replicas as fused
@@ -87,7 +87,7 @@ def test_a_cpu_trains_plain_replicas():
 @pytest.mark.parametrize("picked", [False, True])
 @pytest.mark.parametrize("fields", [{}, {"optimizer": "adamw", "clip": 0.1}, {"optimizer": "adagrad"}])
 def test_captured_steps_are_those_of_a_plain_replica(recorder, fields, picked):
-    part = Picked(data(), torch.arange(SAMPLES).flip(0)) if picked else data()
+    part = SubsetPart(data(), torch.arange(SAMPLES).flip(0)) if picked else data()
     one, other = graphed(network(), part, **fields), eager(network(), **fields)
     assert one.prepare({BATCH: 18, 5: 2}) == ""
     assert recorded_shapes(recorder) == {(1, BATCH)}
@@ -143,7 +143,7 @@ def test_what_cannot_be_captured_is_trained_anyway_and_said_once(monkeypatch, re
     ("fields", "part", "why"),
     [
         ({"optimizer": "lbfgs"}, data(), "lbfgs decides on the CPU"),
-        ({}, Mapped(torch.utils.data.TensorDataset(data().x, data().y)), "read sample by sample"),
+        ({}, DatasetPart(torch.utils.data.TensorDataset(data().x, data().y)), "read sample by sample"),
         ({"optimizer_options": {"differentiable": False}}, data(), None),
     ],
 )

@@ -12,7 +12,7 @@ from engine_models import Numbered, numbered
 from threaded import make_task
 from torch import nn
 
-from tenfold.data import Picked, Tensors
+from tenfold.data import SubsetPart, Tensors
 from tenfold.errors import ExperimentError
 from tenfold.workers.snapshot import TaskSnapshot, bytes_to_share, in_shared_memory
 
@@ -51,7 +51,7 @@ def test_the_data_exist_once() -> None:
 def test_what_a_parcel_copies_is_known_beforehand() -> None:
     task = make_task(model="mlp", data=(torch.randn(20_000, 10), torch.randn(20_000)))
     whole = task.splits.train
-    picked = replace(task.splits, train=Picked(whole, range(100)), validation=Picked(whole, [7, 5]))
+    picked = replace(task.splits, train=SubsetPart(whole, range(100)), validation=SubsetPart(whole, [7, 5]))
     assert bytes_to_share(task.splits) == bytes_to_share(picked) == 20_000 * 11 * 4
     assert bytes_to_share(in_shared_memory(task.splits)) == 0
 
@@ -59,11 +59,11 @@ def test_what_a_parcel_copies_is_known_beforehand() -> None:
 def test_what_is_picked_from_one_part_travels_once() -> None:
     task = make_task(model="mlp", data=(torch.randn(20_000, 10), torch.randn(20_000)))
     whole = task.splits.train
-    splits = replace(task.splits, train=Picked(whole, range(100)), validation=Picked(whole, [7, 5]))
+    splits = replace(task.splits, train=SubsetPart(whole, range(100)), validation=SubsetPart(whole, [7, 5]))
     parcel = TaskSnapshot(replace(task, splits=splits))
     opened = sent(parcel).open().splits
-    assert isinstance(opened.train, Picked)
-    assert isinstance(opened.validation, Picked)
+    assert isinstance(opened.train, SubsetPart)
+    assert isinstance(opened.validation, SubsetPart)
     assert opened.train.part is opened.validation.part
     assert opened.validation.indices.tolist() == [7, 5]
     assert torch.equal(next(opened.validation.batches([[0]]))[0], whole.x[7:8])  # type: ignore[attr-defined]

@@ -1,11 +1,12 @@
 """`tenfold.open_run` and `tenfold.list_runs`: read runs from the store."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from torch import nn
-
-from tenfold.models import build
 from tenfold.runs import Run, Store
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 def open_run(run: str | int = "last", *, runs: str | Path | None = None) -> Run:
@@ -20,8 +21,10 @@ def list_runs(*, runs: str | Path | None = None) -> list[Run]:
     return [Run(store, record, build=load_model) for record in store.runs()]
 
 
-def load_model(run: Run) -> nn.Module:
+def load_model(run: Run) -> "nn.Module":
     """Return a run's trained network, built anew and given the saved weights."""
+    from tenfold.models import build
+
     weights, shapes = run.weights, run.facts["data"]
     network = build(run.experiment.model, tuple(shapes["shape"]), shapes["outputs"], seed=run.experiment.training.seed)
     network.load_state_dict(weights)

@@ -10,7 +10,7 @@ import torch
 
 from tenfold.crossval.fold_experiment import fold_experiment, fold_mode
 from tenfold.crossval.fold_splits import FoldSplit
-from tenfold.data import Part, Picked
+from tenfold.data import Part, SubsetPart
 from tenfold.engines import Outcome
 from tenfold.engines.prepare import audit
 from tenfold.engines.recording import record, reopen, run_folder
@@ -74,8 +74,8 @@ def fold_task(whole: Task, job: FoldJob) -> Task:
     """Return the task of one fold; it refers to the data of the whole task without copying them."""
     splits = replace(
         whole.splits,
-        train=Picked(whole.splits.train, job.split.train),
-        validation=Picked(whole.splits.train, job.split.validation),
+        train=SubsetPart(whole.splits.train, job.split.train),
+        validation=SubsetPart(whole.splits.train, job.split.validation),
         groups=None,
     )
     experiment = fold_experiment(whole.experiment, job.split.name)

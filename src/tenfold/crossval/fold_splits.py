@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tenfold.crossval.fold_experiment import fold_mode
-from tenfold.data import Splits, folds
+from tenfold.data import Splits, make_folds
 from tenfold.data.shards import Shard
 from tenfold.experiment import Experiment
 
@@ -47,7 +47,7 @@ def make_fold_splits(experiment: Experiment, splits: Splits, shards: Sequence[Sh
     pools = list(shards) if by_node else [np.arange(len(splits.train))]
     found = []
     for node, pool in enumerate(pools, 1):
-        cut = folds(
+        cut = make_folds(
             len(pool) if targets is None else targets[pool],
             division.folds or 2,
             division.fold_kind,

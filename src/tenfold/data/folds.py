@@ -65,7 +65,7 @@ def group(whole: _Whole, k: int, random: np.random.RandomState) -> Iterator[tupl
 FOLD_KINDS: Registry[Splitter] = Registry("kind of folds", {"plain": plain, "stratified": stratified, "group": group})
 
 
-def folds(
+def make_folds(
     targets_or_n: Tensor | int,
     k: int,
     kind: str = "auto",

@@ -78,7 +78,7 @@ KINDS: Registry[Callable[[_Division], list[Shard]]] = Registry(
 )
 
 
-def shards(
+def make_shards(
     targets_or_n: Tensor | int,
     n: int,
     kind: str = "iid",

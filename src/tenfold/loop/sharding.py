@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler
 
-from tenfold.data import batch_sizes, order, shards
+from tenfold.data import batch_sizes, make_shards, order
 from tenfold.errors import DataError
 from tenfold.loop.world import here
 
@@ -103,7 +103,7 @@ class Batches:
         self.drop_last = drop_last
         self._epochs = epochs
         self._rank, self._seed, self._shuffle = rank, seed, shuffle
-        self._shard = shards(samples, size, seed=seed)[rank]
+        self._shard = make_shards(samples, size, seed=seed)[rank]
         smallest = samples // size
         if drop_last:
             self.sizes = [batch_size] * (smallest // batch_size)

@@ -10,6 +10,7 @@ from tenfold.common import catalog
 from tenfold.common.registry import Registry
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
+from tenfold.training.eager_optimizers import eager
 
 OPTIMIZERS: Registry[type[torch.optim.Optimizer]] = catalog.OPTIMIZERS
 USUAL_RATES = {
@@ -51,7 +52,7 @@ def make_optimizer(training: Training, network: nn.Module) -> torch.optim.Optimi
         options["fused"] = True
     options |= {key: tuple(v) if isinstance(v, list) else v for key, v in given.items()}
     try:
-        optimizer: Callable[..., torch.optim.Optimizer] = OPTIMIZERS[training.optimizer]
+        optimizer: Callable[..., torch.optim.Optimizer] = eager(OPTIMIZERS[training.optimizer])
         return optimizer(network if training.optimizer == "muon" else parameters, **options)
     except Exception as error:  # whatever torch makes of options that do not fit
         raise ExperimentError(f'training.optimizer = "{training.optimizer}" cannot be made: {error}') from None

@@ -5,7 +5,7 @@ from typing import Any
 
 import cloudpickle
 
-from tenfold.data import Part, Picked, Splits, Tensors
+from tenfold.data import Part, Splits, SubsetPart, Tensors
 from tenfold.data.part import Indices
 from tenfold.errors import ExperimentError
 from tenfold.transport import SharedTensor
@@ -74,7 +74,7 @@ class TaskSnapshot:
         task, about, parts, packed = cloudpickle.loads(self._content)
         whole = [part.open() if isinstance(part, SharedPart) else part for part in packed]
         opened = {
-            name: Picked(whole[part.place], part.indices) if isinstance(part, PickedPart) else whole[part]
+            name: SubsetPart(whole[part.place], part.indices) if isinstance(part, PickedPart) else whole[part]
             for name, part in parts.items()
             if part is not None
         }
@@ -90,7 +90,7 @@ class TaskSnapshot:
         """Return a part's place among those that travel, each of which does so once."""
         if part is None:
             return None
-        if isinstance(part, Picked):
+        if isinstance(part, SubsetPart):
             place = self._pack(part.part)
             assert isinstance(place, int)
             return PickedPart(place, part.indices)
@@ -115,7 +115,7 @@ class TaskSnapshot:
 def bytes_to_share(splits: Splits) -> int:
     """Return how many bytes a parcel would put into shared memory."""
     parts = [getattr(splits, name) for name in PARTS]
-    whole = {id(one): one for one in (part.part if isinstance(part, Picked) else part for part in parts)}
+    whole = {id(one): one for one in (part.part if isinstance(part, SubsetPart) else part for part in parts)}
     return sum(
         one.x.nbytes + one.y.nbytes
         for one in whole.values()

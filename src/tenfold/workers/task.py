@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from tenfold.data import Part, Splits, batch_sizes, shards
+from tenfold.data import Part, Splits, batch_sizes, make_shards
 from tenfold.data.shards import Shard
 from tenfold.errors import TrainingError
 from tenfold.experiment import Experiment
@@ -50,7 +50,7 @@ class Task:
         """Return each replica's sample numbers."""
         division = self.experiment.division
         train = self.splits.train
-        return shards(
+        return make_shards(
             train.targets if train.targets is not None else len(train),
             self.workers,
             division.shards,

@@ -25,10 +25,6 @@ from tenfold.workers.task import Task, make_network
 from tenfold.workers.worker import Worker
 from tenfold.workers.worker_pool import live
 
-# The first optimizer of a process makes torch import its compiler, which takes a second. The server that workers are
-# forked from imports this module, so they have it from the start.
-torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-
 EVENTS_TOGETHER = 256
 SECONDS_BETWEEN = 0.25
 

@@ -22,8 +22,8 @@ from tenfold.errors import DataError
 DEBIAN = Path("/usr/share/datasets")
 
 
-class Listed(NamedTuple):
-    """One built-in data set, as lists show it."""
+class SourceStatus(NamedTuple):
+    """A built-in data set and where its files are."""
 
     name: str
     description: str
@@ -50,9 +50,9 @@ def where(name: str) -> Path | None:
     return next((folder for folder in places(name) if source.files and _complete(source, folder)), None)
 
 
-def available() -> list[Listed]:
+def available() -> list[SourceStatus]:
     """List the built-in data sets."""
-    return [Listed(name, SOURCES[name].description, where(name)) for name in SOURCES]
+    return [SourceStatus(name, SOURCES[name].description, where(name)) for name in SOURCES]
 
 
 def get(name: str, progress: Progress | None = None) -> Path | None:

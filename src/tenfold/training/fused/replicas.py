@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tenfold.data import Part, Picked, Tensors
+from tenfold.data import Part, SubsetPart, Tensors
 from tenfold.experiment import Training
 from tenfold.training.capture import capture, captures, synchronize
 from tenfold.training.fused.device_memory import free_memory, groups_for_memory, peak_memory
@@ -236,7 +236,7 @@ def resident(part: Part) -> tuple[Tensors, Tensor | None] | None:
     """Return the tensors that hold a part, and which of their samples it is (None: all); None where none hold it."""
     if isinstance(part, Tensors):
         return part, None
-    if isinstance(part, Picked) and isinstance(part.part, Tensors):
+    if isinstance(part, SubsetPart) and isinstance(part.part, Tensors):
         return part.part, part.indices.to(part.part.x.device)
     return None
 

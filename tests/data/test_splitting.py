@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tenfold.data import Splits, Tensors, split
-from tenfold.data.split import draw
+from tenfold.data.splitting import draw
 from tenfold.errors import DataError
 
 

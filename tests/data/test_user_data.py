@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset
 
-from tenfold.data import Mapped, Splits, Tensors, given
+from tenfold.data import DatasetPart, Splits, Tensors, as_splits
 from tenfold.errors import DataError
 
 X = torch.rand(12, 3)
@@ -46,7 +46,7 @@ def samples(data=None, *, count=12):
     ],
 )
 def test_undivided_tensors_in_every_form(data):
-    splits = given(data)
+    splits = as_splits(data)
     assert isinstance(splits.train, Tensors)
     assert torch.equal(splits.train.x, X)
     assert torch.equal(splits.train.y, Y)
@@ -66,19 +66,19 @@ def test_undivided_tensors_in_every_form(data):
     ],
 )
 def test_parts_in_every_form(data, names):
-    splits = given(data)
+    splits = as_splits(data)
     assert {name for name in ("train", "validation", "test") if getattr(splits, name) is not None} == names
     assert splits.classes == 4
 
 
 def test_splits_stay_as_they_are():
-    splits = given((X, Y))
-    assert given(splits) is splits
+    splits = as_splits((X, Y))
+    assert as_splits(splits) is splits
 
 
 def test_a_callable_gets_the_options():
-    assert len(given(samples, {"count": 5}).train) == 5
-    assert given(samples).name == "samples"
+    assert len(as_splits(samples, {"count": 5}).train) == 5
+    assert as_splits(samples).name == "samples"
 
 
 def test_an_import_path_is_called_and_names_the_data(tmp_path, monkeypatch):
@@ -87,47 +87,47 @@ def test_an_import_path_is_called_and_names_the_data(tmp_path, monkeypatch):
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    splits = given("given_by_path:make", {"n": 6})
+    splits = as_splits("given_by_path:make", {"n": 6})
     assert len(splits.train) == 6
     assert splits.name == "given_by_path:make"
     with pytest.raises(DataError, match="has no 'mak'; did you mean 'make'"):
-        given("given_by_path:mak")
+        as_splits("given_by_path:mak")
 
 
 def test_uint8_images_become_floats_between_0_and_1():
-    splits = given((np.full((4, 1, 2, 2), 255, dtype=np.uint8), np.array([0, 1, 0, 1])))
+    splits = as_splits((np.full((4, 1, 2, 2), 255, dtype=np.uint8), np.array([0, 1, 0, 1])))
     assert splits.train.x.dtype == torch.float32
     assert splits.train.x.max() == 1
 
 
 def test_tokens_stay_integers():
-    assert given((np.ones((4, 5), dtype=np.int32), np.array([0, 1, 0, 1]))).train.x.dtype == torch.int64
+    assert as_splits((np.ones((4, 5), dtype=np.int32), np.array([0, 1, 0, 1]))).train.x.dtype == torch.int64
 
 
 def test_arrays_that_torch_dislikes_are_taken():
     frozen = X.numpy()[::-1]
     frozen.flags.writeable = False
-    assert torch.equal(given((frozen, Y.numpy().astype(">i4"))).train.x, X.flip(0))
+    assert torch.equal(as_splits((frozen, Y.numpy().astype(">i4"))).train.x, X.flip(0))
 
 
 @pytest.mark.parametrize(("y", "outputs"), [(torch.rand(12), 1), (torch.rand(12, 5).double(), 5)])
 def test_float_targets_are_a_regression(y, outputs):
     for data in ((X, y), Items(y)):
-        splits = given(data)
+        splits = as_splits(data)
         assert (splits.classes, splits.outputs) == (None, outputs)
         assert next(splits.train.batches([[0, 1]]))[1].dtype == torch.float32
 
 
 def test_classes_are_counted_over_all_parts():
-    assert given(((X, Y * 0), (X, Y))).classes == 4
+    assert as_splits(((X, Y * 0), (X, Y))).classes == 4
 
 
 @pytest.mark.parametrize("name", ["targets", "labels"])
 def test_labels_that_a_dataset_lists_are_not_read_one_by_one(name):
     many = Y.repeat(100)
     dataset = Items(many, **{name: many.tolist()})
-    splits = given(dataset)
-    assert isinstance(splits.train, Mapped)
+    splits = as_splits(dataset)
+    assert isinstance(splits.train, DatasetPart)
     assert torch.equal(splits.train.targets, many)
     assert dataset.read < 50
 
@@ -135,21 +135,21 @@ def test_labels_that_a_dataset_lists_are_not_read_one_by_one(name):
 def test_labels_are_found_through_subsets_and_joined_datasets():
     many = Y.repeat(100)
     dataset = Items(many, targets=many)
-    assert given(Subset(dataset, [5, 1])).train.targets.tolist() == [1, 1]
-    assert given(ConcatDataset([dataset, Subset(dataset, [3])])).train.targets.tolist() == [*many.tolist(), 3]
+    assert as_splits(Subset(dataset, [5, 1])).train.targets.tolist() == [1, 1]
+    assert as_splits(ConcatDataset([dataset, Subset(dataset, [3])])).train.targets.tolist() == [*many.tolist(), 3]
     assert dataset.read < 100
 
 
 @pytest.mark.parametrize("listed", [None, (Y + 1).tolist(), Y[:3], ["a"] * 12, [[1], [2, 3]]])
 def test_labels_that_a_dataset_does_not_list_rightly_are_read(listed):
     dataset = Items(targets=listed)
-    assert torch.equal(given(dataset).train.targets, Y)
+    assert torch.equal(as_splits(dataset).train.targets, Y)
     assert dataset.read >= 12
 
 
 def test_labels_that_samples_carry_in_another_form_are_read():
     listed = 1 + torch.arange(300) % 9
-    splits = given(Items(listed % 2, targets=listed))  # the first sample's is the same either way
+    splits = as_splits(Items(listed % 2, targets=listed))  # the first sample's is the same either way
     assert torch.equal(splits.train.targets, listed % 2)
     assert splits.classes == 2
 
@@ -157,7 +157,7 @@ def test_labels_that_samples_carry_in_another_form_are_read():
 def test_what_is_no_number_among_listed_targets_is_refused():
     listed = torch.tensor([0.5, float("nan"), 1.5])
     with pytest.raises(DataError, match="NaN"):
-        given(Items(listed, targets=listed))
+        as_splits(Items(listed, targets=listed))
 
 
 def test_anything_with_length_and_items_is_a_dataset():
@@ -168,7 +168,7 @@ def test_anything_with_length_and_items_is_a_dataset():
         def __getitem__(self, i):
             return np.zeros(3), i
 
-    assert given(Plain()).classes == 2
+    assert as_splits(Plain()).classes == 2
 
 
 def test_reading_labels_leaves_the_generators_alone():
@@ -177,7 +177,7 @@ def test_reading_labels_leaves_the_generators_alone():
             return torch.rand(3), int(torch.randint(3, ()))
 
     before = torch.get_rng_state()
-    given(Noisy())
+    as_splits(Noisy())
     assert torch.equal(before, torch.get_rng_state())
 
 
@@ -207,17 +207,17 @@ HOLED[7, 1] = float("nan")
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (X, "one array without targets is no form of data that is understood; data should be a built-in name"),
-        (None, "an object of type NoneType is no form of data"),
+        (X, "one array without targets cannot be used as data; data should be a built-in name"),
+        (None, "an object of type NoneType cannot be used as data"),
         (3, "an object of type int"),
-        ((X, Y, Y), r"a tuple of 3 \(Tensor, Tensor, Tensor\) is no form of data"),
+        ((X, Y, Y), r"a tuple of 3 \(Tensor, Tensor, Tensor\) cannot be used as data"),
         (([1, 2], [0, 1]), r"a tuple of 2 \(list, list\)"),
         ((), "a tuple of 0"),
         ([1] * 9, r"a list of 9 \(int, int, int, int, ...\)"),
         ({"trian": (X, Y)}, "unknown key 'trian'; did you mean 'train'"),
         ({"test": (X, Y)}, "needs the key 'train'"),
         ({"train": X}, "the train part is one array without targets; data should be"),
-        (lambda: "mnist", "an object of type str is no form"),
+        (lambda: "mnist", "an object of type str cannot be used"),
         (Endless(), "iterable-style Dataset, which cannot be divided"),
         (NoLength(), "has no __len__"),
         ((X, Y[:5]), "the train part has 12 rows of x but 5 of y"),
@@ -245,20 +245,20 @@ HOLED[7, 1] = float("nan")
 )
 def test_what_is_not_understood_is_explained(data, message):
     with pytest.raises(DataError, match=message):
-        given(data)
+        as_splits(data)
 
 
 def test_options_need_something_that_takes_them():
     with pytest.raises(DataError, match=r"options \(count\) need data that can be called"):
-        given((X, Y), {"count": 3})
+        as_splits((X, Y), {"count": 3})
     with pytest.raises(DataError, match="unexpected keyword argument 'conut'"):
-        given(samples, {"conut": 3})
+        as_splits(samples, {"conut": 3})
 
 
 def test_too_many_unknown_labels_are_not_read(monkeypatch):
-    monkeypatch.setattr("tenfold.data.datasets._MOST_READ_FOR_LABELS", 10)
+    monkeypatch.setattr("tenfold.data.user_datasets._MOST_READ_FOR_LABELS", 10)
     with pytest.raises(DataError, match="give the Dataset an attribute 'targets'"):
-        given(Items())
+        as_splits(Items())
 
 
 def test_errors_in_the_users_own_code_keep_their_traceback():
@@ -266,8 +266,8 @@ def test_errors_in_the_users_own_code_keep_their_traceback():
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        given(broken)
+        as_splits(broken)
 
 
 def test_the_result_is_a_value():
-    assert given((X, Y)).__class__ is Splits
+    assert as_splits((X, Y)).__class__ is Splits

@@ -1,4 +1,4 @@
-"""A user's own data, in whatever form they come, made into parts."""
+"""The user's own data, in any of the accepted forms, turned into parts."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -9,9 +9,9 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 from tenfold.common.imports import resolve
 from tenfold.common.registry import suggest
-from tenfold.data.arrays import is_array, tensors
-from tenfold.data.datasets import first_sample, is_dataset, mapped
 from tenfold.data.part import Part, Splits
+from tenfold.data.user_arrays import is_array, part_from_arrays
+from tenfold.data.user_datasets import first_sample, is_dataset, part_from_dataset
 from tenfold.errors import DataError
 
 FORMS = (
@@ -23,8 +23,8 @@ _NAMES = {1: ("train",), 2: ("train", "test"), 3: ("train", "validation", "test"
 _MANY_CLASSES = 1000
 
 
-def given(data: Any, options: Mapping[str, Any] | None = None) -> Splits:
-    """Make a user's data into parts.
+def as_splits(data: Any, options: Mapping[str, Any] | None = None) -> Splits:
+    """Turn the user's data into parts.
 
     Accepted are `(x, y)` of tensors or arrays, a map-style Dataset, two or three of those as (train, test) or (train,
     validation, test) or in a dict, and a callable or "package.module:callable" that returns any of these when called
@@ -68,7 +68,7 @@ def _by_name(data: Any) -> dict[str, Any]:
         return {"train": data}
     if isinstance(data, (tuple, list)) and len(data) in _NAMES and all(_is_one_part(part) for part in data):
         return dict(zip(_NAMES[len(data)], data, strict=True))
-    raise DataError(f"{_kind(data)} is no form of data that is understood; {FORMS}")
+    raise DataError(f"{_kind(data)} cannot be used as data; {FORMS}")
 
 
 def _is_one_part(value: Any) -> bool:
@@ -87,8 +87,8 @@ def _part(value: Any, name: str) -> Part:
     if isinstance(value, TensorDataset) and len(value.tensors) == 2:
         value = value.tensors
     if isinstance(value, (tuple, list)):
-        return tensors(value[0], value[1], name)
-    return mapped(value, name)
+        return part_from_arrays(value[0], value[1], name)
+    return part_from_dataset(value, name)
 
 
 def _described(name: str, parts: dict[str, Part]) -> Splits:

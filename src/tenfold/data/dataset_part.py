@@ -16,7 +16,7 @@ from tenfold.data.part import Indices, Part, Tensors, as_indices, as_input, as_t
 _FINGERPRINT_SAMPLES = 16
 
 
-class Mapped(Part):
+class DatasetPart(Part):
     """A map-style Dataset, read by `loader_workers` processes (0: by this one) that stay alive between epochs.
 
     With loader processes there is one pass at a time, and an older one that goes on is an error. What a dataset draws
@@ -58,11 +58,13 @@ class Mapped(Part):
             if self.loader_workers and self._passes != this_pass:
                 raise RuntimeError("a newer pass over this part has begun, and its loader serves one at a time")
 
-    def subset(self, indices: Indices) -> "Mapped":
+    def subset(self, indices: Indices) -> "DatasetPart":
         """View these samples of the dataset."""
         rows = as_indices(indices)
         targets = None if self._targets is None else self._targets.index_select(0, rows)
-        return Mapped(Subset(self.dataset, rows.tolist()), self.loader_workers, targets=targets, device=self.device)
+        return DatasetPart(
+            Subset(self.dataset, rows.tolist()), self.loader_workers, targets=targets, device=self.device
+        )
 
     def fingerprint(self) -> str:
         """Digest of the length, the known targets and a few samples spread over the dataset."""
@@ -71,9 +73,9 @@ class Mapped(Part):
             samples = [self.dataset[i] for i in range(0, count, max(1, count // _FINGERPRINT_SAMPLES))]
         return digest(count, self._targets, *_leaves(samples))
 
-    def to(self, device: torch.device | str) -> "Mapped":
+    def to(self, device: torch.device | str) -> "DatasetPart":
         """Read the same dataset, and move each batch to `device`."""
-        return Mapped(self.dataset, self.loader_workers, targets=self._targets, device=device)
+        return DatasetPart(self.dataset, self.loader_workers, targets=self._targets, device=device)
 
     def _make_loader(self) -> DataLoader[Any]:
         return DataLoader(
@@ -112,10 +114,10 @@ class _Batches:
 
 def with_loader(part: Part, workers: int) -> Part:
     """Let a part be read by `workers` loader processes; tensors in memory stay as they are when it is 0."""
-    if isinstance(part, Mapped):
-        return Mapped(part.dataset, workers, targets=part.targets, device=part.device)
+    if isinstance(part, DatasetPart):
+        return DatasetPart(part.dataset, workers, targets=part.targets, device=part.device)
     if isinstance(part, Tensors) and workers > 0:
-        return Mapped(_dataset(part), workers, targets=part.targets)
+        return DatasetPart(_dataset(part), workers, targets=part.targets)
     return part
 
 
@@ -125,9 +127,9 @@ def pool(first: Part, second: Part) -> Part:
         return Tensors(torch.cat([first.x, second.x]), torch.cat([first.y, second.y]))
     known = first.targets is not None and second.targets is not None
     targets = torch.cat([first.targets, second.targets]) if known else None  # type: ignore[list-item]
-    workers = first.loader_workers if isinstance(first, Mapped) else 0
+    workers = first.loader_workers if isinstance(first, DatasetPart) else 0
     both: ConcatDataset[Any] = ConcatDataset([_dataset(first), _dataset(second)])
-    return Mapped(both, workers, targets=targets, device=_device(first))
+    return DatasetPart(both, workers, targets=targets, device=_device(first))
 
 
 @contextmanager
@@ -146,14 +148,14 @@ def quiet_randomness() -> Iterator[None]:
 
 
 def _dataset(part: Part) -> Dataset[Any]:
-    if isinstance(part, Mapped):
+    if isinstance(part, DatasetPart):
         return part.dataset
     assert isinstance(part, Tensors)
     return TensorDataset(part.x, part.y)
 
 
 def _device(part: Part) -> torch.device:
-    if isinstance(part, Mapped):
+    if isinstance(part, DatasetPart):
         return part.device
     assert isinstance(part, Tensors)
     return part.x.device

@@ -1,4 +1,4 @@
-"""Tensors and arrays from a user, checked and turned into a part."""
+"""Tensors and arrays from the user, checked and turned into a part."""
 
 from typing import Any
 
@@ -15,8 +15,8 @@ def is_array(value: Any) -> bool:
     return isinstance(value, Tensor) or (hasattr(value, "__array__") and not isinstance(value, type))
 
 
-def tensors(x: Any, y: Any, part: str) -> Tensors:
-    """Make a part of inputs x and targets y; `part` is what errors call it."""
+def part_from_arrays(x: Any, y: Any, part: str) -> Tensors:
+    """Turn inputs x and targets y into a part; `part` names it in errors."""
     x, y = as_input(_tensor(x, f"x of the {part} part")), as_target(_target(y, part))
     if x.dim() < 2:
         raise DataError(f"x of the {part} part has shape {tuple(x.shape)}; it should be (samples, features, ...)")

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from tenfold.data import Mapped, Tensors, with_loader
+from tenfold.data import DatasetPart, Tensors, with_loader
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -20,7 +20,7 @@ class Who(Dataset):
 
 
 def test_loader_processes_read_all_batches_in_order_and_live_on_between_passes():
-    part = Mapped(Who(), loader_workers=2)
+    part = DatasetPart(Who(), loader_workers=2)
     torch.manual_seed(3)
     before = torch.get_rng_state()
     readers = []

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tenfold.data.mapped import pool
+from tenfold.data.dataset_part import pool
 from tenfold.data.part import Part, Splits
 from tenfold.errors import DataError
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from tenfold.data.part import Indices, Part, as_indices, digest
 
 
-class Picked(Part):
+class SubsetPart(Part):
     """These samples of another part, in this order. The data stay where they are, once, however many pick from them."""
 
     def __init__(self, part: Part, indices: Indices) -> None:
@@ -30,17 +30,17 @@ class Picked(Part):
         """Yield the batches of the other part, its samples counted in the order in which they were picked."""
         return self.part.batches(self.indices.index_select(0, as_indices(batch, self._place)) for batch in indices)
 
-    def subset(self, indices: Indices) -> "Picked":
+    def subset(self, indices: Indices) -> "SubsetPart":
         """Pick among the picked."""
-        return Picked(self.part, self.indices.index_select(0, as_indices(indices, self._place)))
+        return SubsetPart(self.part, self.indices.index_select(0, as_indices(indices, self._place)))
 
     def fingerprint(self) -> str:
         """Digest of the other part's and of the choice."""
         return digest(self.part.fingerprint(), self.indices)
 
-    def to(self, device: torch.device | str) -> "Picked":
+    def to(self, device: torch.device | str) -> "SubsetPart":
         """Pick the same from the other part on `device`."""
-        return Picked(self.part.to(device), self.indices)
+        return SubsetPart(self.part.to(device), self.indices)
 
     @property
     def _place(self) -> torch.device:

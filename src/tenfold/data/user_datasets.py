@@ -1,4 +1,4 @@
-"""Map-style Datasets from a user, checked and turned into a part."""
+"""Map-style Datasets from the user, checked and turned into a part."""
 
 from typing import Any
 
@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
-from tenfold.data.arrays import check_targets, is_array
-from tenfold.data.mapped import Mapped, quiet_randomness
+from tenfold.data.dataset_part import DatasetPart, quiet_randomness
 from tenfold.data.part import Part, as_target
+from tenfold.data.user_arrays import check_targets, is_array
 from tenfold.errors import DataError
 
 _MOST_READ_FOR_LABELS = 100_000
@@ -24,8 +24,8 @@ def is_dataset(value: Any) -> bool:
     return not container and hasattr(value, "__len__") and hasattr(value, "__getitem__")
 
 
-def mapped(dataset: Any, part: str) -> Mapped:
-    """Make a part of a Dataset; `part` is what errors call it."""
+def part_from_dataset(dataset: Any, part: str) -> DatasetPart:
+    """Turn a map-style Dataset into a part; `part` names it in errors."""
     if not hasattr(dataset, "__len__"):
         raise DataError(f"the {part} part, a {type(dataset).__name__}, has no __len__; a map-style Dataset needs one")
     if not len(dataset):
@@ -37,7 +37,7 @@ def mapped(dataset: Any, part: str) -> Mapped:
             targets = _read_targets(dataset, part)
     if targets is not None:
         check_targets(targets, part)
-    return Mapped(dataset, targets=targets)
+    return DatasetPart(dataset, targets=targets)
 
 
 def first_sample(part: Part) -> tuple[Tensor, Tensor]:

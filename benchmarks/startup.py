@@ -1,0 +1,56 @@
+"""How long a verb takes from the shell to its end, beside `import torch` alone.
+
+    python benchmarks/startup.py [--repeats 7]
+
+Verbs that only read should answer in under 0.5 s; training the digits for one epoch should take at most 1 s more than
+`import torch`. The commands take turns, so that a busy moment of the machine meets all of them. Times are in seconds.
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+READING_LIMIT = 0.5
+TRAINING_LIMIT = 1.0
+TRAIN = "train --model mlp --data digits --epochs 1 --quiet"
+READING = ("--help", "runs", "show last", "data list", "data where digits", "schema", "init experiment.toml --force")
+
+
+def seconds(command: list[str], folder: str) -> float:
+    """Run a command and return how long it took."""
+    environment = os.environ | {"TENFOLD_RUNS": str(Path(folder, "runs"))}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package is compiled once, not at every start
+    environment["PYTHONPYCACHEPREFIX"] = str(Path(folder, "bytecode"))
+    before = time.perf_counter()
+    subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
+    return time.perf_counter() - before
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=7)
+    repeats = parser.parse_args().repeats
+    python = sys.executable
+    commands = {"import torch": [python, "-c", "import torch"]}
+    commands |= {f"tenfold {verb}": [python, "-m", "tenfold", *verb.split()] for verb in (TRAIN, *READING)}
+    with tempfile.TemporaryDirectory() as folder:
+        for command in commands.values():  # also makes the run that `show` shows
+            seconds(command, folder)
+        rounds = [{name: seconds(command, folder) for name, command in commands.items()} for _ in range(repeats)]
+    baseline = statistics.median(times["import torch"] for times in rounds)
+    print(f"{'command':60} {'median':>7} {'spread':>13}  goal")
+    for name in commands:
+        measured = sorted(times[name] for times in rounds)
+        median = statistics.median(measured)
+        limit = {"import torch": None, f"tenfold {TRAIN}": baseline + TRAINING_LIMIT}.get(name, READING_LIMIT)
+        goal = "" if limit is None else f"{'met' if median <= limit else 'MISSED'} (at most {limit:.2f})"
+        print(f"{name:60} {median:7.2f} {measured[0]:6.2f}-{measured[-1]:.2f}  {goal}")
+
+
+if __name__ == "__main__":
+    main()

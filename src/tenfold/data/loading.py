@@ -1,0 +1,64 @@
+"""Loading an experiment's data: a built-in data set or the user's own, divided into train, validation and test."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from tenfold.data.dataset_part import with_loader
+from tenfold.data.part import Splits
+from tenfold.data.sources.source import SOURCES
+from tenfold.data.sources.fetch import Progress
+from tenfold.data.sources.locate import contents
+from tenfold.data.splitting import split
+from tenfold.data.user_data import as_splits
+from tenfold.errors import DataError
+
+
+def load(
+    name_or_object: Any,
+    *,
+    options: Mapping[str, Any] | None = None,
+    test_fraction: float | None = None,
+    validation_fraction: float = 0.0,
+    stratify: bool = True,
+    split_seed: int = 0,
+    limit: int | None = None,
+    groups: Any = None,
+    loader_workers: int = 0,
+    progress: Progress | None = None,
+) -> Splits:
+    """Load a data set and divide it into train, validation and test.
+
+    `name_or_object` is the name of a built-in data set, "package.module:callable", or any object that `as_splits`
+    accepts; `options` are passed to a callable. See `split` for how the parts are cut and what `groups` means.
+    With `loader_workers` above 0, samples are read through a DataLoader; with 0, tensors are indexed in place, which
+    is faster.
+    """
+    if isinstance(name_or_object, str) and ":" not in name_or_object:
+        whole = _built_in(name_or_object, options, progress)
+    else:
+        whole = as_splits(name_or_object, options)
+    parts = split(
+        whole,
+        test_fraction=test_fraction,
+        validation_fraction=validation_fraction,
+        stratify=stratify,
+        seed=split_seed,
+        limit=limit,
+        groups=groups,
+    )
+    return replace(
+        parts,
+        train=with_loader(parts.train, loader_workers),
+        validation=parts.validation and with_loader(parts.validation, loader_workers),
+        test=parts.test and with_loader(parts.test, loader_workers),
+    )
+
+
+def _built_in(name: str, options: Mapping[str, Any] | None, progress: Progress | None) -> Splits:
+    source = SOURCES[name]
+    if options:
+        raise DataError(f"data '{name}' takes no options, but was given {', '.join(options)}")
+    train, test = source.load(contents(source, progress)[1])
+    classes = int(train.targets.max()) + 1
+    return Splits(name=name, train=train, test=test, shape=tuple(train.x.shape[1:]), classes=classes, outputs=classes)
