@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from tenfold.data.loading import load
     from tenfold.data.part import Part, Splits, Tensors
     from tenfold.data.shards import KINDS, batch_sizes, batches, make_shards, order
-    from tenfold.data.sources.source import SOURCES
     from tenfold.data.sources.fetch import Progress
     from tenfold.data.sources.locate import available, get, where
+    from tenfold.data.sources.source import SOURCES
     from tenfold.data.splitting import split
     from tenfold.data.subset_part import SubsetPart
     from tenfold.data.user_data import as_splits

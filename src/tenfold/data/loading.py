@@ -6,9 +6,9 @@ from typing import Any
 
 from tenfold.data.dataset_part import with_loader
 from tenfold.data.part import Splits
-from tenfold.data.sources.source import SOURCES
 from tenfold.data.sources.fetch import Progress
 from tenfold.data.sources.locate import contents
+from tenfold.data.sources.source import SOURCES
 from tenfold.data.splitting import split
 from tenfold.data.user_data import as_splits
 from tenfold.errors import DataError
