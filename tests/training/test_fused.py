@@ -75,10 +75,10 @@ def settings_of(**fields):
     return Training(**({"epochs": 1, "schedule": "cosine", "warmup": 0.2} | fields))
 
 
-def fused(network, training, *, k=K, steps=50, way="loop", **options):
+def fused(network, training, *, k=K, steps=50, method="loop", **options):
     rates = plan_rates(training, steps_per_epoch=steps)
     device = next(network.parameters()).device
-    return Fused(network, k, training, functional.cross_entropy, data(device), rates=rates, way=way, **options)
+    return Fused(network, k, training, functional.cross_entropy, data(device), rates=rates, method=method, **options)
 
 
 def alone(network, training, batches, part):
@@ -97,11 +97,11 @@ FIELDS = [
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("fields", FIELDS)
 @pytest.mark.parametrize("make", [perceptron, convolutions])
-@pytest.mark.parametrize("way", ["loop", "vmap"])
-def test_fused_replicas_learn_what_separate_ones_learn(way, make, fields, device):
+@pytest.mark.parametrize("method", ["loop", "vmap"])
+def test_fused_replicas_learn_what_separate_ones_learn(method, make, fields, device):
     """Per-replica losses within 1e-4, relative, over 50 steps; on a GPU captured in a graph."""
     training, order = settings_of(**fields), orders(50).to(device)
-    together = fused(made(make, device), training, way=way)
+    together = fused(made(make, device), training, method=method)
     assert together.prepare({(0, K, BATCH): 50}) == ""
     losses = torch.stack([together.step(indices) for indices in order])
     for row in range(K):
@@ -129,22 +129,22 @@ def made_without_draw(row):
     return network
 
 
-@pytest.mark.parametrize("way", ["loop", "vmap"])
-def test_dropout_differs_between_replicas(way):
+@pytest.mark.parametrize("method", ["loop", "vmap"])
+def test_dropout_differs_between_replicas(method):
     torch.manual_seed(0)
     network = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(36, 4))
-    together = fused(network, settings_of(), way=way)
+    together = fused(network, settings_of(), method=method)
     losses = together.step(orders(1)[0, :1].expand(K, -1))
     assert len(set(losses.tolist())) == K
 
 
 @settings(deadline=None, derandomize=True, max_examples=20)
 @given(st.sampled_from(["loop", "vmap"]), st.integers(1, K), st.integers(0, K - 1), st.integers(2, BATCH))
-def test_rows_that_learn_apart_or_in_groups_learn_the_same(way, together, cut, size):
+def test_rows_that_learn_apart_or_in_groups_learn_the_same(method, at_once, cut, size):
     training, order = settings_of(optimizer="adam"), orders(4, size=size)
-    whole = fused(made(perceptron), training, way=way)
-    parts = fused(made(perceptron), training, way=way)
-    parts.together = together
+    whole = fused(made(perceptron), training, method=method)
+    parts = fused(made(perceptron), training, method=method)
+    parts.at_once = at_once
     for indices in order:
         expected = whole.step(indices)
         parts.advance()
@@ -158,8 +158,8 @@ def test_frozen_weights_stay():
     network = made(perceptron)
     network[1].weight.requires_grad_(False)
     before = network[1].weight.clone()
-    for way in ("loop", "vmap"):
-        together = fused(copy.deepcopy(network), settings_of(weight_decay=0.1), way=way)
+    for method in ("loop", "vmap"):
+        together = fused(copy.deepcopy(network), settings_of(weight_decay=0.1), method=method)
         for indices in orders(3):
             together.step(indices)
         assert all(torch.equal(together.state(row)["1.weight"], before) for row in range(K))
@@ -167,7 +167,7 @@ def test_frozen_weights_stay():
 
 
 def test_mixing_is_a_product_with_the_matrix_and_keeps_moments():
-    together = fused(made(perceptron), settings_of(), way="vmap")
+    together = fused(made(perceptron), settings_of(), method="vmap")
     for indices in orders(5):
         together.step(indices)
     before = [together.state(row) for row in range(K)]
@@ -223,45 +223,45 @@ def test_nothing_learnt_is_no_columns():
 
 
 def test_the_probe_changes_nothing_and_tells_its_choice():
-    together = fused(made(perceptron, dropout=0.3), settings_of(optimizer="adam"), way="auto")
+    together = fused(made(perceptron, dropout=0.3), settings_of(optimizer="adam"), method="auto")
     before = {name: tensor.clone() for name, tensor in together.tensors().items()}
     drawn = torch.get_rng_state()
     assert together.prepare({(0, K, BATCH): 50, (0, 1, 3): 1}) == ""
     assert all(torch.equal(tensor, before[name]) for name, tensor in together.tensors().items())
     assert torch.equal(torch.get_rng_state(), drawn)
-    assert together.told.startswith(f"3 replicas step together by {together.way.name} (one step: vmap ")
+    assert together.description.startswith(f"3 replicas step together by {together.method.name} (one step: vmap ")
 
 
 @pytest.mark.parametrize(("slow", "fast"), [("loop", "vmap"), ("vmap", "loop")])
 def test_the_faster_way_is_taken(slow, fast, monkeypatch):
-    together = fused(made(perceptron), settings_of(), way="auto")
+    together = fused(made(perceptron), settings_of(), method="auto")
     monkeypatch.setattr(Fused, "_probe", lambda self, name, shape, trouble: 2.0 if name == slow else 1.0)
     together.prepare({(0, K, BATCH): 50})
-    assert together.way.name == fast
+    assert together.method.name == fast
 
 
 def test_what_vmap_cannot_do_goes_in_a_loop():
-    together = fused(made(Conditional), settings_of(), way="auto")
+    together = fused(made(Conditional), settings_of(), method="auto")
     assert together.prepare({(0, K, BATCH): 50}) == ""
-    assert together.way.name == "loop"
-    assert "vmap does not work (RuntimeError" in together.told
+    assert together.method.name == "loop"
+    assert "vmap fails (RuntimeError" in together.description
     assert together.step(orders(1)[0]).shape == (K,)
 
 
 def test_what_works_in_no_way_is_remembered():
-    together = fused(nn.Linear(3, 2), settings_of(), way="auto")
+    together = fused(nn.Linear(3, 2), settings_of(), method="auto")
     assert together.prepare({(0, K, BATCH): 50}) == ""
-    assert together.trouble.startswith("RuntimeError: ")
-    assert together.told == ""
+    assert together.failure.startswith("RuntimeError: ")
+    assert together.description == ""
 
 
 def test_memory_decides_how_many_go_together(monkeypatch):
-    together = fused(made(perceptron), settings_of(), way="vmap")
+    together = fused(made(perceptron), settings_of(), method="vmap")
     monkeypatch.setattr(module, "peak_memory", lambda work, device: 10.0)
     monkeypatch.setattr(module, "free_memory", lambda device: 25.0)
     together.prepare({(0, K, BATCH): 50})
-    assert together.together == 2
-    assert together.told == "3 replicas step together by vmap, 2 at a time for want of memory"
+    assert together.at_once == 2
+    assert together.description == "3 replicas step together by vmap, 2 at a time to fit into memory"
 
 
 @given(st.integers(1, 500), st.floats(1, 1e6), st.floats(1, 1e9))
@@ -277,7 +277,7 @@ def test_groups_hold_everyone_once_and_fit(count, each, available):
 
 
 def test_gradients_can_be_left_to_the_caller():
-    together = fused(made(perceptron), settings_of(), apart=True)
+    together = fused(made(perceptron), settings_of(), gradients_only=True)
     before = together.optimizer.weights.clone()
     together.step(orders(1)[0])
     assert torch.equal(together.optimizer.weights, before)

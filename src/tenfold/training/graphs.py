@@ -43,7 +43,7 @@ class Graphed(Replica):
         assert found is not None
         whole, self._numbers = found
         matrix = self.flat.vector[None]
-        self.fused = Fused(network, 1, training, loss, whole, rates=self.rates, matrix=matrix, way="loop")
+        self.fused = Fused(network, 1, training, loss, whole, rates=self.rates, matrix=matrix, method="loop")
 
     def prepare(self, sizes: Mapping[int, int]) -> str:
         """Capture the steps of batches that come so often; return why not, or ""."""

@@ -1,11 +1,11 @@
-"""Many replicas on one device: the folds of a cross-validation, or the nodes of a divided training."""
+"""Many replicas on one device: the folds of a cross-validation, or the workers of one task."""
 
 from collections.abc import Sequence
 
 from tenfold.engines.base import Outcome
 from tenfold.engines.fused.folds import FoldTraining
+from tenfold.engines.fused.fused_training import on_device
 from tenfold.engines.fused.nodes import NodeTraining
-from tenfold.engines.fused.setup import on_device
 from tenfold.errors import TenfoldError
 from tenfold.runs import Clock, Emit
 from tenfold.runs.resumption import Resumption
@@ -15,16 +15,16 @@ __all__ = ["train_folds", "train_nodes"]
 
 
 def train_nodes(task: Task, clock: Clock, emit: Emit, resumption: Resumption | None = None) -> Outcome:
-    """Train the replicas of one task, all on one device, with their rounds."""
+    """Train all replicas of one task on one device, with their rounds."""
     with on_device(task):
-        return NodeTraining(task, clock, emit).train(resumption)
+        return NodeTraining(task, clock, emit, resumption).train()
 
 
 def train_folds(tasks: Sequence[Task], clock: Clock, emits: Sequence[Emit]) -> list[Outcome | TenfoldError]:
-    """Train independent tasks of one worker each side by side on one device: same model, other samples of one data set.
+    """Train independent tasks together on one device: same model and settings, different samples of one data set.
 
-    Each is told of by its own `emit`. A task that fails has its error in the place of its outcome, and the others go
-    on. The seconds of each are those of all: they share the device.
+    Each task has one worker, and its events go to its own `emit`. A task that fails has its error in place of an
+    outcome. The seconds of each are those of all, as they share the device.
     """
     with on_device(tasks[0]):
         return FoldTraining(tasks, clock, emits).train()

@@ -1,4 +1,4 @@
-"""Replicas on one device that go through an epoch step by step together, whatever the sizes of their shards."""
+"""Replicas on one device that go through an epoch in the same steps, whatever the sizes of their shards."""
 
 import math
 from collections import Counter
@@ -13,10 +13,10 @@ from tenfold.training.fused.replicas import Fused, Shape
 
 
 class Lockstep:
-    """Drives k fused replicas; a step costs the same Python whatever k is.
+    """Steps k fused replicas through an epoch.
 
-    Replicas whose batches have the same size and which lie side by side learn at once. At the end of an epoch, where
-    sizes differ, that may take a few turns; whoever has nothing left sits out.
+    Neighbouring rows whose batches have the same size step at once, so that a step costs the same Python code for any
+    k. At the end of an epoch, where sizes differ, a step may take a few turns; rows without samples left are skipped.
     """
 
     def __init__(self, fused: Fused, lengths: Sequence[int], batch_size: int) -> None:
@@ -24,20 +24,20 @@ class Lockstep:
         self.batch_size = batch_size
         self.sizes = list(zip_longest(*(batch_sizes(length, batch_size) for length in lengths), fillvalue=0))
         """For each step, how many samples each replica has."""
-        self.turns = [list(_alike(sizes)) for sizes in self.sizes]
+        self.turns = [list(_equal_runs(sizes)) for sizes in self.sizes]
         self._weights = torch.tensor(self.sizes, dtype=torch.float64)
         self._losses = torch.zeros(len(self.sizes), fused.k, device=fused.device)
-        self._told = 0
+        self._logged = 0
 
     def shapes(self, epochs: int) -> Counter[Shape]:
-        """Return how often each shape of a step comes in so many epochs."""
+        """Return how often each shape of a step occurs in so many epochs."""
         one = Counter((rows.start, rows.stop, size) for turn in self.turns for rows, size in turn)
         return Counter({shape: count * epochs for shape, count in one.items()})
 
     def epoch(self, orders: Sequence[Tensor]) -> Iterator[int]:
-        """Learn from samples in these orders, one for each replica, and yield after each step its number, from 1."""
+        """Train on the samples in these orders, one for each replica, and yield the number of each step, from 1."""
         table = torch.nn.utils.rnn.pad_sequence(list(orders), batch_first=True).to(self.fused.device)
-        self._told = 0
+        self._logged = 0
         self._losses.zero_()
         for step, turn in enumerate(self.turns):
             start = step * self.batch_size
@@ -47,20 +47,21 @@ class Lockstep:
             yield step + 1
 
     def window(self, step: int) -> tuple[list[float], list[float]]:
-        """Return each replica's sum of losses over samples, and its samples, since the last call in this epoch."""
-        steps = slice(self._told, step)
-        self._told = step
+        """Return each replica's sum of losses over its samples, and their number, since the last call in this epoch."""
+        steps = slice(self._logged, step)
+        self._logged = step
         weights = self._weights[steps]
         sums = torch.where(weights > 0, self._losses[steps].cpu().double() * weights, 0.0).sum(0)
         return sums.tolist(), weights.sum(0).tolist()
 
 
-def first_odd(sums: Sequence[float]) -> int | None:
-    """Return the first replica whose losses are no numbers."""
+def first_diverged(sums: Sequence[float]) -> int | None:
+    """Return the first replica whose loss is not finite."""
     return next((row for row, total in enumerate(sums) if not math.isfinite(total)), None)
 
 
-def _alike(sizes: Sequence[int]) -> Iterator[tuple[slice, int]]:
+def _equal_runs(sizes: Sequence[int]) -> Iterator[tuple[slice, int]]:
+    """Yield the rows that lie side by side and have batches of one size, with that size."""
     start = 0
     for size, members in groupby(sizes):
         stop = start + len(list(members))

@@ -1,20 +1,14 @@
-"""The replicas of a divided training, as rows of one matrix on one device."""
+"""The replicas of one task, as rows of one matrix on one device."""
 
+from collections.abc import Sequence
 from typing import Any
+
+from torch import Tensor
 
 from tenfold.data import order
 from tenfold.engines.base import Outcome
-from tenfold.engines.fused.lockstep import Lockstep, first_odd
-from tenfold.engines.fused.setup import (
-    among,
-    finished_row,
-    make_fused,
-    predictions,
-    prepare_fused,
-    reviewed,
-    seed_replicas,
-    train_metric,
-)
+from tenfold.engines.fused.fused_training import FusedTraining, Seed, make_fused, resident_numbers, select
+from tenfold.engines.fused.lockstep import Lockstep, first_diverged
 from tenfold.engines.fused.stacked_rounds import StackedRounds
 from tenfold.errors import ModelError, StoreError
 from tenfold.mixing.learning_rate import rate_scale, warmup_epochs
@@ -23,84 +17,83 @@ from tenfold.runs.resumption import Resumption
 from tenfold.workers.messages import Saved
 from tenfold.workers.supervisor import Supervisor
 from tenfold.workers.task import Task, diverged
-from tenfold.workers.timekeeper import Timekeeper
 
 
-class NodeTraining:
-    """The virtual nodes of one task."""
+class NodeTraining(FusedTraining):
+    """The virtual nodes of one task, which mix in rounds."""
 
-    def __init__(self, task: Task, clock: Clock, emit: Emit) -> None:
-        self.task = task
-        self.clock = clock
-        self.emit = emit
+    def __init__(self, task: Task, clock: Clock, emit: Emit, resumption: Resumption | None = None) -> None:
         training, division = task.experiment.training, task.experiment.division
-        scale, warmup = rate_scale(division), warmup_epochs(task.experiment)
+        self.task = task
+        self.emit = emit
+        self.resumption = resumption
         self.by_gradients = division.average == "gradients"
-        self.fused, self.numbers = make_fused(task, task.workers, scale, warmup, apart=self.by_gradients)
-        self.lockstep = Lockstep(self.fused, [len(shard) for shard in task.shards], training.batch_size)
-        self.rounds = StackedRounds(division, self.fused, [float(len(shard)) for shard in task.shards])
-        self.time = Timekeeper(clock, emit, 0)
-        self.epoch = 0
+        fused = make_fused(
+            task,
+            task.workers,
+            scale=rate_scale(division),
+            warmup=warmup_epochs(task.experiment),
+            gradients_only=self.by_gradients,
+        )
+        lockstep = Lockstep(fused, [len(shard) for shard in task.shards], training.batch_size)
+        super().__init__(fused, lockstep, training.epochs, clock, emit)
+        self.rounds = StackedRounds(division, fused, [float(len(shard)) for shard in task.shards])
+        self.supervisor = Supervisor(task, clock, emit, resumption.manifest if resumption else None)
         self.best: dict[str, Any] | None = None
+        self._numbers = resident_numbers(task.splits.train)
+        self.loss, self.samples = 0.0, 0.0
 
-    def train(self, resumption: Resumption | None) -> Outcome:
+    def train(self) -> Outcome:
         """Train to the end."""
-        training = self.task.experiment.training
-        supervisor = Supervisor(self.task, self.clock, self.emit, resumption.manifest if resumption else None)
-        if resumption is not None:
-            self._resume(resumption.state(0))
-        supervisor.start(resumed=resumption is not None)
-        prepare_fused(self.fused, self.lockstep, training.epochs - self.epoch, self.clock, [self.emit])
-        self.time.begin()
-        stopped = False
-        while self.epoch < training.epochs and not stopped:
-            loss, samples = self._train_epoch()
-            stopped = self._review(supervisor, loss, samples)
-            self.epoch = training.epochs if stopped else self.epoch + 1
-            self._save(supervisor)
-        self._finish(supervisor)
-        return Outcome(supervisor.result, supervisor.weights, supervisor.outputs)
+        if self.resumption is not None:
+            self._resume(self.resumption.state(0))
+        self.supervisor.start(resumed=self.resumption is not None)
+        self.train_epochs([self.emit])
+        self._finish()
+        return Outcome(self.supervisor.result, self.supervisor.weights, self.supervisor.outputs)
 
-    def _train_epoch(self) -> tuple[float, int]:
-        task, training, time = self.task, self.task.experiment.training, self.time
-        time.epoch = self.epoch
-        seed_replicas(self.fused, [(training.seed, self.epoch, rank) for rank in range(task.workers)])
-        orders = [order(shard, training.seed, self.epoch, rank) for rank, shard in enumerate(task.shards)]
-        first, loss, samples = self.epoch * task.steps_per_epoch, 0.0, 0.0
-        time.skip()
-        for step in self.lockstep.epoch([among(self.numbers, one) for one in orders]):
-            if self.by_gradients:
-                self.rounds.step_by_gradients(self.lockstep.sizes[step - 1])
-            self.rounds.mix(first + step)
-            if task.tells_after(step):
-                sums, counts = self.lockstep.window(step)
-                time.lap("compute")
-                odd = first_odd(sums)
-                if odd is not None:
-                    raise diverged(task, sums[odd], first + step, odd)
-                self._log(first + step, sums[0] / counts[0] if counts[0] else None)
-                loss, samples = loss + sum(sums), samples + sum(counts)
-        return loss, int(samples)
+    def seeds(self) -> list[Seed]:
+        """Return a seed for each rank, as its worker would have."""
+        return [(self.task.experiment.training.seed, self.epoch, rank) for rank in range(self.task.workers)]
 
-    def _log(self, step: int, loss: float | None) -> None:
-        for name, value in (("loss", loss), ("lr", self.fused.rates.at(self.fused.steps - 1))):
-            if value is not None:
-                self.emit(train_metric(self.clock, name, value, step, self.epoch, self.time.seconds))
-        self.time.tell()
+    def orders(self) -> list[Tensor]:
+        """Return the order in which each rank visits its shard."""
+        self.loss, self.samples = 0.0, 0.0
+        seed = self.task.experiment.training.seed
+        orders = [order(shard, seed, self.epoch, rank) for rank, shard in enumerate(self.task.shards)]
+        return [select(self._numbers, one) for one in orders]
 
-    def _review(self, supervisor: Supervisor, loss: float, samples: int) -> bool:
+    def after_step(self, step: int) -> None:
+        """Carry out the round that is due."""
+        if self.by_gradients:
+            self.rounds.step_by_gradients(self.lockstep.sizes[step - 1])
+        self.rounds.mix(self.first_step + step)
+
+    def logs_after(self, step: int) -> bool:
+        """Return what the task's `log_every` says."""
+        return self.task.tells_after(step)
+
+    def log(self, step: int, sums: Sequence[float], counts: Sequence[float]) -> None:
+        """Report the loss of rank 0, as workers do, and stop the run if any rank diverged."""
+        rank = first_diverged(sums)
+        if rank is not None:
+            raise diverged(self.task, sums[rank], step, rank)
+        self.emit_losses(self.emit, step, sums[0], counts[0])
+        self.loss, self.samples = self.loss + sum(sums), self.samples + sum(counts)
+
+    def end_epoch(self) -> bool:
+        """Evaluate the mean of all replicas, which then continue from their own weights."""
         own = self.fused.stack.matrix.clone()
         self.rounds.consensus()
-        step = (self.epoch + 1) * self.task.steps_per_epoch
-        outputs = predictions(self.task, self.fused, 0, self.task.watched)
-        verdict = supervisor.hear([reviewed(self.epoch, step, self.time.seconds, loss, samples, outputs)])
-        if verdict.best and self.task.experiment.training.patience is not None:
+        outputs = self.predict(self.task, 0, self.task.watched)
+        decision = self.supervisor.hear([self.reviewed(self.loss, self.samples, outputs)])
+        if decision.best and self.task.experiment.training.patience is not None:
             self.best = self.fused.state(0)
         self.fused.stack.matrix.copy_(own)
-        self.time.lap("evaluate")
-        return verdict.stop
+        return decision.stop
 
-    def _save(self, supervisor: Supervisor) -> None:
+    def save(self) -> None:
+        """Save the state of all replicas."""
         folder, problem = self.task.checkpoints, ""
         if folder is not None:
             state = {
@@ -116,9 +109,8 @@ class NodeTraining:
                 checkpoint.save(state, folder / checkpoint.file_name(self.epoch, 0))
             except StoreError as error:
                 problem = str(error)
-        supervisor.hear([Saved(epoch=self.epoch, seconds=self.time.seconds, problem=problem)])
+        self.supervisor.hear([Saved(epoch=self.epoch, seconds=self.time.seconds, problem=problem)])
         self.time.lap("save")
-        self.time.tell()
 
     def _resume(self, state: dict[str, Any]) -> None:
         own = self.fused.tensors()
@@ -131,11 +123,11 @@ class NodeTraining:
         self.fused.steps, self.epoch, self.best = state["steps"], state["epoch"], state["best"]
         self.time.seconds, self.time.times = state["seconds"], dict(state["times"])
 
-    def _finish(self, supervisor: Supervisor) -> None:
+    def _finish(self) -> None:
         self.rounds.consensus()
         if self.best is not None:
             self.fused.load(0, self.best)
-        outputs = predictions(self.task, self.fused, 0, self.task.splits.test)
+        outputs = self.predict(self.task, 0, self.task.splits.test)
         self.time.lap("evaluate")
-        moved, time = int(max(self.rounds.bytes_moved)), self.time
-        supervisor.hear([finished_row(self.fused, 0, self.fused.steps, time.seconds, time.times, moved, outputs)])
+        moved = int(max(self.rounds.bytes_moved))
+        self.supervisor.hear([self.finished(0, self.fused.steps, outputs, bytes_moved=moved)])

@@ -1,4 +1,4 @@
-"""Rounds among replicas that are rows of one matrix: the strategy's matrix times theirs."""
+"""Rounds of replicas that are rows of one matrix: the strategy's matrix times theirs."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -15,19 +15,19 @@ from tenfold.training.fused.replicas import Fused
 from tenfold.training.precision import product
 
 REMEMBERED = 64
-"""Rounds whose matrices are kept on the device."""
+"""How many matrices of rounds are kept on the device."""
 
 
 class StackedRounds:
-    """What `engines.rounds.Rounds` does to one replica, done to all at once."""
+    """The rounds of all replicas at once; `workers.rounds.Rounds` does the same for one replica."""
 
     def __init__(self, division: Division, fused: Fused, samples: Sequence[float]) -> None:
         self.division = division
         self.strategy = make_strategy(division)
         if self.strategy.asynchronous:
             raise ExperimentError(
-                f'division.strategy = "{division.strategy}" has no rounds; replicas on one device step together, '
-                "so take a strategy that has"
+                f'division.strategy = "{division.strategy}" has no rounds, but replicas on one device step '
+                "together; use a strategy with rounds, such as allreduce"
             )
         self.fused = fused
         self.samples = samples
@@ -44,11 +44,11 @@ class StackedRounds:
 
     @cached_property
     def columns(self) -> Tensor:
-        """Of the gradients, as workers send them: what is learnt, without the gaps between parameters."""
+        """The columns of the gradients that workers would send: those of trained parameters, without padding."""
         return self.fused.stack.learnt_columns()
 
     def mix(self, step: int) -> None:
-        """Carry out the next round, if one is due after this step, counted from 1 over the run."""
+        """Carry out the next round if one is due after this step, counted from 1 over the run."""
         if self.division.average == "gradients" or not due(step, self.division.pace, self.division.local_after):
             return
         round_ = self._next()
@@ -71,7 +71,7 @@ class StackedRounds:
         self._count(round_, nbytes)
 
     def step_by_gradients(self, sizes: Sequence[int]) -> None:
-        """Average the gradients, weighted by the samples they come from, and let all replicas step."""
+        """Average the gradients, weighted by the samples they were computed on, and step all replicas."""
         optimizer, round_ = self.fused.optimizer, self._next()
         for row, size in enumerate(sizes):
             if not size:
@@ -90,13 +90,13 @@ class StackedRounds:
             self.fused.mix(self._matrix(last), alike=last.is_exact)
 
     def state(self) -> dict[str, Any]:
-        """Return what a resumed run needs."""
+        """Return the state that a checkpoint stores."""
         errors = [compressor.error for compressor in self.compressors]
         kept = {"outer": self.outer_state, "reference": self.reference, "errors": errors}
         return kept | {"rounds": self.rounds, "bytes_moved": self.bytes_moved}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Take on a saved state."""
+        """Restore a state that `state` returned."""
         self.rounds, self.bytes_moved = state["rounds"], state["bytes_moved"]
         self.outer_state = {name: tensor.to(self.weights.device) for name, tensor in state["outer"].items()}
         if self.reference is not None:
@@ -117,7 +117,7 @@ class StackedRounds:
         return self._matrices[id(round_)][1]
 
     def _compress(self) -> int:
-        """Put what the others would decode in the place of the weights, and return one replica's bytes."""
+        """Replace the weights by what the others would decode, and return the bytes that a replica sends."""
         whole = self.fused.stack.matrix[0].nbytes
         if self.reference is None:
             return whole
@@ -130,7 +130,7 @@ class StackedRounds:
         return packed.nbytes + whole - self.weights[0].nbytes
 
     def _compress_gradients(self) -> int:
-        """Put what the others would decode in the place of the gradients, and return one replica's bytes."""
+        """Replace the gradients by what the others would decode, and return the bytes that a replica sends."""
         gradient = self.fused.optimizer.gradient
         if not self.compressed:
             return len(self.columns) * gradient.element_size()

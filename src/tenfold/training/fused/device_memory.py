@@ -9,7 +9,7 @@ from tenfold.errors import ExperimentError
 
 
 def peak_memory(work: Callable[[], object], device: torch.device) -> float:
-    """Return how many bytes of the device the work takes at most, besides what was there; 0 where nobody counts."""
+    """Return the most bytes of device memory that the work allocates; 0 for a CPU, where they are not counted."""
     if device.type != "cuda":
         work()
         return 0.0
@@ -20,14 +20,14 @@ def peak_memory(work: Callable[[], object], device: torch.device) -> float:
 
 
 def free_memory(device: torch.device) -> float:
-    """Return how many bytes of a GPU may still be taken, with a fifth left for what was not counted."""
+    """Return how many bytes of a GPU can still be used, less a fifth as a reserve."""
     free, _ = torch.cuda.mem_get_info(device)
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return 0.8 * (free + unused)
 
 
 def groups_for_memory(count: int, each: float, available: float) -> list[range]:
-    """Divide `count` replicas that need `each` bytes into as few groups of nearly equal size as fit the memory."""
+    """Divide `count` replicas of `each` bytes into as few groups of nearly equal size as fit into memory."""
     most = int(available // each) if each > 0 else count
     if most < 1:
         raise ExperimentError(

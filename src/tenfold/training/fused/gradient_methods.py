@@ -1,4 +1,4 @@
-"""Ways to get the gradients of many replicas of one network, each on a batch of its own."""
+"""Methods to compute the gradients of many replicas of one network, each on its own batch."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -15,11 +15,11 @@ from tenfold.training.measures import Measure
 from tenfold.training.replica import autocast
 
 STREAMS = 16
-"""Branches of a CUDA graph that may run at the same time."""
+"""How many branches of a CUDA graph may run at the same time."""
 
 
 class GradientMethod(ABC):
-    """Fills a matrix of gradients, one replica a row."""
+    """Computes a matrix of gradients, one row per replica."""
 
     name: ClassVar[str]
 
@@ -32,25 +32,25 @@ class GradientMethod(ABC):
 
     @abstractmethod
     def gradients(self, x: Tensor, y: Tensor, rows: slice, losses: Tensor) -> None:
-        """Leave the gradients of these rows in the matrix, and their losses in `losses`; batch i is for row i."""
+        """Write the gradients of these rows into the matrix, and their losses into `losses`; batch i is for row i."""
 
 
 class Loop(GradientMethod):
     """One replica after another; on several streams while a CUDA graph is captured.
 
-    On a CPU each replica draws from a random stream of its own, so that it learns what it would learn alone.
+    On CPU each replica has its own random generator, so that it trains as it would alone.
     """
 
     name = "loop"
 
     def __init__(self, stack: Stack, loss: Measure, gradient: Tensor, precision: str) -> None:
         super().__init__(stack, loss, gradient, precision)
-        self.chances: list[Tensor] | None = None
-        """Each replica's state of torch's generator."""
-        self._learnt: dict[int, tuple[list[Tensor], list[Tensor]]] = {}
+        self.rng_states: list[Tensor] | None = None
+        """The state of torch's random generator for each replica."""
+        self._tensors: dict[int, tuple[list[Tensor], list[Tensor]]] = {}
 
     def gradients(self, x: Tensor, y: Tensor, rows: slice, losses: Tensor) -> None:
-        """Go through the rows."""
+        """Compute one row after another."""
 
         def job(place: int, row: int) -> Callable[[], None]:
             return lambda: self._one(x[place], y[place], row, losses[place])
@@ -58,11 +58,11 @@ class Loop(GradientMethod):
         side_by_side([job(place, row) for place, row in enumerate(range(rows.start, rows.stop))], self.device_type)
 
     def _one(self, x: Tensor, y: Tensor, row: int, out: Tensor) -> None:
-        if row not in self._learnt:
+        if row not in self._tensors:
             named = dict(self.stack.networks[row].named_parameters())
-            self._learnt[row] = [named[name] for name in self.stack.names], [view[row] for view in self.views]
-        parameters, views = self._learnt[row]
-        with _drawing(self.chances, row):
+            self._tensors[row] = [named[name] for name in self.stack.names], [view[row] for view in self.views]
+        parameters, views = self._tensors[row]
+        with _own_generator(self.rng_states, row):
             with autocast(self.precision, self.device_type):
                 loss = self.loss(self.stack.networks[row](x), y)
             found = torch.autograd.grad(loss, parameters, materialize_grads=True)
@@ -73,13 +73,14 @@ class Loop(GradientMethod):
 class Vmap(GradientMethod):
     """All replicas in the same operations, by torch.func.vmap over their stacked weights.
 
-    Dropout draws for all from one stream. Batch normalisation writes its running statistics into the stacked buffers.
+    Dropout uses one random generator for all. Batch normalisation writes its running statistics into the stacked
+    buffers.
     """
 
     name = "vmap"
 
     def gradients(self, x: Tensor, y: Tensor, rows: slice, losses: Tensor) -> None:
-        """Do all rows at once."""
+        """Compute all rows at once."""
         stack = self.stack
         views = {name: view[rows] for name, view in stack.views.items()}
         learnt = {name: views.pop(name) for name in stack.names}
@@ -97,11 +98,11 @@ class Vmap(GradientMethod):
             return self.loss(functional_call(self.stack.network, (learnt, others), (x,)), y)  # type: ignore[no-any-return]
 
 
-WAYS: Registry[type[GradientMethod]] = Registry("way to step replicas together", {"vmap": Vmap, "loop": Loop})
+GRADIENT_METHODS: Registry[type[GradientMethod]] = Registry("gradient method", {"vmap": Vmap, "loop": Loop})
 
 
 def side_by_side(jobs: Sequence[Callable[[], None]], device_type: str) -> None:
-    """Do the jobs in turn; while a CUDA graph is captured, as branches of it on several streams."""
+    """Run the jobs in turn; while a CUDA graph is captured, as branches of it on several streams."""
     if device_type != "cuda" or len(jobs) == 1 or not torch.cuda.is_current_stream_capturing():
         for job in jobs:
             job()
@@ -118,10 +119,10 @@ def side_by_side(jobs: Sequence[Callable[[], None]], device_type: str) -> None:
 
 
 @contextmanager
-def _drawing(chances: list[Tensor] | None, row: int) -> Iterator[None]:
-    if chances is None:
+def _own_generator(states: list[Tensor] | None, row: int) -> Iterator[None]:
+    if states is None:
         yield
         return
-    torch.set_rng_state(chances[row])
+    torch.set_rng_state(states[row])
     yield
-    chances[row] = torch.get_rng_state()
+    states[row] = torch.get_rng_state()

@@ -14,22 +14,22 @@ from tenfold.training.precision import product
 
 
 class Stack:
-    """k replicas, one a row; a row is laid out as `FlatState.vector` is, and all begin alike.
+    """k replicas, one per row; a row has the layout of `FlatState.vector`, and all start equal.
 
-    Whole-number buffers, such as the counters of batch normalisation, are stacked apart and never mixed.
+    Integer buffers, such as the counters of batch normalisation, are stacked separately and never mixed.
     """
 
     def __init__(self, network: nn.Module, k: int, matrix: Tensor | None = None) -> None:
         flat = FlatState(network, None if matrix is None else matrix[0])
         self.network = network
-        """The one that all rows are copies of; it stays row 0."""
+        """The network that all rows start as copies of; it is row 0."""
         self.k = k
         self.parameters = flat.parameters
         self.matrix = flat.vector.expand(k, -1).clone() if matrix is None else matrix
         self.views: dict[str, Tensor] = {}
         """Each floating-point tensor of all replicas, (k, *shape), as a view into the matrix."""
         self.learning: list[slice] = []
-        """The columns of parameters that are learnt."""
+        """The columns of trained parameters."""
         named = dict(network.named_parameters())
         floats = {name: buffer for name, buffer in network.named_buffers() if buffer.is_floating_point()}
         start = 0
@@ -39,7 +39,7 @@ class Stack:
                 self._learn(start, start + padded(tensor.numel()))
             start += padded(tensor.numel())
         self.names = [name for name, parameter in named.items() if parameter.requires_grad]
-        """Of the parameters that are learnt."""
+        """The names of the trained parameters."""
         self.counters = {
             name: buffer.expand(k, *buffer.shape).clone()
             for name, buffer in network.named_buffers()
@@ -66,7 +66,7 @@ class Stack:
         self.learning.append(slice(start, stop))
 
     def gradient_views(self, gradient: Tensor) -> list[Tensor]:
-        """Return the views of a matrix of gradients that belong to `names`."""
+        """Return the views of a gradient matrix for the parameters in `names`."""
         found, start = [], 0
         for _, parameter in self.network.named_parameters():
             if parameter.requires_grad:
@@ -76,18 +76,18 @@ class Stack:
 
     @property
     def frozen(self) -> list[slice]:
-        """Where in a row the parameters lie that are not learnt."""
+        """The columns of parameters that are not trained."""
         return frozen(self.network.parameters())
 
     def learnt_columns(self) -> Tensor:
-        """Return where the numbers that are learnt lie in a row, in the order in which `reshape(-1)` reads them."""
+        """Return the columns of all trained numbers, in the order in which `reshape(-1)` reads them."""
         places = torch.arange(self.parameters, device=self.matrix.device).unsqueeze(0)
         views = [view.reshape(-1) for view in self.gradient_views(places)]
         return torch.cat(views) if views else places[0, :0]
 
     @property
     def networks(self) -> list[nn.Module]:
-        """One network for each row; what they learn is in the matrix."""
+        """One network for each row, whose parameters are views into the matrix."""
         if not self._networks:
             self._networks = [self.network, *(copy.deepcopy(self.network) for _ in range(1, self.k))]
             for row, network in enumerate(self._networks):
@@ -95,7 +95,7 @@ class Stack:
         return self._networks
 
     def shown(self, row: int) -> nn.Module:
-        """Return a network that has this row's tensors, until the next call."""
+        """Return a network with the tensors of this row; it may be reused by the next call."""
         if self._networks:
             return self._networks[row]
         if self._spare is None:
@@ -112,13 +112,13 @@ class Stack:
         return {name: tensor.detach().clone() for name, tensor in self.shown(row).state_dict().items()}
 
     def load(self, row: int, state: dict[str, Any]) -> None:
-        """Take on a replica's state_dict."""
+        """Load a replica's state_dict."""
         self.shown(row).load_state_dict(state)
 
     def mix(self, matrix: Tensor, *, alike: bool = False) -> None:
-        """Do X <- M X; `alike` says that all rows of M, and so of X, are the same afterwards.
+        """Compute X <- M X; `alike` says that all rows of M, and therefore of the new X, are equal.
 
-        Running variances travel as second moments about common centres, as in `FlatState`.
+        Running variances are mixed as second moments about common centres, as in `FlatState`.
         """
         for (mean, variance), centre in zip(self._statistics, self.centres, strict=True):
             variance.add_((mean - centre).square_())
@@ -132,7 +132,7 @@ class Stack:
                 centre.copy_(mean[0])
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return all that changes from step to step, by name."""
+        """Return all tensors that a step changes, by name."""
         centres = {f"centre {number}": centre for number, centre in enumerate(self.centres)}
         return {"weights": self.matrix, **self.counters, **centres}
 

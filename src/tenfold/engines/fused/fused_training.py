@@ -1,0 +1,204 @@
+"""The epoch loop of replicas that step together on one device."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from tenfold.data import Part
+from tenfold.engines.fused.lockstep import Lockstep
+from tenfold.errors import ExperimentError, ModelError
+from tenfold.machine import cores, devices, memory
+from tenfold.runs import Clock, Emit, Metric, Note, Warned
+from tenfold.training import choose_loss, predict
+from tenfold.training.fused.replicas import Fused, resident
+from tenfold.training.graphs import slow
+from tenfold.training.precision import multiplying
+from tenfold.training.randomness import seed_everything, undisturbed
+from tenfold.training.replica import plan_rates
+from tenfold.workers.messages import Finished, Reviewed
+from tenfold.workers.task import Task, make_network
+from tenfold.workers.timekeeper import Timekeeper
+
+Seed = tuple[int, int, int]
+"""Seed of the experiment, epoch, rank: what a worker seeds its random generators with."""
+
+
+class FusedTraining(ABC):
+    """Trains fused replicas epoch by epoch; a subclass says what the replicas are.
+
+    They are the workers of one task (`NodeTraining`: rounds, one supervisor, checkpoints) or independent tasks
+    (`FoldTraining`: one supervisor for each, no rounds).
+    """
+
+    def __init__(self, fused: Fused, lockstep: Lockstep, epochs: int, clock: Clock, emit: Emit) -> None:
+        self.fused = fused
+        self.lockstep = lockstep
+        self.epochs = epochs
+        self.clock = clock
+        self.time = Timekeeper(clock, emit, 0)
+        self.epoch = 0
+
+    def train_epochs(self, emits: Sequence[Emit]) -> None:
+        """Train to the last epoch, or until `end_epoch` stops; `emits` hear how the replicas step."""
+        self._prepare(emits)
+        self.time.begin()
+        while self.epoch < self.epochs:
+            self._train_epoch()
+            stop = self.end_epoch()
+            self.time.lap("evaluate")
+            self.epoch = self.epochs if stop else self.epoch + 1
+            self.save()
+            self.time.tell()
+
+    @abstractmethod
+    def seeds(self) -> list[Seed]:
+        """Return the seed of each replica for this epoch."""
+
+    @abstractmethod
+    def orders(self) -> list[Tensor]:
+        """Return the sample numbers that each replica trains on in this epoch, in order."""
+
+    def after_step(self, step: int) -> None:  # noqa: B027 - folds have nothing to do here
+        """Do what follows a step of this epoch, such as a round; steps are counted from 1."""
+
+    @abstractmethod
+    def logs_after(self, step: int) -> bool:
+        """Return whether losses are logged after this step of the epoch."""
+
+    @abstractmethod
+    def log(self, step: int, sums: Sequence[float], counts: Sequence[float]) -> None:
+        """Log each replica's sum of losses and its samples since the last time; `step` is counted over the run."""
+
+    @abstractmethod
+    def end_epoch(self) -> bool:
+        """Evaluate the replicas after an epoch, and return whether to stop."""
+
+    def save(self) -> None:  # noqa: B027
+        """Save a checkpoint, where there are checkpoints."""
+
+    @property
+    def first_step(self) -> int:
+        """The number of steps before this epoch."""
+        return self.epoch * len(self.lockstep.sizes)
+
+    def _prepare(self, emits: Sequence[Emit]) -> None:
+        not_captured = self.fused.prepare(self.lockstep.shapes(self.epochs - self.epoch))
+        if self.fused.failure:
+            raise ModelError(f"the model failed on its first batch: {self.fused.failure}")
+        for emit in emits:
+            if self.fused.description:
+                emit(Note(at=self.clock.now(), text=self.fused.description))
+            if not_captured:
+                emit(Warned(at=self.clock.now(), text=slow(not_captured)))
+
+    def _train_epoch(self) -> None:
+        time, first = self.time, self.first_step
+        time.epoch = self.epoch
+        _seed_replicas(self.fused, self.seeds())
+        orders = self.orders()
+        time.skip()
+        for step in self.lockstep.epoch(orders):
+            self.after_step(step)
+            if self.logs_after(step):
+                sums, counts = self.lockstep.window(step)
+                time.lap("compute")
+                self.log(first + step, sums, counts)
+                time.tell()
+
+    def emit_losses(self, emit: Emit, step: int, total: float, samples: float) -> None:
+        """Report the mean loss of a replica since the last time, if it had samples, and the learning rate."""
+        values = {"loss": total / samples} if samples else {}
+        values["lr"] = self.fused.rates.at(self.fused.steps - 1)
+        for name, value in values.items():
+            emit(
+                Metric(
+                    at=self.clock.now(),
+                    name=name,
+                    value=value,
+                    part="train",
+                    step=step,
+                    epoch=self.epoch,
+                    seconds=self.time.seconds,
+                )
+            )
+
+    def predict(self, task: Task, row: int, part: Part | None) -> Tensor | None:
+        """Return the outputs of one replica on a part; None without a part."""
+        if part is None:
+            return None
+        precision = task.experiment.training.precision
+        return predict(self.fused.stack.shown(row), part, torch.arange(len(part)), precision=precision)
+
+    def reviewed(self, loss: float, samples: float, outputs: Tensor | None) -> Reviewed:
+        """Return the message to the supervisor that ends an epoch."""
+        return Reviewed(
+            epoch=self.epoch,
+            step=self.first_step + len(self.lockstep.sizes),
+            seconds=self.time.seconds,
+            loss=loss,
+            samples=int(samples),
+            outputs=outputs,
+        )
+
+    def finished(self, row: int, steps: int, outputs: Tensor | None, *, bytes_moved: int = 0) -> Finished:
+        """Return the message to the supervisor that ends the training, with the weights of one replica."""
+        return Finished(
+            step=steps,
+            seconds=self.time.seconds,
+            times=dict(self.time.times),
+            bytes_moved=bytes_moved,
+            outputs=outputs,
+            weights={name: tensor.cpu() for name, tensor in self.fused.state(row).items()},
+        )
+
+
+def make_fused(task: Task, k: int, *, scale: float = 1.0, warmup: float | None, gradients_only: bool = False) -> Fused:
+    """Return k fused replicas of a task's network."""
+    found = resident(task.splits.train)
+    if found is None:
+        raise ExperimentError(
+            "replicas on one device need data that fit on it, but these are read sample by sample; "
+            "give tensors or arrays, and set data.loader_workers = 0"
+        )
+    training, machine = task.experiment.training, task.experiment.machine
+    network = make_network(task).to(devices.resolve(machine.device))
+    rates = plan_rates(training, steps_per_epoch=task.steps_per_epoch, rate_scale=scale, warmup=warmup)
+    loss = choose_loss(training, task.splits.classes)
+    return Fused(network, k, training, loss, found[0], rates=rates, method=machine.fused, gradients_only=gradients_only)
+
+
+def resident_numbers(part: Part) -> Tensor | None:
+    """Return the numbers of a part's samples among those on the device; None if they are the same."""
+    found = resident(part)
+    return found[1] if found else None
+
+
+def select(numbers: Tensor | None, order: Tensor) -> Tensor:
+    """Return the numbers on the device of the samples in this order."""
+    return order if numbers is None else numbers.index_select(0, order.to(numbers.device))
+
+
+@contextmanager
+def on_device(task: Task) -> Iterator[None]:
+    """Use all cores while the block lasts, and leave random generators and settings as they were."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(task.experiment.machine.threads or cores.budget())
+    memory.keep_freed()
+    try:
+        with undisturbed(), multiplying(task.experiment.training.precision):
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _seed_replicas(fused: Fused, seeds: Sequence[Seed]) -> None:
+    """Give each replica the random generator it would have alone, as far as the method of stepping allows."""
+    states = []
+    for seed in seeds if fused.has_own_generators else []:
+        seed_everything(*seed)
+        states.append(torch.get_rng_state())
+    fused.seed(states)
+    seed_everything(*seeds[0])
