@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tenfold.cluster import Cluster, Event, Hardware, StepTime, Workload, events
-from tenfold.cluster.event_clock import run_heap
-from tenfold.cluster.exchanges import price_of_swaps, rule_of
-from tenfold.errors import ExperimentError
+from tenfold.cluster.event_clock import price_as_rounds, run_heap
 from tenfold.mixing import STRATEGIES
+from tenfold.mixing.exchange import CENTRE, Exchange
 from tenfold.mixing.round import group_round
 from tenfold.mixing.strategies.downpour import Downpour
 from tenfold.mixing.strategies.easgd import EASGD
@@ -88,10 +87,9 @@ def test_events_come_in_order_and_nobody_serves_two_at_once(name, workers, seed,
     for worker in range(workers):
         own = [event for event in found if event.worker == worker]
         assert [event.step for event in own if event.what == "step"] == list(range(1, what.steps + 1))
-        rule = rule_of(what.strategy, workers)
-        due = [(step, rule(worker, step)) for step in range(1, what.steps + 1)]
+        due = [(step, what.strategy.exchange(worker, step, workers)) for step in range(1, what.steps + 1)]
         talks = [(event.step, event.other) for event in own if event.what == "exchange"]
-        assert talks == [(step, exchange[0]) for step, exchange in due if exchange is not None]
+        assert talks == [(step, exchange.partner) for step, exchange in due if exchange is not None]
     for who in range(-1, workers):
         busy = [event.time for event in found if event.what == "exchange" and who in (event.worker, event.other)]
         assert all(later - earlier >= 0.05 - 1e-9 for earlier, later in pairwise(busy))
@@ -119,16 +117,24 @@ def test_repeats_are_drawn_apart_and_again_the_same():
 
 def test_exchanges_are_priced_by_swaps_when_nothing_else_is_known():
     price = Cluster.of(5, "1gbe").round_price(5)
-    exchange = price_of_swaps(price, 5)
+    exchange = price_as_rounds(price, 5)
     pair = price(group_round(((0, 3), (1,), (2,), (4,))), 1000)
     assert exchange(3, 0, 1000, 1000) == max(pair)
     assert exchange(4, -1, 0, 1000) == max(pair)
-    assert price_of_swaps(Cluster.of(2).round_price(2), 1)(0, -1, 8, 8) > 0
+    assert price_as_rounds(Cluster.of(2).round_price(2), 1)(0, -1, 8, 8) > 0
 
 
-def test_a_strategy_without_rounds_that_is_not_known_is_refused():
+def test_the_exchanges_of_a_new_strategy_need_no_further_line():
     class Hermit(EASGD):
         name = "hermit"
 
-    with pytest.raises(ExperimentError, match="when workers exchange in strategy 'hermit'; without rounds it knows"):
-        run_heap(plan(Hermit(), 2), hardware([1.0, 1.0]))
+        def exchange(self, rank, step, _n, /):
+            return Exchange(CENTRE, receives=False) if rank == 0 and step == 3 else None
+
+    found = list(events(plan(Hermit(), 2), hardware([1.0, 1.0])))
+    assert [event for event in found if event.what == "exchange"] == [Event(3.0, 0, 3, "exchange", CENTRE)]
+
+
+def test_a_strategy_with_rounds_has_another_clock():
+    with pytest.raises(TypeError, match="allreduce has rounds"):
+        run_heap(plan(STRATEGIES["allreduce"](), 2), hardware([1.0, 1.0]))

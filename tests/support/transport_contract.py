@@ -5,8 +5,6 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from functools import cached_property
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -14,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from tenfold.mixing import Round
 from tenfold.transport import Transport, average_in_rank_order, shares
 
 Join = Callable[[int], Transport]
@@ -23,66 +22,40 @@ LENGTHS: list[Callable[[int], int]] = [lambda rank: rank, lambda _: 0, lambda _:
 """How many values each rank tells in one `gather` after another."""
 
 
-@dataclass(frozen=True)
-class StandInRound:
-    """A round made by hand."""
-
-    sources: tuple[tuple[int, ...], ...]
-
-    @cached_property
-    def groups(self) -> tuple[tuple[int, ...], ...] | None:
-        is_partition = all(self.sources[other] == mine for mine in self.sources for other in mine)
-        return tuple(sorted(set(self.sources))) if is_partition else None
-
-    def matrix(self, weights: Sequence[float] | None = None) -> np.ndarray:
-        n = len(self.sources)
-        w = np.ones(n) if weights is None else np.asarray(weights, float)
-        matrix = np.zeros((n, n))
-        for i, sources in enumerate(self.sources):
-            if self.groups is not None:
-                matrix[i, list(sources)] = w[list(sources)] / w[list(sources)].sum()
-            else:
-                flow = w.min() / max(map(len, self.sources))
-                matrix[i, list(sources)] = flow / w[i]
-                matrix[i, i] = 1 - (len(sources) - 1) * flow / w[i]
-        return matrix
+def everybody(n: int) -> Round:
+    return Round((tuple(range(n)),) * n)
 
 
-def everybody(n: int) -> StandInRound:
-    return StandInRound((tuple(range(n)),) * n)
+def ring(n: int, *hops: int) -> Round:
+    return Round(tuple(tuple(sorted({i, *((i + hop) % n for hop in hops)})) for i in range(n)))
 
 
-def ring(n: int, *hops: int) -> StandInRound:
-    return StandInRound(tuple(tuple(sorted({i, *((i + hop) % n for hop in hops)})) for i in range(n)))
-
-
-def random_groups(n: int, chance: random.Random, largest: int = 2) -> StandInRound:
+def random_groups(n: int, chance: random.Random, largest: int = 2) -> Round:
     ranks = chance.sample(range(n), n)
     sources: list[tuple[int, ...]] = [()] * n
     while ranks:
         group = tuple(sorted(ranks.pop() for _ in range(min(len(ranks), chance.randint(1, largest)))))
         for rank in group:
             sources[rank] = group
-    return StandInRound(tuple(sources))
+    return Round(tuple(sources))
 
 
-def assorted(n: int, count: int, seed: int) -> list[StandInRound]:
+def assorted(n: int, count: int, seed: int) -> list[Round]:
     """Return rounds of all kinds in random order: exact, in pairs, in uneven groups, rings, one-way and idle."""
     chance = random.Random(seed)
-    star = StandInRound(((0,), *((0, i) for i in range(1, n))))
-    kinds: list[Callable[[], StandInRound]] = [
+    kinds: list[Callable[[], Round]] = [
         lambda: everybody(n),
         lambda: random_groups(n, chance),
         lambda: random_groups(n, chance, largest=n),
         lambda: ring(n, 1),
         lambda: ring(n, -1, 1),
-        lambda: star,
-        lambda: StandInRound(tuple((i,) for i in range(n))),
+        lambda: ring(n, 1, 2),
+        lambda: Round(tuple((i,) for i in range(n))),
     ]
     return [chance.choice(kinds)() for _ in range(count)]
 
 
-def expected(start: torch.Tensor, rounds: Sequence[StandInRound], weights: Sequence[float] | None) -> torch.Tensor:
+def expected(start: torch.Tensor, rounds: Sequence[Round], weights: Sequence[float] | None) -> torch.Tensor:
     """Return what the rounds make of the replicas, computed in one process, whole vectors at a time."""
     now = start.clone()
     for this in rounds:
@@ -101,7 +74,7 @@ def mix_all(
     join: Join,
     rank: int,
     start: torch.Tensor,
-    rounds: Sequence[StandInRound],
+    rounds: Sequence[Round],
     weights: Sequence[float] | None,
     longest_pause: float = 0.0,
 ) -> tuple[np.ndarray, dict[str, float]]:
@@ -142,7 +115,7 @@ class TransportContract:
     in_rank_order = True
     """Whether the mean over all adds in rank order, too; a library's own all-reduce need not."""
 
-    def check(self, mixed: np.ndarray, rounds: Sequence[StandInRound], reference: torch.Tensor) -> None:
+    def check(self, mixed: np.ndarray, rounds: Sequence[Round], reference: torch.Tensor) -> None:
         """Compare bit for bit, or where a library did the sum within 1e-6 of the largest weight for every such sum."""
         sums = 0 if self.in_rank_order else sum(max(map(len, this.sources)) > 2 for this in rounds)
         if sums:
@@ -186,8 +159,8 @@ class TransportContract:
     def test_partners_and_smaller_groups_add_in_rank_order(self) -> None:
         size = self.sizes[-1]
         chance, start = random.Random(size), starting_weights(size, 1001)
-        pairs = StandInRound(tuple(tuple(sorted({i, i ^ 1} & set(range(size)))) for i in range(size)))
-        trio = StandInRound(tuple((0, 1, 2) if i < 3 < size else (i,) for i in range(size)))
+        pairs = Round(tuple(tuple(sorted({i, i ^ 1} & set(range(size)))) for i in range(size)))
+        trio = Round(tuple((0, 1, 2) if i < 3 < size else (i,) for i in range(size)))
         rounds = [pairs, ring(size, 1), trio, random_groups(size, chance)]
         with self.world(size, 1001) as join:
             mixed = np.stack([weights for weights, _ in self.run(size, mix_all, join, start, rounds, None)])

@@ -3,8 +3,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transport_contract import StandInRound, everybody, ring
+from transport_contract import everybody, ring
 
+from tenfold.mixing import Round
 from tenfold.transport import average_in_rank_order, shares
 
 seeds = st.integers(0, 2**32 - 1)
@@ -72,5 +73,5 @@ def test_equal_weights_count_as_none() -> None:
 
 
 def test_shares_are_those_of_the_sources() -> None:
-    assert shares(StandInRound(((0, 2), (1,), (0, 2))), [1, 5, 3], 2) == pytest.approx((0.25, 0.75))
+    assert shares(Round(((0, 2), (1,), (0, 2))), [1, 5, 3], 2) == pytest.approx((0.25, 0.75))
     assert shares(ring(3, 1), [1, 2, 2], 1) == pytest.approx((0.75, 0.25))

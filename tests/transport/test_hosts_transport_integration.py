@@ -16,7 +16,6 @@ import torch
 from test_torch_distributed_integration import crew, made_world
 from transport_contract import (
     Join,
-    StandInRound,
     TransportContract,
     WorkerPool,
     everybody,
@@ -28,6 +27,7 @@ from transport_contract import (
 )
 
 from tenfold.errors import WorkerLost
+from tenfold.mixing import Round
 from tenfold.transport import SharedMemory, Transport
 from tenfold.transport.network.hosts_transport import Hosts, OnHosts, connect, hosts_of
 from tenfold.transport.network.network_transport import Networked
@@ -82,7 +82,7 @@ def kind_of(join: Join, rank: int) -> tuple[str, int, int]:
         if not isinstance(transport, OnHosts):
             return kind, 0, 0
         moved = []
-        for round_ in (everybody(4), StandInRound(((0, 2), (1,), (0, 2), (3,)))):
+        for round_ in (everybody(4), Round(((0, 2), (1,), (0, 2), (3,)))):
             before = transport._network.sent
             transport.mix(round_)
             moved.append(transport._network.sent - before)
@@ -120,7 +120,7 @@ def test_where_there_is_nothing_to_combine_there_is_one_way(crew: WorkerPool, ho
 def test_groups_within_hosts_have_the_bits_of_shared_memory(crew: WorkerPool) -> None:
     hosts: Hosts = ((0, 1, 2), (3,))
     weights, start = [3.0, 1.0, 2.0, 5.0], starting_weights(4, 1001)
-    rounds = [StandInRound(((0, 1, 2), (0, 1, 2), (0, 1, 2), (3,))), random_groups(4, random.Random(3), 3)]
+    rounds = [Round(((0, 1, 2), (0, 1, 2), (0, 1, 2), (3,))), random_groups(4, random.Random(3), 3)]
     with made_world(4, 1) as networked:
         join_them = partial(join_hosts, networked, hosts, 1001, torch.float32)
         mixed = np.stack([one for one, _ in crew.run(4, mix_all, join_them, start, rounds, weights)])

@@ -14,7 +14,6 @@ import pytest
 import torch
 from transport_contract import (
     Join,
-    StandInRound,
     TransportContract,
     WorkerPool,
     everybody,
@@ -25,6 +24,7 @@ from transport_contract import (
 )
 
 from tenfold.errors import TrainingError
+from tenfold.mixing import Round
 from tenfold.transport import Segment, SharedMemory, clean_up_orphans
 from tenfold.transport.memory.fenced_words import FencedWords
 
@@ -80,7 +80,7 @@ def test_the_same_workers_may_come_again(crew: WorkerPool) -> None:
             torch.testing.assert_close(torch.from_numpy(results[0][0]), start.mean(0))
 
 
-def mix_strictly(join: Join, rank: int, round_: StandInRound) -> float:
+def mix_strictly(join: Join, rank: int, round_: Round) -> float:
     with warnings.catch_warnings(), join(rank) as transport:
         warnings.simplefilter("error")
         transport.buffer.fill_(3e38)
@@ -94,7 +94,7 @@ def test_overflow_is_infinite_and_silent(crew: WorkerPool) -> None:
         assert crew.run(2, mix_strictly, partial(join, segment.name, 30.0), everybody(2)) == [float("inf")] * 2
 
 
-def mix_until_told(join: Join, rank: int, round_: StandInRound, silent: int, silence: float) -> str:
+def mix_until_told(join: Join, rank: int, round_: Round, silent: int, silence: float) -> str:
     """Mix for ever, except for one rank which keeps silent; return the error that ends it."""
     try:
         with join(rank) as transport:
@@ -110,7 +110,7 @@ def mix_until_told(join: Join, rank: int, round_: StandInRound, silent: int, sil
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("round_", [everybody(4), ring(4, 1)], ids=["group", "ring"])
-def test_the_dead_are_named_by_everybody(crew: WorkerPool, round_: StandInRound) -> None:
+def test_the_dead_are_named_by_everybody(crew: WorkerPool, round_: Round) -> None:
     with Segment.create(4, 100) as segment:
         members = crew.start(4, mix_until_told, partial(join, segment.name, 60.0), round_, 2, 60.0)
         victim = members[2][0]

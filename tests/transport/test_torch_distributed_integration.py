@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from transport_contract import Join, StandInRound, TransportContract, WorkerPool, everybody, receive, ring
+from transport_contract import Join, TransportContract, WorkerPool, everybody, receive, ring
 
 from tenfold.errors import TenfoldError, TrainingError, WorkerLost
+from tenfold.mixing import Round
 from tenfold.transport.network.network_transport import Networked
 from tenfold.transport.network.torch_distributed import TorchDistributed
 
@@ -71,7 +72,7 @@ class TestTorchDistributed(TransportContract):
         return self.crew.run(size, scenario, *arguments)
 
 
-def mix_until_told(join: Join, rank: int, round_: StandInRound, silent: int, ready: Path) -> tuple[str, str]:
+def mix_until_told(join: Join, rank: int, round_: Round, silent: int, ready: Path) -> tuple[str, str]:
     """Mix for ever, except for one rank which keeps silent; return the error that ends it."""
     with join(rank) as transport:
         try:
@@ -90,7 +91,7 @@ def mix_until_told(join: Join, rank: int, round_: StandInRound, silent: int, rea
     [(everybody(3), signal.SIGKILL), (ring(3, 1), signal.SIGKILL), (ring(3, 1), signal.SIGSTOP)],
     ids=["group-killed", "ring-killed", "ring-stopped"],
 )
-def test_the_lost_are_named_by_everybody(crew: WorkerPool, round_: StandInRound, number: int, tmp_path: Path) -> None:
+def test_the_lost_are_named_by_everybody(crew: WorkerPool, round_: Round, number: int, tmp_path: Path) -> None:
     with made_world(3, 100) as join:
         members = crew.start(3, mix_until_told, join, round_, 2, tmp_path / "ready")
         while not (tmp_path / "ready").exists():

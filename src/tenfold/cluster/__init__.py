@@ -5,7 +5,7 @@ from tenfold.cluster.cluster import Cluster
 from tenfold.cluster.costs import LinkPrice, Wiring
 from tenfold.cluster.event_clock import Event, events
 from tenfold.cluster.groups import Between, Group, Stragglers
-from tenfold.cluster.hardware import ExchangePrice, Hardware, RoundLike, RoundPrice, StepTime, StrategyLike
+from tenfold.cluster.hardware import ExchangePrice, Hardware, RoundPrice, StepTime
 from tenfold.cluster.links import LINKS, Link
 from tenfold.cluster.prediction import Prediction, predict
 from tenfold.cluster.workload import Workload
@@ -21,12 +21,10 @@ __all__ = [
     "Link",
     "LinkPrice",
     "Prediction",
-    "RoundLike",
     "RoundPrice",
     "Span",
     "StepTime",
     "Stragglers",
-    "StrategyLike",
     "Timing",
     "Wiring",
     "Workload",

@@ -17,10 +17,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from tenfold.cluster.hardware import Floats, RoundLike, WaveLike
+from tenfold.cluster.hardware import Floats
 from tenfold.errors import ExperimentError
-
-Integers = NDArray[np.int64]
+from tenfold.mixing import Round
+from tenfold.mixing.collectives import Integers, Wave
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +106,7 @@ class LinkPrice:
         """What a round costs depends only on the sizes of its groups, not on who is in them."""
         return self.wiring.is_uniform
 
-    def __call__(self, round_: RoundLike, nbytes: int) -> float | Floats:
+    def __call__(self, round_: Round, nbytes: int) -> float | Floats:
         """Return the seconds of a round for all workers, or for each where they differ."""
         n = self.wiring.workers
         if len(round_.sources) != n:
@@ -117,7 +117,7 @@ class LinkPrice:
         seconds = self._of_groups(sequences) if round_.groups is not None else self._of_neighbours(sequences[0][0])
         return float(seconds[0]) if (seconds == seconds[0]).all() else seconds
 
-    def _of_neighbours(self, wave: WaveLike) -> Floats:
+    def _of_neighbours(self, wave: Wave) -> Floats:
         """Each worker is done when its own messages have gone and come."""
         src, dst = wave.src.ravel(), wave.dst.ravel()
         each = self.wiring.seconds(src, dst, wave.nbytes.ravel(), np.full(src.shape, wave.adds))
@@ -126,7 +126,7 @@ class LinkPrice:
         np.maximum.at(seconds, dst, each)
         return seconds
 
-    def _of_groups(self, sequences: Sequence[Sequence[WaveLike]]) -> Floats:
+    def _of_groups(self, sequences: Sequence[Sequence[Wave]]) -> Floats:
         """Each worker is done when its group is; groups of other sizes go through their own phases meanwhile."""
         totals = [np.zeros(len(waves[0].src)) for waves in sequences]
         for times, at_once in _lockstep(sequences):
@@ -171,20 +171,20 @@ class LinkPrice:
         return self.wiring.group.tolist(), self.wiring.node.tolist()
 
 
-def _src(wave: WaveLike) -> Integers:
+def _src(wave: Wave) -> Integers:
     return wave.src
 
 
-def _dst(wave: WaveLike) -> Integers:
+def _dst(wave: Wave) -> Integers:
     return wave.dst
 
 
-def _sizes(wave: WaveLike) -> Integers:
+def _sizes(wave: Wave) -> Integers:
     """Return the sizes in any one phase; those that move on differ by a byte at most, so all count as the largest."""
     return np.broadcast_to(wave.nbytes.max(axis=1, keepdims=True), wave.src.shape) if wave.times > 1 else wave.nbytes
 
 
-def _lockstep(sequences: Sequence[Sequence[WaveLike]]) -> Iterator[tuple[int, list[tuple[int, WaveLike]]]]:
+def _lockstep(sequences: Sequence[Sequence[Wave]]) -> Iterator[tuple[int, list[tuple[int, Wave]]]]:
     """Walk through sequences side by side: yield how many phases pass with no change, and the wave of each sequence."""
     left = [[(wave.times, wave) for wave in waves] for waves in sequences]
     while any(left):

@@ -12,11 +12,13 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from tenfold.cluster.clock import SINGLE_STEPS, Kind, Lanes, Span, Timing, load
-from tenfold.cluster.exchanges import CENTRE, price_of_swaps, rule_of
-from tenfold.cluster.hardware import Floats, Hardware
+from tenfold.cluster.hardware import ExchangePrice, Floats, Hardware, RoundPrice
 from tenfold.cluster.meetings import Meetings
 from tenfold.cluster.stragglers import Pace
 from tenfold.cluster.workload import Workload
+from tenfold.mixing import AsynchronousStrategy
+from tenfold.mixing.exchange import CENTRE, Exchange
+from tenfold.mixing.round import group_round
 
 
 class Event(NamedTuple):
@@ -53,12 +55,30 @@ def run_heap(plan: Workload, hardware: Hardware, *, seed: int = 0, repeats: int 
     )
 
 
+def price_as_rounds(price: RoundPrice, workers: int) -> ExchangePrice:
+    """Price an exchange as a round in which two workers take their mean; the centre counts as another worker."""
+    n = max(2, workers)
+    known: dict[tuple[int, int, int], float] = {}
+
+    def exchange(worker: int, other: int, there: int, back: int) -> float:
+        partner = other if other != CENTRE else (worker + 1) % n
+        key = worker, partner, max(there, back)
+        if key not in known:
+            others = ((rank,) for rank in range(n) if rank not in (worker, partner))
+            known[key] = float(np.max(price(group_round(((worker, partner), *others)), key[2])))
+        return known[key]
+
+    return exchange
+
+
 class _Heap:
     def __init__(self, plan: Workload, hardware: Hardware, seed: int, *, every_step: bool = False) -> None:
+        if not isinstance(plan.strategy, AsynchronousStrategy):
+            raise TypeError(f"{plan.strategy.name} has rounds; run_clock times it")
+        self.strategy = plan.strategy
         n, step_times = plan.workers, hardware.step_times(plan.workers)
         self.plan, self.hardware, self.every_step = plan, hardware, every_step
-        self.rule = rule_of(plan.strategy, n)
-        self.price = hardware.exchange_price or price_of_swaps(hardware.round_price, n)
+        self.price = hardware.exchange_price or price_as_rounds(hardware.round_price, n)
         self.pace = Pace(step_times, 1, np.random.default_rng(seed))
         self.load = load(plan, step_times)
         self.final = Meetings(plan.strategy, n, plan.travelling, hardware.round_price).final
@@ -109,7 +129,7 @@ class _Heap:
                     self.lanes.spans.append(Span(worker, "compute", began, at - began))
                 if self.done + step in asked:
                     reached[self.done + step].append(at - float(self.away[worker]))
-                if self.every_step or self.rule(worker, self.done + step) is not None:
+                if self.every_step or self._exchange(worker, step) is not None:
                     heapq.heappush(heap, (at, next(numbers), worker, step, None))
                     return
             self.now[worker] = at
@@ -123,21 +143,29 @@ class _Heap:
                 continue
             if self.every_step:
                 yield Event(at, worker, self.done + step, "step")
-            due = self.rule(worker, self.done + step)
-            if due is None:
+            exchange = self._exchange(worker, step)
+            if exchange is None:
                 walk(worker, at, step)
                 continue
-            other, there, back = due
+            other, sent, received = (
+                exchange.partner,
+                exchange.sends * plan.travelling,
+                exchange.receives * plan.travelling,
+            )
             begin = max(at, free[worker], free[other])
-            end = begin + self.price(worker, other, there * plan.travelling, back * plan.travelling)
+            end = begin + self.price(worker, other, sent, received)
             free[worker] = free[other] = end
             if self.every_step:
                 heapq.heappush(heap, (begin, next(numbers), worker, step, other))
-            self._note(worker, self.done + step, at, begin, end, (there + back) * plan.travelling)
+            self._note(worker, self.done + step, at, begin, end, sent + received)
             walk(worker, end, step)
         self.done += plan.steps_per_epoch
         self.marks |= {step: np.array([max(times)]) for step, times in sorted(reached.items())}
         self.marks[self.done] = (self.now - self.away).max(keepdims=True)
+
+    def _exchange(self, worker: int, step: int) -> Exchange | None:
+        """Return the exchange that follows a worker's step of this epoch."""
+        return self.strategy.exchange(worker, self.done + step, self.plan.workers)
 
     def _note(self, worker: int, step: int, at: float, begin: float, end: float, nbytes: int) -> None:
         self.waited[worker] += begin - at

@@ -5,100 +5,19 @@ Channels, described by hand, give a `RoundPrice`, and so does a calibrated profi
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tenfold.errors import ExperimentError
+from tenfold.mixing import Round
 
 Floats = NDArray[np.float64]
 Noise = Literal["log-normal", "shifted-exponential"]
 
 
-class WaveLike(Protocol):
-    """`times` phases of messages between the same workers; arrays of the shape [groups, messages]."""
-
-    @property
-    def src(self) -> NDArray[np.int64]:
-        """Who sends."""
-        ...
-
-    @property
-    def dst(self) -> NDArray[np.int64]:
-        """Who receives; servers have the ranks -1, -2, ..."""
-        ...
-
-    @property
-    def nbytes(self) -> NDArray[np.int64]:
-        """How much, in the first phase; the sizes move on by one message from phase to phase."""
-        ...
-
-    @property
-    def adds(self) -> bool:
-        """The receivers add what arrives to what they have."""
-        ...
-
-    @property
-    def times(self) -> int:
-        """How many phases."""
-        ...
-
-
-class RoundLike(Protocol):
-    """Who averages with whom, as far as a clock has to know."""
-
-    @property
-    def sources(self) -> tuple[tuple[int, ...], ...]:
-        """For each replica the sorted ranks whose weights it combines, its own among them."""
-        ...
-
-    @property
-    def groups(self) -> tuple[tuple[int, ...], ...] | None:
-        """The parts that average exactly among themselves, if the round falls into such parts."""
-        ...
-
-    @property
-    def is_idle(self) -> bool:
-        """Nobody reads from anybody else."""
-        ...
-
-    def waves(self, nbytes: int) -> tuple[tuple[WaveLike, ...], ...]:
-        """Return what travels, for each size of group the waves in turn; the sizes go side by side."""
-        ...
-
-    def bytes_per_worker(self, nbytes: int) -> tuple[int, ...]:
-        """Return the bytes that each worker sends."""
-        ...
-
-
-class StrategyLike(Protocol):
-    """Who averages with whom in round r among n replicas."""
-
-    @property
-    def name(self) -> str:
-        """What it is called."""
-        ...
-
-    @property
-    def asynchronous(self) -> bool:
-        """Workers exchange at their own pace, outside rounds."""
-        ...
-
-    def round(self, r: int, n: int, /) -> RoundLike:
-        """Return round `r` = 0, 1, ... among `n` replicas."""
-        ...
-
-    def period(self, n: int, /) -> int | None:
-        """Return after how many rounds the pattern repeats; None when it never does."""
-        ...
-
-    def final(self, n: int, /) -> RoundLike:
-        """Return the round that gives all replicas their mean."""
-        ...
-
-
-RoundPrice = Callable[[RoundLike, int], float | Floats]
+RoundPrice = Callable[[Round, int], float | Floats]
 """Seconds that a round takes once its workers have met, given the bytes of one replica: for all, or for each worker."""
 
 ExchangePrice = Callable[[int, int, int, int], float]

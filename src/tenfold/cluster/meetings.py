@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tenfold.cluster.hardware import Floats, RoundLike, RoundPrice, StrategyLike
+from tenfold.cluster.hardware import Floats, RoundPrice
+from tenfold.mixing import Round, Strategy
+from tenfold.mixing.collectives import Integers
 
-Integers = NDArray[np.int64]
 FEW = 4
 """Up to so many members of a group, looking at each other is faster than sorting workers by groups."""
 KEPT = 128
@@ -54,7 +54,7 @@ class Meeting:
 IDLE = Meeting()
 
 
-def meeting(round_: RoundLike, price: float | Floats) -> Meeting:
+def meeting(round_: Round, price: float | Floats) -> Meeting:
     """Return a round in the clock's form."""
     if round_.is_idle:
         return IDLE
@@ -103,7 +103,7 @@ class _Matching(Protocol):
 class Meetings:
     """The rounds of a strategy, each priced and put into the clock's form once."""
 
-    def __init__(self, strategy: StrategyLike, workers: int, nbytes: int, price: RoundPrice) -> None:
+    def __init__(self, strategy: Strategy, workers: int, nbytes: int, price: RoundPrice) -> None:
         self._strategy, self._n, self._nbytes, self._price = strategy, workers, nbytes, price
         self._period = strategy.period(workers)
         self._kept: dict[int, Meeting] = {}

@@ -3,21 +3,21 @@
 import numpy as np
 
 from tenfold.cluster.clock import Timing
-from tenfold.cluster.hardware import Hardware, RoundLike
+from tenfold.cluster.hardware import Hardware
 from tenfold.cluster.workload import Workload
+from tenfold.mixing.collectives import Server
 
 LITTLE = 0.01
 """Shares below this one are not worth another topology."""
 NOTHING = 1e-6
 LONGEST_PATTERN = 64
 """Rounds that are looked at to see whether all are alike."""
-EXACT = ("allreduce", "parameter-server")
 
 
 def reasons(plan: Workload, hardware: Hardware, timing: Timing) -> tuple[str, ...]:
     """Return what a reader should know who changes a setting and sees the same seconds."""
     found = [*_about_schedule(plan)]
-    if plan.workers == 1 and plan.strategy.name not in ("downpour", "easgd"):
+    if plan.workers == 1 and not plan.strategy.has_centre:
         return (*found, "One worker has nobody to talk to: strategy, sync_every, compression and links change nothing.")
     if plan.has_rounds and plan.rounds:
         found += _about_topology(plan)
@@ -48,22 +48,19 @@ def _about_topology(plan: Workload) -> list[str]:
     period = strategy.period(n)
     if period is None or period > LONGEST_PATTERN:
         return []
-    pattern: list[RoundLike] = [strategy.round(r, n) for r in range(period)]
+    pattern = [strategy.round(r, n) for r in range(period)]
     if all(round_.is_idle for round_ in pattern):
         return [f"Strategy {strategy.name} has no rounds: workers, once started, depend on links only at the end."]
-    everybody = all(round_.groups is not None and len(round_.groups) == 1 for round_ in pattern)
-    if not everybody or strategy.name == "parameter-server":
+    if not all(round_.is_exact for round_ in pattern) or isinstance(pattern[0].collective, Server):
         return []
     if n == 2:
         return [
             "Two workers swap their weights in every round: all-reduce (by any algorithm but a server), butterfly, "
             "ring, hopping ring and gossip are the same exchange."
         ]
-    if strategy.name == "butterfly":
-        return [f"{n} is prime: every butterfly round is an all-reduce over all {n} workers."]
-    if strategy.name not in EXACT:
-        return [f"With {n} workers every round of {strategy.name} is an all-reduce over all of them."]
-    return []
+    if strategy.always_exact:
+        return []
+    return [f"With {n} workers every round of {strategy.name} is an all-reduce over all of them."]
 
 
 def _about_price(plan: Workload, hardware: Hardware, seconds: float) -> list[str]:
@@ -80,7 +77,7 @@ def _about_price(plan: Workload, hardware: Hardware, seconds: float) -> list[str
             "change little; fewer rounds (sync_every) would."
         )
     more = plan.rounds * (float(np.max(price(strategy.final(n), plan.travelling))) - whole) / seconds
-    if strategy.name not in EXACT and 0 < more < LITTLE:
+    if not strategy.always_exact and 0 < more < LITTLE:
         found.append(f"All-reduce in the place of {strategy.name} would cost only {more:.2%} more, waiting aside.")
     return found
 

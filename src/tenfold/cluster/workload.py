@@ -7,8 +7,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tenfold.cluster.hardware import StrategyLike
 from tenfold.errors import ExperimentError
+from tenfold.mixing import Strategy, due
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +17,7 @@ class Workload:
 
     workers: int
     steps_per_epoch: int
-    strategy: StrategyLike
+    strategy: Strategy
     nbytes: int
     """Bytes of one replica, which is what travels without compression."""
     epochs: int = 1
@@ -73,8 +73,7 @@ class Workload:
             return np.zeros(len(steps), dtype=bool)
         if self.average == "gradients":
             return np.ones(len(steps), dtype=bool)
-        due: NDArray[np.bool_] = (steps <= self.local_after) | ((steps - self.local_after) % self.sync_every == 0)
-        return due
+        return due(steps, self.sync_every, self.local_after)
 
     @property
     def rounds(self) -> int:

@@ -2,15 +2,16 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import torch
 
 from tenfold.cluster.clock import Span
 from tenfold.cluster.cluster import Cluster
-from tenfold.cluster.hardware import Hardware, RoundLike, RoundPrice, StrategyLike
+from tenfold.cluster.hardware import Hardware, RoundPrice
 from tenfold.cluster.prediction import Prediction, predict
 from tenfold.cluster.workload import Workload
+from tenfold.mixing import Round
 from tenfold.mixing.builders import make_compressor, make_strategy
 from tenfold.mixing.round import exact_round
 from tenfold.prediction.calibration import work
@@ -59,7 +60,7 @@ def plan_of(task: Task, *, compressed: bool = False) -> Workload:
         workers=task.workers,
         steps_per_epoch=task.steps_per_epoch,
         epochs=task.experiment.training.epochs,
-        strategy=cast(StrategyLike, make_strategy(division)),
+        strategy=make_strategy(division),
         sync_every=division.pace,
         local_after=division.local_after,
         average=division.average,
@@ -158,7 +159,7 @@ def _stretched(spans: Iterable[Span], seconds: float) -> Iterator[Span]:
             yield span
 
 
-def _free(_round: RoundLike, _nbytes: int) -> float:
+def _free(_round: Round, _nbytes: int) -> float:
     return 0.0
 
 

@@ -9,9 +9,10 @@ from typing import Any, Self
 
 from pydantic import ValidationError
 
-from tenfold.cluster.hardware import RoundLike, RoundPrice, StepTime
+from tenfold.cluster.hardware import RoundPrice, StepTime
 from tenfold.common.files import write_atomically
 from tenfold.errors import MachineError
+from tenfold.mixing import Round
 from tenfold.prediction import fit
 from tenfold.prediction.measurements import Averaging, Costs, Entry, Evaluating, Step
 
@@ -122,7 +123,7 @@ class Profile(Entry):
                 f"the profile has no rounds by {transport}; known: {', '.join(known) or 'none'}; {AGAIN}"
             )
 
-        def price(round_: RoundLike, nbytes: int) -> float:
+        def price(round_: Round, nbytes: int) -> float:
             if round_.is_idle:
                 return 0.0
             kind = "group" if round_.groups is not None else "neighbours"

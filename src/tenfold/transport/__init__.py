@@ -6,7 +6,7 @@ The replicas' weights lie in flat buffers; `Transport.mix` carries out one round
 
 from tenfold.transport.alone import Alone
 from tenfold.transport.average import average_in_rank_order, shares
-from tenfold.transport.base import RoundLike, Transport
+from tenfold.transport.base import Transport
 from tenfold.transport.memory.segment import Segment, StopReason, clean_up_orphans
 from tenfold.transport.memory.shared_memory import SharedMemory
 from tenfold.transport.memory.shared_tensor import SharedTensor
@@ -17,7 +17,6 @@ __all__ = [
     "Alone",
     "Joined",
     "Network",
-    "RoundLike",
     "Segment",
     "SharedMemory",
     "SharedTensor",

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import torch
 
-from tenfold.transport.base import RoundLike, Transport, check_size
+from tenfold.mixing import Round
+from tenfold.transport.base import Transport, check_size
 
 
 class Alone(Transport):
@@ -14,7 +15,7 @@ class Alone(Transport):
         super().__init__(rank=0, size=1)
         self.buffer = torch.zeros(numel, dtype=dtype, device=device)
 
-    def mix(self, round_: RoundLike, weights: Sequence[float] | None = None) -> None:  # noqa: ARG002
+    def mix(self, round_: Round, weights: Sequence[float] | None = None) -> None:  # noqa: ARG002
         """Keep the weights: they are their own mean."""
         check_size(round_, self.size)
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tenfold.transport.base import RoundLike
+from tenfold.mixing import Round
 
 Array = TypeVar("Array", torch.Tensor, NDArray[Any])
 
@@ -43,7 +43,7 @@ def average_in_rank_order(
         out[...] = total
 
 
-def shares(round_: RoundLike, weights: Sequence[float] | None, rank: int) -> tuple[float, ...] | None:
+def shares(round_: Round, weights: Sequence[float] | None, rank: int) -> tuple[float, ...] | None:
     """Return how much each of the rank's sources counts in this round, or None where all count alike.
 
     None chooses the unweighted form of `average_in_rank_order`: equal weights give the same bits as no weights.

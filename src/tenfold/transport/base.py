@@ -4,30 +4,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from time import perf_counter
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Self
 
-from numpy.typing import NDArray
 from torch import Tensor
 
-
-class RoundLike(Protocol):
-    """Who averages with whom, as far as a transport has to know; a hashable value."""
-
-    @property
-    def sources(self) -> tuple[tuple[int, ...], ...]:
-        """For each replica the sorted ranks whose weights it combines, its own among them."""
-        ...
-
-    @property
-    def groups(self) -> tuple[tuple[int, ...], ...] | None:
-        """The parts that average exactly among themselves, if the round falls into such parts."""
-        ...
-
-    def matrix(self, weights: Sequence[float] | None = None) -> NDArray[Any]:
-        """Return the n x n matrix M of the round: x_i <- sum_j M_ij x_j."""
-        ...
-
-    def __hash__(self) -> int: ...
+from tenfold.mixing import Round
 
 
 class Transport(ABC):
@@ -52,7 +33,7 @@ class Transport(ABC):
         self._working = _Working(self)
 
     @abstractmethod
-    def mix(self, round_: RoundLike, weights: Sequence[float] | None = None) -> None:
+    def mix(self, round_: Round, weights: Sequence[float] | None = None) -> None:
         """Carry out one round on all workers' buffers, in place.
 
         `weights` says how much each rank counts (say, the samples it has seen) and is the same on every worker; without
@@ -90,7 +71,7 @@ class Transport(ABC):
         self.close()
 
 
-def check_size(round_: RoundLike, size: int) -> None:
+def check_size(round_: Round, size: int) -> None:
     """Refuse a round that was made for another number of replicas."""
     if len(round_.sources) != size:
         raise ValueError(

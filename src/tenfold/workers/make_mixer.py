@@ -6,7 +6,7 @@ from tenfold.experiment import Division
 from tenfold.mixing import AsynchronousStrategy
 from tenfold.mixing.builders import make_compressor, make_outer, make_strategy
 from tenfold.training import Replica
-from tenfold.workers.asynchronous_mixer import MIXERS
+from tenfold.workers.asynchronous_mixer import AsynchronousMixer
 from tenfold.workers.channels import Channels
 from tenfold.workers.mixer import GradientMixer, Mixer, RoundMixer
 from tenfold.workers.rounds import Mixed, Rounds
@@ -22,7 +22,7 @@ def make_mixer(division: Division, replica: Replica, links: Channels, samples: l
     """Return what mixes this replica with the others."""
     strategy = make_strategy(division)
     if isinstance(strategy, AsynchronousStrategy):
-        return MIXERS[strategy.name](strategy, replica, links, samples)
+        return AsynchronousMixer(strategy, replica, links, samples)
     kind = RoundMixer if division.average == "weights" else GradientMixer
     return make_rounds(division, replica, links, samples, kind)
 

@@ -4,9 +4,8 @@ import random
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
 from tenfold.mixing.base import AsynchronousStrategy
+from tenfold.mixing.exchange import Exchange, ExchangeVectors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,14 +21,15 @@ class ADPSGD(AsynchronousStrategy):
     seed: int = 0
     """Another seed draws other partners."""
 
-    def partner(self, rank: int, k: int, n: int) -> int | None:
-        """Return whom `rank` asks after its k-th step: an odd rank; None for a rank that only answers."""
+    def exchange(self, rank: int, step: int, n: int, /) -> Exchange | None:
+        """Average an even rank with a random odd one after every step; odd ranks only answer."""
         answering = n // 2
         if rank % 2 or not answering:
             return None
-        return 1 + 2 * int(answering * random.Random(f"ad-psgd/{self.seed}/{rank}/{k}").random())
+        drawn = random.Random(f"ad-psgd/{self.seed}/{rank}/{step}").random()
+        return Exchange(1 + 2 * int(answering * drawn))
 
-    def exchange(self, x: Tensor, y: Tensor) -> None:
-        """Give both replicas their mean, in place."""
-        x.add_(y).mul_(0.5)
-        y.copy_(x)
+    def apply(self, _exchange: Exchange, vectors: ExchangeVectors, _n: int, /) -> None:
+        """Give both replicas their mean."""
+        vectors.mine.add_(vectors.theirs).mul_(0.5)
+        vectors.theirs.copy_(vectors.mine)

@@ -13,6 +13,7 @@ class AllReduce(Strategy):
     """x_i <- sum_j w_j x_j with w_j = samples of j / all samples: the exact mean."""
 
     name: ClassVar[str] = "allreduce"
+    always_exact: ClassVar[bool] = True
 
     algorithm: str = "ring"
     """How the mean travels: ring, tree, recursive-doubling, halving-doubling or server. Changes the time only."""

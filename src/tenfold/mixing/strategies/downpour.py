@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
 from tenfold.mixing.base import AsynchronousStrategy, require
+from tenfold.mixing.exchange import CENTRE, Exchange, ExchangeVectors
 
 SMALLEST_ROOT = 1e-10
 """Where nothing has accrued the learning rate would be infinite; float32 squares vanish below about 1e-22."""
@@ -20,6 +19,7 @@ class Downpour(AsynchronousStrategy):
 
     name: ClassVar[str] = "downpour"
     has_centre: ClassVar[bool] = True
+    sends_gradients: ClassVar[bool] = True
 
     n_push: int = 1
     """Steps between two pushes of a worker."""
@@ -35,15 +35,16 @@ class Downpour(AsynchronousStrategy):
         require(self.n_fetch >= 1, f"downpour: n_fetch is {self.n_fetch}; it takes at least 1")
         require(self.gamma > 0, f"downpour: gamma is {self.gamma}; it takes more than 0")
 
-    def pushes(self, steps: int) -> bool:
-        """Say whether a worker pushes after its `steps`-th step (1, 2, ...)."""
-        return steps % self.n_push == 0
+    def exchange(self, _rank: int, step: int, _n: int, /) -> Exchange | None:
+        """Push every n_push steps and fetch every n_fetch, both from and to the server."""
+        pushes, fetches = step % self.n_push == 0, step % self.n_fetch == 0
+        return Exchange(CENTRE, sends=pushes, receives=fetches) if pushes or fetches else None
 
-    def fetches(self, steps: int) -> bool:
-        """Say whether a worker fetches after its `steps`-th step (1, 2, ...)."""
-        return steps % self.n_fetch == 0
-
-    def server_update(self, w: Tensor, grad: Tensor, accum: Tensor) -> None:
-        """Apply one push to the server's weights, in place; `accum` is the sum of squares and starts at zero."""
-        accum.addcmul_(grad, grad)
-        w.addcdiv_(grad, accum.sqrt().clamp_min_(SMALLEST_ROOT), value=-self.gamma)
+    def apply(self, exchange: Exchange, vectors: ExchangeVectors, _n: int, /) -> None:
+        """Let the server step along the gradients that are pushed, then copy its weights where they are fetched."""
+        if exchange.sends:
+            gradients, squares = vectors.gradients, vectors.centre_state
+            squares.addcmul_(gradients, gradients)
+            vectors.theirs.addcdiv_(gradients, squares.sqrt().clamp_min_(SMALLEST_ROOT), value=-self.gamma)
+        if exchange.receives:
+            vectors.mine.copy_(vectors.theirs)

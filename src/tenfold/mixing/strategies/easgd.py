@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
 from tenfold.mixing.base import AsynchronousStrategy, require
+from tenfold.mixing.exchange import CENTRE, Exchange, ExchangeVectors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,16 +25,16 @@ class EASGD(AsynchronousStrategy):
         require(alpha is None or 0 < alpha <= 1, f"easgd: alpha is {alpha}; it takes more than 0 and at most 1")
         require(self.tau >= 1, f"easgd: tau is {self.tau}; it takes at least 1")
 
-    def exchanges(self, steps: int) -> bool:
-        """Say whether a worker meets the centre after its `steps`-th step (1, 2, ...)."""
-        return steps % self.tau == 0
+    def exchange(self, _rank: int, step: int, _n: int, /) -> Exchange | None:
+        """Exchange weights with the centre every tau steps."""
+        return Exchange(CENTRE) if step % self.tau == 0 else None
 
     def strength(self, n: int) -> float:
         """Return alpha among `n` replicas."""
         return self.alpha if self.alpha is not None else 0.9 / n
 
-    def exchange(self, x: Tensor, centre: Tensor, n: int) -> None:
-        """Let one of `n` replicas and the centre pull at each other, in place; their sum is kept."""
-        pull = (x - centre).mul_(self.strength(n))
-        x.sub_(pull)
-        centre.add_(pull)
+    def apply(self, _exchange: Exchange, vectors: ExchangeVectors, n: int, /) -> None:
+        """Pull the replica and the centre towards each other; their sum is kept."""
+        pull = (vectors.mine - vectors.theirs).mul_(self.strength(n))
+        vectors.mine.sub_(pull)
+        vectors.theirs.add_(pull)

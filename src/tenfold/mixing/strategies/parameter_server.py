@@ -13,6 +13,7 @@ class ParameterServer(Strategy):
     """The exact mean, as all-reduce has it; another way to get there and another price (see `Server`)."""
 
     name: ClassVar[str] = "parameter-server"
+    always_exact: ClassVar[bool] = True
 
     servers: int = 1
     """Servers that hold an equal share of the weights each."""

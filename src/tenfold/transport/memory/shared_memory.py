@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tenfold.mixing import Round
 from tenfold.transport.average import average_in_rank_order, shares
-from tenfold.transport.base import RoundLike, Transport, check_size
+from tenfold.transport.base import Transport, check_size
 from tenfold.transport.memory.segment import MAILBOX, Segment
 from tenfold.transport.memory.signals import Signals, Until
 
@@ -77,7 +78,7 @@ class SharedMemory(Transport):
         self._own_blocks = lru_cache(maxsize=64)(self._make_own_blocks)
         self.buffer: torch.Tensor = torch.from_numpy(self._mine)
 
-    def mix(self, round_: RoundLike, weights: Sequence[float] | None = None) -> None:
+    def mix(self, round_: Round, weights: Sequence[float] | None = None) -> None:
         """Carry out one round; after an error the weights may be half averaged."""
         # A diverging model is reported by the training itself, so overflow is no matter for numpy's warnings.
         with self._working, np.errstate(all="ignore"):
@@ -141,7 +142,7 @@ class SharedMemory(Transport):
         self._signals.wait(ranks, timeout)
         self.wait_seconds += perf_counter() - started
 
-    def _make_plan(self, round_: RoundLike, weights: tuple[float, ...] | None) -> ReadPlan:
+    def _make_plan(self, round_: Round, weights: tuple[float, ...] | None) -> ReadPlan:
         check_size(round_, self.size)
         rank, sources, pending = self.rank, round_.sources[self.rank], None
         reads = tuple(other for other in sources if other != rank)

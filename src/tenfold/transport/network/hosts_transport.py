@@ -7,12 +7,13 @@ from functools import lru_cache
 from time import perf_counter
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from tenfold.errors import TrainingError, WorkerLost
-from tenfold.transport.base import RoundLike, Transport, check_size
+from tenfold.mixing import Round
+from tenfold.mixing.round import exact_round
+from tenfold.transport.base import Transport, check_size
 from tenfold.transport.memory.segment import Segment
 from tenfold.transport.memory.shared_memory import SharedMemory
 from tenfold.transport.network.network import Network
@@ -70,12 +71,12 @@ class OnHosts(Transport):
         self._wire = Wire(network, inner.buffer)
         self._plan = lru_cache(maxsize=256)(self._make_plan)
 
-    def mix(self, round_: RoundLike, weights: Sequence[float] | None = None) -> None:
+    def mix(self, round_: Round, weights: Sequence[float] | None = None) -> None:
         """Carry out one round; after an error the weights may be half averaged."""
         plan = self._plan(round_, None if weights is None else tuple(weights))
         with self._working, self._telling():
             if plan.inside is not None:
-                self._inner.mix(plan.inside)
+                self._inner.mix(plan.inside, plan.weights)
             if plan.outside is not None:
                 self._over_network(plan.outside)
             if plan.exact:
@@ -136,74 +137,45 @@ class OnHosts(Transport):
         self._inner.bytes_moved = self._wire.bytes_moved = 0
         self._inner.wait_seconds = 0.0
 
-    def _make_plan(self, round_: RoundLike, weights: tuple[float, ...] | None) -> "HostPlan":
+    def _make_plan(self, round_: Round, weights: tuple[float, ...] | None) -> "HostPlan":
         check_size(round_, self.size)
-        matrix = round_.matrix(weights)
-        groups = round_.groups
-        if groups is not None and len(groups) == 1:
-            return self._exact_plan(matrix)
-        alone = groups is None
+        if round_.is_exact:
+            return self._exact_plan(round_.matrix(weights)[0])
+        alone = round_.groups is None
         sources = tuple(
             (rank,) if alone or not set(round_.sources[rank]) <= set(self._host) else round_.sources[rank]
             for rank in self._host
         )
-        inside = LocalRound.within(self._host, sources, matrix)
+        place = {rank: at for at, rank in enumerate(self._host)}
+        inside = Round(tuple(tuple(place[rank] for rank in read) for read in sources))
+        of_host = None if weights is None else tuple(weights[rank] for rank in self._host)
         crosses = alone or not set(round_.sources[self.rank]) <= set(self._host)
-        return HostPlan(inside, make_plan(round_, weights, self.rank) if crosses else None)
+        outside = make_plan(round_, weights, self.rank) if crosses else None
+        return HostPlan(None if inside.is_idle else inside, of_host, outside)
 
-    def _exact_plan(self, matrix: NDArray[Any]) -> "HostPlan":
+    def _exact_plan(self, share: NDArray[Any]) -> "HostPlan":
         """Divide each rank's share into its share of the host and the host's share of all."""
-        share = matrix[0]
         of_host = [float(share[list(host)].sum()) for host in self._hosts]
-        mine = share[list(self._host)]
-        local = np.tile(mine / mine.sum() if mine.any() else np.full(len(mine), 1 / len(mine)), (len(mine), 1))
-        inside = LocalRound((tuple(range(len(mine))),) * len(mine), tuple(map(tuple, local.tolist())))
+        mine = tuple(share[list(self._host)].tolist())
         outside = None
         if self.rank == self._first:
             firsts = tuple(host[0] for host in self._hosts)
             others = tuple(first for first in firsts if first != self.rank)
             even = max(of_host) - min(of_host) < 1e-12
             outside = ExchangePlan(firsts, others, None if even else tuple(of_host), grouped=True)
-        return HostPlan(inside, outside, exact=True)
+        return HostPlan(exact_round(len(mine)), mine, outside, exact=True)
 
 
 @dataclass(frozen=True, slots=True)
 class HostPlan:
     """What one rank does in a round: in shared memory, over the network, and whether its host copies the outcome."""
 
-    inside: "LocalRound | None"
+    inside: Round | None
+    """Among the ranks of this host, counted from 0."""
+    weights: tuple[float, ...] | None
+    """How much each rank of this host counts."""
     outside: ExchangePlan | None
     exact: bool = False
-
-
-@dataclass(frozen=True)
-class LocalRound:
-    """The part of a round that happens within one host, ranks counted there."""
-
-    sources: tuple[tuple[int, ...], ...]
-    rows: tuple[tuple[float, ...], ...]
-
-    @classmethod
-    def within(
-        cls, host: Sequence[int], sources: Sequence[tuple[int, ...]], matrix: NDArray[Any]
-    ) -> "LocalRound | None":
-        """Cut a host's ranks out of a round; None if all of them rest."""
-        if all(len(read) == 1 for read in sources):
-            return None
-        place = {rank: at for at, rank in enumerate(host)}
-        local = tuple(tuple(place[rank] for rank in read) for read in sources)
-        part = matrix[np.ix_(host, host)]
-        rows = [part[at] if len(read) > 1 else np.eye(len(host))[at] for at, read in enumerate(local)]
-        return cls(local, tuple(tuple(row.tolist()) for row in rows))
-
-    @property
-    def groups(self) -> tuple[tuple[int, ...], ...]:
-        """Its groups, singles included."""
-        return tuple(dict.fromkeys(self.sources))
-
-    def matrix(self, weights: Sequence[float] | None = None) -> NDArray[Any]:  # noqa: ARG002 - they are in the rows
-        """Return the rows."""
-        return np.array(self.rows)
 
 
 def _share(network: Network, hosts: Hosts, numel: int, dtype: torch.dtype) -> Segment | None:

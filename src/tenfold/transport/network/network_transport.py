@@ -7,8 +7,9 @@ from time import perf_counter
 
 import torch
 
+from tenfold.mixing import Round
 from tenfold.transport.average import shares
-from tenfold.transport.base import RoundLike, Transport, check_size
+from tenfold.transport.base import Transport, check_size
 from tenfold.transport.network.network import Network
 from tenfold.transport.network.wire import Wire
 
@@ -45,7 +46,7 @@ class Networked(Transport):
         self._wire = Wire(network, self.buffer if carried else torch.zeros(numel, dtype=dtype))
         self._plan = lru_cache(maxsize=256)(self._make_plan)
 
-    def mix(self, round_: RoundLike, weights: Sequence[float] | None = None) -> None:
+    def mix(self, round_: Round, weights: Sequence[float] | None = None) -> None:
         """Carry out one round; after an error the weights may be half averaged."""
         plan = self._plan(round_, None if weights is None else tuple(weights))
         with self._working:
@@ -99,12 +100,12 @@ class Networked(Transport):
         self.bytes_moved += self._wire.bytes_moved
         self._wire.bytes_moved = 0
 
-    def _make_plan(self, round_: RoundLike, weights: tuple[float, ...] | None) -> ExchangePlan:
+    def _make_plan(self, round_: Round, weights: tuple[float, ...] | None) -> ExchangePlan:
         check_size(round_, self.size)
         return make_plan(round_, weights, self.rank)
 
 
-def make_plan(round_: RoundLike, weights: tuple[float, ...] | None, rank: int) -> ExchangePlan:
+def make_plan(round_: Round, weights: tuple[float, ...] | None, rank: int) -> ExchangePlan:
     """Return what a rank does in a round."""
     sources = round_.sources[rank]
     readers = tuple(other for other, read in enumerate(round_.sources) if rank in read and other != rank)
