@@ -1,74 +1,215 @@
-"""How accurate divided training is: LeNet-5 on MNIST, equal samples, by workers, strategy and sync_every.
+"""How good the model is that N workers train: the same epochs, several tasks, by setting and number of workers.
 
-    python benchmarks/accuracy.py --json accuracy.json
+    python benchmarks/accuracy.py --device cuda --minutes 8 --json accuracy.json
+    python benchmarks/accuracy.py --tasks digits-mlp regression --workers 1 4 --seeds 1     # a minute on 2 cores
 
-The first rows are what a user gets who says only `workers=N`; the others name strategy and sync_every. Every setting
-runs with several seeds; "against one worker" is the difference of the means in points. What is recorded in the runs
-folder is not run again.
+Settings are compared on a validation part that is taken out of the training part; `--part test` trains on the whole
+training part and shows the test part, for the setting that was chosen. All replicas of a run learn in one process, as
+on a virtual cluster. A cell is the mean over the seeds with half their range, and the difference from the best setting
+with one worker, in points (for the regression in percent of its error). No run starts after `--minutes`.
 """
 
 import argparse
 import json
+import math
 import statistics
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from time import perf_counter
+from typing import Any
 
-from rich.console import Console
-from rich.table import Table
+import torch
+from torch import Tensor, nn
 
-import tenfold
-from tenfold.machine import cores
-from tenfold.report.rows import Row
+from tenfold.data import Splits
+from tenfold.engines.fused import train_nodes
+from tenfold.engines.prepare import prepare
+from tenfold.errors import TenfoldError, TrainingError
+from tenfold.experiment import Experiment
+from tenfold.runs import Clock
 
-STRATEGIES = ("allreduce", "butterfly", "ring", "hopping-ring")
-SYNCS = (1, 16, 128)
+VALIDATION = 1 / 6
+MUON = {"optimizer": "muon", "lr_scaling": "sqrt"}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "sgd": {"optimizer": "sgd", "lr_scaling": "auto"},
+    "adamw": {"optimizer": "adamw", "lr_scaling": "sqrt"},
+    "muon": MUON,
+    "muon, momentum averaged": MUON | {"optimizer_state": "average"},
+    "muon, gradients averaged": MUON | {"average": "gradients"},
+    "muon, linear": MUON | {"schedule": "linear"},
+    "muon, gradients, linear": MUON | {"schedule": "linear", "average": "gradients"},
+    "muon, output by sgd": MUON | {"optimizer_options": {"output": "partner"}},
+    "muon, rate 0.005": MUON | {"lr": 0.005},
+    "muon, rate 0.02": MUON | {"lr": 0.02},
+    "muon, vectors 0.02": MUON | {"optimizer_options": {"partner_lr": 0.02}},
+    "muon, vectors adamw": MUON | {"optimizer_options": {"partner": "adamw"}},
+    "muon, momentum 0.95": MUON | {"momentum": 0.95},
+    "muon, 5 steps": MUON | {"optimizer_options": {"steps": 5}},
+    "sgd, gradients averaged": {"optimizer": "sgd", "lr_scaling": "auto", "average": "gradients"},
+    **{
+        f"{optimizer}, {strategy}, every {sync}": {"optimizer": optimizer, "strategy": strategy, "sync_every": sync}
+        | ({"lr_scaling": "sqrt"} if optimizer == "muon" else {})
+        for optimizer in ("sgd", "muon")
+        for strategy in ("allreduce", "butterfly", "ring", "hopping-ring")
+        for sync in (16, 128)
+    },
+}
+USUAL = ["sgd", "muon", "muon, momentum averaged", "muon, gradients averaged"]
+ALIKE_ALONE = ("momentum averaged", "gradients averaged", "every")
+"""In names of settings that are the plain one where there is one worker."""
+
+
+def topics(sequences: int = 24_000, length: int = 24, words: int = 500, classes: int = 10) -> tuple[Tensor, Tensor]:
+    """Return sequences of word numbers, and the topic that a third of each sequence's words belong to."""
+    generator = torch.Generator().manual_seed(0)
+    y = torch.randint(classes, (sequences,), generator=generator)
+    x = torch.randint(words, (sequences, length), generator=generator)
+    own = torch.randint(words // classes, (sequences, length), generator=generator) * classes + y[:, None]
+    return torch.where(torch.rand(sequences, length, generator=generator) < 0.2, own, x), y
+
+
+class TopicTransformer(nn.Module):
+    """Embeddings with positions, one block of self-attention and a hidden layer, the mean, and a linear output."""
+
+    def __init__(self, words: int = 500, length: int = 24, width: int = 64, heads: int = 4, classes: int = 10) -> None:
+        super().__init__()
+        self.words, self.positions = nn.Embedding(words, width), nn.Parameter(torch.zeros(length, width))
+        self.heads = heads
+        self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.queries, self.keys, self.values, self.joined = (nn.Linear(width, width) for _ in range(4))
+        self.hidden = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+        self.output = nn.Linear(width, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return a score for each topic."""
+        z = self.words(x) + self.positions
+        inner = self.before(z)
+        q, k, v = (
+            layer(inner).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for layer in (self.queries, self.keys, self.values)
+        )
+        scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+        z = z + self.joined((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+        z = z + self.hidden(self.between(z))
+        return self.output(z.mean(1))  # type: ignore[no-any-return]
+
+
+def friedman(samples: int = 20_000) -> tuple[Tensor, Tensor]:
+    """Return inputs and targets of Friedman's first function (1991), with noise of deviation 0.3 in 4.9."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(samples, 10, generator=generator)
+    y = 10 * torch.sin(math.pi * x[:, 0] * x[:, 1]) + 20 * (x[:, 2] - 0.5) ** 2 + 10 * x[:, 3] + 5 * x[:, 4]
+    y = (y - y.mean()) / y.std() + 0.06 * torch.randn(samples, generator=generator)
+    return x - 0.5, y[:, None]
+
+
+TASKS: dict[str, dict[str, Any]] = {
+    "mnist-lenet5": {"model": "lenet5", "data": "mnist", "epochs": 5},
+    "fashion-lenet5": {"model": "lenet5", "data": "fashion-mnist", "epochs": 5},
+    "mnist-cnn": {"model": "cnn", "data": "mnist", "epochs": 3},
+    "fashion-cnn": {"model": "cnn", "data": "fashion-mnist", "epochs": 3},
+    "mnist-mlp": {"model": "mlp", "data": "mnist", "epochs": 3},
+    "digits-mlp": {"model": "mlp", "data": "digits", "epochs": 30},
+    "fashion-batchnorm": {"model": "lenet5", "batchnorm": True, "data": "fashion-mnist", "epochs": 5},
+    "topics-transformer": {"model": TopicTransformer, "data": topics, "epochs": 5},
+    "regression": {"model": "mlp", "hidden": [64, 64], "data": friedman, "epochs": 20, "metrics": ["rmse"]},
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4, 8])
-    parser.add_argument("--strategies", nargs="*", default=list(STRATEGIES))
-    parser.add_argument("--sync-every", type=int, nargs="*", default=list(SYNCS))
-    parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--runs", type=Path, default=Path("runs"))
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS), metavar="TASK")
+    parser.add_argument("--settings", nargs="+", default=USUAL, choices=list(SETTINGS), metavar="SETTING")
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 4, 16, 64])
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--part", choices=["validation", "test"], default="validation")
+    parser.add_argument("--samples", type=int, help="of each part; default: all")
+    parser.add_argument("--minutes", type=float, default=math.inf)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    common = {"epochs": arguments.epochs, "repeats": arguments.seeds, "runs": arguments.runs, "watch": say}
-    base = tenfold.Experiment(model="lenet5", data="mnist", threads=None if cores.budget() < 4 else 1)
-    rows = [(True, row) for row in tenfold.compare(base, workers=arguments.workers, **common).rows]
-    several = [count for count in arguments.workers if count > 1]
-    if arguments.strategies and arguments.sync_every and several:
-        grid = {"workers": several, "strategy": arguments.strategies, "sync_every": arguments.sync_every}
-        rows += [(False, row) for row in tenfold.compare(base, **grid, **common).rows]
-    show(rows)
-    if arguments.json:
-        records = [{"setting": setting(*one), "accuracies": one[1].accuracy.values} for one in rows]
-        arguments.json.write_text(json.dumps(records, indent=2))
+    results: dict[tuple[str, str, int], list[float]] = {}
+    began = perf_counter()
+    splits: dict[str, Splits] = {}
+    for task, setting, workers, seed in planned(arguments):
+        if perf_counter() - began > 60 * arguments.minutes:
+            print(f"stopped after {arguments.minutes:g} minutes", flush=True)
+            break
+        started = perf_counter()
+        try:
+            value = train(arguments, splits, task, setting, workers, seed)
+        except TrainingError:
+            value = math.nan  # the loss became infinite
+        except (TenfoldError, ImportError) as error:
+            print(f"{task}, {setting}, {workers} workers: {error}", file=sys.stderr, flush=True)
+            continue
+        results.setdefault((task, setting, workers), []).append(value)
+        spent = perf_counter() - started
+        print(f"{task}, {setting}, {workers} workers, seed {seed}: {show(task, value)} [{spent:.1f} s]", flush=True)
+        if arguments.json:
+            rows = [{"task": key[0], "setting": key[1], "workers": key[2], "values": v} for key, v in results.items()]
+            arguments.json.write_text(json.dumps(rows, indent=2))
+    print_table(arguments, results)
+    print(f"{arguments.part} part, {perf_counter() - began:.0f} s")
 
 
-def say(turn: object) -> None:
-    if not turn.begins:  # type: ignore[attr-defined]
-        print(f"{turn.place}/{turn.count}  {turn.label}: {turn.error or f'{turn.run.accuracy:.2%}'}", flush=True)  # type: ignore[attr-defined]
+def planned(arguments: argparse.Namespace) -> Iterator[tuple[str, str, int, int]]:
+    """Yield the runs, one seed of everything before the next."""
+    for seed in range(arguments.seeds):
+        for task in arguments.tasks:
+            for workers in arguments.workers:
+                for setting in arguments.settings:
+                    if workers > 1 or not any(word in setting for word in ALIKE_ALONE):
+                        yield task, setting, workers, seed
 
 
-def setting(defaults: bool, row: Row) -> tuple[str, str, str]:
-    division = row.runs[0].experiment.division
-    named = ("defaults", "defaults") if defaults else (division.strategy, str(division.sync_every))
-    return str(row.workers), *named
+def train(
+    arguments: argparse.Namespace, splits: dict[str, Splits], task: str, setting: str, workers: int, seed: int
+) -> float:
+    """Train once; return the accuracy, or the error of the regression, on the chosen part."""
+    fields = TASKS[task] | SETTINGS[setting] | {"workers": workers, "seed": seed, "limit": arguments.samples}
+    if arguments.part == "validation":
+        fields["validation_fraction"] = VALIDATION
+    fields |= {"device": arguments.device, "threads": arguments.threads, "oversubscribe": True, "log_every": 10**6}
+    made = prepare(Experiment(**fields), splits=splits.get(task))
+    splits[task] = made.splits
+    if arguments.part == "validation":
+        made = replace(made, splits=replace(made.splits, test=None))
+    outcome = train_nodes(made, Clock(), lambda _: None)
+    metrics = outcome.result["metrics"]
+    return float(metrics["rmse" if task == "regression" else "accuracy"])
 
 
-def show(rows: list[tuple[bool, Row]]) -> None:
-    single = next((statistics.fmean(row.accuracy.values) for _, row in rows if row.workers == 1), None)
-    table = Table("workers", "strategy", "sync_every", "accuracy, each seed", "mean", "against one worker")
-    for defaults, row in rows:
-        mean = statistics.fmean(row.accuracy.values)
-        table.add_row(
-            *setting(defaults, row),
-            ", ".join(f"{value:.2%}" for value in row.accuracy.values),
-            f"{mean:.2%}",
-            f"{(mean - single) * 100:+.2f} points" if single is not None else "",
-        )
-    Console(width=120).print(table)
+def print_table(arguments: argparse.Namespace, results: dict[tuple[str, str, int], list[float]]) -> None:
+    columns = "".join(f"{count:>22}" for count in arguments.workers)
+    for task in arguments.tasks:
+        single = [statistics.fmean(v) for (name, _, workers), v in results.items() if name == task and workers == 1]
+        if not any(name == task for name, _, _ in results):
+            continue
+        best = (min if task == "regression" else max)(single) if single else None
+        print(f"\n{task:<28}{columns}   workers")
+        for setting in arguments.settings:
+            cells = [cell(task, results.get((task, setting, workers)), best) for workers in arguments.workers]
+            print(f"  {setting:<26}" + "".join(f"{one:>22}" for one in cells))
+
+
+def cell(task: str, values: list[float] | None, best: float | None) -> str:
+    if not values:
+        return ""
+    mean, spread = statistics.fmean(values), (max(values) - min(values)) / 2
+    if task == "regression":
+        against = f"{(mean / best - 1) * 100:+.0f}%" if best else ""
+        return f"{mean:.4f} ±{spread:.4f} {against}"
+    against = f"{(mean - best) * 100:+.2f}" if best else ""
+    return f"{mean * 100:.2f} ±{spread * 100:.2f} {against}"
+
+
+def show(task: str, value: float) -> str:
+    return f"{value:.4f}" if task == "regression" else f"{value:.2%}"
 
 
 if __name__ == "__main__":

@@ -88,6 +88,7 @@ SCHEDULES: Registry[Any] = LazyRegistry(
     {
         "constant": "tenfold.training.schedules:constant",
         "cosine": "tenfold.training.schedules:cosine",
+        "linear": "tenfold.training.schedules:linear",
         "one-cycle": "tenfold.training.schedules:one_cycle",
     },
 )

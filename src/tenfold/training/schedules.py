@@ -17,6 +17,11 @@ def cosine(progress: float) -> float:
     return (1 + math.cos(math.pi * progress)) / 2
 
 
+def linear(progress: float) -> float:
+    """Return 1 - p: from 1 down to 0."""
+    return 1 - progress
+
+
 def one_cycle(progress: float, *, rise: float = 0.3, start: float = 1 / 25, end: float = 1 / 25e4) -> float:
     """Return a cosine rise from 1/25 to 1 over the first 30 %, then a fall to 1/250,000 (Smith & Topin 2018)."""
     if progress < rise:
