@@ -19,6 +19,7 @@ EXPECTED = [
     "forecast",
     "list_runs",
     "open_run",
+    "recipes",
     "resume",
     "shard",
     "simulate",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from tenfold.common.lazy import lazy_attributes
 
 if TYPE_CHECKING:
+    from tenfold import recipes
     from tenfold.api.compare import compare
     from tenfold.api.cross_validate import cross_validate
     from tenfold.api.forecast import forecast
@@ -35,6 +36,7 @@ __all__ = [
     "forecast",
     "list_runs",
     "open_run",
+    "recipes",
     "resume",
     "shard",
     "simulate",
@@ -60,6 +62,7 @@ _HOMES = {
     "forecast": "tenfold.api.forecast",
     "list_runs": "tenfold.api.open_run",
     "open_run": "tenfold.api.open_run",
+    "recipes": "tenfold.recipes",
     "resume": "tenfold.api.resume",
     "shard": "tenfold.loop",
     "simulate": "tenfold.api.simulate",

@@ -17,6 +17,7 @@ from tenfold.cli.doctor import doctor
 from tenfold.cli.init import init
 from tenfold.cli.launch import launch
 from tenfold.cli.output import INTERRUPTED, launched_rank, prefix, say_interrupted, tell_interrupted
+from tenfold.cli.recipe import app as recipe_app
 from tenfold.cli.report import report
 from tenfold.cli.resume import resume
 from tenfold.cli.runs import runs
@@ -95,6 +96,7 @@ for verb in (
 ):
     app.command()(verb)
 app.add_typer(data_app, name="data")
+app.add_typer(recipe_app, name="recipe")
 
 
 def main() -> None:

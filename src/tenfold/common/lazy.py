@@ -6,11 +6,12 @@ from typing import Any
 
 
 def lazy_attributes(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a package whose names live in other modules: {name: module}."""
+    """Return the `__getattr__` of a package whose names live in other modules: {name: module}; or are modules."""
 
     def get(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module '{package}' has no attribute '{name}'; it has {', '.join(sorted(homes))}")
-        return getattr(import_module(homes[name]), name)
+        home = import_module(homes[name])
+        return home if homes[name] == f"{package}.{name}" else getattr(home, name)
 
     return get

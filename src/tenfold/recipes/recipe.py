@@ -1,0 +1,155 @@
+"""A recipe: an experiment of a paper as a TOML file, with what it runs, at which scale, and the paper's numbers.
+
+name = "lopez-serial-parallel"
+title = "A CNN on MNIST, serial and with two workers"
+
+[paper]
+key = "lopez"                       # recipes of one paper are listed together
+citation = "..."
+place = "section 3"                 # the table or figure
+note = "..."                        # doubts, missing or inconsistent numbers
+
+[experiment]                        # fields of an experiment, by their short names
+model = "cnn"
+data = "mnist"
+
+[[blocks]]                          # what is run
+verb = "train"                      # train, crossval or simulate
+vary = {workers = [1, 2]}           # every combination of these
+together = [{pin = "0", threads = 1}, ...]   # settings that change together
+
+[scales.small]                      # small: minutes; machine: what this machine can do; full: as in the paper
+fields = {limit = 6000, epochs = 1}
+
+[show]
+columns = ["seconds", "gain", "accuracy"]
+plot = "bars"
+
+[[rows]]                            # the paper's numbers, and the settings that they belong to
+label = "serial"
+settings = {workers = 1}
+paper = {seconds = 749.0}
+"""
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError
+
+from tenfold.common.files import read_toml
+from tenfold.common.registry import suggest
+from tenfold.errors import ExperimentError
+from tenfold.experiment import Section
+
+Verb = Literal["train", "crossval", "simulate"]
+Scale = Literal["small", "machine", "full"]
+SCALES: tuple[Scale, ...] = ("small", "machine", "full")
+NEEDS = {
+    "gpu": "a CUDA device",
+    "tweets": "the tweets data set",
+    "flite": "the program flite (Debian's package flite)",
+    "mpi": "mpirun and mpi4py",
+}
+"""What a recipe may need, in words."""
+
+
+class Paper(Section):
+    """Where the experiment comes from."""
+
+    key: str
+    """The paper's short name; recipes of one paper are listed together."""
+    citation: str
+    place: str
+    """The table, figure or section."""
+    note: str = ""
+    """Doubts about the numbers, and what the paper leaves open."""
+
+
+class Block(Section):
+    """Runs of one kind over a grid of settings."""
+
+    verb: Verb = "train"
+    fields: dict[str, Any] = {}
+    """Fields of these runs alone."""
+    vary: dict[str, list[Any]] = {}
+    """Every combination of these values is run."""
+    together: list[dict[str, Any]] = []
+    """Settings that change together; combined with every combination of `vary`."""
+
+
+class Size(Section):
+    """How large the experiment is at one scale."""
+
+    fields: dict[str, Any] = {}
+    repeats: Annotated[int, Field(ge=1)] = 1
+    vary: dict[str, list[Any]] = {}
+    """Replaces the values that blocks vary."""
+
+
+class Show(Section):
+    """Which numbers are shown, and how they are drawn."""
+
+    columns: list[str] = ["seconds", "accuracy"]
+    """seconds, speedup, PI, gain, or the name of a metric."""
+    plot: Literal["bars", "lines", "none"] = "bars"
+    over: str = ""
+    """The setting on the x axis of lines; the rows of one line agree in all other settings."""
+
+
+class PaperRow(Section):
+    """A row of the paper's table, or a bar of its figure."""
+
+    label: str
+    settings: dict[str, Any]
+    """The settings of the runs that this row is compared with."""
+    paper: dict[str, float] = {}
+    """The paper's numbers by column; a number that our copy of the paper does not have is left out."""
+
+
+class Recipe(Section):
+    """One experiment of a paper."""
+
+    name: str
+    title: str
+    needs: list[Literal["gpu", "tweets", "flite", "mpi"]] = []
+    minutes: float = 1.0
+    """How long it takes at scale small on two cores, roughly."""
+    paper: Paper
+    experiment: dict[str, Any] = {}
+    blocks: list[Block] = []
+    scales: dict[Scale, Size] = {}
+    show: Show = Show()
+    rows: list[PaperRow] = []
+    percentages: list[dict[str, float]] = []
+    """Percentages that the paper prints, with the times they follow from and the value that these give."""
+
+    def __init__(self, /, **fields: Any) -> None:
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            lines = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+            raise ExperimentError("\n".join(lines)) from None
+
+
+def names() -> list[str]:
+    """Return the names of the built-in recipes."""
+    return sorted(path.name.removesuffix(".toml") for path in _library().iterdir() if path.name.endswith(".toml"))
+
+
+def load(name: str | Path) -> Recipe:
+    """Return a built-in recipe by its name, or your own by the path of its TOML file."""
+    path = Path(name)
+    if path.suffix != ".toml":
+        if str(name) not in names():
+            raise ExperimentError(f"unknown recipe '{name}'; {suggest(str(name), names())}, or the path of a TOML file")
+        path = Path(str(_library().joinpath(f"{name}.toml")))
+    content = read_toml(path, "a recipe", "name a built-in recipe, or an existing file")
+    try:
+        return Recipe(**content)
+    except ExperimentError as error:
+        raise ExperimentError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from None
+
+
+def _library() -> Any:
+    return files("tenfold.recipes").joinpath("library")

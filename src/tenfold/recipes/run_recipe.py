@@ -1,0 +1,113 @@
+"""Running a recipe: its settings one after another, measured where this machine can, else predicted or left out."""
+
+import importlib.util
+import shutil
+from collections.abc import Callable, Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from tenfold.errors import ExperimentError, TenfoldError
+from tenfold.experiment import Experiment
+from tenfold.recipes.recipe import NEEDS, SCALES, Block, Recipe, Scale, Size, load
+from tenfold.recipes.result import RecipeResult, Setting
+from tenfold.runs import Run
+
+Progress = Callable[[str], None]
+
+
+def run(
+    recipe: str | Path | Recipe,
+    *,
+    scale: Scale = "small",
+    device: str | None = None,
+    runs: str | Path | None = None,
+    progress: Progress | None = None,
+) -> RecipeResult:
+    """Run a recipe and return its numbers beside the paper's.
+
+    Runs that are recorded already are not repeated, so an interrupted recipe continues when it is started again.
+    Settings that need more cores than this machine has are predicted on a virtual cluster; what cannot be run or
+    predicted is listed with the reason. `progress` is called with a line for each setting.
+    """
+    if not isinstance(recipe, Recipe):
+        recipe = load(recipe)
+    if scale not in SCALES:
+        raise ExperimentError(f"unknown scale '{scale}'; known: {', '.join(SCALES)}")
+    size = recipe.scales.get(scale, Size())
+    found: list[Setting] = []
+    missing = [NEEDS[need] for need in recipe.needs if not is_available(need)]
+    for block in recipe.blocks:
+        for settings in settings_of(block, size):
+            if progress is not None:
+                progress(
+                    f"{recipe.name}: {block.verb} " + ", ".join(f"{key}={value}" for key, value in settings.items())
+                )
+            if missing:
+                found.append(Setting(block.verb, settings, reason=f"needs {' and '.join(missing)}"))
+                continue
+            fields = recipe.experiment | block.fields | size.fields | settings
+            found.append(_run_setting(block, settings, fields | ({"device": device} if device else {}), size, runs))
+    return RecipeResult(recipe, scale, found)
+
+
+def is_available(need: str) -> bool:
+    """Say whether this machine has what a recipe needs."""
+    if need == "gpu":
+        import torch
+
+        return torch.cuda.is_available()
+    if need == "flite":
+        return shutil.which("flite") is not None
+    if need == "mpi":
+        return shutil.which("mpirun") is not None and importlib.util.find_spec("mpi4py") is not None
+    from tenfold.data import where
+
+    try:
+        return where(need) is not None
+    except TenfoldError:
+        return False
+
+
+def settings_of(block: Block, size: Size) -> Iterator[dict[str, Any]]:
+    """Yield the settings of a block: every combination of what varies, with what changes together."""
+    vary = block.vary | {name: values for name, values in size.vary.items() if name in block.vary}
+    for values in product(*vary.values()):
+        for together in block.together or [{}]:
+            yield dict(zip(vary, values, strict=True)) | together
+
+
+def _run_setting(
+    block: Block, settings: dict[str, Any], fields: dict[str, Any], size: Size, runs: str | Path | None
+) -> Setting:
+    """Run one setting, or predict it where this machine has too few cores for it."""
+    from tenfold.api.compare import compare
+
+    try:
+        experiment = Experiment(**fields)
+        short = _too_few_cores(experiment) if block.verb == "train" else ""
+        if block.verb == "simulate" or short:
+            experiment = _virtual(experiment)
+        if block.verb == "crossval" and experiment.division.folds is None:
+            experiment = experiment.replace(folds=10)
+        comparison = compare(experiment, repeats=size.repeats, runs=runs)
+    except TenfoldError as error:
+        return Setting(block.verb, settings, reason=str(error).partition("\n")[0])
+    failed = "; ".join(dict.fromkeys(comparison.failed.values()))
+    done: list[Run] = comparison.runs
+    return Setting(block.verb, settings, runs=done, reason=failed, note=short)
+
+
+def _virtual(experiment: Experiment) -> Experiment:
+    machine = experiment.machine
+    link = {} if machine.cluster is not None or machine.link is not None else {"link": "shared-memory"}
+    return experiment.replace(engine="virtual", device="cpu", pin="none", **link)
+
+
+def _too_few_cores(experiment: Experiment) -> str:
+    """Return why the workers of an experiment cannot run in parallel here; "" if they can."""
+    from tenfold.machine import cores
+
+    needed, there = experiment.division.workers * (experiment.machine.threads or 1), cores.budget()
+    on_cpu = experiment.machine.device == "cpu"
+    return f"predicted: it needs {needed} cores, this machine has {there}" if on_cpu and needed > there else ""
