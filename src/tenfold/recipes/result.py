@@ -75,7 +75,12 @@ class RecipeResult:
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Return the heads and the cells of the table: ours beside the paper's, where the paper has numbers."""
         quoted = {name for row in self.rows for name in row.paper}
-        pairs = [(name, who) for name in self.recipe.show.columns for who in ("paper", "ours") if who == "ours" or name in quoted]
+        pairs = [
+            (name, who)
+            for name in self.recipe.show.columns
+            for who in ("paper", "ours")
+            if who == "ours" or name in quoted
+        ]
         heads = ["", *(f"{name}, {who}" for name, who in pairs), "time"]
         cells = [[row.label, *(_cell(row, name, who) for name, who in pairs), row.clock] for row in self.rows]
         return heads, cells
