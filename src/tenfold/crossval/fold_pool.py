@@ -53,7 +53,7 @@ class FoldPool:
         """Train all folds; one that fails, or whose process dies, does not stop the others."""
         self.waiting = list(jobs)
         with closing(TaskSnapshot(self.task)) as snapshot:
-            pool = WorkerPool(min(self.slots.at_once, len(jobs)), work, (snapshot, self.context))
+            pool = WorkerPool(min(self.slots.at_once, len(jobs)), fold_worker, (snapshot, self.context))
             try:
                 while self.waiting or self.busy:
                     try:
@@ -109,7 +109,7 @@ class FoldPool:
         pool.replace(lost.rank)
 
 
-def work(
+def fold_worker(
     rank: int, connection: Connection, lifeline: Connection, beats: Any, snapshot: TaskSnapshot, context: FoldContext
 ) -> None:
     """Train the folds that this process is given, one after another."""
