@@ -21,7 +21,7 @@ from launchers import mpirun
 from launching import TORCHRUN, environment
 
 import tenfold
-from tenfold.transport.memory.signals import is_alive
+from tenfold.transport.memory.counters import is_alive
 
 pytestmark = pytest.mark.timeout(120)
 FIELDS = LAWFUL | {"epochs": 2, "sync_every": 2, "threads": 1, "oversubscribe": True, "strategy": "butterfly"}

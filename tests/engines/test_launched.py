@@ -21,9 +21,9 @@ from tenfold.experiment import Experiment, Training
 from tenfold.launch.detect import World
 from tenfold.mixing.round import exact_round, shifted_round
 from tenfold.training.graphs import obstacle
+from tenfold.transport.network.abstract_network import Network, Transfers
 from tenfold.transport.network.join import network_of
-from tenfold.transport.network.network import Network, Parcels, told
-from tenfold.transport.network.network_transport import Networked
+from tenfold.transport.network.network_transport import NetworkTransport
 
 WORLD = World(1, 4, 1, 2, "torchrun", "night")
 
@@ -109,23 +109,27 @@ class Mail(Network):
         super().__init__(rank, size)
         self.boxes = boxes
 
-    def exchange(self, sends: Parcels, receives: Parcels, timeout: float | None = None) -> None:
+    def exchange(self, sends: Transfers, receives: Transfers, timeout: float | None = None) -> None:
         for rank, tensor in sends:
             self.boxes[self.rank, rank].put(tensor.clone())
         for rank, tensor in receives:
             tensor.copy_(self.boxes[rank, self.rank].get(timeout=10))
 
-    def add_up(self, tensor: Tensor) -> None:
+    def all_reduce(self, tensor: Tensor) -> None:
         tensor.copy_(torch.stack(self.all_gather(tensor)).sum(0))
 
-    def carries(self, device: torch.device) -> bool:
+    def supports(self, device: torch.device) -> bool:
         return device.type in self.takes
 
-    def fail(self, error: BaseException | None = None) -> None:
-        raise AssertionError(told(error, self.rank))
+    def report_failure(self, error: BaseException | None = None) -> None:
+        raise AssertionError(error)
 
-    def trouble(self, within: float = 0.0) -> BaseException | None:
+    def failure(self, within: float = 0.0) -> BaseException | None:
         return None
+
+    def check(self, seconds: float) -> None: ...
+
+    def check_local_processes(self) -> None: ...
 
     def close(self) -> None: ...
 
@@ -172,7 +176,7 @@ class TestStaging:
         monkeypatch.setattr(Mail, "takes", takes)
 
         def play(network: Network) -> tuple[Tensor, Tensor, int]:
-            transport = Networked(network, 5)
+            transport = NetworkTransport(network, 5)
             transport.buffer.fill_(network.rank)
             transport.mix(exact_round(3), [1.0, 1.0, 2.0])
             mixed = transport.buffer.clone()

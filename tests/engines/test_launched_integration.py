@@ -1,5 +1,7 @@
 """Ranks under torchrun and mpirun: the same weights as worker processes, and nobody waits for the dead."""
 
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +123,20 @@ class TestARankThatIsLost:
         assert run.status == "interrupted"
         assert run.error.startswith("worker 1 (p")
         assert "died" in run.error
+        assert [row["epoch"] for row in run.history] == [1]
+
+    @pytest.mark.parametrize(
+        ("transport", "how"), [("auto", "SIGSTOP"), ("mpi", "SIGSTOP"), ("mpi", "SIGKILL")], ids=lambda one: str(one)
+    )
+    def test_is_named_under_mpirun(self, transport: str, how: str, tmp_path: Path) -> None:
+        started = time.monotonic()
+        fields = failing(how, 1, 1) | {"transport": transport}
+        done = launch([*mpirun(), "-n", "2", sys.executable], tmp_path, [fields])
+        assert done.returncode != 0
+        assert time.monotonic() - started < 45  # a stopped rank would stay for ever
+        run = tenfold.open_run(runs=tmp_path / "runs")
+        assert run.status == "interrupted"
+        assert run.error.startswith("worker 1 (process ")
         assert [row["epoch"] for row in run.history] == [1]
 
     def test_comes_back_by_the_launchers_restarts(self, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.launch.detect import World
 from tenfold.runs import Clock, Store, checkpoint
-from tenfold.transport.network.network import Network
+from tenfold.transport.network.abstract_network import Network
 from tenfold.workers.messages import Saved
 from tenfold.workers.supervisor import Supervisor
 

@@ -38,7 +38,7 @@ def all_ranks(samples: int, size: int, **options: Any) -> list[DataLoader[Any]]:
     return [divided(DataLoader(numbers(samples), **options), rank, size) for rank in range(size)]
 
 
-class Words(IterableDataset[str]):
+class SharedIntegers(IterableDataset[str]):
     def __iter__(self) -> Any:
         return iter(("a", "b"))
 
@@ -185,8 +185,8 @@ class NoLength(Dataset[int]):
 
 
 REFUSED: dict[str, tuple[Any, str]] = {
-    "iterable": (Words(), "an iterable-style Dataset cannot be divided"),
-    "iterable in a loader": (DataLoader(Words()), "an iterable-style Dataset cannot be divided"),
+    "iterable": (SharedIntegers(), "an iterable-style Dataset cannot be divided"),
+    "iterable in a loader": (DataLoader(SharedIntegers()), "an iterable-style Dataset cannot be divided"),
     "no batches": (DataLoader(numbers(9), batch_size=None), "batch_size=None cannot be divided; give it a batch_size"),
     "own batches": (
         DataLoader(numbers(9), batch_sampler=[[1, 2]]),  # type: ignore[arg-type]

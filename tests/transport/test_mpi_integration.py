@@ -18,7 +18,7 @@ from transport_contract import Join, TransportContract, receive
 
 from tenfold.errors import TrainingError
 from tenfold.launch.detect import recognise
-from tenfold.transport.network.network_transport import Networked
+from tenfold.transport.network.network_transport import NetworkTransport
 
 pytestmark = pytest.mark.timeout(60)
 HERE = Path(__file__).parents[1] / "support"
@@ -68,7 +68,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
     ranks.close()
 
 
-class OwnNetwork(Networked):
+class OwnNetwork(NetworkTransport):
     """Closes its network with itself."""
 
     def close(self) -> None:
@@ -106,7 +106,7 @@ def fail_on(join: Join, rank: int, failing: int) -> str:
     with join(rank) as transport:
         try:
             if rank == failing:
-                transport._network.fail(TrainingError("the loss became nan"))
+                transport._network.report_failure(TrainingError("the loss became nan"))
                 return "failed"
             transport.barrier()
         except TrainingError as error:
@@ -138,7 +138,7 @@ def wait_for_nobody(join: Join, rank: int) -> str:
 
 def test_waiting_ends(ranks: Ranks) -> None:
     told = ranks.run(2, wait_for_nobody, partial(join, 2, 1, torch.float32, 30.0))
-    assert told[0].startswith("a worker did not come within 0.5 s")
+    assert told[0].startswith("another rank did not respond within 0.5 s")
 
 
 def recognised(_: Join, rank: int) -> tuple[int, int, int, int]:

@@ -6,9 +6,9 @@ import torch
 
 from tenfold.errors import MachineError, TrainingError
 from tenfold.transport import Segment, SharedMemory, clean_up_orphans
-from tenfold.transport.memory.fenced_words import FencedWords
+from tenfold.transport.memory.counters import is_alive
 from tenfold.transport.memory.segment import LINE, PAGE, StopReason
-from tenfold.transport.memory.signals import is_alive
+from tenfold.transport.memory.shared_integers import LockedIntegers
 
 NO_PROCESS = 2**22 + 1
 """Linux gives no process a higher number than 2**22."""
@@ -81,22 +81,22 @@ def test_what_does_not_fit_is_said_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="cannot be opened"):
         Segment.attach(str(tmp_path / "gone"))
     (tmp_path / "other").write_bytes(bytes(PAGE))
-    with pytest.raises(TrainingError, match="is no shared memory of this version"):
+    with pytest.raises(TrainingError, match="is not shared memory of this version"):
         Segment.attach(str(tmp_path / "other"))
 
 
-def test_the_first_verdict_stands() -> None:
+def test_the_first_reason_stands() -> None:
     with Segment.create(3, 1) as segment:
         segment.stop(StopReason.DIED, 2)
         segment.abort()
-        assert segment.verdict == (StopReason.DIED, 2)
+        assert segment.stop_reason == (StopReason.DIED, 2)
 
 
 def test_fenced_words_are_words(tmp_path: Path) -> None:
     path = tmp_path / "locks"
     path.touch()
     fd = os.open(path, os.O_RDWR)
-    words = FencedWords([1, 2, 3], fd)
+    words = LockedIntegers([1, 2, 3], fd)
     words[1] = 7
     assert [words[index] for index in range(3)] == [1, 7, 3]
     os.close(fd)

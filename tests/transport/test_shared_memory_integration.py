@@ -26,7 +26,7 @@ from transport_contract import (
 from tenfold.errors import TrainingError
 from tenfold.mixing import Round
 from tenfold.transport import Segment, SharedMemory, clean_up_orphans
-from tenfold.transport.memory.fenced_words import FencedWords
+from tenfold.transport.memory.shared_integers import LockedIntegers
 
 
 def join(name: str, timeout: float, rank: int) -> SharedMemory:
@@ -35,7 +35,7 @@ def join(name: str, timeout: float, rank: int) -> SharedMemory:
 
 def join_fenced(name: str, rank: int) -> SharedMemory:
     segment = Segment.attach(name)
-    segment.words = FencedWords(segment.words, segment._fd)
+    segment.words = LockedIntegers(segment.words, segment._fd)
     return SharedMemory(segment, rank, timeout=30)
 
 
@@ -126,7 +126,7 @@ def test_who_hangs_is_named(crew: WorkerPool) -> None:
     with Segment.create(3, 100) as segment:
         told = crew.run(3, mix_until_told, partial(join, segment.name, 1.0), everybody(3), 1, 3.0)
     assert told[1] == "silent"
-    assert all(told[rank].startswith("worker 1 (pid ") and "did not come within" in told[rank] for rank in (0, 2))
+    assert all(told[rank].startswith("worker 1 (pid ") and "did not respond within" in told[rank] for rank in (0, 2))
 
 
 @pytest.mark.timeout(60)
@@ -136,7 +136,7 @@ def test_abort_ends_all_waiting(crew: WorkerPool) -> None:
         segment.abort()
         told = [receive(connection, within=5) for _, connection in members]
     assert told[0] == told[2] != "silent"
-    assert told[0].startswith("training was stopped by another worker or by whoever started it")
+    assert told[0].startswith("training was stopped by another worker or by the main process")
 
 
 def fail_on(join: Join, rank: int, failing: int) -> str:

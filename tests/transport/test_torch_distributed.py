@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from tenfold.errors import MachineError
 from tenfold.transport.network import torch_distributed
-from tenfold.transport.network.torch_distributed import TorchDistributed, name_interface
+from tenfold.transport.network.torch_distributed import TorchDistributed, choose_interface
 
 GPU = torch.device("cuda")
 
@@ -33,16 +33,16 @@ class TestAGroupOfTheUsers:
         with group("cuda:gloo") as store, pytest.raises(MachineError) as error:
             TorchDistributed(store, 0, 1)
         assert str(error.value) == (
-            "torch.distributed was begun with cuda:gloo, which carries nothing between CPUs; "
-            'say init_process_group("cpu:gloo,cuda:nccl")'
+            "the process group uses cuda:gloo, which cannot send CPU tensors; "
+            'call init_process_group("cpu:gloo,cuda:nccl")'
         )
 
     @pytest.mark.parametrize("backends", ["gloo", "cpu:gloo"])
     def test_gloo_carries_what_is_on_the_cpu(self, backends: str) -> None:
         with group(backends) as store:
             network = TorchDistributed(store, 0, 1)
-            assert network.carries(torch.device("cpu"))
-            assert not network.carries(GPU)
+            assert network.supports(torch.device("cpu"))
+            assert not network.supports(GPU)
             network.close()
             assert dist.is_initialized()
 
@@ -52,7 +52,7 @@ class TestAGroupOfTheUsers:
         monkeypatch.setattr(TorchDistributed, "_has_own_gpu", lambda *_: True)
         with group("cpu:gloo") as store:
             network = TorchDistributed(store, 0, 1)
-            assert network.carries(GPU)
+            assert network.supports(GPU)
             network.close()
 
 
@@ -97,5 +97,5 @@ def test_gloo_takes_the_network_that_leads_to_the_others(
     monkeypatch.setattr(torch_distributed.psutil, "net_if_addrs", lambda: found)
     monkeypatch.setattr(socket, "gethostbyname", {master: known_as}.__getitem__)
     monkeypatch.setattr(socket, "socket", Probe)
-    name_interface(master)
+    choose_interface(master)
     assert variables == {"GLOO_SOCKET_IFNAME": expected}

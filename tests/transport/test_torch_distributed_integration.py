@@ -16,15 +16,15 @@ import torch.distributed as dist
 from transport_contract import Join, TransportContract, WorkerPool, everybody, receive, ring
 
 from tenfold.errors import TenfoldError, TrainingError, WorkerLost
+from tenfold.transport.network.network_transport import NetworkTransport
 from tenfold.mixing import Round
-from tenfold.transport.network.network_transport import Networked
 from tenfold.transport.network.torch_distributed import TorchDistributed
 
 pytestmark = pytest.mark.timeout(60)
 WORLDS = count()
 
 
-class OwnNetwork(Networked):
+class OwnNetwork(NetworkTransport):
     """Closes its network with itself."""
 
     def close(self) -> None:
@@ -109,7 +109,7 @@ def fail_on(join: Join, rank: int, failing: int) -> str:
     with join(rank) as transport:
         try:
             if rank == failing:
-                transport._network.fail(TrainingError("the loss became nan"))
+                transport._network.report_failure(TrainingError("the loss became nan"))
                 return "failed"
             transport.barrier()
         except (TrainingError, WorkerLost) as error:
@@ -141,4 +141,4 @@ def wait_for_nobody(join: Join, rank: int, given_up: Path) -> str:
 def test_waiting_ends(crew: WorkerPool, tmp_path: Path) -> None:
     with made_world(2, 1) as join:
         told = crew.run(2, wait_for_nobody, join, tmp_path / "given up")
-    assert told[0].startswith("a worker did not come within 0.5 s")
+    assert told[0].startswith("another rank did not respond within 0.5 s")

@@ -11,8 +11,8 @@ from tenfold.engines.validate import check
 from tenfold.errors import ExperimentError, ModelError
 from tenfold.experiment import Division, Experiment
 from tenfold.loop.meeting import Meeting
+from tenfold.loop.ranks import here, joined
 from tenfold.loop.replica import LoopReplica
-from tenfold.loop.world import here, joined
 from tenfold.mixing import STRATEGIES
 from tenfold.training import flat_size
 from tenfold.workers.channels import Channels

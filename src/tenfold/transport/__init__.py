@@ -1,25 +1,26 @@
 """How weights move between the workers of one run.
 
-The replicas' weights lie in flat buffers; `Transport.mix` carries out one round on them. `Alone` is the world of one,
-`SharedMemory` joins processes on one machine, `join` the ranks that torchrun or mpirun started on any number of hosts.
+The replicas' weights lie in flat buffers; `Transport.mix` carries out one round on them. `SingleWorkerTransport` is for
+one worker, `SharedMemory` for processes of one machine, and `join` connects the ranks that torchrun or mpirun started
+on any number of hosts.
 """
 
-from tenfold.transport.alone import Alone
 from tenfold.transport.average import average_in_rank_order, shares
 from tenfold.transport.base import Transport
 from tenfold.transport.memory.segment import Segment, StopReason, clean_up_orphans
 from tenfold.transport.memory.shared_memory import SharedMemory
 from tenfold.transport.memory.shared_tensor import SharedTensor
-from tenfold.transport.network.join import Joined, join
-from tenfold.transport.network.network import Network
+from tenfold.transport.network.abstract_network import Network
+from tenfold.transport.network.join import JoinedRank, join
+from tenfold.transport.single_worker import SingleWorkerTransport
 
 __all__ = [
-    "Alone",
-    "Joined",
+    "JoinedRank",
     "Network",
     "Segment",
     "SharedMemory",
     "SharedTensor",
+    "SingleWorkerTransport",
     "StopReason",
     "Transport",
     "average_in_rank_order",

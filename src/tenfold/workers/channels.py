@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tenfold.transport import Alone, Segment, SharedMemory, Transport
-from tenfold.transport.memory.signals import Until
+from tenfold.transport import Segment, SharedMemory, SingleWorkerTransport, Transport
+from tenfold.transport.memory.counters import Until
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Channels:
 
 def alone(numel: int, device: torch.device) -> Channels:
     """Return the links of a world of one."""
-    weights, second = Alone(numel, device=device), Alone(numel, device=device)
+    weights, second = SingleWorkerTransport(numel, device=device), SingleWorkerTransport(numel, device=device)
     centre = torch.zeros(2, numel, device=device)
     locks = [_Free(), _Free()]
     return Channels(weights, second, centre, weights.buffer[None], [0.0, 0.0], locks)

@@ -35,14 +35,14 @@ from tenfold.runs.resumption import Resumption
 from tenfold.training import flat_size
 from tenfold.training.precision import multiplying
 from tenfold.training.randomness import undisturbed
-from tenfold.transport.network.join import Joined, join
+from tenfold.transport.network.join import JoinedRank, join
 from tenfold.workers.channels import Channels
 from tenfold.workers.supervisor import Supervisor
 from tenfold.workers.task import Task, make_network
 from tenfold.workers.worker import Worker
 
-HEARSAY_SECONDS = 1.5
-"""How long a rank whose training ended waits to hear why."""
+REASON_SECONDS = 1.5
+"""Seconds that a rank whose training was stopped waits for the reason."""
 
 
 class Launched(Engine):
@@ -53,12 +53,12 @@ class Launched(Engine):
     def __init__(self, world: World, transport: str = "auto") -> None:
         self.world = world
         self._transport = transport
-        self._joined: Joined | None = None
+        self._joined: JoinedRank | None = None
         self.lost: list[Loss] = []
         """The ranks that the launcher started before, and not again."""
 
     @property
-    def joined(self) -> Joined:
+    def joined(self) -> JoinedRank:
         """The ranks, once they have met."""
         if self._joined is None:
             self._joined = join(self.world, self._transport)
@@ -76,31 +76,30 @@ class Launched(Engine):
 
     @contextmanager
     def session(self) -> Iterator[None]:
-        """Tell the others of whatever goes wrong here in the block, and raise what went wrong first, here or there."""
+        """Report any error in the block to the other ranks, and raise the first error that any rank has reported."""
         try:
             with ending_by_signal(self.world.rank):
                 yield
         except BaseException as error:
-            first = self._announce(error)
+            first = self._report(error)
             if first is None or str(error) in str(first):
                 raise
             raise first from None
 
-    def _announce(self, error: BaseException) -> BaseException | None:
-        """Tell the others of an error here, and return the first that any rank has told of.
+    def _report(self, error: BaseException) -> BaseException | None:
+        """Report an error to the other ranks, and return the first that any rank has reported.
 
         Training may have ended here because it did elsewhere; then the reason is on its way.
         """
         if self._joined is None:
             return None
         network = self._joined.network
-        if isinstance(error, EndedByLauncher) and not network.watches:
-            return error
-        names_the_lost = isinstance(error, WorkerLost) and not isinstance(error, EndedByLauncher)
-        if isinstance(error, TrainingError) and not names_the_lost:
-            network.trouble(within=HEARSAY_SECONDS)
-        network.fail(error)
-        return network.trouble()
+        if isinstance(error, EndedByLauncher):
+            network.check_local_processes()
+        elif isinstance(error, TrainingError) and not isinstance(error, WorkerLost):
+            network.failure(within=REASON_SECONDS)
+        network.report_failure(error)
+        return network.failure()
 
     def prepare(self, experiment: Experiment, fetching: Progress | None = None) -> Task:
         """Load the data, here or from rank 0, and decide with the other ranks of this host who computes where."""

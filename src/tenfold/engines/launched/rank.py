@@ -18,9 +18,10 @@ from tenfold.experiment import Experiment
 from tenfold.launch.detect import World
 from tenfold.machine import devices
 from tenfold.mixing.builders import make_strategy
-from tenfold.runs import Emit, Event
+from tenfold.runs import Emit, Event, Metric, Note, Span, Warned
 from tenfold.transport import Network
-from tenfold.workers.messages import Decision, Message, Saved
+from tenfold.transport.network import codec
+from tenfold.workers.messages import Decision, Finished, Message, Reviewed, Saved
 from tenfold.workers.supervisor import Supervisor
 
 
@@ -32,6 +33,9 @@ class Orders:
     manifest: dict[str, Any] | None
     now: float
     """The run's clock."""
+
+
+codec.register(Orders, Metric, Span, Note, Warned, Reviewed, Saved, Finished, Decision)
 
 
 class EndedByLauncher(WorkerLost):
@@ -54,7 +58,7 @@ class RankConnection:
 
     def tell(self, message: Message) -> Decision:
         """Tell rank 0 what happened since the last time, and return its answer."""
-        heard = self._network.gather((self._events, _on_cpu(message)))
+        heard = self._network.gather((self._events, message))
         self._events.clear()
         verdict = None
         if self._supervisor is not None and self._emit is not None:
@@ -110,11 +114,6 @@ def launch_name(world: World) -> str:
         return world.launch
     parent = psutil.Process(os.getppid())
     return f"{parent.pid}-{parent.create_time():.0f}"
-
-
-def _on_cpu(message: Message) -> Message:
-    outputs = getattr(message, "outputs", None)
-    return message if outputs is None else replace(message, outputs=outputs.cpu())
 
 
 def clear(folder: Path, rank: int, but: int | None = None) -> None:

@@ -4,13 +4,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from tenfold.data import Part, Splits, Tensors
 from tenfold.data.part import Indices, as_indices, digest
 from tenfold.errors import DataError
-from tenfold.transport.network.network import Network
+from tenfold.transport.network.abstract_network import Network
+from tenfold.transport.network.codec import describe_tensor, empty_tensors
 from tenfold.workers.snapshot import PARTS
 from tenfold.workers.task import Task
 
@@ -73,16 +75,18 @@ def scatter(network: Network, task: Task | None) -> Splits:
 def _receive(network: Network, announced: dict[str, Any]) -> Splits:
     parts: dict[str, Any] = {}
     for name, (x, y, counts) in announced["parts"].items():
-        rows = torch.empty(counts[network.rank], dtype=torch.int64)
-        samples = torch.empty((len(rows), *x.shape), dtype=x.dtype)
-        targets = torch.empty(y.shape, dtype=y.dtype)
+        count = counts[network.rank]
+        rows, samples, targets = empty_tensors([["int64", [count]], [x[0], [count, *x[1]]], y])
         network.exchange([], [(0, tensor) for tensor in (rows, samples, targets)])
         parts[name] = Scattered(rows, samples, targets)
-    return Splits(**announced["about"], **parts)
+    about = announced["about"]
+    if about["groups"] is not None:
+        about["groups"] = np.array(about["groups"])
+    return Splits(**about, **parts)
 
 
 def _described(task: Task, size: int) -> dict[str, Any]:
-    """Return what the ranks must know to receive: shapes and types as tensors without content, and counts."""
+    """Return what the ranks must know to receive: types, shapes, and counts."""
     parts: dict[str, Any] = {}
     for name in PARTS:
         part = getattr(task.splits, name)
@@ -94,8 +98,10 @@ def _described(task: Task, size: int) -> dict[str, Any]:
                 'by sample; set data.distribute = "each"'
             )
         counts = [len(_rows(task, name, rank)) for rank in range(size)]
-        parts[name] = (_shape(part.x[0]), _shape(part.y), counts)
+        parts[name] = (describe_tensor(part.x[0]), describe_tensor(part.y), counts)
     about = {one.name: getattr(task.splits, one.name) for one in fields(task.splits) if one.name not in PARTS}
+    if task.splits.groups is not None:
+        about["groups"] = task.splits.groups.tolist()
     return {"parts": parts, "about": about}
 
 
@@ -104,8 +110,3 @@ def _rows(task: Task, name: str, rank: int) -> Tensor:
     if name == "train":
         return torch.as_tensor(task.shards[rank], dtype=torch.int64)
     return task.share(getattr(task.splits, name), rank)
-
-
-def _shape(tensor: Tensor) -> Tensor:
-    """Return a tensor of the same shape and type that takes no memory."""
-    return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")

@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 import torch
 
 from tenfold.errors import WorkerLost
@@ -132,9 +133,10 @@ def mpi_worker() -> None:
     torch.set_num_threads(1)
     world = MPI.COMM_WORLD
     found = time_calls(SIZES, lambda buffer: world.Allreduce(MPI.IN_PLACE, buffer.numpy()), world.Barrier)
-    everybody = world.gather(found)
-    if everybody is not None:
-        print(json.dumps(_slowest(everybody)))
+    slowest = np.array(list(found.values()))
+    world.Allreduce(MPI.IN_PLACE, slowest, op=MPI.MAX)
+    if world.Get_rank() == 0:
+        print(json.dumps(dict(zip(found, slowest.tolist(), strict=True))))
 
 
 def _said(error: Exception) -> str:

@@ -3,8 +3,8 @@
 Layout, in cache lines of 128 bytes (two real ones, since processors fetch neighbours in pairs):
 
     header       magic, number of workers, elements per buffer, type
-    verdict      why everybody must stop (0: go on), and the rank it is about
-    counters     one line a worker, see `signals.py`
+    stop reason  why all workers must stop (0: they need not), and the rank that it is about
+    counters     one line a worker, see `counters.py`
     pids         one line a worker
     mailboxes    four lines a worker, for `gather`
     buffers      one a worker, each starting on a page
@@ -30,7 +30,7 @@ import torch
 from numpy.typing import NDArray
 
 from tenfold.errors import MachineError, TrainingError
-from tenfold.transport.memory.fenced_words import KEEPS_STORES_IN_ORDER, WORD, FencedWords, Words
+from tenfold.transport.memory.shared_integers import KEEPS_STORES_IN_ORDER, WORD, LockedIntegers, SharedIntegers
 
 MAGIC = 0x74656E666F6C6401
 LINE, MAILBOX = 16, 64
@@ -57,11 +57,11 @@ class Segment:
         self._memory = mmap.mmap(fd, 0)
         magic, size, numel, code = (int(word) for word in np.frombuffer(self._memory, np.int64, 4))
         if magic != MAGIC:
-            raise TrainingError(f"'{name}' is no shared memory of this version of tenfold; start the run again")
+            raise TrainingError(f"'{name}' is not shared memory of this version of tenfold; start the run again")
         self.size, self.numel, self.dtype = size, numel, DTYPES[code]
         control = _control_words(self.size) * WORD
         raw: Any = memoryview(self._memory)[:control].cast("q")
-        self.words: Words = raw if KEEPS_STORES_IN_ORDER else FencedWords(raw, fd)
+        self.words: SharedIntegers = raw if KEEPS_STORES_IN_ORDER else LockedIntegers(raw, fd)
         self.mailboxes: NDArray[np.float64] = np.frombuffer(
             self._memory, np.float64, self.size * MAILBOX, self._mailboxes_at() * WORD
         ).reshape(self.size, MAILBOX)
@@ -122,27 +122,27 @@ class Segment:
     def _mailboxes_at(self) -> int:
         return (2 + 2 * self.size) * LINE
 
-    def stop(self, verdict: StopReason, rank: int = 0) -> None:
-        """Make every worker that waits, now or later, raise an error; the first verdict stands.
+    def stop(self, reason: StopReason, rank: int = 0) -> None:
+        """Make every worker that waits, now or later, raise an error; the first reason stands.
 
-        Workers notice by themselves when one of them dies after it has joined; who starts them must tell, with
-        `StopReason.DIED`, of one that dies before.
+        Workers notice by themselves when one of them dies after it has joined; the process that starts them must call
+        this with `StopReason.DIED` for one that dies before.
         """
         if not self.words[LINE]:
             self.words[LINE + 1] = rank
-            self.words[LINE] = verdict
+            self.words[LINE] = reason
 
     @property
-    def verdict(self) -> tuple[StopReason, int]:
-        """Why everybody must stop, and the rank it is about."""
+    def stop_reason(self) -> tuple[StopReason, int]:
+        """Why all workers must stop, and the rank that it is about."""
         return StopReason(self.words[LINE]), self.words[LINE + 1]
 
     def abort(self) -> None:
-        """Stop everybody because somebody asked for it."""
+        """Stop all workers on request."""
         self.stop(StopReason.ASKED)
 
     def close(self) -> None:
-        """Let go; who created it also takes it away, which harms nobody who has it mapped."""
+        """Close the file; the creator also removes it. Mapped memory stays valid."""
         if self._fd < 0:
             return
         os.close(self._fd)

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from tenfold.mixing import Round
 from tenfold.transport.average import average_in_rank_order, shares
 from tenfold.transport.base import Transport, check_size
+from tenfold.transport.memory.counters import Check, Counters, Until
 from tenfold.transport.memory.segment import MAILBOX, Segment
-from tenfold.transport.memory.signals import Signals, Until
 
 CACHE, LARGEST_BLOCK, SMALLEST_BLOCK = 1 << 20, 1 << 18, 1 << 16
 """Bytes of cache a core has to itself, and of one worker's weights in a block."""
@@ -43,7 +43,7 @@ class ReadPlan:
 class SharedMemory(Transport):
     """One of N processes on one machine.
 
-    A round takes two ticks of the counters (see `signals.py`): "my weights are ready" and "I have read". Between them
+    A round takes two ticks of the counters (see `counters.py`): "my weights are ready" and "I have read". Between them
 
     - in a group that averages exactly, member k averages slice k of all members' weights and writes it into all;
     - otherwise each worker combines its sources into memory of its own, and takes it over when its readers are done.
@@ -59,15 +59,16 @@ class SharedMemory(Transport):
         timeout: float = 1800.0,
         ranks: Sequence[int] | None = None,
         until: Until | None = None,
+        check: Check | None = None,
     ) -> None:
-        """Join as `rank`; a partner that keeps this worker waiting for longer than `timeout` seconds is an error.
+        """Join as `rank`; a partner that does not respond within `timeout` seconds is an error.
 
-        `ranks` says by which numbers the workers of this machine are known in errors, where there are more machines;
-        `until` is how to wait for workers of the same process.
+        `ranks` are the workers' numbers in error messages, where there are more machines; `until` is how to wait for
+        workers of the same process; `check` raises failures that cannot be seen in the shared memory.
         """
         super().__init__(rank, segment.size)
         self._segment = segment
-        self._signals = Signals(segment, rank, timeout, ranks, until)
+        self._counters = Counters(segment, rank, timeout, ranks, until, check)
         self._all = segment.buffers
         self._mine = segment.buffers[rank]
         self._others = tuple(other for other in range(self.size) if other != rank)
@@ -138,8 +139,8 @@ class SharedMemory(Transport):
 
     def _meet(self, ranks: tuple[int, ...], timeout: float | None = None) -> None:
         started = perf_counter()
-        self._signals.tick()
-        self._signals.wait(ranks, timeout)
+        self._counters.tick()
+        self._counters.wait(ranks, timeout)
         self.wait_seconds += perf_counter() - started
 
     def _make_plan(self, round_: Round, weights: tuple[float, ...] | None) -> ReadPlan:

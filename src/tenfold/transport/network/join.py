@@ -1,4 +1,4 @@
-"""Joining the world that a launcher made."""
+"""Connecting the ranks that a launcher started."""
 
 import atexit
 import os
@@ -6,7 +6,7 @@ import socket
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -14,14 +14,14 @@ import torch
 from tenfold.errors import MachineError
 from tenfold.launch.detect import World
 from tenfold.transport.base import Transport
-from tenfold.transport.network.hosts_transport import Hosts, connect, hosts_of
-from tenfold.transport.network.network import Network
-from tenfold.transport.network.network_transport import Networked
+from tenfold.transport.network.abstract_network import Network
+from tenfold.transport.network.multi_host_transport import Hosts, connect, hosts_of
+from tenfold.transport.network.network_transport import NetworkTransport
 
 
 @dataclass
-class Joined:
-    """A rank that has joined the others, and knows who shares its host."""
+class JoinedRank:
+    """This process as one of the ranks, connected to the others."""
 
     world: World
     network: Network
@@ -41,53 +41,62 @@ class Joined:
         *,
         share_memory: bool = True,
     ) -> Transport:
-        """Return a transport for so many weights; all ranks ask together. Not sharing memory, all use the network."""
+        """Return a transport for `numel` weights; all ranks call this together.
+
+        Ranks of one host use shared memory, unless `share_memory` is False.
+        """
         if share_memory:
             return connect(self.network, self.hosts, numel, dtype, device)
-        return Networked(self.network, numel, dtype, device)
+        return NetworkTransport(self.network, numel, dtype, device)
 
 
-_joined: dict[str, Joined] = {}
+_joined: dict[str, JoinedRank] = {}
 
 
-def join(world: World, transport: str = "auto") -> Joined:
-    """Join the ranks that a launcher started, by "torch", "mpi" or what fits the launcher; once a process.
+def join(world: World, transport: str = "auto") -> JoinedRank:
+    """Join the ranks that a launcher started, by "torch", "mpi" or what fits the launcher; once per process.
 
-    The network stays until the process ends: launchers give one meeting place a launch.
+    The network stays until the process ends: a launcher's ranks can meet only once.
     """
     name = network_of(world, os.environ) if transport in ("auto", "shared-memory") else transport
     if name not in _joined:
         network = _network(world, name)
         atexit.register(_leave, network)
-        sys.excepthook = partial(_tell_first, network, sys.excepthook)
-        _joined[name] = Joined(world, network, network.all_gather(socket.gethostname()))
-    elif (before := _joined[name].network.trouble()) is not None:
+        _joined[name] = JoinedRank(world, network, network.all_gather(socket.gethostname()))
+    elif (before := _joined[name].network.failure()) is not None:
         why = str(before).strip().splitlines()[-1]
-        raise MachineError(f"these ranks cannot go on together since one of them failed ({why}); start them anew")
+        raise MachineError(f"these ranks cannot continue since one of them failed ({why}); start them again")
     return _joined[name]
 
 
 def network_of(world: World, variables: Any) -> str:
-    """Return the network that fits a launcher: torch where a meeting place is given, else mpi."""
+    """Return the network for a launcher: torch where the address of rank 0 is given, else mpi."""
     if world.launcher == "torchrun" or (world.launcher == "slurm" and variables.get("MASTER_ADDR")):
         return "torch"
     return "mpi"
 
 
 def _leave(network: Network) -> None:
-    """Leave at the end of the process; at once where it could only crash."""
+    """Leave at the end of the process, and report the error that ends it, if any: other ranks may be waiting."""
+    error = getattr(sys, "last_value", None)  # of an exception that nobody caught
+    if error is not None:
+        network.report_failure(error)
     network.close()
-    if network.is_stuck:
+
+
+def _exit_if_stuck() -> None:
+    """End the process at once where a thread that waits for a lost rank would crash the interpreter.
+
+    Registered when this module is loaded, so that functions that are registered later still run.
+    """
+    if any(joined.network.is_stuck for joined in _joined.values()):
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
                 stream.flush()
         os._exit(2)
 
 
-def _tell_first(network: Network, hook: Any, kind: type[BaseException], error: BaseException, trace: Any) -> None:
-    """Let the others know of an error that ends this process, for they may be waiting for it."""
-    network.fail(error)
-    hook(kind, error, trace)
+atexit.register(_exit_if_stuck)
 
 
 def _network(world: World, name: str) -> Network:

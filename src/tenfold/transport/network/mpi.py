@@ -1,6 +1,5 @@
-"""MPI, through mpi4py: tensors go as buffers, nothing is pickled but small talk."""
+"""MPI, through mpi4py: only buffers are sent, and nothing is pickled."""
 
-import pickle
 from time import perf_counter, sleep
 from typing import Any
 
@@ -9,29 +8,34 @@ from torch import Tensor
 
 from tenfold.errors import MachineError, TrainingError
 from tenfold.launch.detect import World
-from tenfold.transport.memory.waiting import LONGEST_NAP, SPINS, wait
-from tenfold.transport.network.network import LEAVE_SECONDS, PATIENCE, Network, Parcels, told
+from tenfold.transport.network.abstract_network import LEAVE_SECONDS, PATIENCE, Network, Transfers
+from tenfold.transport.network.codec import decode_error, encode_error
+from tenfold.transport.network.failure_detector import BEAT, FailureDetector
+from tenfold.transport.network.meeting_store import open_store
+from tenfold.transport.network.start_detector import start_detector
+from tenfold.transport.polling import CHECK_SECONDS, LONGEST_NAP, SPINS, wait
 
 
 class MPI(Network):
     """A rank of MPI's world.
 
-    A rank that gives up says so on a line of its own, at which those who wait look now and then. Who dies without a
-    word takes all with it: mpirun ends the others.
+    Failures are detected through a store that rank 0 hosts. Where its host cannot be reached by TCP, a rank that gives
+    up tells the others by MPI messages, and only mpirun notices one that dies.
     """
 
     name = "mpi"
-    watches = False
 
     def __init__(self, communicator: Any, timeout: float = PATIENCE) -> None:
         """Join all ranks of a communicator; `timeout` ends the waiting for another rank."""
         super().__init__(communicator.Get_rank(), communicator.Get_size())
         self._comm = communicator.Dup()
-        self._line = communicator.Dup()
+        self._reports = communicator.Dup()
         self._timeout = timeout
-        self._known: BaseException | None = None
-        self._farewells: list[Any] = []
+        self._reported: BaseException | None = None
+        self._pending: list[Any] = []
         self._closed = False
+        self._detector: FailureDetector | None = None
+        self._detector = start_detector(self, open_store(self))
 
     @classmethod
     def join(cls, world: World) -> "MPI":
@@ -40,75 +44,99 @@ class MPI(Network):
             from mpi4py import MPI as library  # noqa: N811
         except (ImportError, RuntimeError) as error:
             raise MachineError(
-                f"{world.launcher} started this program, but mpi4py cannot be used: {error}; "
-                "`pip install mpi4py` beside the MPI whose mpirun you use"
+                f"{world.launcher} started this program, but mpi4py cannot be loaded: {error}; "
+                "install it with `pip install mpi4py`, for the MPI that your mpirun belongs to"
             ) from None
         if library.COMM_WORLD.Get_size() != world.size:
             raise MachineError(
                 f"{world.launcher} started {world.size} ranks, but mpi4py sees {library.COMM_WORLD.Get_size()}: it "
-                f"uses another MPI ({library.Get_library_version().split(',')[0].strip()}); take that one's mpirun"
+                f"uses another MPI ({library.Get_library_version().split(',')[0].strip()}); use the mpirun of that one"
             )
         return cls(library.COMM_WORLD)
 
-    def exchange(self, sends: Parcels, receives: Parcels, timeout: float | None = None) -> None:
+    def exchange(self, sends: Transfers, receives: Transfers, timeout: float | None = None) -> None:
         """Send and receive without waiting in between."""
         requests = [self._comm.Irecv(tensor.numpy(), source=rank) for rank, tensor in receives]
         requests += [self._comm.Isend(tensor.numpy(), dest=rank) for rank, tensor in sends]
         self._wait(requests, timeout)
 
-    def add_up(self, tensor: Tensor) -> None:
-        """Add by MPI's own all-reduce."""
+    def all_reduce(self, tensor: Tensor) -> None:
+        """Use MPI's own all-reduce."""
         from mpi4py import MPI as library  # noqa: N811
 
         self._wait([self._comm.Iallreduce(library.IN_PLACE, tensor.numpy())])
 
-    def carries(self, device: torch.device) -> bool:
-        """Take what numpy can show: tensors of the CPU."""
+    def supports(self, device: torch.device) -> bool:
+        """Return whether this is the CPU."""
         return device.type == "cpu"
 
-    def fail(self, error: BaseException | None = None) -> None:
-        """Tell every rank, unless another has been first."""
-        if self.trouble() is not None:
-            return
-        self._known = told(error, self.rank)
-        content = bytearray(pickle.dumps(self._known))
-        others = (rank for rank in range(self.size) if rank != self.rank)
-        self._farewells = [self._line.Isend(content, dest=rank) for rank in others]
+    def report_failure(self, error: BaseException | None = None) -> None:
+        """Tell every rank, unless another was first."""
+        if self._detector is not None:
+            self._detector.report(error)
+        elif self.failure() is None:
+            content = bytearray(encode_error(error, self.rank))
+            self._reported = decode_error(content)
+            others = (rank for rank in range(self.size) if rank != self.rank)
+            self._pending = [self._reports.Isend(content, dest=rank) for rank in others]
 
-    def trouble(self, within: float = 0.0) -> BaseException | None:
-        """Return what another rank has told."""
+    def failure(self, within: float = 0.0) -> BaseException | None:
+        """Return what was reported or detected."""
+        if self._detector is not None:
+            return self._detector.failure(within)
         from mpi4py import MPI as library  # noqa: N811
 
         until = perf_counter() + within
-        while self._known is None:
+        while self._reported is None:
             status = library.Status()
-            if self._line.Iprobe(status=status):
+            if self._reports.Iprobe(status=status):
                 content = bytearray(status.Get_count(library.BYTE))
-                self._line.Recv(content, source=status.Get_source())
-                self._known = pickle.loads(content)
+                self._reports.Recv(content, source=status.Get_source())
+                self._reported = decode_error(content)
             elif perf_counter() >= until:
                 break
             else:
                 sleep(LONGEST_NAP)
-        return self._known
+        return self._reported
+
+    def check(self, seconds: float) -> None:
+        """Raise what was reported or detected."""
+        if self._detector is not None:
+            self._detector.check(seconds)
+        elif (failure := self.failure()) is not None:
+            raise failure
+
+    def check_local_processes(self) -> None:
+        """Look whether a rank of this host has died."""
+        if self._detector is not None:
+            self._detector.check_local_processes()
 
     def close(self) -> None:
-        """Leave; after a failure, when all others have come here or are not coming at all."""
+        """Leave; after a failure, when all others have come here or `LEAVE_SECONDS` have passed, end all ranks."""
         if self._closed:
             return
         self._closed = True
-        if self.trouble() is None:
-            self._comm.Free()
-            self._line.Free()
+        failed = self.failure() is not None
+        if self._detector is not None and failed:
+            self._detector.stop(LEAVE_SECONDS)
+        if not failed:
+            self._leave_in_order()
             return
-        farewell, until = self._line.Ibarrier(), perf_counter() + LEAVE_SECONDS
-        while not farewell.Test():
+        arrived, until = self._reports.Ibarrier(), perf_counter() + (2 * BEAT if self._detector else LEAVE_SECONDS)
+        while not arrived.Test():
             if perf_counter() > until:
-                self._line.Abort(2)
+                self._reports.Abort(2)
             sleep(0.01)
 
+    def _leave_in_order(self) -> None:
+        """Free the communicators, which waits for all ranks, and stop watching after that."""
+        self._comm.Free()
+        self._reports.Free()
+        if self._detector is not None:
+            self._detector.stop(LEAVE_SECONDS)
+
     def _wait(self, requests: list[Any], timeout: float | None = None) -> None:
-        """Poll, then wait with patience."""
+        """Poll at first, then sleep between polls."""
         from mpi4py import MPI as library  # noqa: N811
 
         patience = self._timeout if timeout is None else timeout
@@ -116,11 +144,9 @@ class MPI(Network):
             if library.Request.Testall(requests):
                 return
 
-        def look_around(waited: float) -> None:
-            trouble = self.trouble()
-            if trouble is not None:
-                raise trouble
+        def check(waited: float) -> None:
+            self.check(CHECK_SECONDS)
             if waited > patience:
-                raise TrainingError(f"a worker did not come within {patience:g} s; it hangs, or needs a longer timeout")
+                raise TrainingError(f"another rank did not respond within {patience:g} s")
 
-        wait(lambda: bool(library.Request.Testall(requests)), look_around)
+        wait(lambda: bool(library.Request.Testall(requests)), check)

@@ -10,8 +10,8 @@ import torch
 from tenfold.mixing import Round
 from tenfold.transport.average import shares
 from tenfold.transport.base import Transport, check_size
-from tenfold.transport.network.network import Network
-from tenfold.transport.network.wire import Wire
+from tenfold.transport.network.abstract_network import Network
+from tenfold.transport.network.weight_exchange import WeightExchange
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +26,14 @@ class ExchangePlan:
     """Its sources average exactly among themselves."""
 
 
-class Networked(Transport):
+class NetworkTransport(Transport):
     """One of N ranks, wherever they run.
 
     The mean over all of three or more ranks is the library's own all-reduce, which adds in its own order. A smaller
     group divides the work among its members, everything else goes whole from each source to each reader: both add in
     rank order, so the bits are those of shared memory.
 
-    Waiting for a partner to come and hearing from it cannot be told apart here: both count as communication.
+    Waiting for a partner and receiving from it cannot be told apart here: both count as communication.
     """
 
     def __init__(
@@ -41,9 +41,9 @@ class Networked(Transport):
     ) -> None:
         super().__init__(network.rank, network.size)
         self.buffer = torch.zeros(numel, dtype=dtype, device=device)
-        carried = network.carries(self.buffer.device)
+        supported = network.supports(self.buffer.device)
         self._network = network
-        self._wire = Wire(network, self.buffer if carried else torch.zeros(numel, dtype=dtype))
+        self._exchange = WeightExchange(network, self.buffer if supported else torch.zeros(numel, dtype=dtype))
         self._plan = lru_cache(maxsize=256)(self._make_plan)
 
     def mix(self, round_: Round, weights: Sequence[float] | None = None) -> None:
@@ -52,11 +52,11 @@ class Networked(Transport):
         with self._working:
             self._load()
             if plan.grouped and len(plan.sources) == self.size > 2:
-                self._wire.all_reduce(None if plan.shares is None else plan.shares[self.rank])
+                self._exchange.all_reduce(None if plan.shares is None else plan.shares[self.rank])
             elif plan.grouped and len(plan.sources) > 2:
-                self._wire.share_out(plan.sources, plan.shares)
+                self._exchange.average_group(plan.sources, plan.shares)
             else:
-                self._wire.read(plan.sources, plan.readers, plan.shares)
+                self._exchange.average_sources(plan.sources, plan.readers, plan.shares)
             self._unload()
 
     def barrier(self, timeout: float | None = None) -> None:
@@ -70,11 +70,11 @@ class Networked(Transport):
         others = [rank for rank in range(self.size) if rank != root]
         with self._working:
             self._load()
-            wire = self._wire.weights
+            weights = self._exchange.weights
             if self.rank == root:
-                self._wire.trade([(other, wire) for other in others], [])
+                self._exchange.send_and_receive([(other, weights) for other in others], [])
             else:
-                self._wire.trade([], [(root, wire)])
+                self._exchange.send_and_receive([], [(root, weights)])
             self._unload()
 
     def gather(self, values: Sequence[float]) -> list[list[float]]:
@@ -84,21 +84,21 @@ class Networked(Transport):
 
     def abort(self) -> None:
         """End the waiting of all ranks with an error."""
-        self._network.fail()
+        self._network.report_failure()
 
     def close(self) -> None:
         """Do nothing: the network is not this transport's own."""
 
     def _load(self) -> None:
         """Bring the weights to where the network can take them."""
-        if self._wire.weights is not self.buffer:
-            self._wire.weights.copy_(self.buffer)
+        if self._exchange.weights is not self.buffer:
+            self._exchange.weights.copy_(self.buffer)
 
     def _unload(self) -> None:
-        if self._wire.weights is not self.buffer:
-            self.buffer.copy_(self._wire.weights)
-        self.bytes_moved += self._wire.bytes_moved
-        self._wire.bytes_moved = 0
+        if self._exchange.weights is not self.buffer:
+            self.buffer.copy_(self._exchange.weights)
+        self.bytes_moved += self._exchange.bytes_moved
+        self._exchange.bytes_moved = 0
 
     def _make_plan(self, round_: Round, weights: tuple[float, ...] | None) -> ExchangePlan:
         check_size(round_, self.size)

@@ -15,62 +15,62 @@ from torch.distributed.rendezvous import rendezvous
 
 from tenfold.errors import MachineError, TrainingError
 from tenfold.launch.detect import World
-from tenfold.transport.memory.waiting import LOOK_AROUND_SECONDS
-from tenfold.transport.network.courier import Courier
-from tenfold.transport.network.network import LEAVE_SECONDS, PATIENCE, Network, Parcels, told
-from tenfold.transport.network.watch import BEAT, SILENCE, Watch
+from tenfold.transport.network.abstract_network import LEAVE_SECONDS, PATIENCE, Network, Transfers
+from tenfold.transport.network.failure_detector import BEAT, SILENCE, FailureDetector
+from tenfold.transport.network.meeting_store import open_store
+from tenfold.transport.network.start_detector import START_SECONDS, start_detector
+from tenfold.transport.network.waiting_thread import WaitingThread
+from tenfold.transport.polling import CHECK_SECONDS
 
-START_SECONDS = 120.0
-"""How long ranks wait for one another at the start."""
 OUTSIDE = "192.0.2.1"
 """An address that no machine has (RFC 5737): the way to it is the way to other hosts."""
 
 
 class TorchDistributed(Network):
-    """A rank of torch's process group: the one there is, or one made here."""
+    """A rank of torch's process group: the one that exists, or one made here."""
 
     name = "torch"
 
     def __init__(self, store: Any, rank: int, size: int, timeout: float = PATIENCE) -> None:
-        """Join as `rank` through a store that all ranks reach; `timeout` ends the waiting for another rank."""
+        """Join as `rank`; `timeout` ends the waiting for another rank.
+
+        `store` is one that all ranks reach. None, in a process group of the user's: rank 0 hosts one.
+        """
         super().__init__(rank, size)
         self._timeout = timeout
-        self._courier = Courier()
+        self._waiter = WaitingThread()
         self._own_group = not dist.is_initialized()
         if self._own_group:
             self._make_group(_part(store, "group"))
         backends = dist.get_backend_config()
         if "cpu:" not in backends:
             raise MachineError(
-                f"torch.distributed was begun with {backends}, which carries nothing between CPUs; "
-                'say init_process_group("cpu:gloo,cuda:nccl")'
+                f"the process group uses {backends}, which cannot send CPU tensors; "
+                'call init_process_group("cpu:gloo,cuda:nccl")'
             )
         self._has_nccl = "nccl" in backends
         self._closed = False
-        self._watch: Watch | None = None
-        here = (socket.gethostname(), os.getpid())
-        places = self.all_gather(here)
-        names = [f"worker {other} (process {pid} on {host})" for other, (host, pid) in enumerate(places)]
-        # NCCL asks the store now and then, and holds it meanwhile; gloo does not.
-        watch = Watch(_part(store.clone() if self._has_nccl else store, "watch"), rank, names)
-        self.barrier(START_SECONDS)
-        watch.start({other: pid for other, (host, pid) in enumerate(places) if host == here[0] and other != rank})
-        self._watch = watch
+        self._detector: FailureDetector | None = None
+        self._hosts_store = store is None and rank == 0
+        if store is None:
+            store = open_store(self)
+        elif self._has_nccl:  # NCCL asks the store now and then, and holds it meanwhile; gloo does not.
+            store = store.clone()
+        self._detector = start_detector(self, store)
 
     @classmethod
     def join(cls, world: World) -> "TorchDistributed":
         """Join the ranks that a launcher started."""
         if dist.is_initialized():
-            store = dist.distributed_c10d._get_default_store()
-            return cls(_part(store, f"tenfold/{world.restarts}"), world.rank, world.size)
+            return cls(None, world.rank, world.size)
         missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
         if missing:
             raise MachineError(
-                f'machine.transport = "torch" under {world.launcher} needs {" and ".join(missing)} in the environment, '
-                "where rank 0 can be reached; torchrun sets them by itself"
+                f'machine.transport = "torch" under {world.launcher} needs {" and ".join(missing)} in the environment: '
+                "the address of rank 0; torchrun sets them"
             )
         if world.size > world.local_size:
-            name_interface(os.environ["MASTER_ADDR"])
+            choose_interface(os.environ["MASTER_ADDR"])
         limit = timedelta(seconds=START_SECONDS)
         try:
             store, _, _ = next(iter(rendezvous("env://", world.rank, world.size, timeout=limit)))
@@ -81,46 +81,56 @@ class TorchDistributed(Network):
             ) from None
         return cls(_part(store, f"tenfold/{world.restarts}"), world.rank, world.size)
 
-    def exchange(self, sends: Parcels, receives: Parcels, timeout: float | None = None) -> None:
+    def exchange(self, sends: Transfers, receives: Transfers, timeout: float | None = None) -> None:
         """Send and receive in one batch."""
         ends = ((dist.irecv, receives), (dist.isend, sends))
         batch = [dist.P2POp(end, tensor, rank) for end, parcels in ends for rank, tensor in parcels]
         if batch:
             self._finish(lambda: dist.batch_isend_irecv(batch), batch[0].tensor, timeout)
 
-    def add_up(self, tensor: Tensor) -> None:
+    def all_reduce(self, tensor: Tensor) -> None:
         """Add by gloo's or NCCL's own all-reduce."""
         self._finish(lambda: [dist.all_reduce(tensor, async_op=True)], tensor)
 
-    def carries(self, device: torch.device) -> bool:
-        """NCCL takes CUDA tensors where each rank has a GPU of its own; gloo takes those of the CPU."""
+    def supports(self, device: torch.device) -> bool:
+        """Return whether this is the CPU, or (with NCCL) a GPU that no other rank uses."""
         if device.type != "cuda":
             return device.type == "cpu"
         return self._has_nccl and self._has_own_gpu(device)
 
-    def fail(self, error: BaseException | None = None) -> None:
-        """Announce it through the store."""
-        if self._watch is not None:
-            self._watch.announce(told(error, self.rank))
+    def report_failure(self, error: BaseException | None = None) -> None:
+        """Report it through the store."""
+        if self._detector is not None:
+            self._detector.report(error)
 
-    def trouble(self, within: float = 0.0) -> BaseException | None:
-        """Return what the watch knows."""
-        return self._watch.trouble(within) if self._watch is not None else None
+    def failure(self, within: float = 0.0) -> BaseException | None:
+        """Return what was reported or detected."""
+        return self._detector.failure(within) if self._detector is not None else None
+
+    def check(self, seconds: float) -> None:
+        """Raise what was reported or detected."""
+        if self._detector is not None:
+            self._detector.check(seconds)
+
+    def check_local_processes(self) -> None:
+        """Look whether a rank of this host has died."""
+        if self._detector is not None:
+            self._detector.check_local_processes()
 
     @property
     def is_stuck(self) -> bool:
-        """The courier waits in gloo, which knows no way back."""
-        return not self._courier.is_idle
+        """Whether the waiting thread is inside gloo, which cannot be interrupted."""
+        return not self._waiter.is_idle
 
     def close(self) -> None:
-        """Say goodbye, and leave the group if it was made here."""
+        """Leave, and end the process group if it was made here."""
         if self._closed:
             return
         self._closed = True
-        self._courier.stop()
-        if self._watch is not None:
-            self._watch.stop(LEAVE_SECONDS)
-        if self._own_group and (self.trouble() is None or not self._has_nccl):  # NCCL would wait for the dead
+        self._waiter.stop()
+        if self._detector is not None:
+            self._detector.stop(LEAVE_SECONDS, hosts_store=self._hosts_store)
+        if self._own_group and (self.failure() is None or not self._has_nccl):  # NCCL would wait for the dead
             with suppress(RuntimeError):
                 dist.destroy_process_group()
 
@@ -133,7 +143,7 @@ class TorchDistributed(Network):
             dist.init_process_group(backends, store=store, rank=self.rank, world_size=self.size, timeout=limit)
 
         try:
-            self._courier.wait(make, lambda _: None, START_SECONDS)
+            self._waiter.wait(make, lambda _: None, START_SECONDS)
         except (RuntimeError, TimeoutError) as error:
             why = _first_line(error) or f"they did not come within {START_SECONDS:g} s"
             raise MachineError(f"rank {self.rank} of {self.size} cannot reach all others: {why}") from None
@@ -143,31 +153,25 @@ class TorchDistributed(Network):
         try:
             works = begin()
             if tensor.is_cuda:
-                _wait_for_device(works, self._look, patience)
+                _wait_for_device(works, self.check, patience)
             else:
-                self._courier.wait(lambda: [work.wait() for work in works], self._look, patience)
+                self._waiter.wait(lambda: [work.wait() for work in works], self.check, patience)
         except TimeoutError:
-            raise TrainingError(
-                f"a worker did not come within {patience:g} s; it hangs, or needs a longer timeout"
-            ) from None
-        except RuntimeError as error:  # a connection broke; who is behind it is found out by the watch
-            trouble = self.trouble(within=SILENCE + 4 * BEAT)
-            if trouble is not None:
-                raise trouble from None
+            raise TrainingError(f"another rank did not respond within {patience:g} s") from None
+        except RuntimeError as error:  # a connection broke; the failure detector finds out whose
+            failure = self.failure(within=SILENCE + 4 * BEAT)
+            if failure is not None:
+                raise failure from None
             raise TrainingError(f"the network between the workers failed: {_first_line(error)}") from None
-
-    def _look(self, seconds: float) -> None:
-        if self._watch is not None:
-            self._watch.look(seconds)
 
     def _has_own_gpu(self, device: torch.device) -> bool:
         """Ask all ranks, which must therefore ask together."""
-        places = self.all_gather((socket.gethostname(), str(torch.cuda.get_device_properties(device).uuid)))
+        places = self.all_gather(f"{socket.gethostname()} {torch.cuda.get_device_properties(device).uuid}")
         return len(set(places)) == self.size
 
 
-def name_interface(master: str) -> None:
-    """Tell gloo which network to use: the one that leads to the first host; it would guess by the host's name."""
+def choose_interface(master: str) -> None:
+    """Let gloo use the network interface that leads to the first host; by itself it guesses from the host's name."""
     with suppress(OSError):
         address = socket.gethostbyname(master)
         if address.startswith("127.") and master not in ("localhost", address):
@@ -181,20 +185,20 @@ def name_interface(master: str) -> None:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interfaces[address])
 
 
-def _wait_for_device(works: Any, look: Any, timeout: float) -> None:
+def _wait_for_device(works: Any, check: Any, timeout: float) -> None:
     """Wait until the device has done the work: NCCL's own wait only puts it before what is asked for next."""
     for work in works:
         work.wait()
     done: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
     done.record()
-    started = looked = monotonic()
+    started = checked = monotonic()
     while not done.query():
         now = monotonic()
         if now - started > timeout:
             raise TimeoutError
-        if now - looked > LOOK_AROUND_SECONDS:
-            look(now - looked)
-            looked = now
+        if now - checked > CHECK_SECONDS:
+            check(now - checked)
+            checked = now
         sleep(0 if now - started < 0.01 else 0.001)
 
 

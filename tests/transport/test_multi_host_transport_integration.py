@@ -29,8 +29,8 @@ from transport_contract import (
 from tenfold.errors import WorkerLost
 from tenfold.mixing import Round
 from tenfold.transport import SharedMemory, Transport
-from tenfold.transport.network.hosts_transport import Hosts, OnHosts, connect, hosts_of
-from tenfold.transport.network.network_transport import Networked
+from tenfold.transport.network.multi_host_transport import Hosts, MultiHostTransport, connect, hosts_of
+from tenfold.transport.network.network_transport import NetworkTransport
 
 pytestmark = pytest.mark.timeout(60)
 __all__ = ["crew"]
@@ -79,7 +79,7 @@ def kind_of(join: Join, rank: int) -> tuple[str, int, int]:
     """Mix over all and then in the first host, and return how many bytes went over the network each time."""
     with join(rank) as transport:
         kind = type(transport).__name__
-        if not isinstance(transport, OnHosts):
+        if not isinstance(transport, MultiHostTransport):
             return kind, 0, 0
         moved = []
         for round_ in (everybody(4), Round(((0, 2), (1,), (0, 2), (3,)))):
@@ -105,16 +105,27 @@ def counting(networked: Join, hosts: Hosts, numel: int, dtype: torch.dtype, rank
 def test_only_the_first_of_a_host_talks_over_the_network(crew: WorkerPool) -> None:
     with made_world(4, 1) as networked:
         told = crew.run(4, kind_of, partial(counting, networked, TWO_HOSTS, 100, torch.float32))
-    assert told == [("OnHosts", 400, 0), ("OnHosts", 400, 0), ("OnHosts", 0, 0), ("OnHosts", 0, 0)]
+    assert told == [
+        ("MultiHostTransport", 400, 0),
+        ("MultiHostTransport", 400, 0),
+        ("MultiHostTransport", 0, 0),
+        ("MultiHostTransport", 0, 0),
+    ]
 
 
 @pytest.mark.parametrize(
-    ("hosts", "kind"), [(((0, 1, 2),), "SharedMemory"), (((0,), (1,), (2,)), "Networked")], ids=["one-host", "apart"]
+    ("hosts", "kind"),
+    [(((0, 1, 2),), "SharedMemory"), (((0,), (1,), (2,)), "NetworkTransport")],
+    ids=["one-host", "apart"],
 )
 def test_where_there_is_nothing_to_combine_there_is_one_way(crew: WorkerPool, hosts: Hosts, kind: str) -> None:
     with made_world(3, 1) as networked:
         told = crew.run(3, kind_of, partial(join_hosts, networked, hosts, 10, torch.float32))
-    assert {name for name, *_ in told} == {kind} == {SharedMemory.__name__ if len(hosts) == 1 else Networked.__name__}
+    assert (
+        {name for name, *_ in told}
+        == {kind}
+        == {SharedMemory.__name__ if len(hosts) == 1 else NetworkTransport.__name__}
+    )
 
 
 def test_groups_within_hosts_have_the_bits_of_shared_memory(crew: WorkerPool) -> None:
@@ -139,8 +150,8 @@ def mix_until_lost(join: Join, rank: int, ready: Path) -> tuple[int, str]:
         except WorkerLost as lost:
             return lost.rank, str(lost)
         except Exception:
-            trouble = transport._network.trouble(within=5)
-            return getattr(trouble, "rank", -1), str(trouble)
+            failure = transport._network.failure(within=5)
+            return getattr(failure, "rank", -1), str(failure)
 
 
 def test_the_lost_of_another_host_are_named_by_everybody(crew: WorkerPool, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ and an operation moves the counter by the same number of ticks on every worker, 
 for just those it depends on.
 
 On x86 stores become visible in order, so a tick also publishes the weights written before it; elsewhere the words are
-fenced (see `words.FencedWords`).
+locked (see `LockedIntegers`).
 """
 
 import os
@@ -16,13 +16,15 @@ import psutil
 
 from tenfold.errors import TrainingError, WorkerLost
 from tenfold.transport.memory.segment import Segment, StopReason
-from tenfold.transport.memory.waiting import SPINS, wait
+from tenfold.transport.polling import CHECK_SECONDS, SPINS, wait
 
 Until = Callable[[Callable[[], bool]], None]
-"""Returns when what it is given says yes."""
+"""Returns when the function that it is given returns True."""
+Check = Callable[[float], None]
+"""Raises when ranks have failed; called about every so many seconds while waiting."""
 
 
-class Signals:
+class Counters:
     """One worker's counter, and its view of the others'."""
 
     def __init__(
@@ -32,28 +34,31 @@ class Signals:
         timeout: float,
         ranks: Sequence[int] | None = None,
         until: Until | None = None,
+        check: Check | None = None,
     ) -> None:
-        """Join as `rank`; `ranks` says by which numbers the workers are known elsewhere.
+        """Join as `rank`; `ranks` are the workers' numbers in error messages, where these differ.
 
-        `until` is how to wait where several workers share a process, so that polling would keep the others from coming.
+        `until` is how to wait where several workers share a process, so that polling would block the others. `check`
+        knows of failures that cannot be seen in the shared memory.
         """
         self._segment = segment
         self._ranks = range(segment.size) if ranks is None else ranks
         self._words = segment.words
         self._timeout = timeout
         self._until = until
+        self._check = check
         self._mine = segment.counter_at(rank)
         self._theirs = [segment.counter_at(other) for other in range(segment.size)]
         self._ticks = self._words[self._mine]
         self._words[segment.pid_at(rank)] = os.getpid()
 
     def tick(self) -> None:
-        """Tell the others that this worker is one step further."""
+        """Publish that this worker is one tick further."""
         self._ticks += 1
         self._words[self._mine] = self._ticks
 
     def wait(self, ranks: Iterable[int], timeout: float | None = None) -> None:
-        """Wait until each of the ranks has come as far as this worker."""
+        """Wait until each of the ranks has reached this worker's tick."""
         words, ticks, until = self._words, self._ticks, self._until
         for rank in ranks:
             at = self._theirs[rank]
@@ -68,9 +73,11 @@ class Signals:
 
     def _wait_long(self, rank: int, timeout: float) -> None:
         words, at, ticks = self._words, self._theirs[rank], self._ticks
-        wait(lambda: words[at] >= ticks, lambda waited: self._look_around(rank, waited, timeout), timeout)
+        wait(lambda: words[at] >= ticks, lambda waited: self._check_for_failure(rank, waited, timeout), timeout)
 
-    def _look_around(self, rank: int, waited: float, timeout: float) -> None:
+    def _check_for_failure(self, rank: int, waited: float, timeout: float) -> None:
+        if self._check is not None:
+            self._check(CHECK_SECONDS)
         segment = self._segment
         pid = self._words[segment.pid_at(rank)]
         # The counter is read after the death is seen: a worker may finish its part and then leave.
@@ -78,22 +85,21 @@ class Signals:
             segment.stop(StopReason.DIED, rank)
         elif waited >= timeout:
             segment.stop(StopReason.LATE, rank)
-        verdict, about = segment.verdict
-        if verdict is StopReason.NONE:
+        reason, about = segment.stop_reason
+        if reason is StopReason.NONE:
             return
         worker = f"worker {self._ranks[about]} (pid {self._words[segment.pid_at(about)] or 'unknown'})"
-        if verdict is StopReason.ASKED:
-            raise TrainingError("training was stopped by another worker or by whoever started it; see there for why")
-        if verdict is StopReason.LATE:
-            raise TrainingError(f"{worker} did not come within {timeout:g} s; it hangs, or needs a longer timeout")
-        raise WorkerLost(
-            self._ranks[about],
-            f"{worker} died; look for its own error message, or for a lack of memory on this machine",
-        )
+        if reason is StopReason.ASKED:
+            raise TrainingError("training was stopped by another worker or by the main process; see its message")
+        if reason is StopReason.LATE:
+            sentence = f"{worker} did not respond within {timeout:g} s; it hangs, or needs a longer timeout"
+        else:
+            sentence = f"{worker} died; look for its own error message, or for a lack of memory on this machine"
+        raise WorkerLost(self._ranks[about], sentence)
 
 
 def is_alive(pid: int) -> bool:
-    """Tell whether a process runs; one that has ended but was not yet collected does not."""
+    """Return whether a process is running; a zombie is not."""
     try:
         return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
     except psutil.NoSuchProcess:

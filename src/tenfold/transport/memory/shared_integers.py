@@ -11,17 +11,17 @@ WORD = 8
 KEEPS_STORES_IN_ORDER = platform.machine() in ("x86_64", "AMD64")
 
 
-class Words(Protocol):
+class SharedIntegers(Protocol):
     """Shared 8-byte integers: what was stored before a word is visible to who reads the word."""
 
     def __getitem__(self, index: int, /) -> int: ...
     def __setitem__(self, index: int, value: int, /) -> None: ...
 
 
-class FencedWords:
-    """Words for processors that reorder stores (all but x86): each access holds a file lock, which orders memory."""
+class LockedIntegers:
+    """For processors that reorder stores (all but x86): each access holds a file lock, which orders memory."""
 
-    def __init__(self, words: Words, fd: int) -> None:
+    def __init__(self, words: SharedIntegers, fd: int) -> None:
         self._words = words
         self._fd = fd
 

@@ -1,4 +1,4 @@
-"""Averages over a network: what one rank sends and receives, and in which order it adds."""
+"""Averaging over a network: what one rank sends and receives, and in which order it adds."""
 
 from collections.abc import Sequence
 
@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from tenfold.transport.average import average_in_rank_order
-from tenfold.transport.network.network import Network, Parcels
+from tenfold.transport.network.abstract_network import Network, Transfers
 
 
-class Wire:
-    """One rank's weights at the end of a wire; `bytes_moved` counts what was sent and received."""
+class WeightExchange:
+    """Averages one rank's weights with those of others; `bytes_moved` counts what was sent and received."""
 
     def __init__(self, network: Network, weights: Tensor) -> None:
         self.network = network
@@ -22,22 +22,22 @@ class Wire:
         """Take the mean over all ranks by the library's own sum of w_i x_i, or sum of x_i over n for equal shares."""
         if share is not None:
             self.weights.mul_(share)
-        self.network.add_up(self.weights)
+        self.network.all_reduce(self.weights)
         if share is None:
             self.weights.mul_(1 / self.network.size)
         self.bytes_moved += 4 * self.weights.nbytes * (self.network.size - 1) // self.network.size
 
-    def read(self, sources: Sequence[int], readers: Sequence[int], shares: Sequence[float] | None) -> None:
+    def average_sources(self, sources: Sequence[int], readers: Sequence[int], shares: Sequence[float] | None) -> None:
         """Average the sources' weights, in rank order, into these; `readers` are the other ranks that read these."""
         others = [source for source in sources if source != self.network.rank]
         rows = self._rows(len(others) + 2, self.weights.numel())
         arrived = dict(zip(others, rows, strict=False))
-        self.trade([(reader, self.weights) for reader in readers], list(arrived.items()))
+        self.send_and_receive([(reader, self.weights) for reader in readers], list(arrived.items()))
         if others:
             members = [arrived.get(source, self.weights) for source in sources]
             average_in_rank_order(members, shares, self.weights, rows[-2:])
 
-    def share_out(self, group: Sequence[int], shares: Sequence[float] | None) -> None:
+    def average_group(self, group: Sequence[int], shares: Sequence[float] | None) -> None:
         """Average within a group, dividing the work: member k averages slice k, in rank order, and sends it back.
 
         Each sends and receives 2 n (m-1)/m bytes instead of (m-1) n.
@@ -46,19 +46,19 @@ class Wire:
         mine = slices.pop(self.network.rank)
         rows = self._rows(len(group) + 1, mine.numel())
         arrived = dict(zip(slices, rows, strict=False))
-        self.trade(list(slices.items()), list(arrived.items()))
+        self.send_and_receive(list(slices.items()), list(arrived.items()))
         average_in_rank_order([arrived.get(member, mine) for member in group], shares, mine, rows[-2:])
-        self.trade([(member, mine) for member in slices], list(slices.items()))
+        self.send_and_receive([(member, mine) for member in slices], list(slices.items()))
 
-    def trade(self, sends: Parcels, receives: Parcels) -> None:
+    def send_and_receive(self, sends: Transfers, receives: Transfers) -> None:
         """Exchange tensors, leaving out the empty ones."""
-        sends = [parcel for parcel in sends if parcel[1].numel()]
-        receives = [parcel for parcel in receives if parcel[1].numel()]
+        sends = [(rank, tensor) for rank, tensor in sends if tensor.numel()]
+        receives = [(rank, tensor) for rank, tensor in receives if tensor.numel()]
         self.network.exchange(sends, receives)
         self.bytes_moved += sum(tensor.nbytes for _, tensor in (*sends, *receives))
 
     def _rows(self, count: int, length: int) -> Tensor:
-        """Return room to work in, kept from one round to the next."""
+        """Return working memory, kept from one round to the next."""
         if self._scratch.numel() < count * length:
             self._scratch = torch.empty(count * length, dtype=self.weights.dtype, device=self.weights.device)
         return self._scratch[: count * length].view(count, length)

@@ -8,7 +8,7 @@ from tenfold.mixing import Round
 from tenfold.transport.base import Transport, check_size
 
 
-class Alone(Transport):
+class SingleWorkerTransport(Transport):
     """A single worker: there is nobody to mix with, to wait for or to tell."""
 
     def __init__(self, numel: int, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> None:

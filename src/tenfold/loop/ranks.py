@@ -11,10 +11,10 @@ from tenfold.transport.network.join import join
 from tenfold.workers.channels import Channels, alone
 
 ALONE = World(rank=0, size=1, local_rank=0, local_size=1, launcher="")
-HEARSAY_SECONDS = 2.0
-"""How long a rank whose waiting was ended waits to hear why."""
+REASON_SECONDS = 2.0
+"""Seconds that a rank whose waiting was ended waits for the reason."""
 
-Tell = Callable[[BaseException], None]
+ReportError = Callable[[BaseException], None]
 
 
 def here() -> World:
@@ -33,7 +33,7 @@ def here() -> World:
 
 
 @contextmanager
-def joined(numel: int, device: torch.device, *, second: bool) -> Iterator[tuple[Channels, Tell]]:
+def joined(numel: int, device: torch.device, *, second: bool) -> Iterator[tuple[Channels, ReportError]]:
     """Give the links of this process, for a state of so many numbers, and what tells the others of an error here.
 
     `second` says that gradients or an optimizer's state will travel, too. An error that only says that the waiting was
@@ -47,14 +47,14 @@ def joined(numel: int, device: torch.device, *, second: bool) -> Iterator[tuple[
     weights = others.transport(numel, device=device)
     rest = others.transport(numel if second else 1, device=device)
 
-    def tell(error: BaseException) -> None:
+    def report(error: BaseException) -> None:
         if not isinstance(error, TrainingError):  # such a one comes from the others
-            others.network.fail(error)
+            others.network.report_failure(error)
 
     try:
-        yield Channels(weights, rest, torch.empty(0), torch.empty(0), [], []), tell
+        yield Channels(weights, rest, torch.empty(0), torch.empty(0), [], []), report
     except TrainingError:
-        told = others.network.trouble(within=HEARSAY_SECONDS)
-        if told is not None:
-            raise told from None
+        failure = others.network.failure(within=REASON_SECONDS)
+        if failure is not None:
+            raise failure from None
         raise

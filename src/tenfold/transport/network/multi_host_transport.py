@@ -16,9 +16,9 @@ from tenfold.mixing.round import exact_round
 from tenfold.transport.base import Transport, check_size
 from tenfold.transport.memory.segment import Segment
 from tenfold.transport.memory.shared_memory import SharedMemory
-from tenfold.transport.network.network import Network
-from tenfold.transport.network.network_transport import ExchangePlan, Networked, make_plan
-from tenfold.transport.network.wire import Wire
+from tenfold.transport.network.abstract_network import Network
+from tenfold.transport.network.network_transport import ExchangePlan, NetworkTransport, make_plan
+from tenfold.transport.network.weight_exchange import WeightExchange
 
 Hosts = tuple[tuple[int, ...], ...]
 """The ranks of each host, hosts in the order of their first ranks."""
@@ -36,22 +36,22 @@ def connect(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
 ) -> Transport:
-    """Return this rank's transport: shared memory where all are on one host, both ways where only some are.
+    """Return this rank's transport: shared memory within a host, the network between hosts.
 
-    All ranks ask together. Where the weights are not on the CPU, or hosts cannot share memory (containers), everything
-    goes over the network.
+    All ranks call this together. Where the weights are not on the CPU, or ranks of a host cannot share memory
+    (containers), everything goes over the network.
     """
     segment = None
     if torch.device(device).type == "cpu" and len(hosts) < network.size:
         segment = _share(network, hosts, numel, dtype)
     if segment is None:
-        return Networked(network, numel, dtype, device)
+        return NetworkTransport(network, numel, dtype, device)
     host = next(host for host in hosts if network.rank in host)
-    inner = SharedMemory(segment, host.index(network.rank), ranks=host)
-    return inner if len(hosts) == 1 else OnHosts(network, hosts, inner)
+    inner = SharedMemory(segment, host.index(network.rank), ranks=host, check=network.check)
+    return inner if len(hosts) == 1 else MultiHostTransport(network, hosts, inner)
 
 
-class OnHosts(Transport):
+class MultiHostTransport(Transport):
     """One of N ranks on several hosts.
 
     - The exact mean over all: each host takes its own in shared memory, the first rank of each host averages these with
@@ -68,13 +68,13 @@ class OnHosts(Transport):
         self._host = next(host for host in hosts if self.rank in host)
         self._first = self._host[0]
         self._inner = inner
-        self._wire = Wire(network, inner.buffer)
+        self._exchange = WeightExchange(network, inner.buffer)
         self._plan = lru_cache(maxsize=256)(self._make_plan)
 
     def mix(self, round_: Round, weights: Sequence[float] | None = None) -> None:
         """Carry out one round; after an error the weights may be half averaged."""
         plan = self._plan(round_, None if weights is None else tuple(weights))
-        with self._working, self._telling():
+        with self._working, self._reporting():
             if plan.inside is not None:
                 self._inner.mix(plan.inside, plan.weights)
             if plan.outside is not None:
@@ -92,11 +92,11 @@ class OnHosts(Transport):
     def broadcast(self, root: int = 0) -> None:
         """Send the root's weights to the first rank of every other host, where the others copy them."""
         firsts = [host[0] for host in self._hosts if root not in host]
-        with self._working, self._telling():
+        with self._working, self._reporting():
             if self.rank == root:
-                self._wire.trade([(first, self.buffer) for first in firsts], [])
+                self._exchange.send_and_receive([(first, self.buffer) for first in firsts], [])
             elif self.rank in firsts:
-                self._wire.trade([], [(root, self.buffer)])
+                self._exchange.send_and_receive([], [(root, self.buffer)])
             self._inner.broadcast(self._host.index(root) if root in self._host else 0)
             self._count()
 
@@ -108,33 +108,33 @@ class OnHosts(Transport):
     def abort(self) -> None:
         """End the waiting of all ranks with an error."""
         self._inner.abort()
-        self._network.fail()
+        self._network.report_failure()
 
     def close(self) -> None:
         """Let go of the shared memory; the network is not this transport's own."""
         self._inner.close()
 
     @contextmanager
-    def _telling(self) -> Iterator[None]:
-        """Tell the other hosts of who was lost on this one, and this one of who was lost elsewhere."""
+    def _reporting(self) -> Iterator[None]:
+        """Report a rank that was lost on this host to the others, and end the waiting on this host."""
         try:
             yield
         except WorkerLost as lost:
-            self._network.fail(lost)
+            self._network.report_failure(lost)
             self._inner.abort()
             raise
 
     def _over_network(self, plan: ExchangePlan) -> None:
         if plan.grouped and len(plan.sources) > 2:
-            self._wire.share_out(plan.sources, plan.shares)
+            self._exchange.average_group(plan.sources, plan.shares)
         else:
-            self._wire.read(plan.sources, plan.readers, plan.shares)
+            self._exchange.average_sources(plan.sources, plan.readers, plan.shares)
 
     def _count(self) -> None:
         """Take over what the parts have counted."""
-        self.bytes_moved += self._inner.bytes_moved + self._wire.bytes_moved
+        self.bytes_moved += self._inner.bytes_moved + self._exchange.bytes_moved
         self.wait_seconds += self._inner.wait_seconds
-        self._inner.bytes_moved = self._wire.bytes_moved = 0
+        self._inner.bytes_moved = self._exchange.bytes_moved = 0
         self._inner.wait_seconds = 0.0
 
     def _make_plan(self, round_: Round, weights: tuple[float, ...] | None) -> "HostPlan":

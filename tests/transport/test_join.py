@@ -18,9 +18,9 @@ def test_ranks_that_failed_are_not_joined_again(monkeypatch: pytest.MonkeyPatch)
     found = recognise()
     assert found is not None
     failure: Any = None
-    joined: Any = SimpleNamespace(network=SimpleNamespace(trouble=lambda: failure))
+    joined: Any = SimpleNamespace(network=SimpleNamespace(failure=lambda: failure))
     monkeypatch.setitem(world._joined, "torch", joined)
     assert world.join(found) is joined
     failure = RuntimeError("worker 1 failed:\nTraceback\nValueError: bad batch\n")
-    with pytest.raises(MachineError, match=r"one of them failed \(ValueError: bad batch\); start them anew"):
+    with pytest.raises(MachineError, match=r"one of them failed \(ValueError: bad batch\); start them again"):
         world.join(found)

@@ -7,12 +7,12 @@ import pytest
 import torch
 from transport_contract import Join, TransportContract, everybody
 
-from tenfold.transport import Alone
+from tenfold.transport import SingleWorkerTransport
 
 
-def join(numel: int, dtype: torch.dtype, rank: int) -> Alone:
+def join(numel: int, dtype: torch.dtype, rank: int) -> SingleWorkerTransport:
     assert rank == 0
-    return Alone(numel, dtype)
+    return SingleWorkerTransport(numel, dtype)
 
 
 class TestAlone(TransportContract):
@@ -29,4 +29,4 @@ class TestAlone(TransportContract):
 
 def test_a_round_for_others_is_refused() -> None:
     with pytest.raises(ValueError, match="for 2 replicas but there are 1 workers"):
-        Alone(3).mix(everybody(2))
+        SingleWorkerTransport(3).mix(everybody(2))

@@ -1,0 +1,163 @@
+"""Finds out when a rank dies, stops or leaves, through a store that all ranks reach.
+
+Every rank writes a growing number to the store twice a second. A rank whose number has not changed for `SILENCE`
+seconds is lost; one on the same host is lost as soon as its process is gone. The first failure that anybody reports or
+detects is kept in the store, and all ranks raise that one.
+"""
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from tenfold.errors import WorkerLost
+from tenfold.transport.memory.counters import is_alive
+from tenfold.transport.network.codec import decode_error, encode_error
+
+BEAT = 0.5
+"""Seconds between two heartbeats."""
+SILENCE = 5.0
+"""Seconds without a heartbeat after which a rank is lost."""
+LEFT = b"left"
+
+
+class KeyValueStore(Protocol):
+    """The methods of torch's stores that are used here; each waits for the server's answer."""
+
+    def set(self, key: str, value: Any, /) -> None: ...  # noqa: D102
+    def multi_get(self, keys: list[str], /) -> list[bytes]: ...  # noqa: D102
+    def compare_set(self, key: str, expected: Any, desired: Any, /) -> bytes: ...  # noqa: D102
+
+
+class FailureDetector:
+    """One rank's heartbeat, and its view of the others'."""
+
+    def __init__(self, store: KeyValueStore, rank: int, names: list[str]) -> None:
+        """Send the first heartbeat; `names` are for error messages. All ranks must have come here before any starts."""
+        self._store = store
+        self._rank = rank
+        self._names = names
+        self._beats = 0
+        self._failure: BaseException | None = None
+        self._failed = threading.Event()
+        self._over = threading.Event()
+        self._checks = 0
+        self._left: dict[int, float] = {}
+        self._local_pids: Mapping[int, int] = {}
+        self._beat()
+        self._store.compare_set("failure", "", "")
+        self._thread = threading.Thread(target=self._watch, daemon=True, name="tenfold-failure-detector")
+
+    def start(self, local_pids: Mapping[int, int]) -> None:
+        """Watch the others; `local_pids` are the processes of the other ranks that share this rank's host name.
+
+        A process that is not found now runs in another container of the same name: only its heartbeat is watched.
+        """
+        self._local_pids = {rank: pid for rank, pid in local_pids.items() if is_alive(pid)}
+        self._thread.start()
+
+    def report(self, error: BaseException | None) -> None:
+        """Report that this rank gives up; the first report stands."""
+        if self._failure is None:
+            self._decide(error)
+
+    def failure(self, within: float = 0.0) -> BaseException | None:
+        """Return why the ranks cannot continue; None if nothing is known after `within` seconds."""
+        self._failed.wait(within)
+        return self._failure
+
+    def check(self, seconds: float) -> None:
+        """Raise the failure, if there is one; called about every `seconds` by a thread that waits for another rank.
+
+        The silence of the store is counted in calls: a process that was stopped itself has not called.
+        """
+        if self._failure is not None:
+            raise self._failure
+        now = time.monotonic()
+        for rank, since in list(self._left.items()):
+            if now - since > SILENCE:
+                self._lose(rank, f"{self._names[rank]} ended while other ranks wait for it")
+        self._checks += 1
+        if self._checks * seconds > SILENCE + 2 * BEAT and 0 not in self._left:
+            sentence = f"{self._names[0]} has not answered for {SILENCE:g} s: it was stopped, or its host is cut off"
+            self._learn(WorkerLost(0, sentence))
+
+    def check_local_processes(self) -> None:
+        """Look now whether the processes of this host's ranks are alive."""
+        for rank, pid in self._local_pids.items():
+            if rank not in self._left and not is_alive(pid):
+                self._lose(rank, f"{self._names[rank]} died")
+
+    def stop(self, patience: float, *, hosts_store: bool = False) -> None:
+        """Leave; after a failure, or with the store, wait up to `patience` seconds until the others have left, too."""
+        self._over.set()
+        leaving = threading.Thread(target=self._leave, args=(patience, hosts_store), daemon=True, name="tenfold-leave")
+        leaving.start()
+        leaving.join(patience + 2 * BEAT)
+
+    def _leave(self, patience: float, hosts_store: bool) -> None:
+        self._thread.join()
+        try:
+            self._store.set(f"beat/{self._rank}", LEFT)
+            until = time.monotonic() + patience
+            while (self._failure is not None or hosts_store) and time.monotonic() < until:
+                beats = self._store.multi_get([f"beat/{rank}" for rank in range(len(self._names))])
+                lost = self._failure.rank if isinstance(self._failure, WorkerLost) else None
+                if all(beat == LEFT or rank == lost for rank, beat in enumerate(beats)):
+                    break
+                time.sleep(0.1)
+        except RuntimeError:  # the store ended with its host
+            return
+
+    def _beat(self) -> None:
+        self._beats += 1
+        self._store.set(f"beat/{self._rank}", str(self._beats))
+
+    def _watch(self) -> None:
+        keys = [f"beat/{rank}" for rank in range(len(self._names))]
+        latest: list[tuple[bytes, float]] = [(b"", time.monotonic())] * len(keys)
+        looked = time.monotonic()
+        while not self._over.wait(BEAT):
+            try:
+                self._beat()
+                *beats, failure = self._store.multi_get([*keys, "failure"])
+            except RuntimeError:  # the store is gone; `check` counts how long
+                if 0 in self._left:  # with rank 0, in order
+                    return
+                self._check_host_of_store()
+                continue
+            now = time.monotonic()
+            held_up, looked = now - looked > 4 * BEAT, now
+            self._checks = 0
+            if failure:
+                self._learn(decode_error(failure))
+            for rank, beat in enumerate(beats):
+                if beat == LEFT:
+                    self._left.setdefault(rank, now)
+                elif beat != latest[rank][0] or held_up:  # after a stop of its own, this process knows nothing yet
+                    latest[rank] = (beat, now)
+                elif now - latest[rank][1] > SILENCE:
+                    self._lose(rank, f"{self._names[rank]} has sent no heartbeat for {SILENCE:g} s")
+            self.check_local_processes()
+
+    def _check_host_of_store(self) -> None:
+        """Name rank 0, which may host the store, where its process is seen to be gone."""
+        if not self._over.is_set() and 0 in self._local_pids and not is_alive(self._local_pids[0]):
+            self._learn(WorkerLost(0, f"{self._names[0]} died"))
+
+    def _lose(self, rank: int, sentence: str) -> None:
+        if self._failure is None:
+            self._decide(WorkerLost(rank, sentence))
+
+    def _decide(self, error: BaseException | None) -> None:
+        report = encode_error(error, self._rank)
+        try:
+            stands = self._store.compare_set("failure", "", report)
+        except RuntimeError:
+            stands = report
+        self._learn(decode_error(stands))
+
+    def _learn(self, failure: BaseException) -> None:
+        if self._failure is None:
+            self._failure = failure
+            self._failed.set()

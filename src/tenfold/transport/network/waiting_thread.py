@@ -1,0 +1,56 @@
+"""Waiting in another thread for libraries whose waiting cannot be interrupted."""
+
+import queue
+import threading
+from collections.abc import Callable
+from time import monotonic
+from typing import Any
+
+from tenfold.transport.polling import CHECK_SECONDS
+
+STOP_SECONDS = 2.0
+
+
+class WaitingThread:
+    """A thread that makes blocking calls, so that the caller can check for failures and receive Ctrl-C meanwhile."""
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+        self.is_idle = True
+        self._thread = threading.Thread(target=self._serve, daemon=True, name="tenfold-waiting")
+        self._thread.start()
+
+    def wait(self, call: Callable[[], Any], check: Callable[[float], None], timeout: float) -> None:
+        """Make the call in the thread; meanwhile run `check` now and then, which ends the waiting by raising."""
+        self.is_idle = False
+        self._calls.put(call)
+        until = monotonic() + timeout
+        while True:
+            try:
+                error = self._results.get(timeout=CHECK_SECONDS)
+            except queue.Empty:
+                check(CHECK_SECONDS)
+                if monotonic() > until:
+                    raise TimeoutError from None
+                continue
+            self.is_idle = True
+            if error is not None:
+                raise error
+            return
+
+    def stop(self) -> None:
+        """End the thread, unless it is blocked."""
+        self._calls.put(None)
+        if self.is_idle:
+            self._thread.join(STOP_SECONDS)
+
+    def _serve(self) -> None:
+        while (call := self._calls.get()) is not None:
+            result: BaseException | None = None
+            try:
+                call()
+            except BaseException as error:
+                result = error
+            call = None  # release what it holds before the caller continues
+            self._results.put(result)

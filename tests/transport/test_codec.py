@@ -1,0 +1,154 @@
+"""What ranks send one another: any value comes back as it was, and nothing but values can come."""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tenfold
+from tenfold.engines.launched.rank import Orders
+from tenfold.errors import DataError, TrainingError, WorkerLost
+from tenfold.runs import Metric, Warned
+from tenfold.transport.network import codec
+from tenfold.workers.messages import Reviewed
+
+PLAIN = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+VALUES = st.recursive(
+    PLAIN,
+    lambda inner: (
+        st.lists(inner)
+        | st.lists(inner).map(tuple)
+        | st.dictionaries(st.text() | st.integers() | st.just("$type"), inner)
+    ),
+    max_leaves=20,
+)
+
+
+def sent(value: Any) -> Any:
+    header, parts = codec.encode(value)
+    received = codec.Received(header)
+    for buffer, part in zip(received.buffers, parts, strict=True):
+        buffer.copy_(part)
+    return received.value()
+
+
+@given(VALUES)
+def test_values_come_back_as_they_were(value: Any) -> None:
+    assert sent(value) == value
+
+
+@pytest.mark.parametrize("dtype", codec.DTYPES.values(), ids=str)
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 4), (2, 3)])
+def test_tensors_come_back_as_they_were(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    tensor = (torch.rand(shape) * 100).to(dtype)
+    back = sent([tensor, tensor.T if tensor.ndim == 2 else tensor])
+    assert back[0].dtype == dtype
+    assert torch.equal(back[0], tensor)
+    assert back[1].shape == (tensor.T if tensor.ndim == 2 else tensor).shape
+
+
+def test_registered_dataclasses_come_back_as_they_were() -> None:
+    events = [
+        Warned(at=0.1, text="not pinned"),
+        Metric(at=1, name="a", value=float("inf"), part="test", step=1, epoch=0, seconds=2),
+    ]
+    outputs = torch.arange(6.0).view(2, 3)
+    review = Reviewed(epoch=1, step=2, seconds=0.5, loss=1e-300, samples=7, outputs=outputs)
+    back_events, back = sent((events, review))
+    assert back_events == events
+    assert torch.equal(back.outputs, outputs)
+    assert (back.epoch, back.loss) == (1, 1e-300)
+    assert sent(Orders(Path("a/b"), {"epoch": 3}, 1.5)) == Orders(Path("a/b"), {"epoch": 3}, 1.5)
+
+
+@dataclass
+class Unknown:
+    text: str
+
+
+@pytest.mark.parametrize("value", [Unknown("x"), object(), {1, 2}, b"bytes", torch.float32])
+def test_other_objects_are_not_sent(value: Any) -> None:
+    with pytest.raises(TypeError, match="cannot be sent to another rank"):
+        codec.encode([value])
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"",
+        b"\x80\x04\x95",
+        b"[]",
+        b'{"value": 1}',
+        b"[" * 100_000,
+        json.dumps({"value": {"$type": "Path", "fields": {}}, "tensors": []}).encode(),
+        json.dumps({"value": {"$type": "Unknown", "fields": {"text": "x"}}, "tensors": []}).encode(),
+        json.dumps({"value": {"$type": "Orders", "fields": {"__class__": 1}}, "tensors": []}).encode(),
+        json.dumps({"value": {"$type": "tensor", "number": 0}, "tensors": []}).encode(),
+        json.dumps({"value": 1, "tensors": [["float32", [1 << 40]]]}).encode(),
+        json.dumps({"value": 1, "tensors": [["float32", [-1]]]}).encode(),
+        json.dumps({"value": 1, "tensors": [["float32", ["3"]]]}).encode(),
+        json.dumps({"value": 1, "tensors": [["object", [3]]]}).encode(),
+    ],
+    ids=range(13),
+)
+def test_what_cannot_be_read_is_an_error(header: bytes) -> None:
+    with pytest.raises(TrainingError, match="a message of another rank cannot be read"):
+        codec.Received(header).value()
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("error", "kind", "message"),
+        [
+            (DataError("no file"), DataError, "worker 2: no file"),
+            (WorkerLost(1, "worker 1 died"), WorkerLost, "worker 1 died"),
+            (KeyboardInterrupt(), WorkerLost, "worker 2 was interrupted"),
+            (ZeroDivisionError("a mistake"), RuntimeError, "worker 2 failed:\nZeroDivisionError: a mistake\n"),
+        ],
+    )
+    def test_travel_by_name_and_message(self, error: BaseException, kind: type[Exception], message: str) -> None:
+        back = codec.decode_error(codec.encode_error(error, 2))
+        assert type(back) is kind
+        assert str(back) == message
+
+    def test_of_a_lost_worker_name_its_rank(self) -> None:
+        back = codec.decode_error(codec.encode_error(WorkerLost(1, "worker 1 died"), 2))
+        assert isinstance(back, WorkerLost)
+        assert back.rank == 1
+
+    @pytest.mark.parametrize(
+        "content", [b"", b"\x80\x04", b"{}", b'{"type": "eval", "message": "1", "rank": 0}', b"9" * 10**6]
+    )
+    def test_that_cannot_be_read_are_said_to_be_so(self, content: bytes) -> None:
+        assert "cannot be read" in str(codec.decode_error(content))
+
+
+UNPICKLING = re.compile(
+    r"\bpickle\.|\bcloudpickle\.|\bmarshal\b|torch\.load\(|np\.load\(|allow_pickle|object_list|_object\(|gather_object"
+    r"|\.(?:bcast|gather|scatter|isend|irecv|alltoall|allgather|sendrecv)\(.*(?:world|comm)|\.recv\(\)"
+)
+ALLOWED = {
+    "workers/worker_process.py": "pipes between a program and the worker processes that it started",
+    "workers/worker_pool.py": "the same pipes, at the program's end",
+    "workers/snapshot.py": "the task, which goes through these pipes",
+    "prediction/calibration/peers.py": "the same pipes, while calibrating",
+    "experiment/values.py": "a user's own objects, which go through these pipes",
+    "runs/checkpoint.py": "torch.load with weights_only=True",
+}
+
+
+def test_only_pipes_of_our_own_processes_carry_pickles() -> None:
+    package = Path(tenfold.__file__).parent
+    found = {
+        str(path.relative_to(package))
+        for path in package.rglob("*.py")
+        if any(UNPICKLING.search(line) for line in path.read_text().splitlines() if not line.lstrip().startswith("#"))
+    }
+    assert found <= set(ALLOWED)
+    assert not {path for path in found if path.startswith(("transport/", "engines/", "loop/", "launch/"))}

@@ -1,0 +1,85 @@
+"""Heartbeats through a store: who is watched, and what values in the store can do."""
+
+import pickle
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from tenfold.errors import TrainingError, WorkerLost
+from tenfold.transport.network import failure_detector
+from tenfold.transport.network.failure_detector import FailureDetector
+
+BEAT = 0.02
+
+
+@pytest.mark.timeout(60)
+def test_a_neighbour_with_a_process_of_another_container_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failure_detector, "BEAT", BEAT)
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    store = dist.HashStore()
+    one, other = (FailureDetector(store, rank, ["worker 0", "worker 1"]) for rank in range(2))
+    one.start({1: ended.pid})
+    other.start({})
+    try:
+        assert one.failure(within=10 * BEAT) is None
+    finally:
+        for each in (one, other):
+            each.stop(patience=1.0)
+
+
+class Payload:
+    """Touches a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.timeout(60)
+def test_a_value_that_another_client_sets_runs_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failure_detector, "BEAT", BEAT)
+    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    attacker = dist.TCPStore("127.0.0.1", server.port, is_master=False, wait_for_workers=False)
+    attacked, payload = tmp_path / "attacked", pickle.dumps(Payload(tmp_path / "attacked"))
+    pickle.loads(pickle.dumps(Payload(tmp_path / "control")))
+    assert (tmp_path / "control").exists()
+    detector = FailureDetector(server, 0, ["worker 0", "worker 1"])
+    attacker.set("beat/1", payload)
+    attacker.set("failure", payload)
+    detector.start({})
+    try:
+        failure = detector.failure(within=10)
+    finally:
+        detector.stop(patience=0.1)
+    assert isinstance(failure, TrainingError)
+    assert "cannot be read" in str(failure)
+    assert not attacked.exists()
+
+
+def check_for_ever(detector: FailureDetector) -> None:
+    while True:
+        detector.check(BEAT)
+        time.sleep(BEAT)
+
+
+@pytest.mark.timeout(60)
+def test_a_rank_that_left_is_named_by_those_who_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failure_detector, "BEAT", BEAT)
+    monkeypatch.setattr(failure_detector, "SILENCE", 10 * BEAT)
+    store = dist.HashStore()
+    one, other = (FailureDetector(store, rank, ["worker 0", "worker 1"]) for rank in range(2))
+    one.start({})
+    other.start({})
+    other.stop(patience=1.0)
+    with pytest.raises(WorkerLost, match="worker 1 ended while other ranks wait for it") as lost:
+        check_for_ever(one)
+    one.stop(patience=0.1)
+    assert lost.value.rank == 1
