@@ -16,8 +16,8 @@ import torch.distributed as dist
 from transport_contract import Join, TransportContract, WorkerPool, everybody, receive, ring
 
 from tenfold.errors import TenfoldError, TrainingError, WorkerLost
-from tenfold.transport.network.network_transport import NetworkTransport
 from tenfold.mixing import Round
+from tenfold.transport.network.network_transport import NetworkTransport
 from tenfold.transport.network.torch_distributed import TorchDistributed
 
 pytestmark = pytest.mark.timeout(60)
