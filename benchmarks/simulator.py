@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 import tenfold
-from tenfold.cluster import Cluster, StepTime, Workload, events, run_clock
+from tenfold.cluster import Cluster, StepTime, Workload, clock_events, run_clock
 from tenfold.machine import cores
 from tenfold.mixing import STRATEGIES
 
@@ -95,7 +95,7 @@ def whole(name: str, workers: int, steps: int) -> float:
 def heap(name: str, workers: int, steps: int) -> float:
     """Return events per second of a run without rounds."""
     started = perf_counter()
-    count = sum(1 for _ in events(**setting(name, workers, steps)))
+    count = sum(1 for _ in clock_events(**setting(name, workers, steps)))
     return count / (perf_counter() - started)
 
 

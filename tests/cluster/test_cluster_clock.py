@@ -28,7 +28,7 @@ def price_each(round_, nbytes):
 def naive(plan, means, price, start, evaluation, save):
     """Return each worker's training time, waiting and communication, the marks, and the end."""
     n, full = plan.workers, max(map(max, plan.batch_sizes))
-    now, away, waited, talked = [start] * n, [start] * n, [0.0] * n, [0.0] * n
+    now, not_training, waited, talked = [start] * n, [start] * n, [0.0] * n, [0.0] * n
     marks, r = {}, 0
     for step in range(1, plan.steps + 1):
         sizes = plan.batch_sizes[(step - 1) % plan.steps_per_epoch]
@@ -42,13 +42,13 @@ def naive(plan, means, price, start, evaluation, save):
             talked = [total + own for total, own in zip(talked, cost, strict=True)]
             now = [late + own for late, own in zip(begin, cost, strict=True)]
         if step in plan.marks or step % plan.steps_per_epoch == 0:
-            marks[step] = max(at - off for at, off in zip(now, away, strict=True))
+            marks[step] = max(at - off for at, off in zip(now, not_training, strict=True))
         if step % plan.steps_per_epoch == 0:
             final = plan.strategy.final(n)
             end = max(now) + (0.0 if final.is_idle else np.max(price(final, plan.travelling))) + evaluation + save
-            away = [off + end - at for off, at in zip(away, now, strict=True)]
+            not_training = [off + end - at for off, at in zip(not_training, now, strict=True)]
             now = [end] * n
-    return [at - off for at, off in zip(now, away, strict=True)], waited, talked, marks, now[0]
+    return [at - off for at, off in zip(now, not_training, strict=True)], waited, talked, marks, now[0]
 
 
 @st.composite

@@ -1,6 +1,6 @@
 import pytest
 
-from tenfold.cluster import LINKS, Cluster, Group, Link, StepTime
+from tenfold.cluster import LINKS, Cluster, Link, NodeGroup, StepTime
 from tenfold.cluster import cluster as described
 from tenfold.errors import ExperimentError
 
@@ -47,7 +47,7 @@ class TestFiles:
     def test_the_simple_case(self):
         cluster = Cluster.of(64, "1gbe", step_seconds=0.5, adding=0.0, name="office")
         assert cluster.workers == 64
-        assert cluster.groups == (Group(name="office", count=64, link=LINKS["1gbe"], step_seconds=0.5),)
+        assert cluster.groups == (NodeGroup(name="office", count=64, link=LINKS["1gbe"], step_seconds=0.5),)
         assert cluster.adding == 0.0
 
     @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tenfold.cluster import Cluster, Event, Hardware, StepTime, Workload, events
-from tenfold.cluster.event_clock import price_as_rounds, run_heap
+from tenfold.cluster import ClockEvent, Cluster, Hardware, StepTime, Workload, clock_events
+from tenfold.cluster.event_clock import price_as_rounds, run_event_clock
 from tenfold.mixing import STRATEGIES
 from tenfold.mixing.exchange import CENTRE, Exchange
 from tenfold.mixing.round import group_round
@@ -42,20 +42,20 @@ def uneven(workers, price=0.05):
 
 
 def test_the_centre_serves_one_after_another_in_the_order_of_asking():
-    found = list(events(plan(EASGD(tau=2), 3), hardware([1.0, 1.0, 1.25])))
+    found = list(clock_events(plan(EASGD(tau=2), 3), hardware([1.0, 1.0, 1.25])))
     exchanges = [event for event in found if event.what == "exchange"]
     assert exchanges == [
-        Event(2.0, 0, 2, "exchange", -1),
-        Event(3.0, 1, 2, "exchange", -1),  # asked at 2.0, too
-        Event(4.0, 2, 2, "exchange", -1),  # asked at 2.5
-        Event(5.0, 0, 4, "exchange", -1),
-        Event(6.0, 1, 4, "exchange", -1),
-        Event(7.5, 2, 4, "exchange", -1),
+        ClockEvent(2.0, 0, 2, "exchange", -1),
+        ClockEvent(3.0, 1, 2, "exchange", -1),  # asked at 2.0, too
+        ClockEvent(4.0, 2, 2, "exchange", -1),  # asked at 2.5
+        ClockEvent(5.0, 0, 4, "exchange", -1),
+        ClockEvent(6.0, 1, 4, "exchange", -1),
+        ClockEvent(7.5, 2, 4, "exchange", -1),
     ]
 
 
 def test_waiting_and_talking_are_told_apart():
-    timing = run_heap(plan(EASGD(tau=2), 3), hardware([1.0, 1.0, 1.25], start=2.0, evaluation=0.5))
+    timing = run_event_clock(plan(EASGD(tau=2), 3), hardware([1.0, 1.0, 1.25], start=2.0, evaluation=0.5))
     assert timing.times["wait"].tolist() == [0.0, 1.0, 1.5]
     assert timing.times["communicate"].tolist() == [2.0, 2.0, 2.0]
     assert timing.times["compute"].tolist() == [4.0, 4.0, 5.0]
@@ -73,7 +73,7 @@ def test_downpour_pushes_and_fetches_at_paces_of_their_own():
         return 0.0
 
     run = Hardware(step_time=StepTime(mean=1.0), round_price=lambda *_: 0.0, exchange_price=price)
-    run_heap(plan(Downpour(n_push=2, n_fetch=3), 1, 6), run)
+    run_event_clock(plan(Downpour(n_push=2, n_fetch=3), 1, 6), run)
     assert asked == [(0, -1, 10, 0), (0, -1, 0, 10), (0, -1, 10, 0), (0, -1, 10, 10)]
 
 
@@ -81,9 +81,9 @@ def test_downpour_pushes_and_fetches_at_paces_of_their_own():
 @given(name=st.sampled_from(NAMES), workers=st.integers(1, 6), seed=st.integers(0, 99), epochs=st.integers(1, 2))
 def test_events_come_in_order_and_nobody_serves_two_at_once(name, workers, seed, epochs):
     what = plan(STRATEGIES[name](), workers, 12, epochs=epochs)
-    found = list(events(what, uneven(workers), seed=seed))
+    found = list(clock_events(what, uneven(workers), seed=seed))
     assert all(one.time <= other.time for one, other in pairwise(found))
-    assert found == list(events(what, uneven(workers), seed=seed))
+    assert found == list(clock_events(what, uneven(workers), seed=seed))
     for worker in range(workers):
         own = [event for event in found if event.worker == worker]
         assert [event.step for event in own if event.what == "step"] == list(range(1, what.steps + 1))
@@ -99,8 +99,8 @@ def test_events_come_in_order_and_nobody_serves_two_at_once(name, workers, seed,
 @given(name=st.sampled_from(NAMES), workers=st.integers(1, 6), seed=st.integers(0, 99))
 def test_skipping_steps_without_exchange_changes_no_time(name, workers, seed):
     what = plan(STRATEGIES[name](), workers, 15, epochs=2, marks=(7,))
-    timing = run_heap(what, uneven(workers), seed=seed)
-    found = list(events(what, uneven(workers), seed=seed))
+    timing = run_event_clock(what, uneven(workers), seed=seed)
+    found = list(clock_events(what, uneven(workers), seed=seed))
     assert timing.total[0] >= found[-1].time
     last = max(event.time for event in found if event.step <= 15 and event.what == "step")
     assert timing.marks[15][0] == pytest.approx(last - 1.0, abs=0.06)
@@ -110,9 +110,9 @@ def test_skipping_steps_without_exchange_changes_no_time(name, workers, seed):
 
 def test_repeats_are_drawn_apart_and_again_the_same():
     what = plan(EASGD(), 3, 20)
-    timing = run_heap(what, uneven(3), seed=5, repeats=4)
+    timing = run_event_clock(what, uneven(3), seed=5, repeats=4)
     assert len(set(timing.seconds.tolist())) == 4
-    assert timing.seconds.tolist() == run_heap(what, uneven(3), seed=5, repeats=4).seconds.tolist()
+    assert timing.seconds.tolist() == run_event_clock(what, uneven(3), seed=5, repeats=4).seconds.tolist()
 
 
 def test_exchanges_are_priced_by_swaps_when_nothing_else_is_known():
@@ -131,10 +131,10 @@ def test_the_exchanges_of_a_new_strategy_need_no_further_line():
         def exchange(self, rank, step, _n, /):
             return Exchange(CENTRE, receives=False) if rank == 0 and step == 3 else None
 
-    found = list(events(plan(Hermit(), 2), hardware([1.0, 1.0])))
-    assert [event for event in found if event.what == "exchange"] == [Event(3.0, 0, 3, "exchange", CENTRE)]
+    found = list(clock_events(plan(Hermit(), 2), hardware([1.0, 1.0])))
+    assert [event for event in found if event.what == "exchange"] == [ClockEvent(3.0, 0, 3, "exchange", CENTRE)]
 
 
 def test_a_strategy_with_rounds_has_another_clock():
     with pytest.raises(TypeError, match="allreduce has rounds"):
-        run_heap(plan(STRATEGIES["allreduce"](), 2), hardware([1.0, 1.0]))
+        run_event_clock(plan(STRATEGIES["allreduce"](), 2), hardware([1.0, 1.0]))

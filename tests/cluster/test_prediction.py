@@ -121,7 +121,7 @@ class TestInterval:
         assert draws == [6, 3, 1]
 
     def test_no_repeats_are_refused(self):
-        with pytest.raises(ExperimentError, match="repeats is 0; it takes at least 1"):
+        with pytest.raises(ExperimentError, match="repeats is 0; it must be at least 1"):
             predict(plan(), on(), repeats=0)
 
 
@@ -129,7 +129,7 @@ class TestReasons:
     @pytest.mark.parametrize(
         ("what", "hardware", "sentence"),
         [
-            (plan(workers=1), on(1), "One worker has nobody to talk to"),
+            (plan(workers=1), on(1), "With one worker there is no communication"),
             (plan("butterfly", 2), on(2), "Two workers swap their weights in every round: all-reduce"),
             (plan("ring", 2), on(2), "are the same exchange"),
             (plan("butterfly", 7), on(7), "With 7 workers every round of butterfly is an all-reduce over all"),
@@ -140,9 +140,9 @@ class TestReasons:
             (plan("none"), on(), "Strategy none has no rounds"),
             (plan(nbytes=100), on(), "A round is bound by latency (100% of"),
             (plan("butterfly", 16, nbytes=10), on(16, "infiniband", StepTime(mean=1.0)), "no other strategy, link or"),
-            (plan("butterfly", 16, nbytes=10), on(16, "infiniband"), "All-reduce in the place of butterfly would cost"),
-            (plan(nbytes=10), on(4, "infiniband"), "because steps do not take the same time everywhere"),
-            (plan(), on(step_time=StepTime(mean=1.0)), "without any spread, so the interval has none"),
+            (plan("butterfly", 16, nbytes=10), on(16, "infiniband"), "All-reduce instead of butterfly would cost"),
+            (plan(nbytes=10), on(4, "infiniband"), "because steps do not take the same time on all workers"),
+            (plan(), on(step_time=StepTime(mean=1.0)), "without any spread, so the interval has no width"),
         ],
     )
     def test_what_changes_nothing_is_explained(self, what, hardware, sentence):
@@ -157,10 +157,10 @@ class TestReasons:
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
-        ({"workers": 0}, "a plan has workers = 0; it takes at least 1"),
-        ({"sync_every": 0}, "a plan has sync_every = 0; it takes at least 1"),
-        ({"compression": 0.0}, "some compression above 0"),
-        ({"batch_sizes": [[1, 2]]}, "batch sizes of the shape \\(1, 2\\); it takes \\(100, 4\\)"),
+        ({"workers": 0}, "workers is 0; it must be at least 1"),
+        ({"sync_every": 0}, "sync_every is 0; it must be at least 1"),
+        ({"compression": 0.0}, "compression must be above 0"),
+        ({"batch_sizes": [[1, 2]]}, "batch_sizes has the shape \\(1, 2\\); it must be \\(100, 4\\)"),
     ],
 )
 def test_an_impossible_plan_is_refused(fields, sentence):

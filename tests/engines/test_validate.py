@@ -30,7 +30,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"strategy": "ad-psgd", "optimizer": "lbfgs"}, 'cannot be used with "ad-psgd"; take sgd'),
     ({"strategy_options": {"sides": 1}}, "has no 'sides'; the options of allreduce are: "),
     ({"strategy": "ring", "strategy_options": {"side": 1}}, "has no 'side'; the options of ring are: sides"),
-    ({"strategy": "easgd", "strategy_options": {"tau": 0}}, "easgd: tau is 0; it takes at least 1"),
+    ({"strategy": "easgd", "strategy_options": {"tau": 0}}, "easgd: tau is 0; it must be at least 1"),
     ({"strategy": "easgd", "strategy_options": {"tau": "ten"}}, "division.strategy_options = {'tau': 'ten'}: "),
     ({"outer": "bmuf", "outer_options": {"beta": 1}}, "has no 'beta'; the options of bmuf are: mu, zeta, nesterov"),
     ({"compression": "topk", "compression_options": {"size": 3}}, "has no 'size'; the options of topk are: fraction"),

@@ -13,7 +13,7 @@ RING_OF_FOUR = shifted_round(4, (-1, 1))
 @pytest.mark.parametrize(
     ("sources", "sentence"),
     [
-        ((), "no replicas"),
+        ((), "needs at least 1 replica"),
         (((1,), (0, 1)), "replica 0 read"),
         (((0, 1), (1, 0)), "replica 1 read"),
         (((0, 2), (1,)), "replica 0 read"),

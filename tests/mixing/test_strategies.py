@@ -95,7 +95,7 @@ class TestOneSidedRing(StrategyContract):
         assert self.strategy.round(0, 4).sources == ((0, 3), (0, 1), (1, 2), (2, 3))
 
     def test_other_sides_are_refused(self):
-        with pytest.raises(ExperimentError, match="sides is 3; it takes 1 or 2"):
+        with pytest.raises(ExperimentError, match="sides is 3; it must be 1 or 2"):
             Ring(sides=3)
 
 
@@ -118,7 +118,7 @@ class TestLinearHoppingRing(StrategyContract):
         assert [self.strategy.hop(r, 5) for r in range(6)] == [1, 2, 3, 4, 1, 2]
 
     def test_other_hops_are_refused(self):
-        with pytest.raises(ExperimentError, match="hops is 'square'; it takes 'doubling' or 'linear'"):
+        with pytest.raises(ExperimentError, match="hops is 'square'; it must be 'doubling' or 'linear'"):
             HoppingRing(hops="square")
 
 
@@ -157,7 +157,7 @@ class TestHierarchical(StrategyContract):
         ("options", "sentence"), [({"node_size": 0}, "node_size is 0"), ({"outer_every": 0}, "outer_every is 0")]
     )
     def test_periods_below_one_are_refused(self, options, sentence):
-        with pytest.raises(ExperimentError, match=f"{sentence}; it takes at least 1"):
+        with pytest.raises(ExperimentError, match=f"{sentence}; it must be at least 1"):
             Hierarchical(**options)
 
 
@@ -171,7 +171,7 @@ class TestParameterServer(StrategyContract):
         assert {message.src for message in pull} == {-1}
 
     def test_no_servers_are_refused(self):
-        with pytest.raises(ExperimentError, match="servers is 0; it takes at least 1"):
+        with pytest.raises(ExperimentError, match="servers is 0; it must be at least 1"):
             ParameterServer(servers=0)
 
 

@@ -1,10 +1,10 @@
 """Virtual hardware and its clock: how long a run would take on machines that are not there."""
 
-from tenfold.cluster.clock import Span, Timing, run_clock
+from tenfold.cluster.clock import ClockSpan, Timing, run_clock
 from tenfold.cluster.cluster import Cluster
 from tenfold.cluster.costs import LinkPrice, Wiring
-from tenfold.cluster.event_clock import Event, events
-from tenfold.cluster.groups import Between, Group, Stragglers
+from tenfold.cluster.event_clock import ClockEvent, clock_events
+from tenfold.cluster.groups import GroupLink, NodeGroup, Stragglers
 from tenfold.cluster.hardware import ExchangePrice, Hardware, RoundPrice, StepTime
 from tenfold.cluster.links import LINKS, Link
 from tenfold.cluster.prediction import Prediction, predict
@@ -12,23 +12,23 @@ from tenfold.cluster.workload import Workload
 
 __all__ = [
     "LINKS",
-    "Between",
+    "ClockEvent",
+    "ClockSpan",
     "Cluster",
-    "Event",
     "ExchangePrice",
-    "Group",
+    "GroupLink",
     "Hardware",
     "Link",
     "LinkPrice",
+    "NodeGroup",
     "Prediction",
     "RoundPrice",
-    "Span",
     "StepTime",
     "Stragglers",
     "Timing",
     "Wiring",
     "Workload",
-    "events",
+    "clock_events",
     "predict",
     "run_clock",
 ]

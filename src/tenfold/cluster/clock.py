@@ -22,16 +22,16 @@ from tenfold.cluster.workload import Workload
 CHUNK = 1 << 18
 """Step times drawn at once: they stay in a core's cache."""
 SINGLE_STEPS, LANES = 25, 64
-"""How many steps, of how many workers, are told one by one."""
+"""How many steps, of how many workers, are recorded one by one."""
 
-Kind = Literal["start", "compute", "wait", "communicate", "evaluate", "save"]
+TimeKind = Literal["start", "compute", "wait", "communicate", "evaluate", "save"]
 
 
-class Span(NamedTuple):
+class ClockSpan(NamedTuple):
     """A worker spends `seconds` on something, from `start` seconds after the run's beginning."""
 
     worker: int
-    kind: Kind
+    kind: TimeKind
     start: float
     seconds: float
 
@@ -44,11 +44,11 @@ class Timing:
     """For each repeat, the training time of the slowest worker: without start, evaluation and saving."""
     total: Floats
     """For each repeat, when the run ended."""
-    times: dict[Kind, Floats]
+    times: dict[TimeKind, Floats]
     """For each kind, each worker's seconds; the mean over the repeats."""
     marks: dict[int, Floats]
-    """For the ends of epochs and the steps asked for, each repeat's training time until then."""
-    spans: tuple[Span, ...] = ()
+    """For the ends of epochs and the marked steps, each repeat's training time until then."""
+    spans: tuple[ClockSpan, ...] = ()
     """The first steps of the first repeat, one by one."""
     sent: Floats | None = None
     """Each worker's bytes, where they do not follow from the rounds."""
@@ -64,18 +64,18 @@ class Lanes:
     """Writes down the first steps one by one."""
 
     workers: int
-    spans: list[Span] = field(default_factory=list)
+    spans: list[ClockSpan] = field(default_factory=list)
 
     @property
     def limit(self) -> int:
         """Workers below this rank are noted."""
         return min(self.workers, LANES)
 
-    def add(self, kind: Kind, start: Floats, end: Floats) -> None:
+    def add(self, kind: TimeKind, start: Floats, end: Floats) -> None:
         """Note what each worker did from its start to its end, if that took any time."""
         first, last = start[: self.limit].tolist(), end[: self.limit].tolist()
         self.spans += [
-            Span(worker, kind, begin, stop - begin)
+            ClockSpan(worker, kind, begin, stop - begin)
             for worker, (begin, stop) in enumerate(zip(first, last, strict=True))
             if stop > begin
         ]
@@ -91,7 +91,7 @@ class _Clock:
         self.meetings = Meetings(plan.strategy, n, plan.travelling, hardware.round_price)
         self.final = self.meetings.final
         self.now = np.full((repeats, n), hardware.start)
-        self.away = np.full((repeats, n), hardware.start)
+        self.not_training = np.full((repeats, n), hardware.start)
         """What was spent on other things than training."""
         self.computed = np.zeros((repeats, n))
         self.talked = np.zeros(n)
@@ -106,15 +106,15 @@ class _Clock:
         at = 1
         for end in plan.epoch_ends:
             while at <= end:
-                # Single steps are told in chunks of their own; later ones can take a shorter way.
+                # Single steps are recorded in chunks of their own; later ones can take a shortcut.
                 last = min(at + chunk - 1, end, SINGLE_STEPS if at <= SINGLE_STEPS else end)
                 self._steps(at, last)
                 at = last + 1
             self._review(end)
-        trained = self.now - self.away
+        trained = self.now - self.not_training
         wait = trained - self.computed - self.talked
-        reviewed = self.away - hardware.start - hardware.save * plan.epochs
-        mean: dict[Kind, Floats] = {
+        reviewed = self.not_training - hardware.start - hardware.save * plan.epochs
+        mean: dict[TimeKind, Floats] = {
             "start": np.full(plan.workers, hardware.start),
             "compute": self.computed.mean(axis=0),
             "wait": np.maximum(wait.mean(axis=0), 0),
@@ -138,21 +138,21 @@ class _Clock:
         if self.load is not None:
             drawn = drawn * self.load[(first - 1) % plan.steps_per_epoch :][: len(steps)]
         due = plan.is_due(first, last)
-        asked = np.isin(steps, plan.marks) | (steps % plan.steps_per_epoch == 0)
-        stops = np.flatnonzero(due | asked | (steps <= SINGLE_STEPS) | (steps == last))
+        marked = np.isin(steps, plan.marks) | (steps % plan.steps_per_epoch == 0)
+        stops = np.flatnonzero(due | marked | (steps <= SINGLE_STEPS) | (steps == last))
         if len(stops) < len(steps):
             drawn = np.add.reduceat(drawn, np.concatenate([[0], stops[:-1] + 1]), axis=1)
-        if self.hardware.besides:
-            drawn = drawn + self.hardware.besides * due[stops, None]
+        if self.hardware.overhead:
+            drawn = drawn + self.hardware.overhead * due[stops, None]
         self.computed += drawn.sum(axis=1)
         always = self.meetings.always if due[stops].all() and first > SINGLE_STEPS else None
         if always is not None:
-            self._all_meet(always, drawn, steps[stops], asked[stops])
+            self._all_meet(always, drawn, steps[stops], marked[stops])
         else:
             for k, (stop, step) in enumerate(zip(stops.tolist(), steps[stops].tolist(), strict=True)):
                 self._step(step, drawn[:, k], bool(due[stop]))
-                if asked[stop]:
-                    self.marks[step] = (self.now - self.away).max(axis=1)
+                if marked[stop]:
+                    self.marks[step] = (self.now - self.not_training).max(axis=1)
 
     def _step(self, step: int, seconds: Floats, is_due: bool) -> None:
         before = self.now
@@ -170,7 +170,7 @@ class _Clock:
             self.lanes.add("wait", ready[0], begin[0])
             self.lanes.add("communicate", begin[0], self.now[0])
 
-    def _all_meet(self, meeting: Meeting, seconds: Floats, steps: NDArray[np.int64], asked: NDArray[np.bool_]) -> None:
+    def _all_meet(self, meeting: Meeting, seconds: Floats, steps: NDArray[np.int64], marked: NDArray[np.bool_]) -> None:
         """Take many steps, each of which ends with everybody together: the latest of each sets the time of all."""
         latest = seconds.max(axis=2)
         latest[:, 0] = (self.now + seconds[:, 0]).max(axis=1)
@@ -178,9 +178,9 @@ class _Clock:
         self.now = np.repeat(together[:, -1:], self.plan.workers, axis=1)
         self.talked += meeting.price * len(steps)
         self.rounds += len(steps)
-        away = self.away.min(axis=1)
-        for k in np.flatnonzero(asked).tolist():
-            self.marks[int(steps[k])] = together[:, k] - away
+        not_training = self.not_training.min(axis=1)
+        for k in np.flatnonzero(marked).tolist():
+            self.marks[int(steps[k])] = together[:, k] - not_training
 
     def _review(self, step: int) -> None:
         """End an epoch: wait for everybody, take the mean, evaluate and save."""
@@ -188,7 +188,7 @@ class _Clock:
         price = float(np.max(self.final.price)) + hardware.evaluation
         evaluated = ready.max(axis=1, keepdims=True) + price
         self.now = np.repeat(evaluated + hardware.save, self.plan.workers, axis=1)
-        self.away = self.away + (self.now - ready)
+        self.not_training = self.not_training + (self.now - ready)
         if step <= SINGLE_STEPS:
             together = np.repeat(evaluated[0], self.plan.workers)
             self.lanes.add("evaluate", ready[0], together)

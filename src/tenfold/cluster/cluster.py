@@ -40,7 +40,7 @@ import numpy as np
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from tenfold.cluster.costs import LinkPrice, Wiring
-from tenfold.cluster.groups import Between, Group, Stragglers
+from tenfold.cluster.groups import GroupLink, NodeGroup, Stragglers
 from tenfold.cluster.hardware import Hardware, StepTime
 from tenfold.cluster.links import Link, LinkField
 from tenfold.common.files import read_toml, write_toml
@@ -56,8 +56,8 @@ class Cluster(Section):
 
     name: Text = ""
     """A title for tables and plots."""
-    groups: Annotated[tuple[Group, ...], Listed, Field(min_length=1)]
-    between: Annotated[tuple[Between, ...], Listed] = ()
+    groups: Annotated[tuple[NodeGroup, ...], Listed, Field(min_length=1)]
+    between: Annotated[tuple[GroupLink, ...], Listed] = ()
     """Links between groups; two groups that are not listed have the slower of their own."""
     server: LinkField | None = None
     """The link of a parameter server. Unset: the workers'."""
@@ -73,7 +73,7 @@ class Cluster(Section):
 
     @field_validator("groups")
     @classmethod
-    def _named_apart(cls, groups: tuple[Group, ...]) -> tuple[Group, ...]:
+    def _named_apart(cls, groups: tuple[NodeGroup, ...]) -> tuple[NodeGroup, ...]:
         names = [group.name for group in groups]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
@@ -174,7 +174,7 @@ class Cluster(Section):
                 times += [self._step_time(group, known)] * taken
         return times
 
-    def _step_time(self, group: Group, measured: StepTime | None) -> StepTime:
+    def _step_time(self, group: NodeGroup, measured: StepTime | None) -> StepTime:
         if group.step_seconds is not None:
             base = StepTime(mean=group.step_seconds)
         elif measured is not None:

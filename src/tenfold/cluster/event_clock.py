@@ -1,7 +1,7 @@
 """The clock of runs without rounds: a heap of events, keyed by (time, sequence number).
 
 Each worker steps at its own pace and exchanges with the centre or a partner when its strategy says so. Whoever serves
-is busy meanwhile, and serves in the order in which it was asked. At the end of an epoch all wait for the last.
+is busy meanwhile, and serves in the order of the requests. At the end of an epoch all wait for the last.
 """
 
 import heapq
@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from tenfold.cluster.clock import SINGLE_STEPS, Kind, Lanes, Span, Timing, load
+from tenfold.cluster.clock import SINGLE_STEPS, ClockSpan, Lanes, TimeKind, Timing, load
 from tenfold.cluster.hardware import ExchangePrice, Floats, Hardware, RoundPrice
 from tenfold.cluster.meetings import Meetings
 from tenfold.cluster.stragglers import Pace
@@ -21,7 +21,7 @@ from tenfold.mixing.exchange import CENTRE, Exchange
 from tenfold.mixing.round import group_round
 
 
-class Event(NamedTuple):
+class ClockEvent(NamedTuple):
     """What happens at a moment of the virtual clock."""
 
     time: float
@@ -33,7 +33,7 @@ class Event(NamedTuple):
     other: int = CENTRE
 
 
-def events(plan: Workload, hardware: Hardware, *, seed: int = 0) -> Iterator[Event]:
+def clock_events(plan: Workload, hardware: Hardware, *, seed: int = 0) -> Iterator[ClockEvent]:
     """Yield all steps and exchanges of a run in the order of the clock; the same for the same seed."""
     heap = _Heap(plan, hardware, seed, every_step=True)
     for _ in range(plan.epochs):
@@ -41,7 +41,7 @@ def events(plan: Workload, hardware: Hardware, *, seed: int = 0) -> Iterator[Eve
         heap.review()
 
 
-def run_heap(plan: Workload, hardware: Hardware, *, seed: int = 0, repeats: int = 1) -> Timing:
+def run_event_clock(plan: Workload, hardware: Hardware, *, seed: int = 0, repeats: int = 1) -> Timing:
     """Time a plan without rounds; repeats are drawn one after another."""
     seeds = np.random.SeedSequence(seed).generate_state(repeats).tolist() if repeats > 1 else [seed]
     runs = [_Heap(plan, hardware, one).run() for one in seeds]
@@ -84,7 +84,7 @@ class _Heap:
         self.final = Meetings(plan.strategy, n, plan.travelling, hardware.round_price).final
         self.done = 0
         self.now = np.full(n, hardware.start)
-        self.away = np.full(n, hardware.start)
+        self.not_training = np.full(n, hardware.start)
         self.computed, self.waited, self.talked, self.sent = (np.zeros(n) for _ in range(4))
         self.marks: dict[int, Floats] = {}
         self.lanes = Lanes(n)
@@ -97,25 +97,25 @@ class _Heap:
                 pass
             self.review()
         saved = hardware.save * plan.epochs
-        times: dict[Kind, Floats] = {
+        times: dict[TimeKind, Floats] = {
             "start": np.full(plan.workers, hardware.start),
             "compute": self.computed,
             "wait": self.waited,
             "communicate": self.talked,
-            "evaluate": np.maximum(self.away - hardware.start - saved, 0),
+            "evaluate": np.maximum(self.not_training - hardware.start - saved, 0),
             "save": np.full(plan.workers, saved),
         }
-        trained = (self.now - self.away).max(keepdims=True)
+        trained = (self.now - self.not_training).max(keepdims=True)
         return Timing(trained, self.now.max(keepdims=True), times, self.marks, tuple(self.lanes.spans), self.sent)
 
-    def epoch(self) -> Iterator[Event]:
+    def epoch(self) -> Iterator[ClockEvent]:
         """Go through one epoch, all workers from where they are to their last step."""
         plan = self.plan
         drawn = self.pace.draw(plan.steps_per_epoch)[0]
         seconds = drawn if self.load is None else drawn * self.load
         self.computed += seconds.sum(axis=0)
-        asked = {step for step in plan.marks if self.done < step <= self.done + plan.steps_per_epoch}
-        reached: dict[int, list[float]] = {step: [] for step in asked}
+        marked = {step for step in plan.marks if self.done < step <= self.done + plan.steps_per_epoch}
+        reached: dict[int, list[float]] = {step: [] for step in marked}
         free = [0.0] * (plan.workers + 1)  # the last is the centre
         numbers = count()
         heap: list[tuple[float, int, int, int, int | None]] = []
@@ -126,9 +126,9 @@ class _Heap:
                 began, at = at, at + seconds.item(step, worker)
                 step += 1
                 if self.done + step <= SINGLE_STEPS and worker < self.lanes.limit:
-                    self.lanes.spans.append(Span(worker, "compute", began, at - began))
-                if self.done + step in asked:
-                    reached[self.done + step].append(at - float(self.away[worker]))
+                    self.lanes.spans.append(ClockSpan(worker, "compute", began, at - began))
+                if self.done + step in marked:
+                    reached[self.done + step].append(at - float(self.not_training[worker]))
                 if self.every_step or self._exchange(worker, step) is not None:
                     heapq.heappush(heap, (at, next(numbers), worker, step, None))
                     return
@@ -139,10 +139,10 @@ class _Heap:
         while heap:
             at, _, worker, step, other = heapq.heappop(heap)
             if other is not None:
-                yield Event(at, worker, self.done + step, "exchange", other)
+                yield ClockEvent(at, worker, self.done + step, "exchange", other)
                 continue
             if self.every_step:
-                yield Event(at, worker, self.done + step, "step")
+                yield ClockEvent(at, worker, self.done + step, "step")
             exchange = self._exchange(worker, step)
             if exchange is None:
                 walk(worker, at, step)
@@ -161,7 +161,7 @@ class _Heap:
             walk(worker, end, step)
         self.done += plan.steps_per_epoch
         self.marks |= {step: np.array([max(times)]) for step, times in sorted(reached.items())}
-        self.marks[self.done] = (self.now - self.away).max(keepdims=True)
+        self.marks[self.done] = (self.now - self.not_training).max(keepdims=True)
 
     def _exchange(self, worker: int, step: int) -> Exchange | None:
         """Return the exchange that follows a worker's step of this epoch."""
@@ -172,12 +172,12 @@ class _Heap:
         self.talked[worker] += end - begin
         self.sent[worker] += nbytes
         if step <= SINGLE_STEPS and worker < self.lanes.limit:
-            spans = (Span(worker, "wait", at, begin - at), Span(worker, "communicate", begin, end - begin))
+            spans = (ClockSpan(worker, "wait", at, begin - at), ClockSpan(worker, "communicate", begin, end - begin))
             self.lanes.spans += [span for span in spans if span.seconds > 0]
 
     def review(self) -> None:
         """End an epoch: wait for everybody, take the mean, evaluate and save."""
         price = float(np.max(self.final.price)) + self.hardware.evaluation + self.hardware.save
         latest = float(self.now.max()) + price
-        self.away += latest - self.now
+        self.not_training += latest - self.now
         self.now[:] = latest

@@ -9,7 +9,7 @@ from tenfold.cluster.links import LINKS, LinkField
 from tenfold.experiment import Section
 from tenfold.experiment.values import Count, Listed, Positive, Text
 
-Spread = Annotated[float, Field(ge=0, le=2)]
+Sigma = Annotated[float, Field(ge=0, le=2)]
 
 
 class Stragglers(Section):
@@ -17,9 +17,9 @@ class Stragglers(Section):
 
     noise: Noise = "log-normal"
     """How step times are distributed: log-normal, or shifted-exponential (a lower bound and a long tail)."""
-    persistent: Spread = 0.0
+    persistent: Sigma = 0.0
     """Spread between workers for the whole run: sigma of the log-normal, standard deviation of the exponential."""
-    transient: Spread = 0.0
+    transient: Sigma = 0.0
     """Spread between the steps of one worker, likewise."""
 
     @model_validator(mode="after")
@@ -29,7 +29,7 @@ class Stragglers(Section):
         return self
 
 
-class Group(Section):
+class NodeGroup(Section):
     """Nodes that are alike."""
 
     name: Text = "nodes"
@@ -61,7 +61,7 @@ class Group(Section):
         return max(1.0, self.workers * self.threads / self.cores)
 
 
-class Between(Section):
+class GroupLink(Section):
     """What links two groups."""
 
     groups: Annotated[tuple[Text, Text], Listed]

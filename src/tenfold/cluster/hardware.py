@@ -51,13 +51,13 @@ class StepTime:
     def __post_init__(self) -> None:
         spreads = (self.between_workers, self.between_steps)
         if not (np.isfinite(self.mean) and self.mean > 0):
-            raise ExperimentError(f"a step takes {self.mean} s; it has to take more than 0")
+            raise ExperimentError(f"a step takes {self.mean} s; it must take more than 0")
         if min(spreads) < 0 or not np.isfinite(spreads).all():
-            raise ExperimentError(f"step times spread by {spreads[0]} and {spreads[1]}; it takes 0 or more")
+            raise ExperimentError(f"step times spread by {spreads[0]} and {spreads[1]}; both must be 0 or more")
         if self.noise == "shifted-exponential" and max(spreads) > 1:
-            raise ExperimentError(f"step times spread by {max(spreads)}; a shifted exponential takes at most 1")
+            raise ExperimentError(f"step times spread by {max(spreads)}; a shifted exponential allows at most 1")
         if not 0 <= self.fixed <= self.mean:
-            raise ExperimentError(f"{self.fixed} s of a step are fixed; it takes 0 to its mean, {self.mean} s")
+            raise ExperimentError(f"{self.fixed} s of a step are fixed; it must be 0 to its mean, {self.mean} s")
         if self.trace is not None and (self.trace.ndim != 2 or not self.trace.size or not (self.trace > 0).all()):
             raise ExperimentError("a trace of step times is an array [steps, workers] of seconds above 0")
 
@@ -76,8 +76,8 @@ class Hardware:
     round_price: RoundPrice
     exchange_price: ExchangePrice | None = None
     """For strategies without rounds. Unset: what `round_price` says of two workers that swap."""
-    besides: float = 0.0
-    """Seconds that a worker computes for every round, besides averaging: compression, outer optimizer."""
+    overhead: float = 0.0
+    """Seconds that a worker computes in every round in addition to averaging: compression, outer optimizer."""
     start: float = 0.0
     """Seconds before the first step."""
     evaluation: float = 0.0

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tenfold.cluster.clock import Kind, Span, run_clock
-from tenfold.cluster.event_clock import run_heap
+from tenfold.cluster.clock import ClockSpan, TimeKind, run_clock
+from tenfold.cluster.event_clock import run_event_clock
 from tenfold.cluster.hardware import Floats, Hardware
 from tenfold.cluster.reasons import reasons
 from tenfold.cluster.workload import Workload
@@ -28,13 +28,13 @@ class Prediction:
     """Nine of ten runs should take between these."""
     total: float
     """From the start to the end, everything included."""
-    times: dict[Kind, Floats]
+    times: dict[TimeKind, Floats]
     """For each kind of time, each worker's seconds."""
     bytes_per_worker: Floats
     """What each worker sends."""
     marks: dict[int, float]
-    """Training time until the ends of epochs and the steps asked for."""
-    spans: tuple[Span, ...]
+    """Training time until the ends of epochs and the marked steps."""
+    spans: tuple[ClockSpan, ...]
     """The first steps, one by one, for a timeline."""
     reasons: tuple[str, ...]
     """Sentences that explain where a setting makes no difference."""
@@ -50,9 +50,9 @@ def predict(plan: Workload, hardware: Hardware, *, seed: int = 0, repeats: int |
     `model_error`.
     """
     if repeats is not None and repeats < 1:
-        raise ExperimentError(f"repeats is {repeats}; it takes at least 1")
+        raise ExperimentError(f"repeats is {repeats}; it must be at least 1")
     draws = repeats or _affordable(plan, hardware)
-    timing = (run_clock if plan.has_rounds else run_heap)(plan, hardware, seed=seed, repeats=draws)
+    timing = (run_clock if plan.has_rounds else run_event_clock)(plan, hardware, seed=seed, repeats=draws)
     return Prediction(
         seconds=float(timing.seconds.mean()),
         interval=_interval(timing.seconds, hardware.model_error),

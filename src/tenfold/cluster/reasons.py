@@ -8,37 +8,40 @@ from tenfold.cluster.workload import Workload
 from tenfold.mixing.collectives import Server
 
 LITTLE = 0.01
-"""Shares below this one are not worth another topology."""
+"""Shares of the time below this are not worth changing the topology for."""
 NOTHING = 1e-6
 LONGEST_PATTERN = 64
-"""Rounds that are looked at to see whether all are alike."""
+"""Longest period for which all rounds of a pattern are examined."""
 
 
 def reasons(plan: Workload, hardware: Hardware, timing: Timing) -> tuple[str, ...]:
-    """Return what a reader should know who changes a setting and sees the same seconds."""
+    """Return why some settings do not change the predicted time, one sentence each."""
     found = [*_about_schedule(plan)]
     if plan.workers == 1 and not plan.strategy.has_centre:
-        return (*found, "One worker has nobody to talk to: strategy, sync_every, compression and links change nothing.")
+        return (
+            *found,
+            "With one worker there is no communication: strategy, sync_every, compression and links have no effect.",
+        )
     if plan.has_rounds and plan.rounds:
         found += _about_topology(plan)
         found += _about_price(plan, hardware, float(timing.seconds.mean()))
     if plan.rounds or not plan.has_rounds:
         found += _about_shares(timing)
     if hardware.is_steady(plan.workers):
-        found.append("Step times are described without any spread, so the interval has none, either.")
+        found.append("Step times were given without any spread, so the interval has no width.")
     return tuple(found)
 
 
 def _about_schedule(plan: Workload) -> list[str]:
     if not plan.has_rounds:
-        return [f"Workers exchange at {plan.strategy.name}'s own pace: sync_every and local_after change nothing."]
+        return [f"Workers exchange at {plan.strategy.name}'s own pace: sync_every and local_after have no effect."]
     if plan.average == "gradients":
-        return ["Gradients are averaged at every step: sync_every and local_after change nothing."]
+        return ["Gradients are averaged at every step: sync_every and local_after have no effect."]
     if not plan.rounds:
         steps = f"{plan.steps} step{'' if plan.steps == 1 else 's'}"
         return [
             f"The run has {steps} and a round comes every {plan.sync_every}: there is none before the end, so the "
-            "strategy changes nothing."
+            "strategy has no effect."
         ]
     return []
 
@@ -50,7 +53,7 @@ def _about_topology(plan: Workload) -> list[str]:
         return []
     pattern = [strategy.round(r, n) for r in range(period)]
     if all(round_.is_idle for round_ in pattern):
-        return [f"Strategy {strategy.name} has no rounds: workers, once started, depend on links only at the end."]
+        return [f"Strategy {strategy.name} has no rounds: links matter only at the end of an epoch."]
     if not all(round_.is_exact for round_ in pattern) or isinstance(pattern[0].collective, Server):
         return []
     if n == 2:
@@ -74,11 +77,11 @@ def _about_price(plan: Workload, hardware: Hardware, seconds: float) -> list[str
     if whole and latency / whole > 1 - 5 * LITTLE:
         found.append(
             f"A round is bound by latency ({latency / whole:.0%} of {whole:.3g} s): compression or more bandwidth "
-            "change little; fewer rounds (sync_every) would."
+            "would help little; fewer rounds (a larger sync_every) would help."
         )
     more = plan.rounds * (float(np.max(price(strategy.final(n), plan.travelling))) - whole) / seconds
     if not strategy.always_exact and 0 < more < LITTLE:
-        found.append(f"All-reduce in the place of {strategy.name} would cost only {more:.2%} more, waiting aside.")
+        found.append(f"All-reduce instead of {strategy.name} would cost only {more:.2%} more, not counting waiting.")
     return found
 
 
@@ -94,6 +97,6 @@ def _about_shares(timing: Timing) -> list[str]:
     if NOTHING < talk < LITTLE:
         return [
             f"Communication takes {talk:.1%} of the time: a faster link or compression can save no more. Waiting takes "
-            f"{wait:.1%}, because steps do not take the same time everywhere."
+            f"{wait:.1%}, because steps do not take the same time on all workers."
         ]
     return []

@@ -31,20 +31,20 @@ class Workload:
     batch_sizes: Sequence[Sequence[int]] | NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
     """For each step of an epoch each worker's samples, 0 when it has none left. Unset: all batches are full."""
     marks: tuple[int, ...] = ()
-    """Steps, counted from 1 over the run, whose time is asked for besides the ends of epochs."""
+    """Steps, counted from 1 over the run, whose time is wanted in addition to the ends of epochs."""
 
     def __post_init__(self) -> None:
         for name in ("workers", "steps_per_epoch", "epochs", "sync_every"):
             if getattr(self, name) < 1:
-                raise ExperimentError(f"a plan has {name} = {getattr(self, name)}; it takes at least 1")
+                raise ExperimentError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if self.nbytes < 0 or self.local_after < 0 or not self.compression > 0:
             raise ExperimentError(
-                f"a plan has nbytes = {self.nbytes}, local_after = {self.local_after} and compression = "
-                f"{self.compression}; it takes none below 0, and some compression above 0"
+                f"the workload has nbytes = {self.nbytes}, local_after = {self.local_after} and compression = "
+                f"{self.compression}; none may be below 0, and compression must be above 0"
             )
         shape = (self.steps_per_epoch, self.workers)
         if self.batch_sizes is not None and np.shape(self.batch_sizes) != shape:
-            raise ExperimentError(f"a plan has batch sizes of the shape {np.shape(self.batch_sizes)}; it takes {shape}")
+            raise ExperimentError(f"batch_sizes has the shape {np.shape(self.batch_sizes)}; it must be {shape}")
 
     @property
     def steps(self) -> int:

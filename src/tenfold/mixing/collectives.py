@@ -85,7 +85,7 @@ class Server(Collective):
 
     def __post_init__(self) -> None:
         if self.servers < 1:
-            raise ExperimentError(f"parameter-server: servers is {self.servers}; it takes at least 1")
+            raise ExperimentError(f"parameter-server: servers is {self.servers}; it must be at least 1")
 
     def waves(self, groups: Integers, nbytes: int) -> Waves:
         """Two phases, push and pull."""

@@ -26,14 +26,14 @@ class Round:
     def __post_init__(self) -> None:
         ranks = range(self.n)
         if not self.n:
-            raise ExperimentError("a round has no replicas; it takes at least 1")
+            raise ExperimentError("a round needs at least 1 replica, got none")
         distinct = {id(read): read for read in self.sources}  # a group's members share one tuple, looked at once
         members = {key: set(read) for key, read in distinct.items()}
         tidy = {key: list(read) == sorted(members[key]) for key, read in distinct.items()}
         for rank, read in enumerate(self.sources):
             if rank not in members[id(read)] or not tidy[id(read)] or read[0] not in ranks or read[-1] not in ranks:
                 raise ExperimentError(
-                    f"a round lets replica {rank} read {read}; it takes its own rank and others of 0 to {self.n - 1}, "
+                    f"a round lets replica {rank} read {read}; expected its own rank and others of 0 to {self.n - 1}, "
                     "sorted, each once"
                 )
         if self.groups is None:
@@ -147,7 +147,7 @@ class Round:
         w = np.ones(self.n) if weights is None else np.asarray(weights, dtype=np.float64)
         if w.shape != (self.n,) or not np.isfinite(w).all() or (w < 0).any():
             raise ExperimentError(
-                f"a round of {self.n} replicas got the weights {weights}; it takes {self.n}, none below 0"
+                f"a round of {self.n} replicas got the weights {weights}; expected {self.n} weights, none below 0"
             )
         return w if w.any() else np.ones(self.n)
 

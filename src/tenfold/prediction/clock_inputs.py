@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from tenfold.cluster.clock import Span
+from tenfold.cluster.clock import ClockSpan
 from tenfold.cluster.cluster import Cluster
 from tenfold.cluster.hardware import Hardware, RoundPrice
 from tenfold.cluster.prediction import Prediction, predict
@@ -111,7 +111,7 @@ def _work(task: Task) -> tuple[str, int]:
 def _other_costs(task: Task, profile: Profile, plan: Workload) -> dict[str, Any]:
     watched = len(task.watched) if task.watched is not None else 0
     return {
-        "besides": profile.besides_seconds(work.besides(task.experiment.division), plan.nbytes),
+        "overhead": profile.besides_seconds(work.besides(task.experiment.division), plan.nbytes),
         "evaluation": profile.evaluation_seconds(_work(task)[0], watched, task.workers),
         "save": profile.save_seconds(plan.nbytes * task.workers),
     }
@@ -146,7 +146,7 @@ def _later(prediction: Prediction, seconds: float) -> Prediction:
     )
 
 
-def _stretched(spans: Iterable[Span], seconds: float) -> Iterator[Span]:
+def _stretched(spans: Iterable[ClockSpan], seconds: float) -> Iterator[ClockSpan]:
     """Yield the spans with each worker's first step so much longer, and what follows so much later."""
     begun: set[int] = set()
     for span in sorted(spans, key=lambda span: span.start):

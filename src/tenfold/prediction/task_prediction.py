@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tenfold.cluster.cluster import Cluster
-from tenfold.cluster.event_clock import events
+from tenfold.cluster.event_clock import clock_events
 from tenfold.cluster.hardware import Hardware
 from tenfold.cluster.prediction import Prediction
 from tenfold.cluster.workload import Workload
@@ -82,6 +82,6 @@ def _told(task: Task) -> tuple[int, ...]:
 
 def _turns(plan: Workload, hardware: Hardware, seed: int) -> NDArray[Any]:
     turns = np.zeros((plan.steps, plan.workers))
-    for event in events(plan, hardware, seed=seed):
+    for event in clock_events(plan, hardware, seed=seed):
         turns[event.step - 1, event.worker] = event.time  # an exchange comes after its step
     return turns

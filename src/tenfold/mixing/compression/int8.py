@@ -22,7 +22,7 @@ class Int8(Compressor):
     """Numbers that share a scale."""
 
     def __post_init__(self) -> None:
-        require(self.block >= 1, f"int8: block is {self.block}; it takes at least 1")
+        require(self.block >= 1, f"int8: block is {self.block}; it must be at least 1")
 
     def decode(self, packed: Packed, out: Tensor) -> Tensor:
         """Rebuild each block from its integers and its scale."""

@@ -25,7 +25,7 @@ class OneBit(Compressor):
     """Numbers that share their two means."""
 
     def __post_init__(self) -> None:
-        require(self.column >= 1, f"1bit: column is {self.column}; it takes at least 1")
+        require(self.column >= 1, f"1bit: column is {self.column}; it must be at least 1")
 
     def decode(self, packed: Packed, out: Tensor) -> Tensor:
         """Rebuild each number as one of its column's two means."""

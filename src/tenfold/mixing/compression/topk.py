@@ -22,7 +22,7 @@ class TopK(Compressor):
     """The share of the numbers that travels each round."""
 
     def __post_init__(self) -> None:
-        require(0 < self.fraction <= 1, f"topk: fraction is {self.fraction}; it takes more than 0 and at most 1")
+        require(0 < self.fraction <= 1, f"topk: fraction is {self.fraction}; it must be more than 0 and at most 1")
         require(
             self.size <= LARGEST_SIZE, f"topk: {self.size} numbers are too many; places are 32-bit, use int8 or 1bit"
         )

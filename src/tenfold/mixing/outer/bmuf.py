@@ -29,8 +29,8 @@ class BMUF(OuterOptimizer):
     """Restart where the momentum leads to, not where it has led."""
 
     def __post_init__(self) -> None:
-        require(self.mu is None or 0 <= self.mu < 1, f"bmuf: mu is {self.mu}; it takes at least 0 and less than 1")
-        require(self.zeta > 0, f"bmuf: zeta is {self.zeta}; it takes more than 0")
+        require(self.mu is None or 0 <= self.mu < 1, f"bmuf: mu is {self.mu}; it must be at least 0 and less than 1")
+        require(self.zeta > 0, f"bmuf: zeta is {self.zeta}; it must be more than 0")
 
     def start(self, x0: Tensor, /) -> State:
         """Remember X = x0 and D = 0."""

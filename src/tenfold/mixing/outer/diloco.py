@@ -26,8 +26,8 @@ class DiLoCo(OuterOptimizer):
     """mu."""
 
     def __post_init__(self) -> None:
-        require(self.outer_lr > 0, f"diloco: outer_lr is {self.outer_lr}; it takes more than 0")
-        require(0 <= self.momentum < 1, f"diloco: momentum is {self.momentum}; it takes at least 0 and less than 1")
+        require(self.outer_lr > 0, f"diloco: outer_lr is {self.outer_lr}; it must be more than 0")
+        require(0 <= self.momentum < 1, f"diloco: momentum is {self.momentum}; it must be at least 0 and less than 1")
 
     def start(self, x0: Tensor, /) -> State:
         """Remember x_old = x0 and b = 0."""

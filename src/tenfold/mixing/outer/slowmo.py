@@ -26,8 +26,8 @@ class SlowMo(OuterOptimizer):
     """Slow momentum; the paper finds 0.4 to 0.8 good."""
 
     def __post_init__(self) -> None:
-        require(self.alpha > 0, f"slowmo: alpha is {self.alpha}; it takes more than 0")
-        require(0 <= self.beta < 1, f"slowmo: beta is {self.beta}; it takes at least 0 and less than 1")
+        require(self.alpha > 0, f"slowmo: alpha is {self.alpha}; it must be more than 0")
+        require(0 <= self.beta < 1, f"slowmo: beta is {self.beta}; it must be at least 0 and less than 1")
 
     def start(self, x0: Tensor, /) -> State:
         """Remember x0 and u = 0."""

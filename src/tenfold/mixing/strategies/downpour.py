@@ -31,9 +31,9 @@ class Downpour(AsynchronousStrategy):
     """The server's learning rate."""
 
     def __post_init__(self) -> None:
-        require(self.n_push >= 1, f"downpour: n_push is {self.n_push}; it takes at least 1")
-        require(self.n_fetch >= 1, f"downpour: n_fetch is {self.n_fetch}; it takes at least 1")
-        require(self.gamma > 0, f"downpour: gamma is {self.gamma}; it takes more than 0")
+        require(self.n_push >= 1, f"downpour: n_push is {self.n_push}; it must be at least 1")
+        require(self.n_fetch >= 1, f"downpour: n_fetch is {self.n_fetch}; it must be at least 1")
+        require(self.gamma > 0, f"downpour: gamma is {self.gamma}; it must be more than 0")
 
     def exchange(self, _rank: int, step: int, _n: int, /) -> Exchange | None:
         """Push every n_push steps and fetch every n_fetch, both from and to the server."""

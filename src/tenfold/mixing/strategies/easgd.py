@@ -22,8 +22,8 @@ class EASGD(AsynchronousStrategy):
 
     def __post_init__(self) -> None:
         alpha = self.alpha
-        require(alpha is None or 0 < alpha <= 1, f"easgd: alpha is {alpha}; it takes more than 0 and at most 1")
-        require(self.tau >= 1, f"easgd: tau is {self.tau}; it takes at least 1")
+        require(alpha is None or 0 < alpha <= 1, f"easgd: alpha is {alpha}; it must be more than 0 and at most 1")
+        require(self.tau >= 1, f"easgd: tau is {self.tau}; it must be at least 1")
 
     def exchange(self, _rank: int, step: int, _n: int, /) -> Exchange | None:
         """Exchange weights with the centre every tau steps."""

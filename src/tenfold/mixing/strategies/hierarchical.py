@@ -24,8 +24,8 @@ class Hierarchical(Strategy):
     """Rounds from one meeting of all nodes to the next."""
 
     def __post_init__(self) -> None:
-        require(self.node_size >= 1, f"hierarchical: node_size is {self.node_size}; it takes at least 1")
-        require(self.outer_every >= 1, f"hierarchical: outer_every is {self.outer_every}; it takes at least 1")
+        require(self.node_size >= 1, f"hierarchical: node_size is {self.node_size}; it must be at least 1")
+        require(self.outer_every >= 1, f"hierarchical: outer_every is {self.outer_every}; it must be at least 1")
 
     def round(self, r: int, n: int, /) -> Round:
         """Return the nodes as groups, or all in one group when the nodes meet."""

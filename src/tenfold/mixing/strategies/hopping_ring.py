@@ -21,7 +21,7 @@ class HoppingRing(Strategy):
 
     def __post_init__(self) -> None:
         known = ("doubling", "linear")
-        require(self.hops in known, f"hopping-ring: hops is '{self.hops}'; it takes 'doubling' or 'linear'")
+        require(self.hops in known, f"hopping-ring: hops is '{self.hops}'; it must be 'doubling' or 'linear'")
 
     def hop(self, r: int, n: int, /) -> int:
         """Return how far everyone reaches back in round `r`."""

@@ -17,7 +17,7 @@ class Ring(Strategy):
     """Read from both neighbours (2) or from the one before only (1)."""
 
     def __post_init__(self) -> None:
-        require(self.sides in (1, 2), f"ring: sides is {self.sides}; it takes 1 or 2")
+        require(self.sides in (1, 2), f"ring: sides is {self.sides}; it must be 1 or 2")
 
     def round(self, _r: int, n: int, /) -> Round:
         """Return the neighbours on the circle."""
