@@ -13,7 +13,7 @@ machine's (with fewer than four cores the workers take turns, and no speedup can
 """
 
 import tenfold
-from tenfold.report.pages.page import write
+from tenfold.report.pages.page import write_report
 
 experiment = tenfold.Experiment(model="mlp", data="digits", epochs=5, batch_size=16, threads=1, oversubscribe=True)
 comparison = tenfold.compare(experiment, workers=[1, 4], strategy=["allreduce", "butterfly", "none"])
@@ -22,4 +22,4 @@ print(comparison.to_markdown(), end="")
 mixing = [row for row in comparison.rows if row.bytes_per_worker]
 least = min(mixing, key=lambda row: row.bytes_per_worker)
 print(f"least sent: {least.settings['strategy']}, {least.bytes_per_worker / 1e6:.1f} MB by each worker")
-write(comparison.runs, "compare.html")
+write_report(comparison.runs, "compare.html")

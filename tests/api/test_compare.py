@@ -153,7 +153,7 @@ class TestFailure:
         assert [run.experiment.training.lr for run in result.runs] == [0.1, 0.1]
         assert list(result.failed) == ["lr 1e+30, seed 0", "lr 1e+30, seed 1"]
         assert all("loss" in reason for reason in result.failed.values())
-        assert any(note.startswith("failed: lr 1e+30") for note in result.notes())
+        assert any(note.startswith("failed: lr 1e+30") for note in result.lines())
         assert [bool(turn.error) for turn in turns if not turn.begins] == [False, True, False, True]
 
     def test_more_workers_than_samples(self, tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_a_line_for_each_fold_then_the_tables() -> None:
     assert unstyle(done.stderr).splitlines()[0] == "started: 3 folds, folds over workers"
     assert sum("validation accuracy" in line for line in unstyle(done.stderr).splitlines()) == 3
     told = unstyle(done.stdout)
-    for words in ("fold 3", "mean", "deviation", "95% interval", "the best by validation, fold", "the vote of all"):
+    for words in ("fold 3", "mean", "deviation", "95% interval", "best model by validation, fold", "vote of all models"):
         assert words in told
     assert "`tenfold report 1` makes a page of it" in told
 
@@ -65,7 +65,7 @@ def test_runs_hide_folds_until_asked(recorded: Path) -> None:
 def test_show(recorded: Path) -> None:
     told = unstyle(tenfold_("show", "last", "--runs", str(recorded)).stdout)
     assert "95% interval" in told
-    assert "the average of all weights" in told
+    assert "average of all weights" in told
     assert "95% interval" not in unstyle(tenfold_("show", "2", "--runs", str(recorded)).stdout)
 
 

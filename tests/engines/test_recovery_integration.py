@@ -19,7 +19,7 @@ from launching import HERE, environment
 import tenfold
 from tenfold.errors import WorkerLost
 from tenfold.report import summary
-from tenfold.report.pages.page import render
+from tenfold.report.pages.page import render_report
 from tenfold.runs import Event, Lifecycle, Metric
 
 pytestmark = pytest.mark.timeout(90)
@@ -91,10 +91,10 @@ class TestProcesses:
         assert told == [stage for stage in strikes.heard if stage.stage == "lost"]
         assert told[0].text.startswith(f"worker 1 (process {strikes.crews[0][1]}) was killed by SIGKILL")
         assert told[0].text.endswith("; 2 workers go on, from epoch 2")
-        shown = "".join(f"{name}: {text}\n" for name, text in summary.outcome(run))
+        shown = "".join(f"{name}: {text}\n" for name, text in summary.result_rows(run))
         assert "workers: 2 workers" in shown
         assert "was killed by SIGKILL; 2 workers went on from epoch 2" in shown
-        page = render([run])
+        page = render_report([run])
         assert "Dotted: worker 1 (process" in page
         assert page.count("2 workers go on, from epoch 2") == 1, "the moment is told among what happened"
         rates = {metric.epoch: metric.value for metric in run.measurements() if metric.name == "lr"}

@@ -4,25 +4,24 @@ import csv
 import io
 import json
 import re
-from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from made_runs import epoch_events, make_run, make_virtual_run, started
 from rich.console import Console
+from svg_texts import texts
 
 from tenfold.experiment import Experiment
 from tenfold.report import clocks, export, summary
-from tenfold.report.formatting import between, duration
+from tenfold.report.formatting import duration, interval
 from tenfold.report.live.progress import Progress
-from tenfold.report.pages import page as html
-from tenfold.report.plots import run_plots as plots
-from tenfold.report.plots import scaling, timeline
-from tenfold.report.plots.styles import Looks, single
+from tenfold.report.pages import report
+from tenfold.report.plots import run_plots, scaling_plots, timeline_plots
+from tenfold.report.plots.styles import PlotStyles, single_series
 from tenfold.report.results.comparison import Comparison
-from tenfold.report.rows import rows_of
-from tenfold.report.tables import run_tables as tables
+from tenfold.report.rows import make_rows
+from tenfold.report.tables import run_tables
 from tenfold.report.trace import chrome_trace
 
 SHORT = {"steps_per_epoch": 40, "epochs": 1}
@@ -55,7 +54,7 @@ def mixed(folder, real, virtual, uncalibrated):
 
 @pytest.fixture(scope="module")
 def pages(real, virtual):
-    return [html.render([run]) for run in (real, virtual)]
+    return [report.render_report([run]) for run in (real, virtual)]
 
 
 def shown(renderable, width=140):
@@ -64,28 +63,24 @@ def shown(renderable, width=140):
     return console.file.getvalue()
 
 
-def texts(svg):
-    return ["".join(one.itertext()) for one in ElementTree.fromstring(svg).iter() if one.tag.endswith("text")]
-
-
 def visible(page):
     return re.sub(r"<(script|style).*?</\1>|<[^>]*>", " ", page, flags=re.DOTALL)
 
 
 class TestWords:
     def test_a_time_comes_with_its_clock(self, real, virtual, uncalibrated):
-        assert clocks.training(real) == "144 ms measured"
-        assert clocks.training(virtual) == "144 ms predicted [137-153]"
-        assert clocks.training(uncalibrated) == "144 ms predicted [137-153], uncalibrated"
+        assert clocks.training_time(real) == "144 ms measured"
+        assert clocks.training_time(virtual) == "144 ms predicted [137-153]"
+        assert clocks.training_time(uncalibrated) == "144 ms predicted [137-153], uncalibrated"
 
     def test_no_time_has_no_clock(self, folder):
-        assert clocks.training(make_run(folder, empty=True)) == "–"
-        assert clocks.training(make_virtual_run(folder, empty=True)) == "–"
+        assert clocks.training_time(make_run(folder, empty=True)) == "–"
+        assert clocks.training_time(make_virtual_run(folder, empty=True)) == "–"
 
     def test_both_are_named(self, real, virtual):
-        assert clocks.of([]) == clocks.of([real]) == "measured"
-        assert clocks.of([virtual]) == "predicted"
-        assert clocks.of([virtual, real]) == "measured and predicted"
+        assert clocks.clock_names([]) == clocks.clock_names([real]) == "measured"
+        assert clocks.clock_names([virtual]) == "predicted"
+        assert clocks.clock_names([virtual, real]) == "measured and predicted"
 
     @pytest.mark.parametrize(
         ("bounds", "said"),
@@ -96,19 +91,19 @@ class TestWords:
         ],
     )
     def test_intervals_are_short_where_the_unit_is_the_same(self, bounds, said):
-        assert between(*bounds) == said
+        assert interval(*bounds) == said
 
     @given(st.tuples(*[st.floats(1e-7, 1e5)] * 3).map(sorted))
     def test_an_interval_holds_both_bounds(self, bounds):
         low, middle, high = bounds
-        said = between(low, high, middle)
+        said = interval(low, high, middle)
         assert duration(low).split(" ")[0] in said
         assert duration(high).split(" ")[0] in said
 
 
 class TestTerminal:
     def test_a_virtual_run_is_predicted_all_over(self, uncalibrated):
-        text = shown(tables.show_tables(uncalibrated))
+        text = shown(run_tables.show_tables(uncalibrated))
         for expected in (
             "ms predicted [137-153], uncalibrated",
             "training, predicted",
@@ -123,21 +118,21 @@ class TestTerminal:
         ]
 
     def test_a_real_run_is_measured_all_over(self, real):
-        text = shown(tables.show_tables(real))
+        text = shown(run_tables.show_tables(real))
         assert "predicted" not in text
         for expected in ("144 ms measured", "training, measured", "time, measured", "saving 20.0 ms, measured"):
             assert expected in text
 
     def test_the_list_marks_predicted_runs(self, real, virtual):
-        assert "predicted" not in shown(tables.runs_table([real]))
-        text = shown(tables.runs_table([real, virtual]))
+        assert "predicted" not in shown(run_tables.runs_table([real]))
+        text = shown(run_tables.runs_table([real, virtual]))
         assert text.count("144 ms predicted") == 1
         assert text.count("144 ms") == 2
         assert "training: measured, unless said to be predicted" in text
 
     def test_a_virtual_run_that_has_no_time_yet_shows_none(self, folder):
         running = make_run(folder, empty=True, status="running", engine="virtual")
-        assert "– predicted" not in shown(tables.runs_table([running]))
+        assert "– predicted" not in shown(run_tables.runs_table([running]))
 
     def test_progress_says_which(self):
         for fields, told in (
@@ -169,63 +164,71 @@ class TestComparisons:
         assert times == ["144", "144", *["144 [137-153]"] * 3]
 
     def test_predicted_times_are_held_against_predicted_ones(self, folder, real, virtual):
-        assert rows_of([make_run(folder, **SHORT), virtual])[1].speedup is None
-        assert [row.speedup for row in rows_of([make_virtual_run(folder, **SHORT), virtual, real])] == [1.0, 1.0, None]
+        assert make_rows([make_run(folder, **SHORT), virtual])[1].speedup is None
+        assert [row.speedup for row in make_rows([make_virtual_run(folder, **SHORT), virtual, real])] == [
+            1.0,
+            1.0,
+            None,
+        ]
 
     def test_a_run_and_its_prediction_are_no_repeats(self, folder, real, virtual):
-        rows = rows_of([real, virtual])
+        rows = make_rows([real, virtual])
         assert [row.label for row in rows] == ["lenet5-mnist, measured", "lenet5-mnist, predicted"]
         told = {"clock": "predicted", "interval": [1.0, 2.0]}
         same = make_run(folder, **SHORT, workers=2, result=told)
-        assert [row.clock for row in rows_of([real, same])] == ["measured", "predicted"]
+        assert [row.clock for row in make_rows([real, same])] == ["measured", "predicted"]
         twice = [make(folder, **SHORT, workers=2, seed=1) for make in (make_run, make_virtual_run)]
-        rows = rows_of([real, virtual, *twice])
+        rows = make_rows([real, virtual, *twice])
         assert [(row.clock, len(row.runs)) for row in rows] == [("measured", 2), ("predicted", 2)]
         assert all(row.label.endswith(row.clock) for row in rows)
 
     def test_notes_say_who_told_the_times(self, mixed, real, virtual):
-        assert Comparison([real]).notes()[0].startswith("times are measured, without")
-        assert Comparison([virtual]).notes()[0].startswith("times are predicted, without")
-        assert mixed.notes()[0].startswith("times are measured or predicted, as the clock says")
-        assert clocks.UNCALIBRATED in mixed.notes()
-        assert clocks.UNCALIBRATED not in Comparison([virtual]).notes()
+        assert Comparison([real]).lines()[0].startswith("times are measured, without")
+        assert Comparison([virtual]).lines()[0].startswith("times are predicted, without")
+        assert mixed.lines()[0].startswith("times are measured or predicted, see clock")
+        assert clocks.UNCALIBRATED in mixed.lines()
+        assert clocks.UNCALIBRATED not in Comparison([virtual]).lines()
 
     def test_files_say_it_in_every_row(self, mixed, real, virtual):
         rows = list(csv.DictReader(io.StringIO(mixed.to_csv())))
         assert [row["clock"] for row in rows] == ["measured"] * 2 + ["predicted"] * 3
         assert [bool(row["seconds_low"]) for row in rows] == [False] * 2 + [True] * 3
         assert [row["calibrated"] for row in json.loads(mixed.to_json())["rows"]] == [True] * 4 + [False]
-        assert {row["clock"] for row in export.to_rows(virtual)} == {"predicted"}
-        assert {row["clock"] for row in export.to_rows(real)} == {"measured"}
+        assert {row["clock"] for row in export.measurement_rows(virtual)} == {"predicted"}
+        assert {row["clock"] for row in export.measurement_rows(real)} == {"measured"}
 
 
 class TestPictures:
     def test_axes_name_the_clock(self, real, virtual, mixed):
-        looks, rows = Looks(mixed.rows), mixed.rows
+        styles, rows = PlotStyles(mixed.rows), mixed.rows
         for runs, clock in (([real], "measured"), ([virtual], "predicted")):
-            assert f"training time (s, {clock})" in texts(plots.curves([single(runs[0])], "loss", "seconds"))
-            assert f"time since the first step began (ms, {clock})" in texts(timeline.timeline(runs[0]))
-            assert f"time (s, {clock})" in texts(plots.time_split([("", summary.times(runs[0]))], runs[0].clock))
+            assert f"training time (s, {clock})" in texts(
+                run_plots.learning_curve([single_series(runs[0])], "loss", "seconds")
+            )
+            assert f"time since the first step began (ms, {clock})" in texts(timeline_plots.timeline_plot(runs[0]))
+            assert f"time (s, {clock})" in texts(
+                run_plots.time_plot([("", summary.times_by_kind(runs[0]))], runs[0].clock)
+            )
         assert "training time (s, measured and predicted)" in texts(
-            plots.curves([looks.series(row) for row in rows], "loss", "seconds")
+            run_plots.learning_curve([styles.series(row) for row in rows], "loss", "seconds")
         )
-        assert "speedup T1/Tn (measured and predicted)" in texts(scaling.speedup(rows, looks))
-        assert "training time (ms, measured and predicted)" in texts(scaling.tradeoff(rows, looks))
+        assert "speedup T1/Tn (measured and predicted)" in texts(scaling_plots.speedup_plot(rows, styles))
+        assert "training time (ms, measured and predicted)" in texts(scaling_plots.tradeoff_plot(rows, styles))
 
     def test_lines_of_different_clocks_are_different_lines(self, mixed):
-        names = [name for name, _, _ in scaling.lines(mixed.rows, Looks(mixed.rows))]
+        names = [name for name, _, _ in scaling_plots.scaling_curves(mixed.rows, PlotStyles(mixed.rows))]
         assert len(names) == 2
         assert names[0].endswith("measured")
         assert names[1].endswith("predicted")
 
     def test_settings_that_differ_only_in_the_clock_look_different(self, real, virtual):
-        rows = rows_of([real, virtual])
-        looks = Looks(rows)
-        assert looks.of(rows[0]) != looks.of(rows[1])
-        assert [name.rpartition(" ")[2] for _, name in looks.meanings(rows)] == ["measured", "predicted"]
+        rows = make_rows([real, virtual])
+        styles = PlotStyles(rows)
+        assert styles.style(rows[0]) != styles.style(rows[1])
+        assert [name.rpartition(" ")[2] for _, name in styles.legend_entries(rows)] == ["measured", "predicted"]
 
     def test_both_timelines_share_an_axis(self, real, virtual):
-        found = texts(timeline.timelines(real, virtual))
+        found = texts(timeline_plots.twin_timeline_plot(real, virtual))
         assert [text for text in found if "worker" in text] == [
             *("measured, worker 0", "measured, worker 1", "predicted, worker 0", "predicted, worker 1")
         ]
@@ -237,12 +240,12 @@ class TestPages:
         assert "Every time on this page was measured." in pages[0]
         assert "predicted" not in visible(pages[0])
         page = visible(pages[1])
-        assert "Every time on this page is predicted, unless it is said to be measured." in page
-        assert page.replace("said to be measured", "").count("measured") == page.count("took 2.10 s, measured") == 1
+        assert "Every time on this page is predicted, unless marked as measured." in page
+        assert page.replace("marked as measured", "").count("measured") == page.count("took 2.10 s, measured") == 1
 
     def test_a_page_of_both_says_which(self, mixed):
-        page = visible(html.render(mixed))
-        assert "Every time on this page was measured, unless it is said to be predicted." in page
+        page = visible(report.render_report(mixed))
+        assert "Every time on this page was measured, unless marked as predicted." in page
         for expected in ("144 ms predicted [137-153], uncalibrated", "144 ms measured", "training, predicted"):
             assert expected in page
 

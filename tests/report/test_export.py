@@ -15,7 +15,7 @@ def test_csv_holds_every_measurement_of_every_run(tmp_path):
         make_run(tmp_path, steps_per_epoch=40, name='with "quotes", commas'),
     ]
     rows = list(csv.DictReader(io.StringIO(export.to_csv(runs))))
-    assert len(rows) == sum(len(export.to_rows(run)) for run in runs)
+    assert len(rows) == sum(len(export.measurement_rows(run)) for run in runs)
     assert {row["run"] for row in rows} == {"1", "2"}
     assert rows[-1]["title"] == 'with "quotes", commas'
     assert rows[-1] | {"value": ""} == {
@@ -42,7 +42,7 @@ def test_json_can_be_read_by_anyone(tmp_path):
     assert read["metrics"] == run.metrics
     assert read["history"] == run.history
     assert read["experiment"]["model"] == "lenet5"
-    assert {len(column) for column in read["measurements"].values()} == {len(export.to_rows(run))}
+    assert {len(column) for column in read["measurements"].values()} == {len(export.measurement_rows(run))}
 
 
 def test_numbers_that_are_none_become_null(tmp_path):

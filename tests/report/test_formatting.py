@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenfold.report import formatting as words
+from tenfold.report import formatting
 
 
 @pytest.mark.parametrize(
@@ -21,17 +21,17 @@ from tenfold.report import formatting as words
         (725, "12 min 05 s"),
         (3599.7, "1 h 00 min"),
         (7380, "2 h 03 min"),
-        (None, words.NOTHING),
-        (math.nan, words.NOTHING),
+        (None, formatting.NOTHING),
+        (math.nan, formatting.NOTHING),
     ],
 )
 def test_duration_picks_the_unit(seconds, text):
-    assert words.duration(seconds) == text
+    assert formatting.duration(seconds) == text
 
 
 @given(st.floats(min_value=0, max_value=1e7))
 def test_duration_always_has_a_unit_and_no_exponent(seconds):
-    text = words.duration(seconds)
+    text = formatting.duration(seconds)
     assert text.split()[-1] in {"µs", "ms", "s", "min"}
     assert "e+" not in text
 
@@ -46,11 +46,11 @@ def test_duration_always_has_a_unit_and_no_exponent(seconds):
         ("loss", 1.2e-7, "1.2e-07"),
         ("loss", math.nan, "not a number"),
         ("loss", math.inf, "infinite"),
-        ("loss", None, words.NOTHING),
+        ("loss", None, formatting.NOTHING),
     ],
 )
 def test_measure_knows_accuracies(name, value, text):
-    assert words.measure(name, value) == text
+    assert formatting.metric_value(name, value) == text
 
 
 @pytest.mark.parametrize(
@@ -58,11 +58,11 @@ def test_measure_knows_accuracies(name, value, text):
     [(-5, "just now"), (3, "just now"), (45, "45 s ago"), (200, "3 min ago"), (7300, "2 h ago"), (90000, "1 day ago")],
 )
 def test_ago(passed, text):
-    assert words.ago(1_000_000, 1_000_000 + passed) == text
+    assert formatting.ago(1_000_000, 1_000_000 + passed) == text
 
 
 def test_long_ago_is_a_date():
-    assert words.ago(1_700_000_000, 1_800_000_000).startswith("2023-11-1")
+    assert formatting.ago(1_700_000_000, 1_800_000_000).startswith("2023-11-1")
 
 
 @pytest.mark.parametrize(
@@ -77,13 +77,13 @@ def test_long_ago_is_a_date():
     ],
 )
 def test_settings_look_as_in_a_file(value, text):
-    assert words.setting(value) == text
+    assert formatting.field_value(value) == text
 
 
 @given(st.text())
 def test_plain_text_cannot_steer_a_terminal(text):
-    assert words.plain(text).isprintable()
-    assert len(words.plain(text)) == len(text)
+    assert formatting.one_line(text).isprintable()
+    assert len(formatting.one_line(text)) == len(text)
 
 
 @pytest.mark.parametrize(
@@ -91,10 +91,10 @@ def test_plain_text_cannot_steer_a_terminal(text):
     [(None, "–"), (0.0, "0"), (0.0123, "0.012"), (0.75, "0.750"), (8.003, "8.00"), (20.94, "20.9"), (209.4, "209")],
 )
 def test_a_multiple_has_three_digits(times, text):
-    assert words.multiple(times) == text
+    assert formatting.ratio(times) == text
 
 
 def test_storage():
-    assert words.storage(16 * 2**30) == "16 GiB"
-    assert words.storage(500) == "500 B"
-    assert words.storage(3 * 2**50) == "3.07e+03 TiB"
+    assert formatting.byte_size(16 * 2**30) == "16 GiB"
+    assert formatting.byte_size(500) == "500 B"
+    assert formatting.byte_size(3 * 2**50) == "3.07e+03 TiB"

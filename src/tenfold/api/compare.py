@@ -14,7 +14,7 @@ from tenfold.engines import check_unlaunched
 from tenfold.engines.prepare import settle_device
 from tenfold.errors import ExperimentError, TenfoldError
 from tenfold.experiment import FIELDS, FOLD_FIELDS, SECTIONS, Division, Experiment
-from tenfold.report.differences import spoken
+from tenfold.report.differences import describe_settings
 from tenfold.report.results.comparison import Comparison
 from tenfold.runs import Run, Store
 from tenfold.runs.store import FOLDED
@@ -155,7 +155,7 @@ def _label(experiment: Experiment, dimensions: dict[str, list[Any]], repeats: in
     flat = experiment.flat()
     names = [name for name in dimensions if len(dimensions[name]) > 1] or ["model", "data"]
     names = sorted(names, key=lambda name: name != "workers")
-    told = spoken({name: flat[name] for name in names})
+    told = describe_settings({name: flat[name] for name in names})
     return f"{told}, seed {flat['seed']}" if repeats > 1 and "seed" not in names else told
 
 

@@ -117,9 +117,9 @@ def print_side_by_side(result: "Comparison | Forecast", form: Form, output: Path
 
 def _say(turn: "Turn") -> None:
     """Print a line for each run when it is done; on a terminal, until then, which one is running."""
-    from tenfold.report.clocks import training
-    from tenfold.report.formatting import measure
-    from tenfold.report.summary import scores
+    from tenfold.report.clocks import training_time
+    from tenfold.report.formatting import metric_value
+    from tenfold.report.summary import ordered_metrics
 
     line = f"{turn.place:>{len(str(turn.count))}}/{turn.count}  {turn.label}"
     terminal = sys.stderr.isatty()
@@ -131,7 +131,7 @@ def _say(turn: "Turn") -> None:
     if turn.run is None:
         said = f"failed: {turn.error}"
     else:
-        name, value = next(iter(scores(turn.run).items()), ("loss", None))
+        name, value = next(iter(ordered_metrics(turn.run).items()), ("loss", None))
         said = "recorded already, " if turn.recorded else ""
-        said += f"{training(turn.run)}, {name} {measure(name, value)}"
+        said += f"{training_time(turn.run)}, {name} {metric_value(name, value)}"
     typer.secho(f"{CLEAR if terminal else ''}{line}: {said}", err=True, fg="red" if turn.run is None else None)

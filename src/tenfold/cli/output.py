@@ -41,9 +41,9 @@ def prefix() -> str:
 
 def print_json(value: Any) -> None:
     """Print a value as JSON."""
-    from tenfold.report.export import finite
+    from tenfold.report.export import replace_nonfinite
 
-    typer.echo(json.dumps(finite(value), indent=2, default=str, allow_nan=False))
+    typer.echo(json.dumps(replace_nonfinite(value), indent=2, default=str, allow_nan=False))
 
 
 def print_rich(*renderables: Any) -> None:

@@ -22,10 +22,10 @@ def report(
     Examples: [cyan]tenfold report last[/], [cyan]tenfold report 3 4 5 -o compare.html[/]
     """
     import tenfold
-    from tenfold.report.pages.page import write
+    from tenfold.report.pages.report import write_report
 
     found = [tenfold.open_run(reference, runs=runs) for reference in references or ["last"]]
-    path = write(found, output)
+    path = write_report(found, output)
     if as_json:
         print_json({"path": str(path), "runs": [run.id for run in found]})
     else:

@@ -88,6 +88,6 @@ def _one(experiment: "Experiment", runs: Path | None, quiet: bool, as_json: bool
         run = run_virtually(experiment, runs=runs, listen=interruptible.watch(progress))
     print_run(run, as_json)
     if output is not None:
-        from tenfold.report.pages.page import write
+        from tenfold.report.pages.report import write_report
 
-        typer.echo(f"the report is in {write([run], output)}", err=as_json)
+        typer.echo(f"the report is in {write_report([run], output)}", err=as_json)

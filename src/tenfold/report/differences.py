@@ -1,17 +1,17 @@
-"""What runs have in common and what tells them apart."""
+"""In which fields runs differ, and short labels made of these."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from tenfold.experiment import FIELDS, FOLD_FIELDS, Experiment
-from tenfold.report.formatting import plain, setting, several
+from tenfold.report.formatting import field_value, one_line, plural
 from tenfold.runs import Run
 
 LABEL_FIELDS = 3
-"""A legend names settings by all that differs; if that is more than this, rather by the titles they were given."""
-LABEL_LETTERS = 60
-SPEAK_FOR_THEMSELVES = (
+"""If runs differ in more fields than this, a legend shows their titles instead."""
+LABEL_LENGTH = 60
+VALUE_ONLY = (
     "fold_mode",
     "model",
     "data",
@@ -22,18 +22,17 @@ SPEAK_FOR_THEMSELVES = (
     "engine",
     "transport",
 )
-MIXING = tuple(
+MIXING_FIELDS = tuple(
     name for name, (section, _) in FIELDS.items() if section == "division" and name not in ("workers", *FOLD_FIELDS)
 )
-"""How replicas share the data and mix: without meaning where there is only one."""
+"""How replicas share the data and mix, which means nothing for a single one."""
+
+CLUSTER_FIELDS = ("cluster", "link")
+"""Fields of a virtual cluster."""
 
 
-HARDWARE = ("cluster", "link")
-"""What only a virtual cluster has."""
-
-
-class Described(Protocol):
-    """Whatever comes from an experiment: a run, or a prediction."""
+class HasExperiment(Protocol):
+    """Anything made from an experiment: a run or a prediction."""
 
     @property
     def experiment(self) -> Experiment:
@@ -41,63 +40,69 @@ class Described(Protocol):
         ...
 
 
-def unusual(experiment: Experiment) -> dict[str, Any]:
-    """Return the fields that differ from the defaults, by their short names; the title is not one of them."""
+def changed_fields(experiment: Experiment) -> dict[str, Any]:
+    """Return the fields that differ from the defaults, except the name."""
     defaults = Experiment().flat()
     return {key: value for key, value in experiment.flat().items() if key != "name" and value != defaults[key]}
 
 
-def differing(runs: Sequence[Described]) -> dict[str, list[Any]]:
-    """Return every field in which the runs' experiments differ, with each run's value."""
+def differing_fields(runs: Sequence[HasExperiment]) -> dict[str, list[Any]]:
+    """Return the fields in which the experiments differ, with the value of each."""
     flats = [run.experiment.flat() for run in runs]
     names = [key for key in flats[0] if key != "name"] if flats else []
     values = {key: [flat[key] for flat in flats] for key in names}
     return {key: listed for key, listed in values.items() if any(value != listed[0] for value in listed)}
 
 
-def varied(runs: Sequence[Described]) -> list[str]:
-    """Return the fields that make different settings, the workers first; a seed makes none, nor mixing with oneself."""
-    mixing = differing([run for run in runs if run.experiment.division.workers > 1])
-    names = [name for name in differing(runs) if name != "seed" and (name not in MIXING or name in mixing)]
-    if len({run.experiment.machine.engine for run in runs} - {"virtual"}) <= 1:  # that it is virtual says the clock
+def varied_fields(runs: Sequence[HasExperiment]) -> list[str]:
+    """Return the fields that tell settings apart, workers first; seeds do not, nor does mixing of a single worker."""
+    mixing = differing_fields([run for run in runs if run.experiment.division.workers > 1])
+    names = [
+        name for name in differing_fields(runs) if name != "seed" and (name not in MIXING_FIELDS or name in mixing)
+    ]
+    if len({run.experiment.machine.engine for run in runs} - {"virtual"}) <= 1:  # the clock says that it is virtual
         names = [name for name in names if name != "engine"]
     return sorted(names, key=lambda name: name != "workers")
 
 
-def settings(run: Run, among: Sequence[Run]) -> str:
-    """Return in one line how a run differs from the defaults, as far as it also differs from the others."""
-    told = {"model", "data"} if not run.experiment.name else set()  # an unnamed run's title is its model and data
-    own = unusual(run.experiment)
-    return " ".join(f"{key}={setting(own[key])}" for key in differing(among) if key in own and key not in told)
+def describe_difference(run: Run, runs: Sequence[Run]) -> str:
+    """Return "field=value ..." for the fields that differ both from the defaults and among these runs."""
+    in_title = {"model", "data"} if not run.experiment.name else set()  # an unnamed run's title is its model and data
+    own = changed_fields(run.experiment)
+    return " ".join(
+        f"{key}={field_value(own[key])}" for key in differing_fields(runs) if key in own and key not in in_title
+    )
 
 
-def spoken(fields: Mapping[str, Any]) -> str:
-    """Return fields in words: "4 workers, butterfly, sync every 16"."""
+def describe_settings(fields: Mapping[str, Any]) -> str:
+    """Return fields as a phrase: "4 workers, butterfly, sync every 16"."""
     alone = fields.get("workers") == 1
-    untold = (*(MIXING if alone else ()), *(name for name in HARDWARE if fields.get(name) is None))
-    return ", ".join(_phrase(name, value) for name, value in fields.items() if name not in untold)
+    hidden = (*(MIXING_FIELDS if alone else ()), *(name for name in CLUSTER_FIELDS if fields.get(name) is None))
+    return ", ".join(_phrase(name, value) for name, value in fields.items() if name not in hidden)
 
 
-def labels(runs: Sequence[Run]) -> list[str]:
-    """Return a short name for each run: what differs, or its title where that is too much; never two the same.
+def label_runs(runs: Sequence[Run]) -> list[str]:
+    """Return a unique short label for each run: the fields that differ, or its title where these are too many.
 
-    Where some times were measured and others predicted, it says so.
+    The clock is part of the label where some times were measured and others predicted.
     """
-    names = varied(runs)
-    titles = [plain(run.title) for run in runs]
+    names = varied_fields(runs)
+    titles = [one_line(run.title) for run in runs]
     if not names or (len(names) > LABEL_FIELDS and len(set(titles)) == len(runs)):
-        told = titles
+        found = titles
     else:
-        told = [spoken({name: flat[name] for name in names}) for flat in (run.experiment.flat() for run in runs)]
+        found = [
+            describe_settings({name: flat[name] for name in names}) for flat in (run.experiment.flat() for run in runs)
+        ]
     if len({run.clock for run in runs}) > 1:
-        told = [f"{name}, {run.clock}".removeprefix(", ") for name, run in zip(told, runs, strict=True)]
-    told = [name or title for name, title in zip(told, titles, strict=True)]
-    seen = Counter(told)
-    return [name if seen[name] == 1 else f"{name} (run {run.id})" for name, run in zip(told, runs, strict=True)]
+        found = [f"{name}, {run.clock}".removeprefix(", ") for name, run in zip(found, runs, strict=True)]
+    found = [name or title for name, title in zip(found, titles, strict=True)]
+    seen = Counter(found)
+    return [name if seen[name] == 1 else f"{name} (run {run.id})" for name, run in zip(found, runs, strict=True)]
 
 
-def repeats(runs: Sequence[Run]) -> list[list[Run]]:
-    """Return the runs in groups that differ in nothing but the seed, in the order of their first run."""
+def group_repeats(runs: Sequence[Run]) -> list[list[Run]]:
+    """Return groups of runs that differ only in the seed, in the order of their first runs."""
     groups: list[tuple[tuple[Experiment, str], list[Run]]] = []
     for run in runs:
         one = run.experiment.replace(name="", seed=0), run.clock
@@ -111,5 +116,5 @@ def repeats(runs: Sequence[Run]) -> list[list[Run]]:
 
 def _phrase(name: str, value: Any) -> str:
     if name in ("workers", "threads", "folds") and value is not None:
-        return several(value, name.removesuffix("s"))
-    return setting(value) if name in SPEAK_FOR_THEMSELVES else f"{name.replace('_', ' ')} {setting(value)}"
+        return plural(value, name.removesuffix("s"))
+    return field_value(value) if name in VALUE_ONLY else f"{name.replace('_', ' ')} {field_value(value)}"

@@ -7,13 +7,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from tenfold.report.tables.fold_tables import name_of
+from tenfold.report.tables.fold_tables import fold_name
 from tenfold.runs import Run
 
 COLUMNS = ("run", "title", "part", "metric", "epoch", "step", "seconds", "clock", "value")
 
 
-def to_rows(run: Run) -> list[dict[str, Any]]:
+def measurement_rows(run: Run) -> list[dict[str, Any]]:
     """Return one flat row for each measurement, in order; epochs count from 1, seconds are training time so far.
 
     `clock` says whether these were measured or predicted.
@@ -40,7 +40,7 @@ def to_csv(runs: Sequence[Run]) -> str:
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
     for run in runs:
-        writer.writerows(to_rows(run) or _of_folds(run))
+        writer.writerows(measurement_rows(run) or _of_folds(run))
     return text.getvalue()
 
 
@@ -50,7 +50,7 @@ def _of_folds(run: Run) -> list[dict[str, Any]]:
     return [
         {
             "run": fold["run"],
-            "title": f"{run.title}, {name_of(folds, place)}",
+            "title": f"{run.title}, {fold_name(folds, place)}",
             "part": part,
             "metric": name,
             "seconds": fold["seconds"],
@@ -72,18 +72,18 @@ def to_json(runs: Sequence[Run]) -> str:
         {**run.summary(), "ended": run.ended, "facts": run.facts, "history": run.history, "measurements": _columns(run)}
         for run in runs
     ]
-    return json.dumps(finite(listed), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return json.dumps(replace_nonfinite(listed), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def _columns(run: Run) -> dict[str, list[Any]]:
-    rows = to_rows(run)
+    rows = measurement_rows(run)
     return {name: [row[name] for row in rows] for name in COLUMNS[2:]}
 
 
-def finite(value: Any) -> Any:
+def replace_nonfinite(value: Any) -> Any:
     """Return a nested value with None for the numbers that are none, as JSON has no word for them."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):
-        return {key: finite(one) for key, one in value.items()}
-    return [finite(one) for one in value] if isinstance(value, list | tuple) else value
+        return {key: replace_nonfinite(one) for key, one in value.items()}
+    return [replace_nonfinite(one) for one in value] if isinstance(value, list | tuple) else value

@@ -1,20 +1,20 @@
-"""Numbers as people read them: with units, and no more digits than they deserve."""
+"""Numbers and fields as text: with units, and no more digits than are significant."""
 
 import math
 import time
 from typing import Any
 
 NOTHING = "–"
-"""What stands in a table where nothing was measured."""
+"""Shown in a table where there is no value."""
 
 
 def count(value: float | None) -> str:
-    """Return a whole number with its thousands apart: 61,706."""
+    """Return a whole number with thousands separators: 61,706."""
     return NOTHING if value is None else f"{value:,.0f}"
 
 
-def measure(name: str, value: float | None) -> str:
-    """Return a measurement by its name: an accuracy in percent, anything else as a number."""
+def metric_value(name: str, value: float | None) -> str:
+    """Return the value of a metric: an accuracy in percent, anything else as a number."""
     if value is None:
         return NOTHING
     if not math.isfinite(value):
@@ -25,7 +25,7 @@ def measure(name: str, value: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Return a time span in the unit that suits it: 420 µs, 38.1 ms, 4.20 s, 12 min 05 s, 2 h 03 min."""
+    """Return a time in a suitable unit: 420 µs, 38.1 ms, 4.20 s, 12 min 05 s, 2 h 03 min."""
     if seconds is None or not math.isfinite(seconds):
         return NOTHING
     if seconds < 1e-9:
@@ -39,8 +39,8 @@ def duration(seconds: float | None) -> str:
     return f"{minutes // 60:,} h {minutes % 60:02d} min"
 
 
-def between(low: float, high: float, middle: float) -> str:
-    """Return the bounds around a time span, in its unit where that suits them, too: [1.18-1.31]."""
+def interval(low: float, high: float, middle: float) -> str:
+    """Return the bounds of a time, without unit where it is the same as for the middle: [1.18-1.31]."""
     unit = duration(middle).rpartition(" ")[2]
     bounds = [duration(bound) for bound in (low, high)]
     alike = all(text.count(" ") == 1 and text.endswith(f" {unit}") for text in bounds)
@@ -48,24 +48,24 @@ def between(low: float, high: float, middle: float) -> str:
 
 
 def rate(per_second: float | None) -> str:
-    """Return how many samples a second: 17,950 samples/s."""
+    """Return a number of samples per second: 17,950 samples/s."""
     return NOTHING if per_second is None else f"{per_second:,.0f} samples/s"
 
 
-def multiple(times: float | None) -> str:
-    """Return a factor with three digits that count: 8.00, 20.9, 209."""
+def ratio(times: float | None) -> str:
+    """Return a factor with three significant digits: 8.00, 20.9, 209."""
     if times is None:
         return NOTHING
-    return f"{times:.{decimals_of(times)}f}"
+    return f"{times:.{significant_decimals(times)}f}"
 
 
-def decimals_of(value: float) -> int:
-    """Return how many decimals make three digits that count."""
+def significant_decimals(value: float) -> int:
+    """Return how many decimals make three significant digits."""
     return min(max(2 - math.floor(math.log10(abs(value))), 0), 3) if value else 0
 
 
-def storage(size: float) -> str:
-    """Return a number of bytes in a unit that suits it: 15.6 GiB."""
+def byte_size(size: float) -> str:
+    """Return a number of bytes in a suitable unit: 15.6 GiB."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(size) < 999.5:
             return f"{size:.3g} {unit}"
@@ -74,7 +74,7 @@ def storage(size: float) -> str:
 
 
 def ago(then: float, now: float | None = None) -> str:
-    """Return how long ago that was: just now, 3 min ago, 2 days ago; after a month, the date."""
+    """Return the time since then: just now, 3 min ago, 2 days ago; after a month, the date."""
     passed = max(0.0, (time.time() if now is None else now) - then)
     if passed < 10:
         return "just now"
@@ -87,33 +87,33 @@ def ago(then: float, now: float | None = None) -> str:
     return time.strftime("%Y-%m-%d", time.localtime(then))
 
 
-def moment(then: float) -> str:
-    """Return a date and time of day, local."""
+def date_time(then: float) -> str:
+    """Return the local date and time."""
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(then))
 
 
-OF_FOLDS = "of a cross-validation: from the first step to the last fold's end, evaluation and saving between included"
-"""What the time of a run that has folds is."""
+CROSSVAL_TIME = "cross-validation: from the first step to the end of the last fold, including evaluation and saving"
+"""What the training time of a cross-validation includes."""
 
 
-def several(number: float, thing: str) -> str:
+def plural(number: float, thing: str) -> str:
     """Return "1 epoch", "3 epochs"."""
     return f"{count(number)} {thing}{'' if number == 1 else 's'}"
 
 
-def setting(value: Any) -> str:
-    """Return a field's value as an experiment file would write it; one that is None is unset."""
+def field_value(value: Any) -> str:
+    """Return the value of a field as in an experiment file; "unset" for None."""
     if value is None:
         return "unset"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key} = {setting(one)}" for key, one in value.items()) + "}"
+        return "{" + ", ".join(f"{key} = {field_value(one)}" for key, one in value.items()) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(setting(one) for one in value) + "]"
-    return plain(str(value))
+        return "[" + ", ".join(field_value(one) for one in value) + "]"
+    return one_line(str(value))
 
 
-def plain(text: str) -> str:
-    """Return the text on one line and without characters that could steer a terminal."""
+def one_line(text: str) -> str:
+    """Return the text on one line, without control characters."""
     return "".join(letter if letter.isprintable() else " " for letter in text)

@@ -1,92 +1,112 @@
-"""Where the curve of a speedup bends, and why."""
+"""The number of workers at which a speedup levels off, and why."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tenfold.report.differences import spoken
-from tenfold.report.formatting import count, duration, several
-from tenfold.report.rows import Row, baseline
-from tenfold.report.selection import idle, seconds
+from tenfold.report.differences import describe_settings
+from tenfold.report.formatting import count, duration, plural
+from tenfold.report.rows import Row, baseline_row
+from tenfold.report.selection import idle_share, mean_seconds
 
-WORTH = 1.02
-"""More workers help if they make it at least 2% faster: less is within any interval."""
+HELPFUL_FACTOR = 1.02
+"""More workers help if they make training at least 2% faster; less is within the error of any prediction."""
 
 
 @dataclass(frozen=True)
-class Bend:
-    """What happens to a speedup as workers are added."""
+class Knee:
+    """Where a speedup levels off as workers are added."""
 
     idle: Row | None
-    """The first setting that spends more time on communication and waiting than on computing."""
+    """The first row that spends more time on communication and waiting than on computing."""
     peak: Row | None
-    """The last setting that more workers still had made faster, where there are larger ones."""
+    """The row beyond which more workers do not help; None if even the largest number does."""
 
     @property
     def first(self) -> Row | None:
-        """Whichever comes first."""
+        """The one with fewer workers."""
         found = [row for row in (self.idle, self.peak) if row is not None]
         return min(found, key=lambda row: row.workers, default=None)
 
 
-def families(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
-    """Return the settings that differ only in the workers together, by workers, each family with its name.
+def scaling_families(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
+    """Return groups of rows that differ only in the workers, sorted by these, each with its name.
 
-    One worker mixes with nobody, so it belongs to every family whose settings it shares otherwise.
+    A row of one worker belongs to every group with which it shares the fields other than those of mixing.
     """
     found: dict[str, list[Row]] = {}
     for row in sorted(rows, key=lambda row: row.workers):
         if row.workers > 1:
-            found.setdefault(spoken(_others(row)), []).append(row)
-    alone = {name: baseline(group[0], rows) for name, group in found.items()}
+            found.setdefault(describe_settings(_others(row)), []).append(row)
+    alone = {name: baseline_row(group[0], rows) for name, group in found.items()}
     return [(name, [*([one] if (one := alone[name]) else []), *group]) for name, group in found.items()]
 
 
-def meeting(rows: Sequence[Row]) -> list[Row]:
-    """Leave out workers who would have rounds but take fewer steps than one comes after: what they gain is no speedup.
+def rows_with_rounds(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows in which at least one round takes place; without any the time saved is not a speedup.
 
-    Where nobody meets, as with strategy none, that is what was asked for.
+    If no row has a round, as with strategy none, all are returned.
     """
     found = [row for row in rows if row.workers == 1 or row.bytes_per_worker]
     return found if any(row.workers > 1 for row in found) else list(rows)
 
 
-def find(group: Sequence[Row]) -> Bend:
-    """Return where a family, sorted by workers, bends."""
-    group = meeting(group)
-    waits = next((row for row in group if idle(row) > 0.5), None)
+def find_knee(group: Sequence[Row]) -> Knee:
+    """Return where the speedup of rows that are sorted by workers levels off."""
+    group = rows_with_rounds(group)
+    waits = next((row for row in group if idle_share(row) > 0.5), None)
     peak = next(
-        (row for at, row in enumerate(group[:-1], 1) if seconds(row) <= WORTH * min(map(seconds, group[at:]))), None
+        (
+            row
+            for at, row in enumerate(group[:-1], 1)
+            if mean_seconds(row) <= HELPFUL_FACTOR * min(map(mean_seconds, group[at:]))
+        ),
+        None,
     )
-    return Bend(waits, peak)
+    return Knee(waits, peak)
 
 
-def sentence(name: str, group: Sequence[Row]) -> str:
-    """Return in one sentence where a family bends and why."""
-    met, bend = meeting(group), find(group)
-    last = met[-1]
-    subject = f"With {name}, the speedup" if name else "The speedup"
-    strangers = next((row for row in group if row not in met), None)
-    apart = (
-        f" With {count(strangers.workers)} and more no round comes before the end; they do not count."
-        if strangers
+def explain_knee(name: str, group: Sequence[Row]) -> str:
+    """Return a sentence that says at how many workers the speedup of a family levels off, and why."""
+    reason = _knee_reason(group)
+    return f"With {name}, the speedup {reason}" if name else f"The speedup {reason}"
+
+
+def explain_knees(families: Sequence[tuple[str, Sequence[Row]]]) -> list[str]:
+    """Return one sentence for each different explanation, with the families that it holds for."""
+    names: dict[str, list[str]] = {}
+    for name, group in families:
+        names.setdefault(_knee_reason(group), []).append(name)
+    return [
+        f"With {' or with '.join(listed)}, the speedup {reason}" if any(listed) else f"The speedup {reason}"
+        for reason, listed in names.items()
+    ]
+
+
+def _knee_reason(group: Sequence[Row]) -> str:
+    counted, knee = rows_with_rounds(group), find_knee(group)
+    last = counted[-1]
+    uncounted = next((row for row in group if row not in counted), None)
+    without_rounds = (
+        f" With {count(uncounted.workers)} or more, training ends before the first round; these are not counted."
+        if uncounted
         else ""
     )
-    if bend.first is None:
+    if knee.first is None:
         return (
-            f"{subject} does not bend up to {several(last.workers, 'worker')}: computing takes {1 - idle(last):.0%} "
-            f"of the time there, and more workers have helped all the way.{apart}"
+            f"keeps growing up to {plural(last.workers, 'worker')}, where computing still takes "
+            f"{1 - idle_share(last):.0%} of the time.{without_rounds}"
         )
-    said = []
-    if bend.idle is not None:
-        talking, waiting = (bend.idle.shares.get(kind, 0.0) for kind in ("communicate", "wait"))
-        why = f"communication ({talking:.0%}) and waiting ({waiting:.0%}) take more of the time than computing"
-        said.append((bend.idle.workers, f"from {count(bend.idle.workers)} on, {why}"))
-    if bend.peak is not None:
-        fastest, largest = duration(seconds(bend.peak)), duration(seconds(last))
-        times = f"{fastest} predicted with {count(bend.peak.workers)}, {largest} with {count(last.workers)}"
-        said.append((bend.peak.workers, f"beyond {count(bend.peak.workers)}, more workers no longer help ({times})"))
-    reasons = "; ".join(reason for _, reason in sorted(said, key=lambda one: one[0]))
-    return f"{subject} bends at {several(bend.first.workers, 'worker')}: {reasons}.{apart}"
+    reasons = []
+    if knee.idle is not None:
+        communicating, waiting = (knee.idle.shares.get(kind, 0.0) for kind in ("communicate", "wait"))
+        why = f"communication ({communicating:.0%}) and waiting ({waiting:.0%}) take longer than computing"
+        reasons.append((knee.idle.workers, f"from {count(knee.idle.workers)} workers on, {why}"))
+    if knee.peak is not None:
+        fastest, largest = duration(mean_seconds(knee.peak)), duration(mean_seconds(last))
+        times = f"{fastest} predicted with {count(knee.peak.workers)}, {largest} with {count(last.workers)}"
+        reasons.append((knee.peak.workers, f"beyond {count(knee.peak.workers)}, more workers do not help ({times})"))
+    text = "; ".join(reason for _, reason in sorted(reasons, key=lambda one: one[0]))
+    return f"levels off at {plural(knee.first.workers, 'worker')}: {text}.{without_rounds}"
 
 
 def _others(row: Row) -> dict[str, object]:

@@ -1,30 +1,44 @@
-"""What each setting gains and what it costs, over its repeats: the numbers behind tables and plots of several runs."""
+"""One row for each setting, over its repeats: the numbers behind tables and plots of several runs."""
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, Literal
 
 from tenfold.experiment import FIELDS, Experiment
 from tenfold.report import clocks, summary
-from tenfold.report.differences import MIXING, labels, repeats, varied
+from tenfold.report.differences import MIXING_FIELDS, group_repeats, label_runs, varied_fields
 from tenfold.runs import Run
 
-OF_THE_MACHINE = ("threads", "pin", "engine", "transport", "fold_mode")
+MACHINE_FIELDS = (
+    *("threads", "pin", "oversubscribe", "engine", "transport", "fused", "fold_mode", "link"),
+    *("distribute", "loader_workers", "on_failure", "log_every"),
+)
+"""Fields that say how and where to train, not what is learned: a baseline may differ in them."""
+MOST_SPEEDUP_PER_CORE = 1.15
+"""A speedup per core above this cannot come from dividing the work."""
+MOST_LOAD_PER_CORE = 1.25
+"""A load average per core above this means that other programs were running; the run itself makes about 1."""
 CPU = "cpu"
 Interval = tuple[float, float]
+Doubt = Literal["speedup", "load"]
+DOUBTS: dict[Doubt, str] = {
+    "speedup": "the speedup exceeds 115% of the cores: other programs or spinning threads probably slowed down the run "
+    "with one worker; repeat it on an idle machine",
+    "load": "the machine's load exceeded its number of cores: other programs were running, so the time is unreliable",
+}
 
 
 @dataclass(frozen=True)
 class Spread:
-    """A repeated measurement."""
+    """The values of a repeated measurement."""
 
     values: tuple[float, ...] = ()
 
     @property
     def mean(self) -> float | None:
-        """The mean; None of nothing."""
+        """The mean; None where there are no values."""
         return fmean(self.values) if self.values else None
 
     @property
@@ -35,7 +49,7 @@ class Spread:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One setting, over its repeats; or one that was only predicted. All its times were told by one clock."""
+    """One setting over its repeats, or a prediction for it. Its times are all measured or all predicted."""
 
     label: str
     settings: dict[str, Any]
@@ -45,14 +59,14 @@ class Row:
     workers: int
     threads: int | None = None
     cores: int
-    """Cores in use: workers x threads, as far as there are so many."""
+    """What the speedup is divided by for the efficiency: the cores in use, or the worker nodes of a virtual cluster."""
     seconds: Spread
     clock: str = clocks.MEASURED
-    """Who told the times: measured or predicted."""
+    """Either "measured" or "predicted"."""
     interval: Interval | None = None
-    """Between which times nine of ten runs should lie; None where they were measured."""
+    """The range in which nine of ten runs should fall; None for measured times."""
     calibrated: bool = True
-    """Predicted times follow from measured ones; else from hardware described by hand."""
+    """Whether predicted times come from measured step times, not from hardware described by hand."""
     metrics: dict[str, Spread] = field(default_factory=dict)
     """The final measurements, the accuracy first and the loss last."""
     bytes_per_worker: float
@@ -61,9 +75,9 @@ class Row:
     speedup: float | None = None
     """T1 / Tn, against one worker with the same settings otherwise."""
     speedup_deviation: float | None = None
-    """S sqrt((s1 / T1)^2 + (sn / Tn)^2): the spreads s of both times, carried over to the speedup S."""
+    """S sqrt((s1 / T1)^2 + (sn / Tn)^2): the standard deviations s of both times, propagated to the speedup S."""
     efficiency: float | None = None
-    """Speedup for each core that is used more."""
+    """Speedup per core (per worker node of a virtual cluster), relative to the baseline."""
     improvement: float | None = None
     """PI = (T1 - Tn) / T1 x 100."""
     gain: float | None = None
@@ -71,9 +85,11 @@ class Row:
     factor_against_cpu: float | None = None
     """Tcpu / T, against the same settings on cpu; None on cpu itself."""
     factor_against_cpu_deviation: float | None = None
-    """The spreads of both times, carried over as the speedup's are."""
+    """The deviations of both times, propagated as for the speedup."""
+    doubts: tuple[Doubt, ...] = ()
+    """Why the time or the speedup should not be trusted: see DOUBTS."""
     shares: dict[str, float] = field(init=False)
-    """Of the training time, by kind."""
+    """Shares of the training time by kind."""
 
     def __post_init__(self) -> None:
         whole = sum(self.times.values()) or 1.0
@@ -81,7 +97,7 @@ class Row:
 
     @property
     def accuracy(self) -> Spread:
-        """The accuracy; of nothing where there are no classes."""
+        """The accuracy; empty where there are no classes."""
         return self.metrics.get("accuracy", Spread())
 
     @property
@@ -90,21 +106,21 @@ class Row:
         return self.metrics.get("loss", Spread())
 
 
-def rows_of(runs: Sequence[Run]) -> list[Row]:
+def make_rows(runs: Sequence[Run]) -> list[Row]:
     """Return one row for each setting, in the order of their first runs."""
-    names, groups = varied(runs), repeats(runs)
-    firsts = labels([one[0] for one in groups])
+    names, groups = varied_fields(runs), group_repeats(runs)
+    firsts = label_runs([one[0] for one in groups])
     if len(groups) == 1 and len(runs) > 1:
         firsts = ["all runs"]
-    return rated([_row(label, group, names) for label, group in zip(firsts, groups, strict=True)])
+    return with_ratios([_row(label, group, names) for label, group in zip(firsts, groups, strict=True)])
 
 
-def rated(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows with what needs others to be said; a measured time is never held against a predicted one."""
+def with_ratios(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows with speedup, gain and the like; a measured time is never compared with a predicted one."""
     slowest: dict[str, float] = {}
     for row in rows:
         slowest[row.clock] = max(slowest.get(row.clock, 0.0), row.seconds.mean or 0.0)
-    return [_rated(row, baseline(row, rows), on_cpu(row, rows), slowest[row.clock]) for row in rows]
+    return [_with_ratios(row, baseline_row(row, rows), cpu_row(row, rows), slowest[row.clock]) for row in rows]
 
 
 def _row(label: str, group: Sequence[Run], names: Sequence[str]) -> Row:
@@ -121,7 +137,7 @@ def _row(label: str, group: Sequence[Run], names: Sequence[str]) -> Row:
         runs=tuple(group),
         workers=workers,
         threads=threads,
-        cores=_cores(first, workers * (threads or 1)),
+        cores=_cores(first, workers, threads),
         seconds=_spread(run.seconds for run in group),
         clock=first.clock,
         interval=(fmean(low for low, _ in intervals), fmean(high for _, high in intervals)) if intervals else None,
@@ -129,11 +145,12 @@ def _row(label: str, group: Sequence[Run], names: Sequence[str]) -> Row:
         metrics=_metrics(group),
         bytes_per_worker=_spread(run.result.get("bytes_moved") for run in group).mean or 0.0,
         times={kind: fmean(one.get(kind, 0.0) for one in times) for kind in summary.TRAINING_KINDS} if times else {},
+        doubts=_load_doubts(group),
     )
 
 
 def _metrics(group: Sequence[Run]) -> dict[str, Spread]:
-    names = dict.fromkeys(name for run in group for name in summary.scores(run))
+    names = dict.fromkeys(name for run in group for name in summary.ordered_metrics(run))
     return {name: _spread(run.metrics.get(name) for run in group) for name in names}
 
 
@@ -141,8 +158,7 @@ def _spread(values: Iterable[float | None]) -> Spread:
     return Spread(tuple(value for value in values if value is not None and math.isfinite(value)))
 
 
-def _rated(row: Row, alone: Row | None, cpu: Row | None, slowest: float) -> Row:
-    """Return the row with what needs others to be said."""
+def _with_ratios(row: Row, alone: Row | None, cpu: Row | None, slowest: float) -> Row:
     seconds, single = row.seconds.mean, alone.seconds.mean if alone else None
     if not seconds:
         return row
@@ -153,49 +169,63 @@ def _rated(row: Row, alone: Row | None, cpu: Row | None, slowest: float) -> Row:
     if alone is None or not single:
         return row
     speedup, deviation = _ratio(alone.seconds, row.seconds)
+    efficiency = speedup * alone.cores / row.cores
     return replace(
         row,
+        doubts=(*row.doubts, *(("speedup",) if row.workers > 1 and efficiency > MOST_SPEEDUP_PER_CORE else ())),
         speedup=speedup,
         speedup_deviation=deviation,
-        efficiency=speedup * alone.cores / row.cores,
+        efficiency=efficiency,
         improvement=(single - seconds) / single * 100,
     )
 
 
 def _ratio(other: Spread, own: Spread) -> tuple[float, float | None]:
-    """Return how many times as long the other takes, and its spread where both have one and are not the same."""
+    """Return the ratio of the mean times, other / own, and its deviation where both times have one."""
     ratio = (other.mean or 0.0) / (own.mean or 1.0)
     parts = [one.deviation / one.mean for one in (own, other) if one.deviation is not None and one.mean]
     return ratio, ratio * math.hypot(*parts) if len(parts) == 2 and own is not other else None
 
 
-def baseline(row: Row, rows: Sequence[Row]) -> Row | None:
-    """Return the row of one worker with the same settings and clock; of several, the one on the most alike machine."""
-    return _twin(row, [other for other in rows if other.workers == 1], (*MIXING, "workers"))
+def baseline_row(row: Row, rows: Sequence[Row]) -> Row | None:
+    """Return the row of one worker with the same settings and clock; of several, the one run most similarly."""
+    return _closest_row(row, [other for other in rows if other.workers == 1], (*MIXING_FIELDS, "workers"))
 
 
-def on_cpu(row: Row, rows: Sequence[Row]) -> Row | None:
-    """Return the row on cpu with the same settings and clock, chosen as the baseline is; None for a row on cpu."""
+def cpu_row(row: Row, rows: Sequence[Row]) -> Row | None:
+    """Return the row on the CPU with the same settings and clock; None for a row on the CPU."""
     if row.experiment.machine.device == CPU:
         return None
     there = [other for other in rows if other.experiment.machine.device == CPU and other.workers == row.workers]
-    return _twin(row, there, ("device", *(MIXING if row.workers == 1 else ())))
+    return _closest_row(row, there, ("device", *(MIXING_FIELDS if row.workers == 1 else ())))
 
 
-def _twin(row: Row, rows: Sequence[Row], but: Sequence[str]) -> Row | None:
-    """Return the row with the same clock and settings but for some; of several, the one on the most alike machine."""
+def _closest_row(row: Row, rows: Sequence[Row], except_for: Sequence[str]) -> Row | None:
+    """Return the row that agrees in clock and fields but for some; of several, the one run most similarly."""
     ours = row.experiment.flat()
-    matters = [name for name in FIELDS if name not in (*but, *OF_THE_MACHINE, "seed")]
+    matters = [name for name in FIELDS if name not in (*except_for, *MACHINE_FIELDS, "seed")]
     best, alike = None, -1
     for other in rows:
         theirs = other.experiment.flat()
         usable = other.seconds.values and other.clock == row.clock
         if usable and all(theirs[name] == ours[name] for name in matters):
-            same = sum(theirs[name] == ours[name] for name in OF_THE_MACHINE)
+            same = sum(theirs[name] == ours[name] for name in MACHINE_FIELDS)
             if same > alike:
                 best, alike = other, same
     return best
 
 
-def _cores(run: Run, asked: int) -> int:
+def _cores(run: Run, workers: int, threads: int | None) -> int:
+    if run.clock == clocks.PREDICTED:
+        return workers
+    asked = workers * (threads or 1)
     return min(asked, run.facts.get("machine", {}).get("cpu", {}).get("budget") or asked)
+
+
+def _load_doubts(group: Sequence[Run]) -> tuple[Doubt, ...]:
+    return ("load",) if any(_load_per_core(run) > MOST_LOAD_PER_CORE for run in group) else ()
+
+
+def _load_per_core(run: Run) -> float:
+    load: dict[str, float] = run.result.get("load") or {}
+    return max(load.get("before", 0.0), load.get("after", 0.0)) / (load.get("cores") or 1)

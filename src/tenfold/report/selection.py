@@ -1,59 +1,90 @@
-"""Which settings are worth looking at more closely, where there are too many to show them all."""
+"""Which settings to show where there are too many to show them all."""
 
 import math
 from collections.abc import Sequence
 from itertools import zip_longest
 
 from tenfold.report.rows import Row
+from tenfold.report.scores import higher_is_better, main_metric
 
 
-def worth(row: Row) -> float:
-    """Return how good the trained model is: its accuracy, else the loss taken negative; the more the better."""
-    if row.accuracy.mean is not None:
-        return row.accuracy.mean
-    return -row.loss.mean if row.loss.mean is not None else -math.inf
+def rows_metric(rows: Sequence[Row]) -> str:
+    """Return the metric that says how good the models of these rows are."""
+    return main_metric(name for row in rows for name, spread in row.metrics.items() if spread.values) or "loss"
 
 
-def seconds(row: Row) -> float:
-    """Return the mean training time; without one, no end."""
+def quality(row: Row, metric: str) -> float:
+    """Return how good the trained model is: the metric, negated where less is better; -inf where it is unknown."""
+    mean = row.metrics[metric].mean if metric in row.metrics else None
+    if mean is None:
+        return -math.inf
+    return mean if higher_is_better(metric) else -mean
+
+
+def mean_seconds(row: Row) -> float:
+    """Return the mean training time; infinity where there is none."""
     return row.seconds.mean if row.seconds.mean is not None else math.inf
 
 
-def idle(row: Row) -> float:
+def idle_share(row: Row) -> float:
     """Return the share of the time that goes into waiting and communication."""
     return row.shares.get("wait", 0.0) + row.shares.get("communicate", 0.0)
 
 
-def best(rows: Sequence[Row]) -> list[Row]:
-    """Return the settings that no other beats in training time and in accuracy alike (Pareto), the fastest first."""
-    kept: list[Row] = []
-    for row in sorted(rows, key=lambda row: (seconds(row), -worth(row))):
-        if math.isfinite(seconds(row)) and worth(row) > (worth(kept[-1]) if kept else -math.inf):
+def is_clearly_faster(row: Row, other: Row) -> bool:
+    """Return whether one training time is shorter than another by more than their spread can explain.
+
+    Without repeats there is no spread: then a difference below a millisecond, or below 2%, says nothing.
+    """
+    difference = mean_seconds(other) - mean_seconds(row)
+    spreads = [one.seconds.deviation for one in (row, other) if one.seconds.deviation is not None]
+    noise = math.hypot(*spreads) if len(spreads) == 2 else max(1e-3, 0.02 * mean_seconds(other))
+    return difference > noise
+
+
+def pareto_front(rows: Sequence[Row]) -> list[Row]:
+    """Return the settings that no other one beats in both training time and quality, the fastest first.
+
+    A setting counts as faster only if the difference is larger than the noise.
+    """
+    metric = rows_metric(rows)
+    timed = sorted(rows, key=lambda row: (mean_seconds(row), -quality(row, metric)))
+    timed = [row for row in timed if math.isfinite(mean_seconds(row)) and math.isfinite(quality(row, metric))]
+    kept = []
+    for at, row in enumerate(timed):
+        as_good_and_faster = any(quality(other, metric) >= quality(row, metric) for other in timed[:at])
+        better_and_as_fast = any(
+            quality(other, metric) > quality(row, metric) and not is_clearly_faster(row, other)
+            for other in timed[at + 1 :]
+        )
+        if not as_good_and_faster and not better_and_as_fast:
             kept.append(row)
     return kept
 
 
-def drawn(rows: Sequence[Row], most: int) -> list[Row]:
-    """Return at most so many: the first of one worker, then the fastest and the most accurate in turns."""
+def choose_rows(rows: Sequence[Row], most: int) -> list[Row]:
+    """Return at most this many rows: the first with one worker, then alternately the fastest and the best."""
     if len(rows) <= most:
         return list(rows)
-    fastest, finest = sorted(rows, key=seconds), sorted(rows, key=lambda row: (-worth(row), seconds(row)))
+    metric = rows_metric(rows)
+    fastest = sorted(rows, key=mean_seconds)
+    finest = sorted(rows, key=lambda row: (-quality(row, metric), mean_seconds(row)))
     turns = [row for pair in zip_longest(fastest, finest) for row in pair if row is not None]
     alone = [row for row in rows if row.workers == 1][:1]
     kept = {id(row) for row in list({id(row): row for row in (*alone, *turns)}.values())[:most]}
     return [row for row in rows if id(row) in kept]
 
 
-def telling(rows: Sequence[Row]) -> list[tuple[str, Row]]:
-    """Return the settings whose first steps tell most, each with why: the fastest, the slowest, the most waiting."""
+def notable_rows(rows: Sequence[Row]) -> list[tuple[str, Row]]:
+    """Return the fastest, the slowest and the most idle setting, each with the reason why it is shown."""
     timed = [row for row in rows if row.seconds.values]
     if not timed:
         return []
 
-    found = [("the fastest", min(timed, key=seconds)), ("the slowest", max(timed, key=seconds))]
-    most = max(timed, key=idle)
-    if idle(most):
-        found.append(("the least of its time computing", most))
+    found = [("the fastest", min(timed, key=mean_seconds)), ("the slowest", max(timed, key=mean_seconds))]
+    most = max(timed, key=idle_share)
+    if idle_share(most):
+        found.append(("computes for the smallest share of its time", most))
     reasons: dict[int, list[str]] = {}
     for why, row in found:
         reasons.setdefault(id(row), []).append(why)

@@ -1,55 +1,57 @@
-"""What came out of one run, in words: the facts that tables and pages show alike."""
+"""Facts about one run as text, for tables and pages."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from tenfold.experiment import Experiment
 from tenfold.report import clocks
-from tenfold.report.formatting import count, duration, measure, plain, rate, setting, several
+from tenfold.report.formatting import count, duration, field_value, metric_value, one_line, plural, rate
+from tenfold.report.scores import ordered
 from tenfold.runs import Run
 from tenfold.runs.store import FOLDED
 
 KINDS = ("data", "compute", "wait", "communicate", "evaluate", "save", "start")
-"""What time is spent on, in the order in which it is shown."""
+"""The kinds of time, in the order in which they are shown."""
 TRAINING_KINDS = KINDS[:4]
 FEW_NAMED = 4
-NAMES = {
+KIND_NAMES = {
     "evaluate": "evaluation",
     "save": "saving",
-    "start": "start",
+    "start": "startup",
     "wait": "waiting",
     "communicate": "communication",
 }
 
 
-def model(run: Run) -> str:
-    """Return the network and its size."""
-    name = setting(run.experiment.flat()["model"])
-    size = parameters(run)
-    return f"{name}, {several(size, 'parameter')}" if size is not None else name
+def describe_model(run: Run) -> str:
+    """Return the model and its number of parameters."""
+    name = field_value(run.experiment.flat()["model"])
+    size = parameter_count(run)
+    return f"{name}, {plural(size, 'parameter')}" if size is not None else name
 
 
-def parameters(run: Run) -> int | None:
-    """Return how many numbers the network learns."""
+def parameter_count(run: Run) -> int | None:
+    """Return the number of trainable parameters, if it was recorded."""
     known: int | None = run.facts.get("parameters")
     return known
 
 
-def data(run: Run) -> str:
-    """Return the data set and the sizes of its parts."""
+def describe_data(run: Run) -> str:
+    """Return the data set and the number of samples in its parts."""
     facts: dict[str, Any] = run.facts.get("data") or {}
     parts = [("train", "training"), ("validation", "validation"), ("test", "test")]
     sizes = [f"{count(facts[key])} {word}" for key, word in parts if facts.get(key)]
-    name = plain(str(facts.get("name") or setting(run.experiment.flat()["data"])))
-    return f"{name}, {_listed(sizes)} samples" if sizes else name
+    name = one_line(str(facts.get("name") or field_value(run.experiment.flat()["data"])))
+    return f"{name}, {_enumerate(sizes)} samples" if sizes else name
 
 
-def trained(run: Run) -> str:
-    """Return for how long, in epochs and steps."""
+def describe_length(run: Run) -> str:
+    """Return the number of epochs and steps, and why there are fewer than asked for."""
     wanted, done = run.experiment.training.epochs, run.result.get("epochs", len(run.history))
-    text = several(done, "epoch") if done == wanted else f"{count(done)} of {several(wanted, 'epoch')}"
+    text = plural(done, "epoch") if done == wanted else f"{count(done)} of {plural(wanted, 'epoch')}"
     if (steps := run.result.get("steps")) is not None:
-        text += f", {several(steps, 'step')}"
+        text += f", {plural(steps, 'step')}"
     if run.result.get("stopped_early"):
         text += ", stopped early"
     if (best := run.result.get("best_epoch")) is not None:
@@ -57,25 +59,25 @@ def trained(run: Run) -> str:
     return text
 
 
-def speed(run: Run) -> str:
-    """Return the training time, which is always said to be measured or predicted, and the samples a second."""
-    text = clocks.training(run)
+def describe_speed(run: Run) -> str:
+    """Return the training time, with its clock, and the samples per second."""
+    text = clocks.training_time(run)
     per_second = run.result.get("samples_per_second")
     return f"{text}, {rate(per_second)}" if per_second is not None else text
 
 
-def besides(run: Run) -> str:
-    """Return the time that is spent on other things than training."""
+def other_times(run: Run) -> str:
+    """Return the time spent on startup, evaluation and saving."""
     times = run.times
-    spent = [f"{NAMES[kind]} {duration(times[kind])}" for kind in ("start", "evaluate", "save") if kind in times]
+    spent = [f"{KIND_NAMES[kind]} {duration(times[kind])}" for kind in ("start", "evaluate", "save") if kind in times]
     return f"{', '.join(spent)}, {run.clock}" if spent else ""
 
 
-def foretold(run: Run) -> list[str]:
-    """Return what is to be known about a prediction, in sentences; nothing of a run that was measured."""
+def prediction_notes(run: Run) -> list[str]:
+    """Return sentences about a prediction: whether it is calibrated, and what explains it. Empty for a measured run."""
     if run.clock != clocks.PREDICTED:
         return []
-    found = [plain(str(reason)) for reason in run.result.get("reasons") or []]
+    found = [one_line(str(reason)) for reason in run.result.get("reasons") or []]
     if clocks.is_uncalibrated(run):
         found.insert(0, f"The clock is {clocks.UNCALIBRATED}.")
     if (seconds := run.result.get("simulated_in")) is not None:
@@ -83,81 +85,99 @@ def foretold(run: Run) -> list[str]:
     return found
 
 
-def hosts(run: Run) -> str:
-    """Return how many workers and threads did it."""
+def describe_workers(run: Run) -> str:
+    """Return the number of workers and threads, the device, and the link of a virtual cluster."""
     workers = run.result.get("workers", run.experiment.division.workers)
     threads = run.result.get("threads", run.experiment.machine.threads)
-    each = f" with {several(threads, 'thread')}" + (" each" if workers > 1 else "") if threads else ""
+    each = f" with {plural(threads, 'thread')}" + (" each" if workers > 1 else "") if threads else ""
     if run.kind == FOLDED:
-        each = ""  # every fold has threads of its own
+        each = ""  # each fold has its own number of threads
     if run.clock == clocks.PREDICTED:
-        return f"{several(workers, 'virtual worker')}{each}"
-    return f"{several(workers, 'worker')}{each} on {setting(run.experiment.machine.device)}{pinned(run)}"
+        return f"{plural(workers, 'virtual worker')}{each}{describe_cluster(run)}"
+    return f"{plural(workers, 'worker')}{each} on {field_value(run.experiment.machine.device)}{describe_pinning(run)}"
 
 
-def pinned(run: Run) -> str:
-    """Return which worker had which cpus, "" where none was pinned."""
+def describe_cluster(run: Run) -> str:
+    """Return the hardware of a virtual run: ", link 10gbe"."""
+    return f", {describe_hardware(run.experiment)}"
+
+
+def describe_hardware(experiment: Experiment) -> str:
+    """Return the link or the cluster of a virtual run: "link 10gbe", "cluster here"."""
+    machine = experiment.machine
+    if machine.cluster is not None:
+        return f"cluster {field_value(machine.cluster)}"
+    from tenfold.prediction.task_prediction import USUAL_LINK
+
+    return f"link {field_value(machine.link)}" if machine.link is not None else f"link {USUAL_LINK}, the default"
+
+
+def describe_pinning(run: Run) -> str:
+    """Return the CPUs of each worker; empty where none was pinned."""
     cores = run.facts.get("cores", {})
     cpus = [",".join(map(str, listed)) for listed in cores.get("workers", []) if listed]
     return f", cpus {' | '.join(cpus)}" if cpus else ""
 
 
-def part(run: Run) -> str:
-    """Return which part of the data the final measurements were made on."""
-    return plain(str(run.result.get("part") or "test"))
+def evaluated_part(run: Run) -> str:
+    """Return the part of the data that the final metrics were computed on."""
+    return one_line(str(run.result.get("part") or "test"))
 
 
-def part_of_any(runs: Iterable[Run]) -> str:
-    """Return which part it was in the first of these runs that measured anything."""
-    return next((part(run) for run in runs if run.metrics), "test")
+def first_part(runs: Iterable[Run]) -> str:
+    """Return the evaluated part of the first run that has metrics."""
+    return next((evaluated_part(run) for run in runs if run.metrics), "test")
 
 
-def scores(run: Run) -> dict[str, float]:
-    """Return the final measurements, the accuracy first and the loss last."""
-    return dict(sorted(run.metrics.items(), key=lambda item: (item[0] != "accuracy", item[0] == "loss")))
+def ordered_metrics(run: Run) -> dict[str, float]:
+    """Return the final metrics, the accuracy first and the loss last."""
+    return ordered(run.metrics)
 
 
-def reasons(told: Sequence[tuple[str, Iterable[str]]]) -> list[str]:
-    """Return the sentences that explain predictions, each once, with the names of the settings that it is about."""
+def merge_reasons(explained: Sequence[tuple[str, Iterable[str]]]) -> list[str]:
+    """Return the sentences that explain predictions, each once, with the settings it holds for."""
     found: dict[str, list[str]] = {}
-    for name, sentences in told:
+    for name, sentences in explained:
         for sentence in dict.fromkeys(sentences):
-            found.setdefault(plain(sentence), []).append(name)
-    return [f"{sentence} ({_whom(names, len(told))})" for sentence, names in found.items()]
+            found.setdefault(one_line(sentence), []).append(name)
+    return [f"{sentence} ({_holds_for(names, len(explained))})" for sentence, names in found.items()]
 
 
-def outcome(run: Run) -> list[tuple[str, str]]:
-    """Return everything that came out, as names and texts; what was not measured is left out."""
-    rows = [("model", model(run)), ("data", data(run)), ("trained", trained(run))]
-    rows += [(f"{part(run)} {plain(name)}", measure(name, value)) for name, value in scores(run).items()]
+def result_rows(run: Run) -> list[tuple[str, str]]:
+    """Return the results of a run as pairs of name and text; what was not measured is omitted."""
+    rows = [("model", describe_model(run)), ("data", describe_data(run)), ("trained", describe_length(run))]
+    rows += [
+        (f"{evaluated_part(run)} {one_line(name)}", metric_value(name, value))
+        for name, value in ordered_metrics(run).items()
+    ]
     if run.seconds is not None:
-        rows.append(("training time", speed(run)))
-    if other := besides(run):
-        rows.append(("besides", other))
-    rows += [("" if at else "prediction", text) for at, text in enumerate(foretold(run))]
-    return [*rows, ("workers", hosts(run)), *(("lost", text) for text in losses(run))]
+        rows.append(("training time", describe_speed(run)))
+    if other := other_times(run):
+        rows.append(("other time", other))
+    rows += [("" if at else "prediction", text) for at, text in enumerate(prediction_notes(run))]
+    return [*rows, ("workers", describe_workers(run)), *(("lost", text) for text in describe_lost_workers(run))]
 
 
-def losses(run: Run) -> list[str]:
-    """Return which workers were lost on the way, in sentences."""
+def describe_lost_workers(run: Run) -> list[str]:
+    """Return a sentence for each lost worker."""
     return [
-        f"{plain(str(loss['why']))}; {several(loss['left'], 'worker')} went on from epoch {count(loss['epoch'])}"
+        f"{one_line(str(loss['why']))}; {plural(loss['left'], 'worker')} continued from epoch {count(loss['epoch'])}"
         for loss in run.result.get("lost") or []
     ]
 
 
-def ending(run: Run) -> str:
-    """Return what went wrong and what to do about it; nothing for a run that finished."""
+def describe_end(run: Run) -> str:
+    """Return why a run ended and what to do about it; empty for a finished run."""
     if run.status == "failed":
-        return run.error.strip() or "failed, without having said why"
+        return run.error.strip() or "failed without an error message"
     if run.status == "interrupted":
         reason = f"{run.error.strip()}\n" if run.error.strip() else ""
-        return f"{reason}`tenfold resume {run.id}` goes on from the last epoch that was saved"
-    return "still running; what is shown is what is known so far" if run.status == "running" else ""
+        return f"{reason}`tenfold resume {run.id}` continues from the last completed epoch"
+    return "still running; these are the results so far" if run.status == "running" else ""
 
 
-def times(run: Run) -> dict[str, float]:
-    """Return the seconds by kind, in the order of KINDS; without a result, added up from the spans."""
+def times_by_kind(run: Run) -> dict[str, float]:
+    """Return the seconds by kind, in the order of KINDS; for an unfinished run, the sum of its spans."""
     known: dict[str, float] = run.times
     if not known:
         workers = set()
@@ -169,12 +189,12 @@ def times(run: Run) -> dict[str, float]:
     return {kind: known[kind] for kind in (*KINDS, *sorted(set(known) - set(KINDS))) if known.get(kind)}
 
 
-def _whom(names: Sequence[str], among: int) -> str:
-    if len(names) == among:
-        return "all settings" if among > 1 else names[0]
+def _holds_for(names: Sequence[str], total: int) -> str:
+    if len(names) == total:
+        return "all settings" if total > 1 else names[0]
     more = f", and {len(names) - FEW_NAMED} more" if len(names) > FEW_NAMED else ""
     return f"{'; '.join(names[:FEW_NAMED])}{more}"
 
 
-def _listed(words: list[str]) -> str:
+def _enumerate(words: list[str]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

@@ -13,7 +13,7 @@ from rich.text import Text
 REFRESHES_PER_SECOND = 8
 
 
-def printed(renderable: Any, width: int) -> str:
+def as_plain_text(renderable: Any, width: int) -> str:
     """Return what a terminal of this width would show, without colours."""
     file = io.StringIO()
     Console(file=file, width=width, color_system=None).print(renderable)

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tenfold.report import clocks
-from tenfold.report.formatting import duration, measure, plain, several
+from tenfold.report.formatting import duration, metric_value, one_line, plural
 from tenfold.report.live.display import Display
 from tenfold.runs import Event, FoldChanged, FoldsStarted, Metric, Warned
 
@@ -47,18 +47,18 @@ class FoldProgress(Display):
         elif isinstance(event, FoldChanged):
             self._entered(self._folds[event.worker], event)
         elif isinstance(event, Warned):
-            self._say(f"warning: {plain(event.text)}", style="yellow")
+            self._say(f"warning: {one_line(event.text)}", style="yellow")
 
     def _begin(self, event: FoldsStarted) -> None:
         self.epochs = event.epochs
         self._folds = [_Fold(name) for name in event.names]
-        self._say(f"{event.stage}: {several(len(self._folds), 'fold')}, {event.mode.replace('-', ' ')}", style="dim")
+        self._say(f"{event.stage}: {plural(len(self._folds), 'fold')}, {event.mode.replace('-', ' ')}", style="dim")
 
     def _entered(self, fold: _Fold, event: FoldChanged) -> None:
         fold.status = event.status
         fold.steps_per_epoch = event.steps_per_epoch or fold.steps_per_epoch
         if fold.status == "failed":
-            self._say(f"{fold.name}  failed: {plain(event.error)}", style="red")
+            self._say(f"{fold.name}  failed: {one_line(event.error)}", style="red")
         elif fold.status == "finished":
             scores = _scores(event.metrics)
             seconds = f"{duration(event.seconds)} {clocks.MEASURED}"
@@ -79,11 +79,11 @@ class FoldProgress(Display):
                 steps = fold.steps_per_epoch * self.epochs
                 bar = ProgressBar(total=1, completed=min(1.0, fold.step / steps) if steps else 0.0, width=BAR)
                 epoch = min(fold.step // (fold.steps_per_epoch or 1) + 1, self.epochs)
-                loss = [f"loss {measure('loss', fold.loss)}"] if fold.loss is not None else []
+                loss = [f"loss {metric_value('loss', fold.loss)}"] if fold.loss is not None else []
                 facts = [f"epoch {epoch}/{self.epochs}", *loss, *_scores(fold.measured)]
                 drawn.add_row(Text(fold.name), bar, Text("  ".join(facts)))
         done = sum(fold.status in ("finished", "failed") for fold in self._folds)
-        told = f"{done} of {several(len(self._folds), 'fold')} done" if self._folds else "starting"
+        told = f"{done} of {plural(len(self._folds), 'fold')} done" if self._folds else "starting"
         drawn.add_row(Text(told, style="dim"), Text(), Text())
         for column in drawn.columns:
             column.no_wrap = True
@@ -93,4 +93,4 @@ class FoldProgress(Display):
 def _scores(metrics: Mapping[str, float]) -> list[str]:
     """Return the measurements in words; the loss only where there is nothing else."""
     names = [name for name in metrics if name != "loss"] or list(metrics)
-    return [f"{plain(name)} {measure(name, metrics[name])}" for name in names]
+    return [f"{one_line(name)} {metric_value(name, metrics[name])}" for name in names]

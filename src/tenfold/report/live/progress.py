@@ -11,7 +11,7 @@ from rich.text import Text
 
 from tenfold.experiment import Experiment
 from tenfold.report import clocks
-from tenfold.report.formatting import duration, measure, plain, rate, several
+from tenfold.report.formatting import duration, metric_value, one_line, plural, rate
 from tenfold.report.live.display import Display
 from tenfold.report.live.rank_times import RankTimes
 from tenfold.runs import Ended, EpochEnded, Event, Lifecycle, Metric, Span, Started, Warned, WorkerDropped
@@ -63,11 +63,11 @@ class Progress(Display):
             return
         if isinstance(event, WorkerDropped):
             self._end_epoch()
-            self._say(f"lost: {plain(event.text)}", style="yellow")
+            self._say(f"lost: {one_line(event.text)}", style="yellow")
             return
         if event.worker:
             if isinstance(event, Warned):
-                self._say(f"[rank {event.worker}] warning: {plain(event.text)}", style="yellow")
+                self._say(f"[rank {event.worker}] warning: {one_line(event.text)}", style="yellow")
             return
         if type(event) is Metric:
             if event.part == "train" and event.name == "loss":
@@ -79,7 +79,7 @@ class Progress(Display):
                 self._latest = event
             elif event.part != "train" or event.name == "epoch_loss":
                 self._turn_to(event.epoch)
-                self._epoch[f"{event.part} {plain(event.name)}"] = event
+                self._epoch[f"{event.part} {one_line(event.name)}"] = event
         elif isinstance(event, Lifecycle):
             self._entered(event)
 
@@ -94,7 +94,7 @@ class Progress(Display):
                 self._before = None
                 self._say(f"resumed at epoch {stage.epoch + 1} of {self.epochs}")
         elif isinstance(stage, Warned):
-            self._say(f"warning: {plain(stage.text)}", style="yellow")
+            self._say(f"warning: {one_line(stage.text)}", style="yellow")
         elif isinstance(stage, EpochEnded | Ended):
             self._end_epoch()
 
@@ -104,7 +104,7 @@ class Progress(Display):
             return
         last = next(reversed(self._epoch.values()))
         shown = {name: metric for name, metric in self._epoch.items() if _is_telling(name, self._epoch)}
-        scores = [f"{name.removeprefix('train epoch_')} {measure(name, one.value)}" for name, one in shown.items()]
+        scores = [f"{name.removeprefix('train epoch_')} {metric_value(name, one.value)}" for name, one in shown.items()]
         seconds = f"{duration(last.seconds)} {self._clock}"
         self._say("  ".join([self._epoch_of(last), *scores, *self._speed(last), seconds]))
         for line in self._ranks.lines() if self._ranks else []:
@@ -137,13 +137,13 @@ class Progress(Display):
         latest, steps = self._latest, self._steps_per_epoch
         line = Table.grid(padding=(0, 2, 0, 0))
         if latest is None:
-            line.add_row(Text(f"starting, {several(self.epochs, 'epoch')}", style="dim"))
+            line.add_row(Text(f"starting, {plural(self.epochs, 'epoch')}", style="dim"))
             return line
         done = min(1.0, (latest.step - latest.epoch * steps) / steps) if steps else 0.0
         wide = self.console.width >= 100
         how_far = ProgressBar(total=1, completed=done, width=24) if wide else Text(f"{done:3.0%}")
         score = [self._score] if self._score else []
-        facts = [f"loss {measure('loss', latest.value)}", *score, *self._time_left(latest), *self._speed(latest)]
+        facts = [f"loss {metric_value('loss', latest.value)}", *score, *self._time_left(latest), *self._speed(latest)]
         line.add_row(Text(self._epoch_of(latest)), how_far, Text("  ".join(facts)))
         for column in line.columns:
             column.no_wrap = True

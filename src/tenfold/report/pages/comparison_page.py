@@ -1,124 +1,182 @@
-"""What a page says of several runs, by setting: plain values, ready for the template."""
+"""The page of several runs, one row for each setting."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 from tenfold.report import clocks, summary
-from tenfold.report.formatting import count, duration, measure, moment, multiple, several
-from tenfold.report.pages.sections import number
-from tenfold.report.plots import device_plots as devices
-from tenfold.report.plots import run_plots as plots
-from tenfold.report.plots import scaling, timeline
-from tenfold.report.plots.styles import Looks
+from tenfold.report.formatting import count, date_time, duration, metric_value, one_line, plural, ratio
+from tenfold.report.pages.sections import describe_run, headline_number, page_title
+from tenfold.report.plots import device_plots, run_plots, scaling_plots, timeline_plots
+from tenfold.report.plots.styles import PlotStyles
 from tenfold.report.plots.svg import INK
 from tenfold.report.results.comparison import Comparison
-from tenfold.report.results.sheet import Sheet
+from tenfold.report.results.result_table import ResultTable
 from tenfold.report.rows import Row
-from tenfold.report.selection import best, drawn, seconds, telling, worth
+from tenfold.report.scores import direction
+from tenfold.report.selection import (
+    choose_rows,
+    is_clearly_faster,
+    mean_seconds,
+    notable_rows,
+    pareto_front,
+    quality,
+    rows_metric,
+)
 from tenfold.runs import Run
 
 MOST_CURVES = 8
 MOST_NAMED = 12
 
 
-def facts(runs: Sequence[Run]) -> list[str]:
-    """Return what is the same for all runs, and when they were begun."""
-    told = [{fact(run) for run in runs} for fact in (summary.model, summary.data)]
-    began = list(dict.fromkeys(moment(one) for one in sorted(run.created for run in runs)))
-    return [*(one.pop() for one in told if len(one) == 1), " to ".join(dict.fromkeys((began[0], began[-1])))]
+def comparison_content(comparison: Comparison) -> dict[str, Any]:
+    """Return what the page of several runs shows."""
+    return {
+        "title": _title(comparison),
+        "runs": [describe_run(run, label) for run, label in _labelled_runs(comparison)],
+        "facts": _common_facts(comparison.runs),
+        "headline": _headline(comparison),
+        "table": settings_table(comparison, PlotStyles(comparison.rows)),
+        "crosstables": comparison.crosstables(),
+        "folds": None,
+        "prediction": _prediction_reasons(comparison.rows),
+        "notes": [note.text for note in comparison.notes()] + _speedup_note(comparison.rows),
+        **_plots(comparison),
+    }
 
 
-def headline(comparison: Comparison) -> list[dict[str, str]]:
-    """Return the few numbers that matter most, each with its name and the setting that reached it."""
+def settings_table(results: ResultTable, styles: PlotStyles) -> dict[str, Any]:
+    """Return the table of settings, each with the colour of its curves and whether its numbers are doubtful."""
+    names, cells = results.cells()
+    colours = [styles.style(row).colour.replace(INK, "currentColor") for row in results.rows]
+    texts = [column.words for column in results.columns()]
+    doubtful = [bool(row.doubts) for row in results.rows]
+    return {
+        "columns": list(zip(names, texts, strict=True)),
+        "rows": list(zip(colours, cells, doubtful, strict=True)),
+    }
+
+
+def _title(comparison: Comparison) -> str:
+    titles = {page_title(run.experiment) for run in comparison.runs}
+    compared = f"{plural(len(comparison.rows), 'setting')} compared"
+    return f"{titles.pop()}: {compared}" if len(titles) == 1 else compared
+
+
+def _common_facts(runs: Sequence[Run]) -> list[str]:
+    """Return the model and data if they are the same for all runs, and when these began."""
+    facts = [{describe(run) for run in runs} for describe in (summary.describe_model, summary.describe_data)]
+    began = list(dict.fromkeys(date_time(one) for one in sorted(run.created for run in runs)))
+    return [*(one.pop() for one in facts if len(one) == 1), " to ".join(dict.fromkeys((began[0], began[-1])))]
+
+
+def _headline(comparison: Comparison) -> list[dict[str, str]]:
+    """Return the most important numbers, each with its name and the setting that reached it."""
     rows, runs = comparison.rows, comparison.runs
     numbers = []
     timed = [row for row in rows if row.seconds.values]
     if timed:
-        fastest = min(timed, key=seconds)
-        numbers.append(number(f"shortest training, {fastest.clock}", duration(seconds(fastest)), fastest.label))
-    if faster := [row for row in rows if row.speedup is not None and row.workers > 1]:
-        top = max(faster, key=lambda row: row.speedup or 0.0)
-        numbers.append(number(f"highest speedup, {top.clock}", f"{top.speedup:.2f}", top.label))
+        fastest = min(timed, key=mean_seconds)
+        name = f"shortest training, {fastest.clock}"
+        numbers.append(headline_number(name, duration(mean_seconds(fastest)), _with_ties(fastest, timed)))
+    if (top := _highest_speedup(rows)) is not None:
+        numbers.append(headline_number(f"highest speedup, {top.clock}", ratio(top.speedup), top.label))
     if others := [row for row in rows if row.factor_against_cpu is not None]:
         top = max(others, key=lambda row: row.factor_against_cpu or 0.0)
-        numbers.append(number(f"highest factor against cpu, {top.clock}", multiple(top.factor_against_cpu), top.label))
-    scored = [row for row in rows if math.isfinite(worth(row))]
+        name = f"highest factor against cpu, {top.clock}"
+        numbers.append(headline_number(name, ratio(top.factor_against_cpu), top.label))
+    metric = rows_metric(rows)
+    scored = [row for row in rows if metric in row.metrics and row.metrics[metric].values]
     if scored:
-        top = max(scored, key=worth)
-        name, score = ("accuracy", top.accuracy) if top.accuracy.values else ("loss", top.loss)
-        word = "best" if name == "accuracy" else "lowest"
-        numbers.append(number(f"{word} {summary.part(top.runs[0])} {name}", measure(name, score.mean), top.label))
+        top = max(scored, key=lambda row: quality(row, metric))
+        word = "highest" if direction(metric).startswith("higher") else "lowest"
+        name = f"{word} {summary.evaluated_part(top.runs[0])} {metric}"
+        numbers.append(headline_number(name, metric_value(metric, top.metrics[metric].mean), top.label))
     finished = sum(run.status == "finished" for run in runs)
     ended = "all finished" if finished == len(runs) else f"{finished} finished"
-    return [*numbers, number("settings", count(len(rows)), f"{several(len(runs), 'run')}, {ended}")]
+    return [*numbers, headline_number("settings", count(len(rows)), f"{plural(len(runs), 'run')}, {ended}")]
 
 
-def table(comparison: Sheet, looks: Looks) -> dict[str, Any]:
-    """Return the table of settings, each with its colour, and what is to be known about it."""
-    names, cells = comparison.cells()
-    colours = [looks.of(row).colour.replace(INK, "currentColor") for row in comparison.rows]
-    told = [column.words for column in comparison.columns()]
-    return {"columns": list(zip(names, told, strict=True)), "rows": list(zip(colours, cells, strict=True))}
+def _with_ties(fastest: Row, timed: Sequence[Row]) -> str:
+    """Return the label of the fastest row, and how many others are as fast within the noise."""
+    ties = [row for row in timed if row is not fastest and row.clock == fastest.clock]
+    ties = [row for row in ties if not is_clearly_faster(fastest, row)]
+    return f"{fastest.label}; {len(ties)} more within the noise" if ties else fastest.label
 
 
-def figures(comparison: Comparison) -> dict[str, Any]:
-    """Return the plots of several runs and what is said below them."""
-    rows, looks = comparison.rows, Looks(comparison.rows)
-    groups = devices.groups(rows)
-    side_by_side = devices.chosen(groups)
-    shown = drawn(rows, MOST_CURVES)
-    series = [looks.series(row) for row in shown]
-    names = plots.metric_names(comparison.runs)
+def _highest_speedup(rows: Sequence[Row]) -> Row | None:
+    """Return the row with the highest speedup above 1 that is not doubtful, if there is one."""
+    faster = [row for row in rows if row.workers > 1 and (row.speedup or 0.0) > 1 and not row.doubts]
+    return max(faster, key=lambda row: row.speedup or 0.0, default=None)
+
+
+def _speedup_note(rows: Sequence[Row]) -> list[str]:
+    compared = [row for row in rows if row.workers > 1 and row.speedup is not None]
+    slower = compared and all((row.speedup or 0.0) <= 1 for row in compared)
+    return ["no setting with several workers is faster than one worker"] if slower else []
+
+
+def _plots(comparison: Comparison) -> dict[str, Any]:
+    """Return the plots of several runs and the captions that depend on them."""
+    rows, styles = comparison.rows, PlotStyles(comparison.rows)
+    groups = device_plots.device_groups(rows)
+    side_by_side = device_plots.choose_groups(groups)
+    shown = choose_rows(rows, MOST_CURVES)
+    series = [styles.series(row) for row in shown]
+    scaling = [scaling_plots.speedup_plot(rows, styles), scaling_plots.efficiency_plot(rows, styles)]
+    metric = rows_metric(rows)
     return {
-        "scaling": [svg for draw in (scaling.speedup, scaling.efficiency) if (svg := draw(rows, looks))],
-        "devices": devices.drawing(side_by_side, looks),
+        "scaling": [svg for svg in scaling if svg],
+        "devices": device_plots.device_plot(side_by_side, styles),
         "devices_left_out": _left_out(list(groups), list(side_by_side)),
-        "tradeoff": scaling.tradeoff(rows, looks),
-        "best": [(row.label, *_time_and_score(row)) for row in best(rows)],
-        "curves": {over: [svg for name in names if (svg := plots.curves(series, name, over))] for over in plots.OVER},
-        "with_training": len(shown) <= plots.MOST_WITH_TRAINING,
+        "tradeoff": scaling_plots.tradeoff_plot(rows, styles),
+        "best": [(row.label, *_time_and_metric(row, metric)) for row in pareto_front(rows)],
+        "curves": run_plots.learning_curves(series, run_plots.curve_metrics(comparison.runs)),
+        "with_training": len(shown) <= run_plots.MOST_WITH_TRAINING,
         "left_out": _left_out([row.label for row in rows], [row.label for row in shown]),
-        "time_split": plots.time_split([(row.label, row.times) for row in rows if row.times], clocks.of(rows)),
+        "time_split": run_plots.time_plot(
+            [(row.label, row.times) for row in rows if row.times], clocks.clock_names(rows)
+        ),
         "timelines": _timelines(rows),
     }
 
 
-def foretold(rows: Sequence[Row]) -> list[str]:
-    """Return what is to be known about the predictions among these settings."""
-    return summary.reasons([(row.label, [why for run in row.runs for why in _reasons(run)]) for row in rows])
+def _prediction_reasons(rows: Sequence[Row]) -> list[str]:
+    """Return what explains the predictions of these settings."""
+    return summary.merge_reasons(
+        [(row.label, [str(why) for run in row.runs for why in run.result.get("reasons") or []]) for row in rows]
+    )
 
 
-def _reasons(run: Run) -> list[str]:
-    return [str(reason) for reason in run.result.get("reasons") or []]
-
-
-def runs(comparison: Comparison) -> list[tuple[Run, str]]:
-    """Return every run with the name of its setting, in the order of their numbers."""
+def _labelled_runs(comparison: Comparison) -> list[tuple[Run, str]]:
+    """Return every run with the label of its setting, sorted by number."""
     found = [(run, row.label) for row in comparison.rows for run in row.runs]
     return sorted(found, key=lambda pair: pair[0].id)
 
 
-def _time_and_score(row: Row) -> tuple[str, str]:
-    name, score = ("accuracy", row.accuracy) if row.accuracy.values else ("loss", row.loss)
-    return f"{duration(row.seconds.mean)} {row.clock}", measure(name, score.mean)
+def _time_and_metric(row: Row, metric: str) -> tuple[str, str]:
+    value = row.metrics[metric].mean if metric in row.metrics else None
+    return f"{duration(row.seconds.mean)} {row.clock}", f"{one_line(metric)} {metric_value(metric, value)}"
 
 
 def _left_out(names: Sequence[str], shown: Sequence[str]) -> str:
-    """Return which settings are not drawn, and why."""
+    """Return a sentence that says which settings are not drawn, and why."""
     labels = [name for name in names if name not in shown]
     if not labels:
         return ""
     more = f", and {len(labels) - MOST_NAMED} more" if len(labels) > MOST_NAMED else ""
     return (
-        f"{len(shown)} of {len(names)} settings are drawn. Left out, as they are neither among the fastest nor among "
-        f"the most accurate: {'; '.join(labels[:MOST_NAMED])}{more}."
+        f"{len(shown)} of {len(names)} settings are drawn. Not drawn, as they are neither among the fastest nor among "
+        f"the best: {'; '.join(labels[:MOST_NAMED])}{more}."
     )
 
 
 def _timelines(rows: Sequence[Row]) -> list[tuple[str, str]]:
-    """Return the first steps of the most telling settings, all on one scale of time, with what each is."""
-    found = [(why, row, timeline.length(timeline.first_steps(row.runs[0].spans()))) for why, row in telling(rows)]
+    """Return the first steps of the most notable settings on one time scale, each with a caption."""
+    found = [
+        (why, row, timeline_plots.total_seconds(timeline_plots.first_steps(row.runs[0].spans())))
+        for why, row in notable_rows(rows)
+        if row.runs
+    ]
     until = max((seconds for _, _, seconds in found), default=0.0)
-    drawings = [(timeline.timeline(row.runs[0], until), row, why) for why, row, _ in found]
+    drawings = [(timeline_plots.timeline_plot(row.runs[0], until), row, why) for why, row, _ in found]
     return [(f"{row.label} (run {row.runs[0].id}): {why}", svg) for svg, row, why in drawings if svg]

@@ -1,63 +1,96 @@
-"""The page of an outlook: the table, the curve of the speedup with its bend explained, and where the time would go."""
+"""The page of a forecast: predicted speedups, where they level off, and what the time would be spent on."""
 
 from typing import Any
 
 from tenfold.errors import ExperimentError
-from tenfold.report import clocks
-from tenfold.report import knee as bend
-from tenfold.report.formatting import between, count, duration, plain, several
-from tenfold.report.pages import comparison_page as settings
+from tenfold.report import clocks, summary
+from tenfold.report.formatting import count, duration, interval, plural, ratio
+from tenfold.report.knee import find_knee, rows_with_rounds, scaling_families
 from tenfold.report.pages import sections
-from tenfold.report.pages.page import download, fill
-from tenfold.report.pages.sections import number
-from tenfold.report.plots import forecast_plots as outlook_plots
-from tenfold.report.plots.styles import Looks
+from tenfold.report.pages.comparison_page import settings_table
+from tenfold.report.pages.page import download_link, render_template
+from tenfold.report.pages.sections import headline_number
+from tenfold.report.plots import forecast_plots
+from tenfold.report.plots.styles import PlotStyles
 from tenfold.report.results.forecast_result import Forecast
+from tenfold.report.rows import Row
+from tenfold.report.selection import mean_seconds
 
 
-def render(outlook: Forecast) -> str:
+def render_forecast(forecast: Forecast) -> str:
     """Return the page as HTML."""
-    if not outlook.rows:
+    if not forecast.rows:
         raise ExperimentError("there is no prediction to report; give at least one setting")
-    looks = Looks(outlook.rows)
-    files = (("csv", outlook.to_csv()), ("json", outlook.to_json()))
-    first = outlook.forecasts[0].experiment
-    explanation = outlook.explanation()
+    styles = PlotStyles(forecast.rows)
+    files = (("csv", forecast.to_csv()), ("json", forecast.to_json()))
+    first = forecast.forecasts[0].experiment
     content = {
-        "title": plain(first.title),
-        "eyebrow": "outlook, predicted",
-        "facts": [several(len(outlook.rows), "setting"), "no training was done", *_calibrated(outlook)],
-        "truth": clocks.truth(outlook.rows),
-        "headline": _headline(outlook),
-        "table": settings.table(outlook, looks),
-        "notes": [note for note in outlook.notes() if note not in (*explanation, *outlook.reasons())],
-        "speedup": outlook_plots.speedup(outlook.rows, looks),
-        "shares": outlook_plots.shares(outlook.rows),
-        "explanation": explanation,
-        "reasons": outlook.reasons(),
-        "fields": sections.fields(outlook.forecasts),
-        "downloads": [download(f"tenfold-outlook.{ending}", ending.upper(), text) for ending, text in files],
+        "title": f"Predicted speedup of {sections.page_title(first)}",
+        "eyebrow": "forecast",
+        "facts": [plural(len(forecast.rows), "setting"), _links(forecast), "no training", _calibrated(forecast)],
+        "truth": clocks.page_statement(forecast.rows),
+        "headline": _headline(forecast),
+        "table": settings_table(forecast, styles),
+        "notes": [note.text for note in forecast.notes()],
+        "speedup": forecast_plots.forecast_speedup_plot(forecast.rows, styles),
+        "bands": forecast_plots.has_bands(forecast.rows),
+        "knees": _knee_table(forecast),
+        "shares": forecast_plots.share_plots(forecast.rows),
+        "reasons": forecast.reasons(),
+        "fields": sections.common_fields(forecast.forecasts),
+        "downloads": [download_link(f"tenfold-forecast.{ending}", ending.upper(), text) for ending, text in files],
     }
-    return fill("outlook.html", content)
+    return render_template("forecast.html", content)
 
 
-def _headline(outlook: Forecast) -> list[dict[str, Any]]:
-    rows = bend.meeting(outlook.rows)
-    which = "" if len(rows) == len(outlook.rows) else " with rounds"
-    fastest = min(rows, key=lambda row: row.seconds.mean or 0.0)
-    seconds = fastest.seconds.mean or 0.0
-    around = f"{between(*fastest.interval, seconds)}, " if fastest.interval else ""
-    numbers = [number(f"shortest training{which}, predicted", duration(seconds), f"{around}{fastest.label}")]
-    if faster := [row for row in rows if row.speedup is not None and row.workers > 1]:
+def _headline(forecast: Forecast) -> list[dict[str, Any]]:
+    rows = rows_with_rounds(forecast.rows)
+    which = "" if len(rows) == len(forecast.rows) else " with rounds"
+    fastest = min(rows, key=mean_seconds)
+    seconds = mean_seconds(fastest)
+    around = f"{interval(*fastest.interval, seconds)}, " if fastest.interval else ""
+    numbers = [headline_number(f"shortest training{which}, predicted", duration(seconds), f"{around}{fastest.label}")]
+    if faster := [row for row in rows if row.workers > 1 and (row.speedup or 0.0) > 1]:
         top = max(faster, key=lambda row: row.speedup or 0.0)
-        numbers.append(number(f"highest speedup{which}, predicted", f"{top.speedup:.3g}", top.label))
-    bends = [(name, first) for name, group in bend.families(rows) if (first := bend.find(group).first)]
-    if bends:
-        name, last = max(bends, key=lambda one: one[1].workers)
-        where = f"the latest of {len(bends)}, {name}" if len(bends) > 1 else name
-        numbers.append(number("workers at the bend", count(last.workers), where))
+        numbers.append(headline_number(f"highest speedup{which}, predicted", ratio(top.speedup), top.label))
+    knees = [(name, first) for name, group in scaling_families(rows) if (first := find_knee(group).first)]
+    if knees:
+        name, last = max(knees, key=lambda one: one[1].workers)
+        where = f"the latest of {len(knees)}, {name}" if len(knees) > 1 else name
+        numbers.append(headline_number("workers where the speedup levels off", count(last.workers), where))
     return numbers
 
 
-def _calibrated(outlook: Forecast) -> list[str]:
-    return ["uncalibrated"] if any(not row.calibrated for row in outlook.rows) else ["calibrated"]
+def _knee_table(forecast: Forecast) -> dict[str, Any]:
+    """Return where the speedup of each group of settings levels off, and why."""
+    families = [(name, rows_with_rounds(group)) for name, group in scaling_families(forecast.rows) if len(group) > 1]
+    return {
+        "columns": ["setting", "highest speedup", "levels off at", "why"],
+        "rows": [[name or "all", *_knee_cells(group)] for name, group in families],
+    }
+
+
+def _knee_cells(group: list[Row]) -> list[str]:
+    knee, top = find_knee(group), max(group, key=lambda row: row.speedup or 0.0)
+    highest = f"{ratio(top.speedup)} with {plural(top.workers, 'worker')}"
+    if knee.first is None:
+        return [highest, f"beyond {plural(group[-1].workers, 'worker')}", "computing takes most of the time"]
+    reasons = []
+    if knee.idle is not None:
+        communicating, waiting = (knee.idle.shares.get(kind, 0.0) for kind in ("communicate", "wait"))
+        reasons.append(
+            f"from {count(knee.idle.workers)}: communication {communicating:.0%}, waiting {waiting:.0%} of the time"
+        )
+    if knee.peak is not None:
+        reasons.append(f"beyond {count(knee.peak.workers)}: more workers do not help")
+    return [highest, plural(knee.first.workers, "worker"), "; ".join(reasons)]
+
+
+def _links(forecast: Forecast) -> str:
+    """Return the links or clusters that the predictions are for."""
+    names = dict.fromkeys(summary.describe_hardware(one.experiment) for one in forecast.forecasts)
+    return ", ".join(names)
+
+
+def _calibrated(forecast: Forecast) -> str:
+    return "uncalibrated" if any(not row.calibrated for row in forecast.rows) else "calibrated"

@@ -1,15 +1,26 @@
-"""What the sections of a report say: plain values, ready for the template."""
+"""The contents of a report's sections, as plain values for the templates."""
 
 import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tenfold.experiment import FIELDS, SECTIONS
+from tenfold.experiment import FIELDS, SECTIONS, Experiment
 from tenfold.report import clocks, summary
-from tenfold.report.differences import Described, differing, unusual
-from tenfold.report.formatting import count, duration, measure, plain, setting, several, storage
-from tenfold.report.plots import fold_plots as folds
-from tenfold.report.tables.fold_tables import name_of
+from tenfold.report.baselines import find_baseline
+from tenfold.report.differences import HasExperiment, changed_fields, differing_fields
+from tenfold.report.formatting import (
+    byte_size,
+    count,
+    date_time,
+    duration,
+    field_value,
+    metric_value,
+    one_line,
+    plural,
+    ratio,
+)
+from tenfold.report.scores import direction
+from tenfold.report.tables.fold_tables import fold_mean_note, fold_name
 from tenfold.report.tables.run_tables import history_columns
 from tenfold.runs import (
     Ended,
@@ -27,36 +38,72 @@ from tenfold.runs import (
 from tenfold.runs.event_rows import facts_of
 
 
-def headline(run: Run) -> list[dict[str, str]]:
-    """Return the few numbers of a run that matter most, each with its name and a note."""
+def run_headline(run: Run) -> list[dict[str, str]]:
+    """Return the most important numbers of a run, each with its name and a note."""
     result = run.result
     numbers = [
-        number(f"{summary.part(run)} {name}", measure(name, one), folds.mean_of(run, name))
-        for name, one in summary.scores(run).items()
+        headline_number(f"{summary.evaluated_part(run)} {name}", metric_value(name, one), _metric_note(run, name))
+        for name, one in summary.ordered_metrics(run).items()
     ]
     if run.seconds is not None:
-        numbers.append(number("training time", duration(run.seconds), clocks.about(run)))
+        numbers.append(headline_number("training time", duration(run.seconds), clocks.describe_clock(run)))
+    if (found := find_baseline(run)) is not None:
+        other, speedup = found
+        numbers.append(headline_number(f"speedup, {run.clock}", ratio(speedup), f"over one worker, run {other.id}"))
     if (speed := result.get("samples_per_second")) is not None:
-        numbers.append(number("samples a second", count(speed), run.clock))
+        numbers.append(headline_number("samples per second", count(speed), run.clock))
     if "epochs" in result:
-        steps = several(result["steps"], "step") if "steps" in result else ""
-        numbers.append(number("epochs", count(result["epochs"]), steps))
-    if (size := summary.parameters(run)) is not None:
-        numbers.append(number("parameters", count(size)))
+        steps = plural(result["steps"], "step") if "steps" in result else ""
+        numbers.append(headline_number("epochs", count(result["epochs"]), steps))
+    if (size := summary.parameter_count(run)) is not None:
+        numbers.append(headline_number("parameters", count(size)))
     return numbers
 
 
-def number(name: str, value: str, note: str = "") -> dict[str, str]:
-    """Return a number of the headline."""
-    return {"name": plain(name), "value": value, "note": note}
+def _metric_note(run: Run, name: str) -> str:
+    """Return the number of folds and the interval of a mean; the direction of a metric that is not well known."""
+    known = "" if name in ("accuracy", "loss") else direction(name)
+    return ", ".join(part for part in (known, fold_mean_note(run, name)) if part)
 
 
-def epochs(run: Run) -> dict[str, Any]:
-    """Return the per-epoch table: names of columns, and rows."""
+def page_title(experiment: Experiment) -> str:
+    """Return the name of an experiment, or its model and data where it has none."""
+    flat = experiment.flat()
+    return one_line(experiment.name or f"{field_value(flat['model'])} on {field_value(flat['data'])}")
+
+
+def describe_run(run: Run, label: str = "") -> dict[str, Any]:
+    """Return what a page shows about a single run; `label` names its setting."""
+    score = next(iter(summary.ordered_metrics(run).items()), ("accuracy", None))
+    return {
+        "id": run.id,
+        "label": label,
+        "seed": run.experiment.training.seed,
+        "status": run.status,
+        "state": state_note(run),
+        "began": date_time(run.created),
+        "training": clocks.training_time(run),
+        "score": metric_value(*score),
+        "speed": f"{count(run.result.get('samples_per_second'))} {run.clock}",
+        "what": [summary.describe_model(run), summary.describe_data(run), summary.describe_workers(run)],
+        "epochs": epoch_table(run),
+        "happenings": event_list(run),
+        "command": run.facts.get("command", ""),
+        "code": run.facts.get("code", ""),
+    }
+
+
+def headline_number(name: str, value: str, note: str = "") -> dict[str, str]:
+    """Return a number for the top of a page."""
+    return {"name": one_line(name), "value": value, "note": note}
+
+
+def epoch_table(run: Run) -> dict[str, Any]:
+    """Return the table of epochs: headings and rows."""
     names = history_columns(run)
     rows = [
         [count(row["epoch"]), count(row.get("step")), duration(row.get("seconds"))]
-        + [measure(name, row.get(name)) for name in names]
+        + [metric_value(name, row.get(name)) for name in names]
         for row in run.history
     ]
     return {
@@ -65,16 +112,16 @@ def epochs(run: Run) -> dict[str, Any]:
     }
 
 
-def fields(runs: Sequence[Described]) -> list[dict[str, Any]]:
-    """Return the fields that all runs have in common, by section; what is not the default is marked."""
-    flat, changed, apart = runs[0].experiment.flat(), unusual(runs[0].experiment), differing(runs)
+def common_fields(runs: Sequence[HasExperiment]) -> list[dict[str, Any]]:
+    """Return the fields that are the same in all runs, by section, and whether they differ from the default."""
+    flat, changed, apart = runs[0].experiment.flat(), changed_fields(runs[0].experiment), differing_fields(runs)
     return [
         {
             "name": section,
             "fields": [
                 {
                     "name": key,
-                    "value": setting(flat[key]),
+                    "value": field_value(flat[key]),
                     "changed": key in changed,
                     "about": cls.model_fields[field].description or "",
                 }
@@ -86,21 +133,21 @@ def fields(runs: Sequence[Described]) -> list[dict[str, Any]]:
     ]
 
 
-def changed(run: Run) -> list[tuple[str, str]]:
-    """Return the fields that are not the defaults, with their values."""
-    return [(key, setting(value)) for key, value in unusual(run.experiment).items()]
+def changed_settings(run: Run) -> list[tuple[str, str]]:
+    """Return the fields that differ from the defaults, with their values."""
+    return [(key, field_value(value)) for key, value in changed_fields(run.experiment).items()]
 
 
-def machines(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Return the facts of every machine that ran any of the runs, with the numbers of these."""
+def machine_facts(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Return facts about each machine that was used, with the numbers of its runs."""
     found: dict[str, dict[str, Any]] = {}
-    told = ("machine", "packages", "data") if len(runs) == 1 else ("machine", "packages")
+    shown = ("machine", "packages", "data") if len(runs) == 1 else ("machine", "packages")
     for run in runs:
-        facts: dict[str, Any] = {key: run.facts[key] for key in told if run.facts.get(key)}
-        if memory := facts.get("machine", {}).get("memory"):  # how much is free changes all the time
+        facts: dict[str, Any] = {key: run.facts[key] for key in shown if run.facts.get(key)}
+        if memory := facts.get("machine", {}).get("memory"):  # free memory is different for each run
             kept = {key: size for key, size in memory.items() if key != "available"}
             facts["machine"] = {**facts["machine"], "memory": kept}
-        new = {"runs": [], "facts": list(flattened(facts)), "brief": _machine_in_brief(facts)}
+        new = {"runs": [], "facts": list(flatten_facts(facts)), "brief": _machine_in_brief(facts)}
         one = found.setdefault(json.dumps(facts, sort_keys=True, default=str), new)
         one["runs"].append(run.id)
     return [one for one in found.values() if one["facts"]]
@@ -109,30 +156,30 @@ def machines(runs: Sequence[Run]) -> list[dict[str, Any]]:
 def _machine_in_brief(facts: dict[str, Any]) -> str:
     machine = facts.get("machine") or {}
     cpu, memory = machine.get("cpu") or {}, machine.get("memory") or {}
-    told = [cpu.get("model"), several(cpu["logical"], "logical core") if cpu.get("logical") else None]
-    told += [storage(memory["total"]) if memory.get("total") else None, machine.get("platform")]
-    told += [gpu.get("name") for gpu in machine.get("gpus") or []]
+    parts = [cpu.get("model"), plural(cpu["logical"], "logical core") if cpu.get("logical") else None]
+    parts += [byte_size(memory["total"]) if memory.get("total") else None, machine.get("platform")]
+    parts += [gpu.get("name") for gpu in machine.get("gpus") or []]
     versions = {"Python": machine.get("python"), "torch": (facts.get("packages") or {}).get("torch")}
-    told += [f"{name} {version}" for name, version in versions.items() if version]
-    return ", ".join(plain(str(one)) for one in told if one)
+    parts += [f"{name} {version}" for name, version in versions.items() if version]
+    return ", ".join(one_line(str(one)) for one in parts if one)
 
 
-def flattened(facts: Any, *path: str) -> Iterable[tuple[str, str]]:
-    """Yield nested facts as pairs of a name and a text; sizes of memory in a unit that suits them."""
+def flatten_facts(facts: Any, *path: str) -> Iterable[tuple[str, str]]:
+    """Yield nested facts as pairs of name and text; sizes of memory with a unit."""
     if isinstance(facts, dict):
         for key, value in facts.items():
-            yield from flattened(value, *path, str(key))
+            yield from flatten_facts(value, *path, str(key))
     elif isinstance(facts, list) and any(isinstance(one, dict | list) for one in facts):
         for at, value in enumerate(facts):
-            yield from flattened(value, *path, str(at))
+            yield from flatten_facts(value, *path, str(at))
     elif facts is not None and facts != []:
         is_size = type(facts) is int and any("memory" in key or "bytes" in key for key in path)
         name = " ".join(path[1:] if path[0] == "machine" else path).replace("_", " ")
         listed = " ".join(map(str, facts)) if isinstance(facts, list) else str(facts)
-        yield name, storage(facts) if is_size else plain(listed)
+        yield name, byte_size(facts) if is_size else one_line(listed)
 
 
-def happenings(run: Run) -> list[dict[str, str]]:
+def event_list(run: Run) -> list[dict[str, str]]:
     """Return what the run said about itself, but for the epochs, which have a table of their own.
 
     In a simulation such things happen at no time of the virtual cluster, so none is told.
@@ -150,8 +197,8 @@ def happenings(run: Run) -> list[dict[str, str]]:
     ]
 
 
-def warnings(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Return what the runs warned of, each once, with the numbers of the runs that did."""
+def warning_list(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Return each warning once, with the numbers of its runs."""
     found: dict[str, list[int]] = {}
     for run in runs:
         for text in dict.fromkeys(event.text for event in run.lifecycle() if isinstance(event, Warned)):
@@ -165,15 +212,15 @@ def _detail(event: Lifecycle) -> str:
         case Recorded():
             return f"run {event.run}"
         case Started():
-            sizes = f"batch size {count(event.batch_size)}, {several(event.workers, 'worker')}"
+            sizes = f"batch size {count(event.batch_size)}, {plural(event.workers, 'worker')}"
             return (
-                f"{several(event.steps_per_epoch, 'step')} per epoch, {sizes}, {several(event.train_samples, 'sample')}"
+                f"{plural(event.steps_per_epoch, 'step')} per epoch, {sizes}, {plural(event.train_samples, 'sample')}"
             )
         case FoldsStarted():
-            return f"{several(len(event.names), 'fold')}, {plain(event.mode.replace('-', ' '))}"
+            return f"{plural(len(event.names), 'fold')}, {one_line(event.mode.replace('-', ' '))}"
         case FoldChanged():
-            error = f": {plain(event.error)}" if event.error else ""
-            return f"{name_of([facts_of(event)], 0)} {event.status}{error}"
+            error = f": {one_line(event.error)}" if event.error else ""
+            return f"{fold_name([facts_of(event)], 0)} {event.status}{error}"
         case Ended():
             return event.error
         case Note() | Warned() | WorkerDropped():
@@ -181,7 +228,7 @@ def _detail(event: Lifecycle) -> str:
     return ""
 
 
-def state(run: Run) -> str:
-    """Return what is to be known about a run that did not end well: how it ended, or that nothing was measured."""
+def state_note(run: Run) -> str:
+    """Return why a run is not finished, and whether nothing was measured; empty for a finished run."""
     nothing = "" if run.history or run.metrics or run.status == "running" else "nothing was measured in this run"
-    return "\n".join(line for line in (summary.ending(run), nothing) if line)
+    return "\n".join(line for line in (summary.describe_end(run), nothing) if line)

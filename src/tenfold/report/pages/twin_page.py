@@ -1,39 +1,44 @@
-"""The page of a twin: measured and predicted times beside each other, and both timelines on one axis."""
+"""The page of a twin: measured and predicted times side by side, and both timelines on one axis."""
 
 import json
 
 from tenfold.report import clocks, summary
-from tenfold.report.formatting import duration, moment, plain
+from tenfold.report.formatting import date_time, duration
 from tenfold.report.pages import sections
-from tenfold.report.pages.page import download, fill
-from tenfold.report.pages.sections import number
-from tenfold.report.plots import timeline
-from tenfold.report.results.twin_result import Twin, percent
+from tenfold.report.pages.page import download_link, render_template
+from tenfold.report.pages.sections import headline_number
+from tenfold.report.plots import timeline_plots
+from tenfold.report.results.twin_result import Twin, signed_percent
 
 
-def render(twin: Twin) -> str:
+def render_twin(twin: Twin) -> str:
     """Return the page as HTML."""
     real, virtual = both = [twin.real, twin.virtual]
     name = f"tenfold-twin-{real.id}-{virtual.id}"
     content = {
-        "title": plain(real.title),
-        "eyebrow": f"twins, runs {real.id} and {virtual.id}",
-        "facts": [summary.model(real), summary.data(real), summary.hosts(real), moment(real.created)],
-        "truth": clocks.truth(both),
+        "title": f"{sections.page_title(real.experiment)}: real and virtual run",
+        "eyebrow": f"twin, runs {real.id} and {virtual.id}",
+        "facts": [
+            summary.describe_model(real),
+            summary.describe_data(real),
+            summary.describe_workers(real),
+            date_time(real.created),
+        ],
+        "truth": clocks.page_statement(both),
         "headline": [
-            number("largest difference of the weights", *twin.weights().split(", ")),
-            number("training time", duration(real.seconds), "measured"),
-            number("training time", duration(virtual.seconds), clocks.about(virtual)),
-            number("error of the prediction", percent(twin.error), "of the measured training time"),
+            headline_number("largest difference between the weights", *twin.weights().split(", ")),
+            headline_number("training time", duration(real.seconds), "measured"),
+            headline_number("training time", duration(virtual.seconds), clocks.describe_clock(virtual)),
+            headline_number("error of the prediction", signed_percent(twin.error), "of the measured training time"),
         ],
         "table": {"columns": ["time", "measured", "predicted", "error"], "rows": twin.rows()},
         "notes": twin.notes(),
-        "timelines": timeline.timelines(real, virtual),
-        "foretold": summary.foretold(virtual),
-        "changed": sections.changed(real),
+        "timelines": timeline_plots.twin_timeline_plot(real, virtual),
+        "prediction": summary.prediction_notes(virtual),
+        "changed": sections.changed_settings(real),
         "downloads": [
-            download(f"{name}.json", "JSON", twin.to_json()),
-            download(f"{name}-trace.json", "Trace", json.dumps(twin.trace()), "Both timelines, for Perfetto"),
+            download_link(f"{name}.json", "JSON", twin.to_json()),
+            download_link(f"{name}-trace.json", "Trace", json.dumps(twin.trace()), "Both timelines, for Perfetto"),
         ],
     }
-    return fill("twin.html", content)
+    return render_template("twin.html", content)

@@ -1,4 +1,4 @@
-"""The same settings on several devices, like for like: how long each takes, and what it learns in that time."""
+"""Plots of the same settings on several devices: training time, and how good the model is."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -6,14 +6,14 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from tenfold.report import clocks, summary
-from tenfold.report.differences import spoken
-from tenfold.report.formatting import duration, measure, multiple, plain
-from tenfold.report.plots.run_plots import cut
-from tenfold.report.plots.styles import Looks
-from tenfold.report.plots.svg import COMPACT_LEGEND, INK, WIDE, draw
+from tenfold.report.differences import describe_settings
+from tenfold.report.formatting import metric_value, one_line, ratio
+from tenfold.report.plots.run_plots import shorten
+from tenfold.report.plots.styles import PlotStyles
+from tenfold.report.plots.svg import INK, PHONE, draw_both, legend_above
 from tenfold.report.rows import CPU, Row, Spread
-from tenfold.report.selection import drawn, seconds
-from tenfold.report.tables.columns import unit_of
+from tenfold.report.selection import choose_rows, mean_seconds, rows_metric
+from tenfold.report.tables.columns import time_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,19 +23,19 @@ MOST_GROUPS = 12
 BAR = 0.22
 """Inches for one bar with its text."""
 ROOM = 0.35
-"""How much longer than its longest bar an axis is, for the text at the bar's end."""
+"""How much longer an axis is than its longest bar, to make room for the text at its end."""
 Groups = Mapping[str, Sequence[Row]]
 
 
-def groups(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Return the settings that were timed on several devices, by what their rows have in common; cpu comes first."""
+def device_groups(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Return the settings that were timed on several devices, by their common fields; the CPU comes first."""
     found: dict[str, list[Row]] = {}
     mixed = len({row.clock for row in rows}) > 1
     for row in rows:
         if "device" in row.settings and row.seconds.mean:
-            others = spoken({name: value for name, value in row.settings.items() if name != "device"})
+            others = describe_settings({name: value for name, value in row.settings.items() if name != "device"})
             name = ", ".join(one for one in (others, row.clock if mixed else "") if one)
-            found.setdefault(name or plain(row.experiment.title), []).append(row)
+            found.setdefault(name or one_line(row.experiment.title), []).append(row)
     return {
         name: sorted(group, key=lambda row: _device(row) != CPU)
         for name, group in found.items()
@@ -43,54 +43,73 @@ def groups(rows: Sequence[Row]) -> dict[str, list[Row]]:
     }
 
 
-def chosen(found: Groups) -> Groups:
-    """Return as many groups as a plot can hold: those whose fastest rows are the fastest or the most accurate."""
-    fastest = {name: min(group, key=seconds) for name, group in found.items()}
-    kept = {id(row) for row in drawn(list(fastest.values()), MOST_GROUPS)}
+def choose_groups(found: Groups) -> Groups:
+    """Return as many groups as fit into a plot: those whose fastest rows are the fastest or the most accurate."""
+    fastest = {name: min(group, key=mean_seconds) for name, group in found.items()}
+    kept = {id(row) for row in choose_rows(list(fastest.values()), MOST_GROUPS)}
     return {name: group for name, group in found.items() if id(fastest[name]) in kept}
 
 
-def drawing(found: Groups, looks: Looks) -> str:
-    """Return training time and accuracy beside each other: a group of bars for a setting, a colour for a device."""
+def device_plot(found: Groups, styles: PlotStyles) -> str:
+    """Return training times and metrics as bars: one group for each setting, one colour for each device."""
     if not found:
         return ""
     places, rows = _places(found)
-    scale, unit = unit_of(max(map(seconds, rows)))
-    classes = any(row.accuracy.values for row in rows)
-    percent = 100.0 if classes else 1.0
-    part = summary.part_of_any(run for row in rows for run in row.runs)
+    scale, unit = time_unit(max(map(mean_seconds, rows)))
+    metric = rows_metric(rows)
+    percent = 100.0 if metric == "accuracy" else 1.0
+    part = summary.first_part(run for row in rows for run in row.runs)
 
     def score(row: Row) -> Spread:
-        return row.accuracy if classes else row.loss
+        return row.metrics.get(metric, Spread())
 
-    def scored(row: Row) -> str:
-        return measure("accuracy" if classes else "loss", score(row).mean)
+    def score_text(row: Row) -> str:
+        return metric_value(metric, score(row).mean)
 
-    def paint(figure: "Figure") -> None:
-        times, scores = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
+    def time_text(row: Row) -> str:
+        gained = f", {ratio(row.factor_against_cpu)} × cpu" if row.factor_against_cpu is not None else ""
+        return f"{(row.seconds.mean or 0.0) * scale:.3g} {unit}{gained}"
+
+    def size(width: float) -> tuple[float, float]:
+        height = BAR * (places[-1] + 1.6)
+        return (width, 1.0 + height) if width != PHONE else (width, 1.9 + 2 * (height + BAR * len(found)))
+
+    def paint(figure: "Figure", width: float) -> None:
+        if width == PHONE:
+            times, scores = figure.subplots(2, 1)
+        else:
+            times, scores = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
         bars = list(zip(places, rows, strict=True))
-        for device, colour in looks.apart("device", list(dict.fromkeys(map(_device, rows)))).items():
+        for device, colour in styles.field_colours("device", list(dict.fromkeys(map(_device, rows)))).items():
             own = [(at, row) for at, row in bars if _device(row) == device]
-            _bars(times, own, device, colour, lambda row: row.seconds, scale, _time)
-            _bars(scores, own, device, colour, score, percent, scored)
-        _logarithmic(times, [seconds(row) * scale for row in rows])
-        times.set_xlabel(f"training time ({unit}, {clocks.of(rows)})")
+            _bars(times, own, device, colour, lambda row: row.seconds, scale, time_text)
+            _bars(scores, own, device, colour, score, percent, score_text)
+        _logarithmic(times, [mean_seconds(row) * scale for row in rows])
+        times.set_xlabel(f"training time ({unit}, {clocks.clock_names(rows)})")
         scores.margins(x=ROOM)
-        if classes:
+        if percent == 100:
             scores.set_xticks(range(0, 101, 20))
-        scores.set_xlabel(f"{part} accuracy (%)" if classes else f"{part} loss")
-        middles = [fmean(at for at, row in bars if any(row is one for one in group)) for group in found.values()]
-        times.set_yticks(middles, [cut(name) for name in found])
-        times.set_ylim(places[-1] + 0.8, -0.8)
+        scores.set_xlabel(f"{part} accuracy (%)" if percent == 100 else f"{part} {one_line(metric)}")
         for axes in (times, scores):
             axes.grid(visible=False, axis="y")
-        figure.legend(*times.get_legend_handles_labels(), loc="outside upper left", ncols=7, **COMPACT_LEGEND)
+            axes.set_ylim(places[-1] + 0.8, -0.8 - 0.6 * (width == PHONE))
+        middles = [fmean(at for at, row in bars if any(row is one for one in group)) for group in found.values()]
+        if width != PHONE:
+            times.set_yticks(middles, [shorten(name) for name in found])
+        else:
+            tops = [min(at for at, row in bars if any(row is one for one in group)) for group in found.values()]
+            for axes in (times, scores):
+                axes.set_yticks([])
+                left = axes.get_xlim()[0]
+                for top, name in zip(tops, found, strict=True):
+                    axes.text(left, top - 0.5, shorten(name), fontsize=8, ha="left", va="bottom")
+        legend_above(figure, width)
 
-    return draw("devices", "training time and accuracy on each device", (WIDE, 1.0 + BAR * (places[-1] + 1.6)), paint)
+    return draw_both("devices", f"training time and {one_line(metric)} on each device", size, paint)
 
 
 def _places(found: Groups) -> tuple[list[float], list[Row]]:
-    """Return where each bar is, from above, and its row; between groups there is a gap."""
+    """Return the position of each bar, from the top, and its row, with gaps between the groups."""
     places: list[float] = []
     for group in found.values():
         begin = places[-1] + 1.6 if places else 0.0
@@ -107,7 +126,7 @@ def _bars(
     scale: float,
     text: Callable[[Row], str],
 ) -> None:
-    """Draw one device's bars, each with its text at the end, behind the spread where there is one."""
+    """Draw the bars of one device, each with its text at the end and its deviation."""
     spreads = [spread(row) for _, row in own]
     errors = [(one.deviation or 0.0) * scale for one in spreads]
     drawn_bars = axes.barh(
@@ -134,9 +153,4 @@ def _logarithmic(axes: "Axes", values: Sequence[float]) -> None:
 
 
 def _device(row: Row) -> str:
-    return plain(row.experiment.machine.device)
-
-
-def _time(row: Row) -> str:
-    gained = f", {multiple(row.factor_against_cpu)} × cpu" if row.factor_against_cpu is not None else ""
-    return f"{duration(row.seconds.mean)}{gained}"
+    return one_line(row.experiment.machine.device)

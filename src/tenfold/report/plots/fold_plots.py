@@ -1,44 +1,29 @@
-"""A cross-validation on a page: how the folds' scores spread, what the models do together, and who worked when."""
+"""Plots of a cross-validation: scores of the folds, their learning curves, and which core trained which fold."""
 
 from collections.abc import Sequence
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from tenfold.report.formatting import NOTHING, plain, several
+from tenfold.errors import StoreError
+from tenfold.report.formatting import one_line
 from tenfold.report.plots import palette
-from tenfold.report.plots.run_plots import identifier
-from tenfold.report.plots.svg import INK, NARROW, WIDE, below, draw
-from tenfold.report.tables.fold_tables import NAMES, PARTS, Fold, bounds, folds_table, models_table, name_of, told
+from tenfold.report.plots.run_plots import identifier, label_metric_axis
+from tenfold.report.plots.svg import INK, NARROW, PHONE, draw_both, draw_svg, legend_below
+from tenfold.report.tables.fold_tables import PART_NAMES, PARTS, Fold, fold_name
 from tenfold.runs import Run
-from tenfold.runs.store import FOLDED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 COLOURS = {"train": palette.GREEN, "validation": palette.BLUE, "test": palette.ORANGE}
-ROOM_OF_A_LETTER = 0.011
-"""What a letter takes of the width of a wide figure."""
+LETTER_WIDTH = 0.105
+"""Width of a letter in inches."""
 SEAM = 0.003
-"""Between a fold and the next on the same core, as a share of the whole time."""
+"""Space between two folds on the same core, as a share of the total time."""
 
 
-def section(run: Run) -> dict[str, Any] | None:
-    """Return what a page says of the folds; None unless the run is a cross-validation that has any."""
-    folds: list[Fold] = run.result.get("folds") or []
-    if run.kind != FOLDED or not folds:
-        return None
-    failed = sum(fold["status"] == "failed" for fold in folds)
-    lost = f" {several(failed, 'fold')} failed and {'is' if failed == 1 else 'are'} not drawn." if failed else ""
-    return {
-        "strips": [svg for name in told(run) if (svg := strip(run, name))],
-        "about": f"One point a fold; the diamond is the mean, the line its 95% interval.{lost}",
-        "table": folds_table(run),
-        "models": models_table(run),
-        "lanes": lanes(run),
-    }
-
-
-def strip(run: Run, metric: str) -> str:
+def fold_scores_plot(run: Run, metric: str) -> str:
     """Return one metric of all folds: a strip of points for each part, with the mean and its 95% interval."""
     factor = 100.0 if metric.endswith("accuracy") else 1.0
     points = {part: _values(run, part, metric) for part in PARTS}
@@ -51,73 +36,113 @@ def strip(run: Run, metric: str) -> str:
         for row, part in enumerate(parts):
             spread = run.result.get("spread", {}).get(part, {}).get(metric, {})
             values = [value * factor for value in points[part]]
-            axes.plot(values, _apart(values, row), "o", color=COLOURS[part], markersize=4.5, alpha=0.75)
+            axes.plot(values, _spread_out(values, row), "o", color=COLOURS[part], markersize=4.5, alpha=0.75)
             _interval(axes, spread, factor, row + 0.34)
-        axes.set_yticks(range(len(parts)), [NAMES.get(part, part) for part in parts])
+        axes.set_yticks(range(len(parts)), [PART_NAMES.get(part, part) for part in parts])
         axes.set_ylim(len(parts) - 0.45, -0.55)
         axes.margins(x=0.06)
         axes.grid(visible=False, axis="y")
         axes.spines["left"].set_visible(False)
-        axes.set_xlabel(f"{plain(metric)} (%)" if factor != 1 else plain(metric))
+        axes.set_xlabel(f"{one_line(metric)} (%)" if factor != 1 else one_line(metric))
 
     size = (NARROW, 0.8 + 0.62 * len(parts))
-    return draw(f"strip-{identifier(metric)}", f"{plain(metric)} of every fold", size, paint)
+    return draw_svg(f"strip-{identifier(metric)}", f"{one_line(metric)} of every fold", size, paint)
 
 
-def lanes(run: Run) -> str:
-    """Return which core worked on which fold and when: one lane a core, one box a fold."""
-    folds: list[Fold] = run.result["folds"]
-    cores = sorted({core for fold in folds for core in fold["cores"]})
-    begin = min(fold["began"] for fold in folds)
-    whole = max(fold["ended"] for fold in folds) - begin
-    if not cores or not whole:
+def fold_curves(run: Run, metric: str) -> str:
+    """Return one metric of each fold's watched part over the epochs, with the mean over the folds."""
+    factor = 100.0 if metric == "accuracy" else 1.0
+    curves = [points for fold in fold_runs(run) if (points := _epoch_values(fold, metric, factor))]
+    if not curves or max(map(len, curves)) < 2:
         return ""
 
     def paint(figure: "Figure") -> None:
+        axes = figure.subplots()
+        for at, points in enumerate(curves):
+            label = "each fold" if at == 0 else None
+            axes.plot(*zip(*points, strict=True), color=palette.BLUE, linewidth=0.9, alpha=0.55, label=label)
+        epochs = sorted(set.intersection(*({x for x, _ in points} for points in curves)))
+        means = [fmean(dict(points)[epoch] for points in curves) for epoch in epochs]
+        axes.plot(epochs, means, "o-", color=INK, linewidth=1.6, markersize=4, label="mean over the folds")
+        axes.set_xlabel("epoch")
+        axes.locator_params(axis="x", integer=True)
+        label_metric_axis(axes, metric, [y for points in curves for _, y in points])
+        handles, names = axes.get_legend_handles_labels()
+        legend_below(figure, list(zip(handles, names, strict=True)))
+
+    return draw_svg(f"folds-{identifier(metric)}", f"{one_line(metric)} of each fold by epoch", (NARROW, 2.7), paint)
+
+
+def fold_runs(run: Run) -> list[Run]:
+    """Return the recorded runs of a cross-validation's folds."""
+    found = []
+    for fold in run.result.get("folds") or []:
+        try:
+            other = run.other(fold["run"]) if fold["run"] is not None else None
+        except StoreError:
+            other = None
+        if other is not None and other.facts.get("crossval", {}).get("parent") == run.id:
+            found.append(other)
+    return found
+
+
+def fold_timeline(run: Run) -> str:
+    """Return which core worked on which fold and when: one lane for each core, one box for each fold."""
+    folds: list[Fold] = run.result["folds"]
+    cores = sorted({core for fold in folds for core in fold["cores"]})
+    begin = min(fold["began"] for fold in folds)
+    total = max(fold["ended"] for fold in folds) - begin
+    if not cores or not total:
+        return ""
+
+    def paint(figure: "Figure", figure_width: float) -> None:
         from matplotlib.patches import Rectangle
 
         axes = figure.subplots()
         for place, fold in enumerate(folds):
             colour = palette.RED if fold["status"] == "failed" else palette.BLUE
-            left, width = fold["began"] - begin, max(fold["ended"] - fold["began"] - SEAM * whole, 0.0)
-            room = width / whole / ROOM_OF_A_LETTER
-            names = (name_of(folds, place), f"{fold['fold']}")
-            name = next((one for one in names if len(one) < room), "")
+            left, width = fold["began"] - begin, max(fold["ended"] - fold["began"] - SEAM * total, 0.0)
+            letters = width / total * figure_width / LETTER_WIDTH
+            name = next((one for one in (fold_name(folds, place), f"{fold['fold']}") if len(one) < letters), "")
             for first, last in _stretches([cores.index(core) for core in fold["cores"]]):
-                looks: dict[str, Any] = {"facecolor": colour, "linewidth": 0}
-                axes.add_patch(Rectangle((left, first - 0.38), width, last - first + 0.76, **looks))
+                options: dict[str, Any] = {"facecolor": colour, "linewidth": 0}
+                axes.add_patch(Rectangle((left, first - 0.38), width, last - first + 0.76, **options))
                 middle = (left + width / 2, (first + last) / 2)
                 axes.text(*middle, name, color="white", fontsize=8, ha="center", va="center")
         axes.set_yticks(range(len(cores)), [f"core {core}" for core in cores])
         axes.set_ylim(len(cores) - 0.4, -0.6)
-        axes.set_xlim(0, whole)
+        axes.set_xlim(0, total)
         axes.grid(visible=False, axis="y")
         axes.spines["left"].set_visible(False)
         axes.set_xlabel(f"time since the first fold began (s, {run.clock})")
         if any(fold["status"] == "failed" for fold in folds):
-            looks = {"linewidth": 0}
-            kinds = (("fold", palette.BLUE), ("fold that failed", palette.RED))
-            below(figure, [(Rectangle((0, 0), 1, 1, facecolor=colour, **looks), name) for name, colour in kinds])
+            options = {"linewidth": 0}
+            kinds = (("fold", palette.BLUE), ("failed fold", palette.RED))
+            legend_below(
+                figure, [(Rectangle((0, 0), 1, 1, facecolor=colour, **options), name) for name, colour in kinds]
+            )
 
-    return draw("fold-lanes", "folds on cores over time", (WIDE, 0.85 + 0.3 * len(cores)), paint)
+    def size(width: float) -> tuple[float, float]:
+        return width, 0.85 + 0.3 * len(cores) + 0.2 * (width == PHONE)
+
+    return draw_both("fold-lanes", "folds on cores over time", size, paint)
 
 
-def mean_of(run: Run, metric: str) -> str:
-    """Return what stands beside a mean over folds: how many they are, and its interval; nothing without folds."""
-    if not run.result.get("folds"):
-        return ""
-    around = bounds(metric, run.result.get("spread", {}).get("validation", {}).get(metric, {}))
-    finished = sum(fold["status"] == "finished" for fold in run.result["folds"])
-    interval = f", 95% interval {around}" if around != NOTHING else ""
-    return f"mean over {several(finished, 'fold')}{interval}"
+def _epoch_values(fold: Run, metric: str, factor: float) -> list[tuple[float, float]]:
+    """Return a metric by epoch on the validation part, or on the test part where that is watched."""
+    for part in ("validation", "test"):
+        rows = [row for row in fold.history if f"{part}_{metric}" in row]
+        if rows:
+            return [(row["epoch"], row[f"{part}_{metric}"] * factor) for row in rows]
+    return []
 
 
 def _values(run: Run, part: str, metric: str) -> list[float]:
     return [fold["metrics"][part][metric] for fold in run.result["folds"] if metric in fold["metrics"].get(part, {})]
 
 
-def _apart(values: Sequence[float], row: int) -> list[float]:
-    """Return heights that keep points of nearly the same value from hiding each other."""
+def _spread_out(values: Sequence[float], row: int) -> list[float]:
+    """Return heights at which points of nearly the same value do not hide each other."""
     width = (max(values) - min(values)) / 24 or 1.0
     seen: dict[int, int] = {}
     heights = []
@@ -136,7 +161,7 @@ def _interval(axes: "Axes", spread: dict[str, Any], factor: float, height: float
 
 
 def _stretches(places: Sequence[int]) -> list[tuple[int, int]]:
-    """Return runs of neighbouring lanes, first and last of each."""
+    """Return the first and last place of each run of neighbouring places."""
     found: list[tuple[int, int]] = []
     for place in sorted(places):
         if found and place == found[-1][1] + 1:

@@ -10,7 +10,7 @@ LAVENDER, OLIVE, RED, PINK = "#a587d2", "#5a694b", "#c31e0f", "#d27896"
 SERIES = (BLUE, ORANGE, GREEN, MAGENTA, LAVENDER, OLIVE, RED, PINK)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p")
 
-KINDS = {
+KIND_COLOURS = {
     "data": GREEN,
     "compute": BLUE,
     "wait": RED,

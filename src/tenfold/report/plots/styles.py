@@ -1,11 +1,11 @@
-"""How settings look in plots: the same colour, line and marker in each plot of a page."""
+"""How settings are drawn: the same colour, line and marker in each plot of a page."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from tenfold.report.differences import MIXING, spoken
-from tenfold.report.formatting import several
+from tenfold.report.differences import MIXING_FIELDS, describe_settings
+from tenfold.report.formatting import plural
 from tenfold.report.plots import palette
 from tenfold.report.plots.svg import INK
 from tenfold.report.rows import Row
@@ -13,12 +13,19 @@ from tenfold.runs import Run
 
 Dashes = str | tuple[int, tuple[float, ...]]
 Fill = Literal["full", "none", "left", "bottom"]
-DASHES: tuple[Dashes, ...] = ("-", (0, (4, 1.5)), (0, (1, 1.2)), (0, (5, 1.2, 1, 1.2)))
+DASHES: tuple[Dashes, ...] = (
+    "-",
+    (0, (4, 1.5)),
+    (0, (1, 1.2)),
+    (0, (5, 1.2, 1, 1.2)),
+    (0, (8, 2)),
+    (0, (3, 1, 1, 1, 1, 1)),
+)
 FILLS: tuple[Fill, ...] = ("full", "none", "left", "bottom")
 
 
 @dataclass(frozen=True)
-class Look:
+class Style:
     """Colour, line and marker."""
 
     colour: str
@@ -29,25 +36,25 @@ class Look:
 
 @dataclass(frozen=True)
 class Series:
-    """Runs that are drawn as one: repeats of one setting."""
+    """The repeats of one setting, which are drawn as one curve."""
 
     label: str
     runs: tuple[Run, ...]
-    look: Look
+    style: Style
 
 
-def single(run: Run) -> Series:
-    """Return one run on its own."""
+def single_series(run: Run) -> Series:
+    """Return a run that is drawn alone."""
     colour, marker = palette.series(0)
-    return Series("", (run,), Look(colour, marker=marker))
+    return Series("", (run,), Style(colour, marker=marker))
 
 
-class Looks:
+class PlotStyles:
     """What colours, lines and markers mean on a page.
 
-    The colour tells the strategy (or whatever else differs first), the line and the filling of a marker the other
-    fields and the clock, the marker the number of workers. One worker mixes with nobody, so it has the page's own
-    colour instead of a strategy's.
+    The colour stands for the strategy (or whatever else differs first), the fill of a marker for the other fields and
+    the clock, the marker for the number of workers. One worker does not mix, so it has the page's text colour instead
+    of a strategy's. Settings of one colour have different lines.
     """
 
     def __init__(self, rows: Sequence[Row]) -> None:
@@ -56,56 +63,65 @@ class Looks:
         self._rest = [name for name in names if name != self._first]
         self._clocks = len({row.clock for row in rows}) > 1
         mixing = [row for row in rows if not self._is_neutral(row)]
-        self.colours = _places(self._told(row, [self._first]) for row in mixing)
-        self.others = _places(self._otherwise(row) for row in mixing)
-        self.workers = _places(several(row.workers, "worker") for row in rows)
+        self.colours = _places(self._describe(row, [self._first]) for row in mixing)
+        self.others = _places(self._other_fields(row) for row in mixing)
+        self.workers = _places(plural(row.workers, "worker") for row in rows)
+        self._lines: dict[str, dict[str, int]] = {}
+        for row in rows:
+            lines = self._lines.setdefault(self._colour(row), {})
+            lines.setdefault(row.label, len(lines))
 
-    def of(self, row: Row) -> Look:
-        """Return the look of a setting."""
-        other = self.others.get(self._otherwise(row), 0)
-        worker = self.workers[several(row.workers, "worker")]
+    def style(self, row: Row) -> Style:
+        """Return the style of a setting."""
+        other = self.others.get(self._other_fields(row), 0)
+        worker = self.workers[plural(row.workers, "worker")]
         marker = palette.MARKERS[(worker if len(self.workers) > 1 else other) % len(palette.MARKERS)]
-        if self._is_neutral(row):
-            return Look(INK, marker=marker)
-        colour = palette.SERIES[self.colours[self._told(row, [self._first])] % len(palette.SERIES)]
-        return Look(colour, DASHES[other % len(DASHES)], FILLS[other % len(FILLS)], marker)
+        colour = self._colour(row)
+        line = self._lines[colour][row.label]
+        fill = FILLS[(line if colour == INK else other) % len(FILLS)]
+        return Style(colour, DASHES[line % len(DASHES)], fill, marker)
 
     def series(self, row: Row) -> Series:
-        """Return a setting as it is drawn."""
-        return Series(row.label, row.runs, self.of(row))
+        """Return a setting as a series."""
+        return Series(row.label, row.runs, self.style(row))
 
-    def meanings(self, rows: Sequence[Row]) -> list[tuple[Look, str]]:
-        """Return what colours and fillings of these rows' points mean, then what their markers mean."""
-        found: dict[str, Look] = {}
+    def legend_entries(self, rows: Sequence[Row]) -> list[tuple[Style, str]]:
+        """Return what colours and fills of these rows' points mean, then what their markers mean."""
+        found: dict[str, Style] = {}
         for row in rows:
             if not self._is_neutral(row):
-                look, told = self.of(row), _joined(self._told(row, [self._first]), self._otherwise(row))
-                shape = look if len(self.workers) == 1 else replace(look, marker="o")
-                found.setdefault(told, shape)
+                style, name = self.style(row), _joined(self._describe(row, [self._first]), self._other_fields(row))
+                shape = style if len(self.workers) == 1 else replace(style, marker="o")
+                found.setdefault(name, shape)
         if len(self.workers) > 1 and self._first != "workers":
             for name, at in self.workers.items():
-                found[name] = Look(INK, marker=palette.MARKERS[at % len(palette.MARKERS)])
-        return [(look, name) for name, look in found.items() if name]
+                found[name] = Style(INK, marker=palette.MARKERS[at % len(palette.MARKERS)])
+        return [(style, name) for name, style in found.items() if name]
 
-    def apart(self, name: str, values: Sequence[str]) -> dict[str, str]:
-        """Return a colour for each value of a field: the field's own, or one that means nothing else."""
+    def field_colours(self, name: str, values: Sequence[str]) -> dict[str, str]:
+        """Return a colour for each value of a field: its own, or one that has no other meaning on the page."""
         own = self.colours if name == self._first else {}
         places = {value: own.get(value, len(self.colours) + at) for at, value in enumerate(values)}
         return {value: palette.SERIES[place % len(palette.SERIES)] for value, place in places.items()}
 
+    def _colour(self, row: Row) -> str:
+        if self._is_neutral(row):
+            return INK
+        return palette.SERIES[self.colours[self._describe(row, [self._first])] % len(palette.SERIES)]
+
     def _is_neutral(self, row: Row) -> bool:
-        return row.workers == 1 and self._first in MIXING
+        return row.workers == 1 and self._first in MIXING_FIELDS
 
-    def _otherwise(self, row: Row) -> str:
-        """Return all that the colour does not tell: the other fields, and the clock where there are two."""
-        return _joined(self._told(row, self._rest), row.clock if self._clocks else "")
+    def _other_fields(self, row: Row) -> str:
+        """Return what the colour does not stand for: the other fields, and the clock where there are two."""
+        return _joined(self._describe(row, self._rest), row.clock if self._clocks else "")
 
-    def _told(self, row: Row, names: Sequence[str]) -> str:
-        return spoken({name: row.settings[name] for name in names if name in row.settings})
+    def _describe(self, row: Row, names: Sequence[str]) -> str:
+        return describe_settings({name: row.settings[name] for name in names if name in row.settings})
 
 
-def _joined(*told: str) -> str:
-    return ", ".join(one for one in told if one)
+def _joined(*parts: str) -> str:
+    return ", ".join(part for part in parts if part)
 
 
 def _places(keys: Iterable[str]) -> dict[str, int]:

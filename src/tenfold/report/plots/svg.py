@@ -1,23 +1,26 @@
-"""Matplotlib figures as SVG for a page: text stays text, takes the page's colour and font, and nothing is fetched."""
+"""Matplotlib figures as inline SVG: text stays text and takes the page's colour and font."""
 
 import io
-import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NARROW, WIDE = 4.6, 9.6
-"""Widths in inches, so that letters come out equally large where one takes half the page and the other all of it."""
+NARROW, WIDE, PHONE = 4.6, 9.6, 4.0
+"""Widths in inches of a plot on half of the page, on all of it, and on all of a phone's screen."""
 LEGEND_LETTERS = 80
-"""As many letters of size 8 fit side by side into a narrow figure; a line's sample takes as much as six."""
+"""How many letters of size 8 fit side by side into a narrow figure; the sample of a line takes as much as six."""
 LINE_HEIGHT = 0.19
 INK = "#010203"
 """Stands for the page's text colour while drawing; in the SVG it becomes currentColor."""
+SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
+GROUPS = (f"{{{SVG}}}g", f"{{{SVG}}}defs")
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 
+Paint = Callable[["Figure", float], None]
 COMPACT_LEGEND: dict[str, Any] = {"handlelength": 0.9, "handleheight": 0.9, "columnspacing": 1.2, "handletextpad": 0.5}
 
 STYLE: dict[Any, Any] = {
@@ -51,10 +54,10 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def draw(name: str, about: str, size: tuple[float, float], paint: Callable[["Figure"], None]) -> str:
-    """Return a figure of this size in inches, painted by `paint`, as an inline SVG element.
+def draw_svg(name: str, about: str, size: tuple[float, float], paint: Callable[["Figure"], None]) -> str:
+    """Return a figure of this size in inches, drawn by `paint`, as an inline SVG element.
 
-    `name` keeps its ids apart from those of other figures on the page, `about` describes it to who cannot see it.
+    `name` makes its ids unique on the page; `about` describes it to screen readers.
     """
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -62,7 +65,7 @@ def draw(name: str, about: str, size: tuple[float, float], paint: Callable[["Fig
 
     text = io.StringIO()
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of missing glyphs, say: the page's fonts draw the text, not matplotlib's
+        warnings.simplefilter("ignore")  # about missing glyphs: the page's fonts draw the text
         figure = Figure(figsize=size, layout="constrained")
         FigureCanvasSVG(figure)
         paint(figure)
@@ -70,37 +73,97 @@ def draw(name: str, about: str, size: tuple[float, float], paint: Callable[["Fig
     return _inline(text.getvalue(), name, about)
 
 
-def below(figure: "Figure", entries: Sequence[tuple[Any, str]]) -> None:
-    """Put a legend below the plot, in as many columns as fit, and make the figure as much higher as that takes."""
+def draw_both(name: str, about: str, size: Callable[[float], tuple[float, float]], paint: Paint) -> str:
+    """Return a plot across the page together with a narrower version of it that is shown on small screens.
+
+    `size` and `paint` are called with the width of each version in inches.
+    """
+    wide, phone = (
+        draw_svg(f"{name}{suffix}", about, size(width), lambda figure, width=width: paint(figure, width))  # type: ignore[misc]
+        for width, suffix in ((WIDE, ""), (PHONE, "-phone"))
+    )
+    return f'<div class="both"><div class="on-wide">{wide}</div><div class="on-phone">{phone}</div></div>'
+
+
+def legend_above(figure: "Figure", width: float) -> None:
+    """Put the legend of the figure's first axes above the plot."""
+    columns = 7 if width == WIDE else 3
+    handles, names = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside upper left", ncols=columns, **COMPACT_LEGEND)
+
+
+def legend_below(figure: "Figure", entries: Sequence[tuple[Any, str]]) -> None:
+    """Put a legend below the plot, in as many columns as fit, and make the figure taller by its height."""
     if not entries:
         return
     handles, names = zip(*entries, strict=True)
-    columns = min(max(1, LEGEND_LETTERS // (max(map(len, names)) + 6)), 4, len(names))
+    letters = LEGEND_LETTERS * figure.get_figwidth() / NARROW
+    columns = int(min(max(1, letters // (max(map(len, names)) + 6)), 4, len(names)))
     figure.set_figheight(figure.get_figheight() + LINE_HEIGHT * -(-len(names) // columns))
-    shown = [f" {name}" if name.startswith("_") else name for name in names]  # it hides those with an underscore
+    shown = [
+        f" {name}" if name.startswith("_") else name for name in names
+    ]  # matplotlib hides names that start with an underscore
     figure.legend(
         handles, shown, loc="outside lower left", ncols=columns, columnspacing=1.0, handlelength=1.7, handletextpad=0.6
     )
 
 
 def _inline(drawn: str, name: str, about: str) -> str:
-    from markupsafe import escape
+    """Return matplotlib's SVG document as an element for a page, with the page's font and text colour."""
+    root = ElementTree.fromstring(drawn)
+    referenced = {found for element in root.iter() for found in _references(element)}
+    _remove_unused(root)
+    for element in root.iter():
+        _adapt(element, name, referenced)
+    for attribute in ("width", "height"):
+        root.attrib.pop(attribute, None)
+    root.attrib |= {
+        "class": "plot",
+        "role": "img",
+        "aria-label": about,
+        "font-family": FONT,
+        "stroke-linejoin": "round",
+    }
+    ElementTree.register_namespace("", SVG)
+    return ElementTree.tostring(root, encoding="unicode")
 
-    drawn = drawn[drawn.index("<svg") :]
-    for unwanted in (
-        r"<metadata>.*?</metadata>",
-        r"<!--.*?-->",
-        r"<style.*?</style>",
-        r'<g id="[^"]*"/>',
-        r"(?<=\n) +",
-    ):
-        drawn = re.sub(unwanted, "", drawn, flags=re.DOTALL)
-    drawn = re.sub(r'<g id="[^"]*">', "<g>", drawn)
-    drawn = re.sub(r'\bid="', f'id="{name}-', drawn)
-    drawn = re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", drawn)
-    drawn = drawn.replace("xlink:href", "href").replace(' xmlns:xlink="http://www.w3.org/1999/xlink"', "")
-    drawn = re.sub(r"font: ([\d.]+px)[^;\"]*", r"font-size: \1", drawn)
-    drawn = re.sub(r" ?font-family: [^;\"]*;?", "", drawn)
-    drawn = drawn.replace(INK, "currentColor")
-    opening = f'<svg class="plot" role="img" aria-label="{escape(about)}" font-family="{FONT}" stroke-linejoin="round"'
-    return re.sub(r'^<svg width="[^"]*" height="[^"]*"', opening, drawn).strip()
+
+def _remove_unused(parent: ElementTree.Element) -> None:
+    """Remove metadata, style sheets, empty groups, and white space between elements."""
+    for child in list(parent):
+        _remove_unused(child)
+        if child.tag in (f"{{{SVG}}}metadata", f"{{{SVG}}}style") or (child.tag in GROUPS and not len(child)):
+            parent.remove(child)
+        child.tail = None
+    if parent.text and not parent.text.strip():
+        parent.text = None
+
+
+def _adapt(element: ElementTree.Element, name: str, referenced: set[str]) -> None:
+    """Keep only the ids that are referred to, make them unique on the page, and use the page's colour and font."""
+    own = element.attrib.pop("id", None)
+    if own in referenced:
+        element.set("id", f"{name}-{own}")
+    address = element.attrib.pop(f"{{{XLINK}}}href", None)
+    if address is not None:
+        element.set("href", f"#{name}-{address.removeprefix('#')}")
+    if "clip-path" in element.attrib:
+        element.set("clip-path", element.attrib["clip-path"].replace("url(#", f"url(#{name}-"))
+    if "style" in element.attrib:
+        element.set("style", "; ".join(f"{key}: {value}" for key, value in _page_style(element.attrib["style"])))
+
+
+def _page_style(style: str) -> Iterator[tuple[str, str]]:
+    for declaration in filter(None, (one.strip() for one in style.split(";"))):
+        key, value = (part.strip() for part in declaration.split(":", 1))
+        if key == "font":
+            key, value = "font-size", next(word for word in value.split() if word.endswith("px"))
+        if key != "font-family":
+            yield key, "currentColor" if value == INK else value
+
+
+def _references(element: ElementTree.Element) -> Iterator[str]:
+    if (address := element.get(f"{{{XLINK}}}href", "")).startswith("#"):
+        yield address[1:]
+    if (clip := element.get("clip-path", "")).startswith("url(#"):
+        yield clip.removeprefix("url(#").rstrip(")")

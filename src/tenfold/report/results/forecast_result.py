@@ -1,4 +1,4 @@
-"""How an experiment would do on hardware that is not there: predicted times, and what becomes of them."""
+"""Predicted times of an experiment on other hardware, one row for each setting."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,78 +9,79 @@ from typing import Any
 from tenfold.cluster.prediction import Prediction
 from tenfold.experiment import Experiment
 from tenfold.report import clocks, summary
-from tenfold.report import knee as bend
-from tenfold.report.differences import spoken, varied
-from tenfold.report.formatting import several
-from tenfold.report.results.sheet import Sheet
-from tenfold.report.rows import Row, Spread, rated
+from tenfold.report.differences import describe_settings, varied_fields
+from tenfold.report.formatting import plural
+from tenfold.report.knee import explain_knees, scaling_families
+from tenfold.report.results.result_table import Note, ResultTable
+from tenfold.report.rows import Row, Spread, with_ratios
 from tenfold.report.tables.columns import Column
 
 ALWAYS = ("workers", "strategy", "sync_every")
-"""The fields that are told even if they are the same in all rows."""
-NOT_ASKED = ("PI %", "gain %")
+"""Fields that are shown even if they are the same in all rows."""
+HIDDEN = ("PI %", "gain %")
 
 
 @dataclass(frozen=True, eq=False)
 class Predicted:
-    """An experiment and what the clock says about it."""
+    """An experiment and its prediction."""
 
     experiment: Experiment
     prediction: Prediction
 
 
-class Forecast(Sheet):
-    """Predictions side by side, one row a setting: as a table, as files, and as a page with the speedup's curve."""
+class Forecast(ResultTable):
+    """Predictions side by side, one row for each setting: as a table, as files, and as an HTML report."""
 
     def __init__(self, rows: Sequence[tuple[Experiment, Prediction]]) -> None:
         self.forecasts = [Predicted(*row) for row in rows]
-        names = [*ALWAYS, *(name for name in varied(self.forecasts) if name not in ALWAYS)]
-        self.rows = rated([_row(one, names) for one in self.forecasts])
+        names = [*ALWAYS, *(name for name in varied_fields(self.forecasts) if name not in ALWAYS)]
+        self.rows = with_ratios([_row(one, names) for one in self.forecasts])
 
     def columns(self) -> list[Column]:
         """Return the columns of the table."""
-        return [column for column in super().columns() if column.name not in NOT_ASKED]
+        return [column for column in super().columns() if column.name not in HIDDEN]
 
     def records(self) -> list[dict[str, Any]]:
-        """Return the rows as flat dictionaries of numbers and text; without learning, nothing is scored."""
+        """Return the rows as flat dictionaries of numbers and text, without metrics, as nothing was trained."""
         records = super().records()
         known = {name for record in records for name, value in record.items() if value is not None}
         return [{name: value for name, value in record.items() if name in known} for record in records]
 
-    def besides(self) -> dict[str, Any]:
+    def extra_json(self) -> dict[str, Any]:
         """Return what explains the numbers."""
         return {"explanation": self.explanation(), "reasons": self.reasons()}
 
-    def notes(self) -> list[str]:
-        """Return what a reader of the table must know."""
-        notes = self.times_told()
+    def notes(self) -> list[Note]:
+        """Return the lines that explain the columns."""
+        notes = self.time_notes()
         if any(row.speedup is not None and row.workers > 1 for row in self.rows):
-            notes.append("speedup = T1/Tn; efficiency = speedup by worker")
+            notes.append(Note("speedup = T1/Tn; efficiency = speedup per worker"))
         elif any(row.workers > 1 for row in self.rows):
-            notes.append("no speedup, as there is no prediction for one worker: add 1 to the workers")
-        notes += self.factors_told()
-        if any(row.bytes_per_worker for row in self.rows):
-            notes.append("sent: what the messages of one worker amount to in a run")
-        return [*notes, *self.explanation(), *self.reasons()]
+            notes.append(Note("no speedup, as there is no prediction for one worker: add 1 to the workers"))
+        return notes + self.device_notes() + self.column_notes()
+
+    def findings(self) -> list[str]:
+        """Return where the speedups level off, and which settings make no difference."""
+        return [*self.explanation(), *self.reasons()]
 
     def explanation(self) -> list[str]:
-        """Return where each curve of the speedup bends and why, in a sentence each."""
-        return [bend.sentence(name, group) for name, group in bend.families(self.rows) if len(group) > 1]
+        """Return sentences that say at how many workers each speedup levels off, and why."""
+        return explain_knees([family for family in scaling_families(self.rows) if len(family[1]) > 1])
 
     def reasons(self) -> list[str]:
-        """Return why settings make no difference, each sentence once, with the settings that it is about."""
+        """Return why settings make no difference, each sentence once, with the settings it holds for."""
         both = zip(self.rows, self.forecasts, strict=True)
-        return summary.reasons([(row.label, one.prediction.reasons) for row, one in both])
+        return summary.merge_reasons([(row.label, one.prediction.reasons) for row, one in both])
 
     def report(self, path: str | Path) -> Path:
-        """Write a page with the table and plots, and return where it is."""
-        from tenfold.report.pages.forecast_page import render
-        from tenfold.report.pages.page import save
+        """Write an HTML report with the table and plots, and return its path."""
+        from tenfold.report.pages.forecast_page import render_forecast
+        from tenfold.report.pages.page import save_page
 
-        return save(render(self), path)
+        return save_page(render_forecast(self), path)
 
     def __repr__(self) -> str:
-        return f"<Forecast on {several(len(self.rows), 'setting')}, {clocks.PREDICTED}>"
+        return f"<Forecast of {plural(len(self.rows), 'setting')}, {clocks.PREDICTED}>"
 
 
 def _row(one: Predicted, names: Sequence[str]) -> Row:
@@ -90,7 +91,7 @@ def _row(one: Predicted, names: Sequence[str]) -> Row:
     workers = experiment.division.workers
     times = {kind: fmean(map(float, each)) for kind, each in prediction.times.items()}
     return Row(
-        label=spoken(settings),
+        label=describe_settings(settings),
         settings=settings,
         experiment=experiment,
         workers=workers,

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tenfold.report import clocks
-from tenfold.report.export import finite
-from tenfold.report.formatting import NOTHING, between, duration
+from tenfold.report.export import replace_nonfinite
+from tenfold.report.formatting import NOTHING, duration, interval
 from tenfold.report.trace import twin_trace
 from tenfold.runs import Run
 
@@ -21,14 +21,14 @@ PARTS: dict[str, tuple[str, ...]] = {
     "communication": ("communicate",),
     "evaluation": ("evaluate",),
     "saving": ("save",),
-    "start": ("start",),
+    "startup": ("start",),
 }
-WHOLE = "training in all"
+TOTAL = "training, total"
 
 
 @dataclass(frozen=True)
 class Part:
-    """Some part of the time, as measured and as predicted."""
+    """A part of the time, measured and predicted."""
 
     name: str
     measured: float | None
@@ -36,14 +36,14 @@ class Part:
 
     @property
     def error(self) -> float | None:
-        """How far off the prediction is, (predicted - measured) / measured: below 0 where it is too short."""
+        """The relative error, (predicted - measured) / measured; negative where the prediction is too short."""
         if not self.measured or self.predicted is None:
             return None
         return (self.predicted - self.measured) / self.measured
 
 
 class Twin:
-    """One experiment, run for real and virtually: as a table, as JSON, as a trace, and as a page."""
+    """One experiment run for real and on a virtual cluster: as a table, JSON, a trace and an HTML report."""
 
     def __init__(self, real: Run, virtual: Run, difference: float) -> None:
         self.real = real
@@ -53,46 +53,48 @@ class Twin:
 
     @property
     def parts(self) -> list[Part]:
-        """What the time was spent on, the mean over workers; then the training time, of the slowest worker."""
+        """The mean time over the workers by kind, then the training time of the slowest worker."""
         return list(self._parts())
 
     @property
     def error(self) -> float | None:
-        """How far off the predicted training time is, relative to the measured one."""
+        """The relative error of the predicted training time."""
         return self.parts[-1].error
 
     @property
     def same_weights(self) -> bool:
-        """Both ended with the same weights, bit for bit."""
+        """Whether both ended with the same weights, bit for bit."""
         return self.difference == 0.0
 
     def _parts(self) -> Iterator[Part]:
         for name, kinds in PARTS.items():
-            told = [[run.times[kind] for kind in kinds if kind in run.times] for run in (self.real, self.virtual)]
-            measured, predicted = (sum(seconds) if seconds else None for seconds in told)
+            spans = [[run.times[kind] for kind in kinds if kind in run.times] for run in (self.real, self.virtual)]
+            measured, predicted = (sum(seconds) if seconds else None for seconds in spans)
             if measured is not None or predicted is not None:
                 yield Part(name, measured, predicted)
-        yield Part(WHOLE, self.real.seconds, self.virtual.seconds)
+        yield Part(TOTAL, self.real.seconds, self.virtual.seconds)
 
     def rows(self) -> list[list[str]]:
         """Return the table: part, measured, predicted, and the signed error in percent."""
-        rows = [[one.name, duration(one.measured), duration(one.predicted), percent(one.error)] for one in self.parts]
+        rows = [
+            [one.name, duration(one.measured), duration(one.predicted), signed_percent(one.error)] for one in self.parts
+        ]
         if self.virtual.interval and self.virtual.seconds is not None:
-            rows[-1][2] += f" {between(*self.virtual.interval, self.virtual.seconds)}"
+            rows[-1][2] += f" {interval(*self.virtual.interval, self.virtual.seconds)}"
         return rows
 
     def weights(self) -> str:
-        """Return what is to be said of the weights."""
-        return "0.0, the same bits" if self.same_weights else f"{self.difference:.3g}, not the same"
+        """Return the largest difference between the weights as text."""
+        return "0.0, bit for bit the same" if self.same_weights else f"{self.difference:.3g}, not the same"
 
     def notes(self) -> list[str]:
-        """Return what a reader of the table must know."""
-        notes = ["by kind the mean over workers, in all that of the slowest; error = (predicted - measured) / measured"]
-        notes.append("start: the measured one includes reading the data, the predicted one does not")
+        """Return the lines that explain the table."""
+        notes = ["rows: mean over the workers; total: the slowest worker; error = (predicted - measured) / measured"]
+        notes.append("startup: reading the data is included in the measured time, not in the predicted one")
         interval, seconds = self.virtual.interval, self.real.seconds
         if interval and seconds is not None:
             inside = interval[0] <= seconds <= interval[1]
-            notes.append(f"{clocks.INTERVAL}; the measured time lies {'inside' if inside else 'outside'}")
+            notes.append(f"{clocks.INTERVAL}; the measured time is {'inside' if inside else 'outside'}")
         return [*notes, clocks.UNCALIBRATED] if clocks.is_uncalibrated(self.virtual) else notes
 
     def record(self) -> dict[str, Any]:
@@ -110,18 +112,18 @@ class Twin:
 
     def to_json(self) -> str:
         """Return everything as JSON."""
-        return json.dumps(finite(self.record()), indent=2, allow_nan=False) + "\n"
+        return json.dumps(replace_nonfinite(self.record()), indent=2, allow_nan=False) + "\n"
 
     def trace(self) -> dict[str, Any]:
         """Return a trace for Perfetto and chrome://tracing, with two processes: measured and predicted."""
         return twin_trace(self.real, self.virtual)
 
     def report(self, path: str | Path) -> Path:
-        """Write a page with the table and both timelines above each other, and return where it is."""
-        from tenfold.report.pages.page import save
-        from tenfold.report.pages.twin_page import render
+        """Write an HTML report with the table and both timelines, and return its path."""
+        from tenfold.report.pages.page import save_page
+        from tenfold.report.pages.twin_page import render_twin
 
-        return save(render(self), path)
+        return save_page(render_twin(self), path)
 
     def __rich__(self) -> "Group":
         from rich import box
@@ -138,21 +140,22 @@ class Twin:
         table.add_section()
         table.add_row(*(Text(cell, style="bold") for cell in whole))
         weights = Text(self.weights(), style="bold" if self.same_weights else "bold red")
-        head = Text.assemble("weights' largest difference  ", weights, f"  (runs {self.real.id} and {self.virtual.id})")
+        head = Text.assemble(
+            "largest difference between the weights  ", weights, f"  (runs {self.real.id} and {self.virtual.id})"
+        )
         return Group(head, Text(), table, Text(), *(Text(note, style="dim") for note in self.notes()))
 
     def __str__(self) -> str:
-        from tenfold.report.live.display import printed
+        from tenfold.report.live.display import as_plain_text
 
-        return printed(self, 120)
+        return as_plain_text(self, 120)
 
     def __repr__(self) -> str:
         both = f"{self.real.id} and {self.virtual.id}"
-        return (
-            f"<Twin of runs {both}: weights differ by {self.difference:.3g}, predicted time by {percent(self.error)}>"
-        )
+        error = signed_percent(self.error)
+        return f"<Twin of runs {both}: weights differ by {self.difference:.3g}, predicted time by {error}>"
 
 
-def percent(error: float | None) -> str:
+def signed_percent(error: float | None) -> str:
     """Return a signed error in percent."""
     return NOTHING if error is None else f"{error:+.1%}"

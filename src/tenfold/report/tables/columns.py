@@ -1,68 +1,71 @@
-"""The columns of a comparison's table: short names for a terminal, whole ones for a page, one unit for a column."""
+"""The columns of a table of settings: full headings for a page, short ones for a terminal."""
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tenfold.report import clocks, summary
-from tenfold.report.differences import HARDWARE, MIXING
-from tenfold.report.formatting import NOTHING, decimals_of, measure, plain, setting, storage
+from tenfold.report.differences import CLUSTER_FIELDS, MIXING_FIELDS
+from tenfold.report.formatting import NOTHING, byte_size, field_value, metric_value, one_line, significant_decimals
 from tenfold.report.rows import Interval, Row, Spread
 
-SHARES = "c/w/t %"
-TOLD = ("workers", "threads")
+SENT = "sent"
+SHARES = "compute/wait/communicate %"
+EFFICIENCY = "efficiency %"
+HOST_FIELDS = ("workers", "threads")
 UNITS = ((1.0, 1e3, "ms"), (600.0, 1.0, "s"), (math.inf, 1 / 60, "min"))
-"""Up to how many seconds, how many in one, and its name."""
-FAR_APART = 100
-DISPENSABLE = ("compute/wait/talk %", "sent", "gain %", "PI %", "efficiency %")
-"""What a narrow terminal can do without, in this order."""
+"""Up to how many seconds a unit is used, the units per second, and its name."""
+WIDE_RANGE = 100
+"""Where the largest mean exceeds the smallest by more than this factor, each gets its own number of decimals."""
+OPTIONAL = (SHARES, SENT, "gain %", "PI %", EFFICIENCY)
+"""Columns that are omitted on a narrow terminal, in this order."""
+DOUBT = "!"
+"""Marks a row whose time or speedup should not be trusted."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its name, its short name and its cells."""
+    """A heading, a short heading, and cells."""
 
     name: str
     short: str
     cells: tuple[str, ...]
     words: bool = False
-    """Whether it holds words, which begin at the left."""
+    """Whether it holds text, which is aligned left."""
 
     def heading(self, broken: bool) -> str:
-        """Return the short name; broken into lines where it would be wider than the cells, if that is wanted."""
+        """Return the short heading; if `broken`, on several lines where it is wider than the cells."""
         widest = max(map(len, self.cells), default=0)
         return self.short.replace(" ", "\n") if broken and len(self.short) > widest else self.short
 
 
-def width(columns: Sequence[Column], gap: int, broken: bool) -> int:
-    """Return how wide a table has to be for no cell to break."""
+def table_width(columns: Sequence[Column], gap: int, broken: bool) -> int:
+    """Return the width at which no cell wraps."""
     lines = [(*column.cells, *column.heading(broken).splitlines()) for column in columns]
     return sum(max(map(len, listed), default=0) + gap for listed in lines) - gap
 
 
-def of(rows: Sequence[Row]) -> list[Column]:
-    """Return the columns that say something about these rows."""
+def comparison_columns(rows: Sequence[Row]) -> list[Column]:
+    """Return the columns that apply to these rows."""
     alone = all(row.workers == 1 for row in rows)
-    found = [_hosts(rows), *_fields(rows), times(rows)]
+    found = [_hosts(rows), *_fields(rows), time_column(rows)]
     if any(row.clock == clocks.PREDICTED for row in rows):
         found.append(Column("clock", "clock", tuple(_clock(row) for row in rows), words=True))
     if not alone:
         found += [
             _column("speedup", "speedup", rows, lambda row: _number(row.speedup, ".2f")),
-            _column("efficiency %", "eff %", rows, lambda row: _number(row.efficiency, ".0f", 100)),
+            _column(EFFICIENCY, "eff %", rows, lambda row: _number(row.efficiency, ".0f", 100)),
             _column("PI %", "PI %", rows, lambda row: _number(row.improvement, ".1f")),
         ]
     found.append(_column("gain %", "gain %", rows, lambda row: _number(row.gain, ".0f")))
     if any(row.factor_against_cpu is not None for row in rows):
         found.append(_column("factor against cpu", "× cpu", rows, lambda row: _number(row.factor_against_cpu, ".2f")))
-    found += scores(rows)
+    found += metric_columns(rows)
     if not alone:
         found.append(
-            _column(
-                "sent", "sent", rows, lambda row: storage(row.bytes_per_worker) if row.bytes_per_worker else NOTHING
-            )
+            _column(SENT, SENT, rows, lambda row: byte_size(row.bytes_per_worker) if row.bytes_per_worker else NOTHING)
         )
-        found.append(_column("compute/wait/talk %", SHARES, rows, _shares))
+        found.append(_column(SHARES, "c/w/c %", rows, _shares))
     return found
 
 
@@ -71,32 +74,39 @@ def _hosts(rows: Sequence[Row]) -> Column:
         "workers × threads" if any(row.threads for row in rows) else "workers",
         "workers",
         rows,
-        lambda row: f"{row.workers} × {row.threads}" if row.threads else f"{row.workers}",
+        lambda row: (f"{row.workers} × {row.threads}" if row.threads else f"{row.workers}") + _doubt_mark(row, rows),
     )
 
 
+def _doubt_mark(row: Row, rows: Sequence[Row]) -> str:
+    """Return a mark for a doubtful row, and as much space for the others if there is one."""
+    if not any(one.doubts for one in rows):
+        return ""
+    return f" {DOUBT}" if row.doubts else " " * (1 + len(DOUBT))
+
+
 def _fields(rows: Sequence[Row]) -> list[Column]:
-    names = [name for name in (rows[0].settings if rows else ()) if name not in TOLD]
+    names = [name for name in (rows[0].settings if rows else ()) if name not in HOST_FIELDS]
 
     def field(name: str) -> Column:
-        cells = [NOTHING if _without(row, name) else setting(row.settings[name]) for row in rows]
+        cells = [NOTHING if _is_meaningless(row, name) else field_value(row.settings[name]) for row in rows]
         words = not all(isinstance(row.settings[name], int | float) for row in rows)
-        spoken = name.replace("_", " ")
-        return Column(spoken, spoken, tuple(cells), words)
+        heading = name.replace("_", " ")
+        return Column(heading, heading, tuple(cells), words)
 
     return [field(name) for name in names]
 
 
-def unit_of(longest: float) -> tuple[float, str]:
-    """Return the unit that suits times of up to so many seconds: how many are in a second, and its name."""
+def time_unit(longest: float) -> tuple[float, str]:
+    """Return a suitable unit for times up to this many seconds: how many make a second, and its name."""
     return next((factor, unit) for limit, factor, unit in UNITS if longest < limit)
 
 
-def times(rows: Sequence[Row]) -> Column:
-    """Return the training times, predicted ones with their interval, in one unit."""
+def time_column(rows: Sequence[Row]) -> Column:
+    """Return the training times in one unit, predicted ones with their interval."""
     spreads = [row.seconds for row in rows]
     longest = max((one.mean for one in spreads if one.mean is not None), default=1.0)
-    factor, unit = unit_of(longest)
+    factor, unit = time_unit(longest)
     return Column(
         f"training time, {unit}",
         f"time, {unit}",
@@ -104,25 +114,25 @@ def times(rows: Sequence[Row]) -> Column:
     )
 
 
-def scores(rows: Sequence[Row]) -> list[Column]:
-    """Return what was measured at the end; the loss only where there is nothing that says more."""
+def metric_columns(rows: Sequence[Row]) -> list[Column]:
+    """Return the final metrics; the loss only where there is no other."""
     names = list(dict.fromkeys(name for row in rows for name in row.metrics))
     names = [name for name in names if name != "loss"] or names
-    part = summary.part_of_any(run for row in rows for run in row.runs)
+    part = summary.first_part(run for row in rows for run in row.runs)
     found = []
     for name in names:
         spreads = [row.metrics.get(name, Spread()) for row in rows]
         if name == "accuracy":
             found.append(Column(f"{part} accuracy %", "accuracy %", tuple(_spreads(spreads, 100, 2))))
         else:
-            short = plain(name.replace("_", " "))
-            found.append(Column(f"{part} {short}", short, tuple(_loose(name, one) for one in spreads)))
+            short = one_line(name.replace("_", " "))
+            found.append(Column(f"{part} {short}", short, tuple(_metric_cell(name, one) for one in spreads)))
     return found
 
 
-def _without(row: Row, name: str) -> bool:
-    """Tell whether a field means nothing there: how to mix for one worker, or virtual hardware that is not set."""
-    return (row.workers == 1 and name in MIXING) or (name in HARDWARE and row.settings[name] is None)
+def _is_meaningless(row: Row, name: str) -> bool:
+    """Return whether a field does not apply: mixing for a single worker, or a virtual cluster that is not set."""
+    return (row.workers == 1 and name in MIXING_FIELDS) or (name in CLUSTER_FIELDS and row.settings[name] is None)
 
 
 def _clock(row: Row) -> str:
@@ -141,18 +151,17 @@ def _spreads(
     decimals: int | None = None,
     intervals: Sequence[Interval | None] | None = None,
 ) -> list[str]:
-    """Return means, deviations and intervals with as many decimals each, so that they stand below each other.
-
-    Where some are far larger than others, each has the decimals that suit it.
-    """
+    """Return means, deviations and intervals, all with the same number of decimals unless their range is wide."""
     means = [abs(one.mean * factor) for one in spreads if one.mean]
-    far_apart = bool(means) and max(means) > FAR_APART * min(means)
+    wide_range = bool(means) and max(means) > WIDE_RANGE * min(means)
 
     def shown(one: Spread, interval: Interval | None) -> str:
         if one.mean is None:
             return NOTHING
         places = (
-            decimals if decimals is not None else decimals_of(one.mean * factor if far_apart else min(means, default=1))
+            decimals
+            if decimals is not None
+            else significant_decimals(one.mean * factor if wide_range else min(means, default=1))
         )
         text = f"{one.mean * factor:.{places}f}"
         if one.deviation is not None:
@@ -164,9 +173,9 @@ def _spreads(
     return [shown(*pair) for pair in zip(spreads, intervals or [None] * len(spreads), strict=True)]
 
 
-def _loose(name: str, one: Spread) -> str:
+def _metric_cell(name: str, one: Spread) -> str:
     apart = f" ± {one.deviation:.2g}" if one.deviation is not None else ""
-    return f"{measure(name, one.mean)}{apart}"
+    return f"{metric_value(name, one.mean)}{apart}"
 
 
 def _number(value: float | None, form: str, factor: float = 1) -> str:

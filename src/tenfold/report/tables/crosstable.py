@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tenfold.report import clocks
-from tenfold.report.differences import MIXING, spoken
-from tenfold.report.formatting import NOTHING, several
+from tenfold.report.differences import MIXING_FIELDS, describe_settings
+from tenfold.report.formatting import NOTHING, plural
 from tenfold.report.rows import Row
 from tenfold.report.tables import columns
 
@@ -22,15 +22,15 @@ class Crosstable:
     rows: tuple[tuple[str, ...], ...]
 
 
-def of(rows: Sequence[Row]) -> list[Crosstable]:
+def make_crosstables(rows: Sequence[Row]) -> list[Crosstable]:
     """Return tables of time and of what was scored, for each of the other settings; none unless both vary."""
     if not rows or not set(CROSSED) <= set(rows[0].settings):
         return []
-    cells = [columns.times(rows), *columns.scores(rows)]
+    cells = [columns.time_column(rows), *columns.metric_columns(rows)]
     families: list[tuple[str, dict[str, Any]]] = []
     for row in rows:
         family = row.clock, {name: value for name, value in row.settings.items() if name not in CROSSED}
-        if family not in families and (row.workers > 1 or not any(name in MIXING for name in family[1])):
+        if family not in families and (row.workers > 1 or not any(name in MIXING_FIELDS for name in family[1])):
             families.append(family)
     found = []
     for clock, other in families:
@@ -42,13 +42,15 @@ def of(rows: Sequence[Row]) -> list[Crosstable]:
         for column in cells:
             told = f"{column.name}, {clock}" if column is cells[0] else column.name
             told = f"{told}, {clocks.INTERVAL}" if column is cells[0] and clock == clocks.PREDICTED else told
-            found.append(_crossed(", ".join(part for part in (spoken(other), told) if part), column, places))
+            found.append(_crossed(", ".join(part for part in (describe_settings(other), told) if part), column, places))
     return found
 
 
 def _belongs(row: Row, other: dict[str, Any]) -> bool:
     """Tell whether a row has these settings; one worker has any way of mixing."""
-    return all(row.settings[name] == value or (row.workers == 1 and name in MIXING) for name, value in other.items())
+    return all(
+        row.settings[name] == value or (row.workers == 1 and name in MIXING_FIELDS) for name, value in other.items()
+    )
 
 
 def _crossed(title: str, column: columns.Column, places: dict[tuple[int | None, int], int]) -> Crosstable:
@@ -56,9 +58,9 @@ def _crossed(title: str, column: columns.Column, places: dict[tuple[int | None, 
     workers = sorted({count for _, count in places})
     rows = [
         (
-            several(fold, "fold") if fold else "no folds",
+            plural(fold, "fold") if fold else "no folds",
             *(column.cells[places[fold, count]] if (fold, count) in places else NOTHING for count in workers),
         )
         for fold in folds
     ]
-    return Crosstable(title, ("", *(several(count, "worker") for count in workers)), tuple(rows))
+    return Crosstable(title, ("", *(plural(count, "worker") for count in workers)), tuple(rows))

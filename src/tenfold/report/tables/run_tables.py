@@ -11,8 +11,18 @@ from rich.text import Text
 
 from tenfold.experiment import FIELDS, SECTIONS
 from tenfold.report import clocks, summary
-from tenfold.report.differences import settings, unusual
-from tenfold.report.formatting import NOTHING, OF_FOLDS, ago, count, duration, measure, moment, plain, setting
+from tenfold.report.differences import changed_fields, describe_difference
+from tenfold.report.formatting import (
+    CROSSVAL_TIME,
+    NOTHING,
+    ago,
+    count,
+    date_time,
+    duration,
+    field_value,
+    metric_value,
+    one_line,
+)
 from tenfold.runs import Run
 from tenfold.runs.store import FOLDED
 
@@ -22,11 +32,11 @@ STATUS_STYLES = {"finished": "green", "running": "cyan", "failed": "bold red", "
 def result_table(run: Run) -> Table:
     """Return what came out of a run: what `tenfold train` prints at its end."""
     table = _grid()
-    table.add_row(f"run {run.id}", Text.assemble((plain(run.title), "bold"), "  ", _status(run)))
-    for name, text in summary.outcome(run):
+    table.add_row(f"run {run.id}", Text.assemble((one_line(run.title), "bold"), "  ", _status(run)))
+    for name, text in summary.result_rows(run):
         table.add_row(name, Text(text, style="bold" if name.endswith("accuracy") else ""))
-    if ending := summary.ending(run):
-        table.add_row(run.status, _styled(run, "\n".join(plain(line) for line in ending.splitlines())))
+    if ending := summary.describe_end(run):
+        table.add_row(run.status, _styled(run, "\n".join(one_line(line) for line in ending.splitlines())))
     table.add_row("folder", Text(str(run.path), overflow="fold"))
     return table
 
@@ -48,13 +58,13 @@ def runs_table(runs: Sequence[Run], *, now: float | None = None) -> Table:
             _status(run),
             ago(run.created, now),
             _epochs(run),
-            *(measure(name, measured[run.id].get(name)) for name in scores),
+            *(metric_value(name, measured[run.id].get(name)) for name in scores),
             _training(run),
         )
     unless = ", unless said to be predicted" if any(run.clock == clocks.PREDICTED for run in runs) else ""
     table.caption = f"training: measured{unless}, without start, evaluation and saving" if runs else "no runs yet"
     if any(run.kind == FOLDED for run in runs):
-        table.caption += f"; {OF_FOLDS}"
+        table.caption += f"; {CROSSVAL_TIME}"
     return table
 
 
@@ -69,7 +79,7 @@ def show_tables(run: Run) -> Group:
     tables = [result_table(run), experiment_table(run)]
     if run.history:
         tables.append(history_table(run))
-    if summary.times(run):
+    if summary.times_by_kind(run):
         tables.append(times_table(run))
     return Group(*(Padding(table, (0, 0, 1, 0)) for table in (*tables, origin_table(run))))
 
@@ -77,14 +87,16 @@ def show_tables(run: Run) -> Group:
 def experiment_table(run: Run) -> Table:
     """Return every field: first those that differ from the defaults, one a line, then the rest by section."""
     table = _grid(title="experiment")
-    changed = unusual(run.experiment)
+    changed = changed_fields(run.experiment)
     for key, value in changed.items():
-        table.add_row(key, Text(setting(value), style="bold", overflow="fold"))
+        table.add_row(key, Text(field_value(value), style="bold", overflow="fold"))
     table.add_row("defaults", Text("for all the rest" if changed else "for everything"))
     flat = run.experiment.flat()
     for section in SECTIONS:
         rest = (
-            f"{key}={setting(flat[key])}" for key, (home, _) in FIELDS.items() if home == section and key not in changed
+            f"{key}={field_value(flat[key])}"
+            for key, (home, _) in FIELDS.items()
+            if home == section and key not in changed
         )
         table.add_row(f"  {section}", Text("  ".join(rest), style="dim"))
     return table
@@ -94,11 +106,11 @@ def history_table(run: Run) -> Table:
     """Return one line an epoch."""
     names = history_columns(run)
     table = _table(
-        "epoch", "step", f"training, {run.clock}", *(plain(name.replace("_", " ")) for name in names), title="epochs"
+        "epoch", "step", f"training, {run.clock}", *(one_line(name.replace("_", " ")) for name in names), title="epochs"
     )
     _right(table, *range(len(table.columns)))
     for row in run.history:
-        scores = (measure(name, row.get(name)) for name in names)
+        scores = (metric_value(name, row.get(name)) for name in names)
         table.add_row(count(row["epoch"]), count(row.get("step")), duration(row.get("seconds")), *scores)
     return table
 
@@ -111,23 +123,23 @@ def history_columns(run: Run) -> list[str]:
 
 def times_table(run: Run) -> Table:
     """Return what the time was spent on."""
-    times = summary.times(run)
+    times = summary.times_by_kind(run)
     total = sum(times.values())
     table = _table("spent on", "time", "share", title=f"time, {run.clock}")
     _right(table, 1, 2)
     for kind, seconds in times.items():
-        table.add_row(summary.NAMES.get(kind, kind), duration(seconds), f"{seconds / total:.1%}")
+        table.add_row(summary.KIND_NAMES.get(kind, kind), duration(seconds), f"{seconds / total:.1%}")
     return table
 
 
 def origin_table(run: Run) -> Table:
     """Return when, by which command and from which code the run came, and where its files are."""
     table = _grid(title="origin")
-    ended = f", ended {moment(run.ended)}" if run.ended is not None else ""
-    table.add_row("began", f"{moment(run.created)}{ended}")
+    ended = f", ended {date_time(run.ended)}" if run.ended is not None else ""
+    table.add_row("began", f"{date_time(run.created)}{ended}")
     for key in ("command", "code"):
         if run.facts.get(key):
-            table.add_row(key, Text(plain(str(run.facts[key])), overflow="fold"))
+            table.add_row(key, Text(one_line(str(run.facts[key])), overflow="fold"))
     files = sorted(path.name for path in run.path.iterdir()) if run.path.is_dir() else []
     table.add_row("files", Text(", ".join(files) or "none", overflow="fold"))
     return table
@@ -171,7 +183,7 @@ def _right(table: Table, *columns: int) -> None:
 
 
 def _titled(run: Run, among: Sequence[Run]) -> Text:
-    told = ("└ " if run.kind == "fold" else "", plain(run.title), "  ", (settings(run, among), "dim"))
+    told = ("└ " if run.kind == "fold" else "", one_line(run.title), "  ", (describe_difference(run, among), "dim"))
     return Text.assemble(*told, overflow="fold")
 
 

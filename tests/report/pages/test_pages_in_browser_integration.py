@@ -7,7 +7,7 @@ from made_runs import made_folds, made_prediction, make_crossval, make_run, make
 
 from tenfold.experiment import Experiment
 from tenfold.report import export
-from tenfold.report.pages import page as html
+from tenfold.report.pages import report
 from tenfold.report.results.forecast_result import Forecast
 from tenfold.report.results.twin_result import Twin
 
@@ -39,7 +39,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def address(run):
-    return html.write([run], run.store.folder / "report.html").as_uri()
+    return report.write_report([run], run.store.folder / "report.html").as_uri()
 
 
 @pytest.fixture
@@ -90,12 +90,12 @@ def test_plots_take_the_colour_of_the_page(look):
     assert look("light").evaluate(ink) != look("dark").evaluate(ink)
 
 
-def test_curves_switch_from_steps_to_time(look):
+def test_curves_switch_from_epochs_to_time(look):
     page = look()
-    assert page.locator(".over-steps").is_visible()
+    assert page.locator(".over-epochs").is_visible()
     page.click("text=by training time")
     assert page.locator(".over-seconds").is_visible()
-    assert not page.locator(".over-steps").is_visible()
+    assert not page.locator(".over-epochs").is_visible()
 
 
 def test_the_download_is_the_csv(look, run):
@@ -106,7 +106,7 @@ def test_the_download_is_the_csv(look, run):
     assert saved.suggested_filename == f"tenfold-run-{run.id}.csv"
     text = Path(saved.path()).read_text()
     assert text == export.to_csv([run])
-    assert len(list(csv.DictReader(io.StringIO(text)))) == len(export.to_rows(run))
+    assert len(list(csv.DictReader(io.StringIO(text)))) == len(export.measurement_rows(run))
 
 
 @pytest.mark.parametrize("width", [360, 400, 800, 1200])
@@ -125,7 +125,7 @@ def test_a_comparison_loads_quietly_and_fits(browser, tmp_path, width):
     problems = []
     page.on("console", lambda message: problems.append(message.text))
     page.on("pageerror", lambda error: problems.append(str(error)))
-    page.goto(html.write(runs, tmp_path / "page.html").as_uri())
+    page.goto(report.write_report(runs, tmp_path / "page.html").as_uri())
     assert problems == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.locator("table.settings tbody tr").count() == len(runs)
@@ -134,10 +134,10 @@ def test_a_comparison_loads_quietly_and_fits(browser, tmp_path, width):
 
 
 def crossval(folder):
-    return html.write([make_crossval(folder, made_folds(5, failed=(2,), cores=4))], folder / "page.html")
+    return report.write_report([make_crossval(folder, made_folds(5, failed=(2,), cores=4))], folder / "page.html")
 
 
-def outlook(folder):
+def forecast(folder):
     predicted = [(Experiment(engine="virtual", workers=n), made_prediction(n)) for n in (1, 4, 32, 1024)]
     return Forecast(predicted).report(folder / "page.html")
 
@@ -150,12 +150,12 @@ def twin(folder):
 def devices(folder):
     common = {"steps_per_epoch": 30, "epochs": 1}
     grid = [{"optimizer": optimizer, "device": device} for optimizer in ("sgd", "adam") for device in ("cpu", "cuda")]
-    return html.write([make_run(folder, **common, **fields) for fields in grid], folder / "page.html")
+    return report.write_report([make_run(folder, **common, **fields) for fields in grid], folder / "page.html")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [400, 1200])
-@pytest.mark.parametrize(("write", "pictures"), [(crossval, 3), (outlook, 2), (twin, 1), (devices, 6)])
+@pytest.mark.parametrize(("write", "pictures"), [(crossval, 3), (forecast, 2), (twin, 1), (devices, 6)])
 def test_other_pages_load_quietly_and_fit(browser, tmp_path, write, pictures, width, scheme):
     page = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 900})
     problems = []

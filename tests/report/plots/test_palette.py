@@ -44,11 +44,11 @@ def test_any_two_colours_can_be_told_apart(eyes):
 
 
 def test_kinds_of_time_have_a_colour_each():
-    assert len(set(palette.KINDS.values())) == len(palette.KINDS)
-    assert set(palette.KINDS.values()) <= set(palette.SERIES)
+    assert len(set(palette.KIND_COLOURS.values())) == len(palette.KIND_COLOURS)
+    assert set(palette.KIND_COLOURS.values()) <= set(palette.SERIES)
 
 
-@pytest.mark.parametrize("colour", sorted({*palette.SERIES, *palette.KINDS.values()}))
+@pytest.mark.parametrize("colour", sorted({*palette.SERIES, *palette.KIND_COLOURS.values()}))
 @pytest.mark.parametrize("background", [LIGHT_BACKGROUND, DARK_BACKGROUND])
 def test_colours_read_on_both_backgrounds(colour, background):
     assert contrast(colour, background) >= 3
@@ -64,5 +64,5 @@ def test_the_page_has_these_backgrounds():
 
 
 def test_neighbouring_runs_never_look_alike():
-    looks = [palette.series(at) for at in range(40)]
-    assert len(set(looks)) == 40
+    styles = [palette.series(at) for at in range(40)]
+    assert len(set(styles)) == 40

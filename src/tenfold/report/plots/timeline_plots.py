@@ -1,4 +1,4 @@
-"""The first steps of a run, one by one: who computed when, and who waited."""
+"""Timelines of the first steps: when each worker computed, waited and communicated."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tenfold.report import clocks, summary
 from tenfold.report.plots import palette
-from tenfold.report.plots.svg import COMPACT_LEGEND, WIDE, draw
+from tenfold.report.plots.svg import PHONE, draw_both, legend_above
 from tenfold.runs import Run, Span
 
 if TYPE_CHECKING:
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 MOST_STEPS = 25
 MOST_LANES = 24
 GAP = 0.6
-"""Between the lanes of two runs, in lanes."""
+"""Space between two runs, as a multiple of a lane."""
 
 
-def timeline(run: Run, until: float | None = None) -> str:
-    """Return the first steps of a run, one lane a worker, coloured by what each moment is spent on.
+def timeline_plot(run: Run, until: float | None = None) -> str:
+    """Return the first steps of a run, one lane for each worker, coloured by what the time is spent on.
 
-    The time axis ends with the steps, or after so many seconds, so that several timelines have the same scale.
+    The time axis ends with the steps, or after `until` seconds, so that several timelines have the same scale.
     """
     return _drawn(f"timeline-{run.id}", [(run, first_steps(run.spans()))], until)
 
 
-def timelines(real: Run, virtual: Run) -> str:
+def twin_timeline_plot(real: Run, virtual: Run) -> str:
     """Return the first steps of a real run and, below them on the same axis, those of its virtual twin."""
     both = [(run, first_steps(run.spans())) for run in (real, virtual)]
-    return _drawn("timelines", both, max(length(spans) for _, spans in both))
+    return _drawn("timelines", both, max(total_seconds(spans) for _, spans in both))
 
 
 def _drawn(name: str, runs: Sequence[tuple[Run, list[Span]]], until: float | None) -> str:
@@ -48,7 +48,7 @@ def _drawn(name: str, runs: Sequence[tuple[Run, list[Span]]], until: float | Non
     cut = any(len({span.worker for span in spans}) > MOST_LANES for _, spans, _ in groups)
     which = f"; the first {MOST_LANES} workers" if cut else ""
 
-    def paint(figure: "Figure") -> None:
+    def paint(figure: "Figure", width: float) -> None:
         axes = figure.subplots()
         for kind in kinds:
             boxes = []
@@ -58,7 +58,9 @@ def _drawn(name: str, runs: Sequence[tuple[Run, list[Span]]], until: float | Non
                 boxes += [
                     ((span.at - origin) * 1e3, rows[span.worker] - 0.36, span.seconds * 1e3, 0.72) for span in chosen
                 ]
-            axes.add_patch(_boxes(boxes, facecolor=palette.KINDS[kind], label=summary.NAMES.get(kind, kind)))
+            axes.add_patch(
+                _boxes(boxes, facecolor=palette.KIND_COLOURS[kind], label=summary.KIND_NAMES.get(kind, kind))
+            )
         named = {
             row: f"{run.clock}, worker {worker}" if several else f"worker {worker}"
             for (run, _, _), rows in zip(groups, lanes, strict=True)
@@ -66,23 +68,30 @@ def _drawn(name: str, runs: Sequence[tuple[Run, list[Span]]], until: float | Non
         }
         axes.set_yticks(list(named), list(named.values()))
         axes.set_ylim(last - 0.4, -0.6)
-        axes.set_xlim(0, (until or length(groups[0][1])) * 1e3)
+        axes.set_xlim(0, (until or total_seconds(groups[0][1])) * 1e3)
         axes.grid(visible=False, axis="y")
         axes.spines["left"].set_visible(False)
-        axes.set_xlabel(f"time since the first step began (ms, {clocks.of(run for run, _, _ in groups)}){which}")
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=7, **COMPACT_LEGEND)
+        axes.set_xlabel(
+            f"time since the first step began (ms, {clocks.clock_names(run for run, _, _ in groups)}){which}"
+            if width != PHONE
+            else f"time (ms, {clocks.clock_names(run for run, _, _ in groups)}){which}"
+        )
+        legend_above(figure, width)
 
-    return draw(name, "the first steps of every worker", (WIDE, 1.0 + 0.28 * last), paint)
+    def size(width: float) -> tuple[float, float]:
+        return width, 1.0 + 0.28 * last + 0.3 * (width == PHONE)
+
+    return draw_both(name, "the first steps of every worker", size, paint)
 
 
-def length(spans: Sequence[Span]) -> float:
-    """Return the seconds from the beginning of the first span to the end of the last; 0 of none."""
+def total_seconds(spans: Sequence[Span]) -> float:
+    """Return the seconds from the start of the first span to the end of the last; 0 without spans."""
     ends = max((span.at + span.seconds for span in spans), default=0.0)
     return ends - min((span.at for span in spans), default=0.0)
 
 
 def first_steps(spans: Iterable[Span]) -> list[Span]:
-    """Return the spans of every worker's first steps, recorded one by one, and what came between these steps."""
+    """Return the spans of the first steps of each worker, and of what happened between these steps."""
     single = [span for span in spans if span.count == 1]
     counted: Counter[tuple[int, str]] = Counter()
     first = []
@@ -96,11 +105,11 @@ def first_steps(spans: Iterable[Span]) -> list[Span]:
     return [*first, *others]
 
 
-def _boxes(boxes: Sequence[tuple[float, float, float, float]], **looks: Any) -> "PathPatch":
-    """Return boxes (left, bottom, width, height) as one shape, which is far shorter in an SVG than many."""
+def _boxes(boxes: Sequence[tuple[float, float, float, float]], **options: Any) -> "PathPatch":
+    """Return boxes (left, bottom, width, height) as one shape, which makes a much shorter SVG than many."""
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path
 
     corners = [((x, y), (x + w, y), (x + w, y + h), (x, y + h), (x, y)) for x, y, w, h in boxes]
     codes = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY] * len(boxes)
-    return PathPatch(Path([point for box in corners for point in box], codes), linewidth=0, **looks)
+    return PathPatch(Path([point for box in corners for point in box], codes), linewidth=0, **options)

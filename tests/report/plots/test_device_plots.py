@@ -4,19 +4,19 @@ import csv
 import io
 import json
 import math
-from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from made_runs import make_run, make_virtual_run
+from svg_texts import texts
 
 from tenfold.experiment import Experiment
-from tenfold.report.pages import page as html
-from tenfold.report.plots import device_plots as devices
-from tenfold.report.plots.styles import Looks
+from tenfold.report.pages import report
+from tenfold.report.plots import device_plots
+from tenfold.report.plots.styles import PlotStyles
 from tenfold.report.results.comparison import Comparison
-from tenfold.report.rows import Row, Spread, rated, rows_of
+from tenfold.report.rows import Row, Spread, make_rows, with_ratios
 
 NAME = "factor against cpu"
 
@@ -54,15 +54,11 @@ def both(timed):
 
 
 def factors(runs):
-    return [row.factor_against_cpu for row in rows_of(runs)]
-
-
-def texts(svg):
-    return ["".join(one.itertext()) for one in ElementTree.fromstring(svg).iter() if one.tag.endswith("text")]
+    return [row.factor_against_cpu for row in make_rows(runs)]
 
 
 def drawing(rows):
-    return devices.drawing(devices.chosen(devices.groups(rows)), Looks(rows))
+    return device_plots.device_plot(device_plots.choose_groups(device_plots.device_groups(rows)), PlotStyles(rows))
 
 
 def row(seconds, device, **fields):
@@ -115,14 +111,14 @@ class TestFactor:
         st.lists(st.floats(0.01, 100), min_size=2, max_size=5), st.lists(st.floats(0.01, 100), min_size=2, max_size=5)
     )
     def test_spreads_are_carried_over_as_the_speedups_are(self, cpu, gpu):
-        one, other = rated([row(cpu, "cpu"), row(gpu, "cuda")])
+        one, other = with_ratios([row(cpu, "cpu"), row(gpu, "cuda")])
         assert (one.factor_against_cpu, one.factor_against_cpu_deviation) == (None, None)
         assert other.factor_against_cpu == pytest.approx(one.seconds.mean / other.seconds.mean)
         relative = math.hypot(*(each.deviation / each.mean for each in (one.seconds, other.seconds)))
         assert other.factor_against_cpu_deviation == pytest.approx(other.factor_against_cpu * relative)
 
     def test_single_runs_have_no_spread(self):
-        assert rated([row([2.0, 3.0], "cpu"), row([1.0], "cuda")])[1].factor_against_cpu_deviation is None
+        assert with_ratios([row([2.0, 3.0], "cpu"), row([1.0], "cuda")])[1].factor_against_cpu_deviation is None
 
 
 class TestTable:
@@ -135,22 +131,22 @@ class TestTable:
             *("", "4.0", "", "9.0")
         ]
         assert [line["factor_against_cpu"] for line in json.loads(both.to_json())["rows"]] == [None, 4.0, None, 9.0]
-        assert "factor against cpu (× cpu) = Tcpu/T, with the same settings otherwise" in both.notes()
+        assert "factor against cpu (× cpu) = Tcpu/T, with the same settings otherwise" in both.lines()
 
     def test_where_the_device_is_the_same_nothing_is_said(self, timed):
         comparison = Comparison([timed(8.0, lr=0.1), timed(2.0, lr=0.2)])
         assert NAME not in comparison.cells()[0]
-        assert "cpu" not in " ".join(comparison.notes())
+        assert "cpu" not in " ".join(comparison.lines())
 
     def test_without_twins_it_says_what_to_add(self, timed):
         comparison = Comparison([timed(8.0, device="cuda"), timed(2.0, device="mps")])
         assert NAME not in comparison.cells()[0]
-        assert any("add device cpu" in note for note in comparison.notes())
+        assert any("add device cpu" in note for note in comparison.lines())
 
 
 class TestPlot:
     def test_groups_are_settings_with_cpu_first(self, both):
-        found = devices.groups(both.rows[::-1])
+        found = device_plots.device_groups(both.rows[::-1])
         assert {name: [row.experiment.machine.device for row in group] for name, group in found.items()} == {
             "adam": ["cpu", "cuda"],
             "sgd": ["cpu", "cuda"],
@@ -158,60 +154,62 @@ class TestPlot:
 
     def test_bars_are_named_and_tell_the_factor(self, both):
         found = texts(drawing(both.rows))
-        for expected in ("cpu", "cuda", "sgd", "adam", "8.00 s", "2.00 s, 4.00 × cpu", "1.00 s, 9.00 × cpu", "90.00%"):
+        for expected in ("cpu", "cuda", "sgd", "adam", "8 s", "2 s, 4.00 × cpu", "1 s, 9.00 × cpu", "90.00%"):
             assert expected in found
         assert {"training time (s, measured)", "test accuracy (%)"} <= set(found)
 
     def test_devices_alone_are_named_by_the_title(self, timed):
-        rows = rows_of([timed(8.0), timed(2.0, device="cuda")])
-        assert list(devices.groups(rows)) == ["lenet5-mnist"]
+        rows = make_rows([timed(8.0), timed(2.0, device="cuda")])
+        assert list(device_plots.device_groups(rows)) == ["lenet5-mnist"]
 
     def test_clocks_are_kept_apart(self, tmp_path):
         common = {"steps_per_epoch": 20, "epochs": 1}
         makers = (make_run, make_virtual_run)
-        rows = rows_of([make(tmp_path, **common, device=device) for make in makers for device in ("cpu", "cuda")])
-        assert list(devices.groups(rows)) == ["measured", "predicted"]
+        rows = make_rows([make(tmp_path, **common, device=device) for make in makers for device in ("cpu", "cuda")])
+        assert list(device_plots.device_groups(rows)) == ["measured", "predicted"]
         assert "training time (ms, measured and predicted)" in texts(drawing(rows))
 
     def test_a_setting_on_one_device_is_no_group(self, timed):
-        rows = rows_of([timed(8.0, lr=0.1), timed(2.0, device="cuda", lr=0.2)])
+        rows = make_rows([timed(8.0, lr=0.1), timed(2.0, device="cuda", lr=0.2)])
         assert drawing(rows) == ""
         assert drawing([]) == ""
 
     def test_without_classes_the_loss(self, timed):
-        rows = rows_of([timed(8.0, metrics={"loss": 0.25}), timed(2.0, metrics={"loss": 0.125}, device="cuda")])
+        rows = make_rows([timed(8.0, metrics={"loss": 0.25}), timed(2.0, metrics={"loss": 0.125}, device="cuda")])
         assert {"test loss", "0.2500", "0.1250"} <= set(texts(drawing(rows)))
 
     def test_an_accuracy_that_is_missing_is_not_a_loss(self, timed):
-        rows = rows_of([timed(8.0), timed(2.0, metrics={"loss": 0.125}, device="cuda")])
+        rows = make_rows([timed(8.0), timed(2.0, metrics={"loss": 0.125}, device="cuda")])
         found = texts(drawing(rows))
         assert "0.1250" not in found
         assert "–" in found
 
     def test_of_a_large_grid_the_fastest_and_the_most_accurate(self, timed):
-        many = devices.MOST_GROUPS + 3
+        many = device_plots.MOST_GROUPS + 3
         cpu, cuda = ([(at, device) for at in range(1, many + 1)] for device in ("cpu", "cuda"))
         runs = [timed(at * (2 if on == "cpu" else 1), at / 100, lr=at / 100, device=on) for at, on in (*cpu, *cuda)]
-        found = devices.groups(rows_of(runs))
-        kept = devices.chosen(found)
-        assert len(kept) == devices.MOST_GROUPS
+        found = device_plots.device_groups(make_rows(runs))
+        kept = device_plots.choose_groups(found)
+        assert len(kept) == device_plots.MOST_GROUPS
         assert {"lr 0.01", "lr 0.02", f"lr {many / 100}"} <= set(kept)
         left_out = next(name for name in found if name not in kept)
         assert left_out == "lr 0.07"
-        page = html.render(runs)
-        assert f"{devices.MOST_GROUPS} of {many} settings are drawn" in page
+        page = report.render_report(runs)
+        assert f"{device_plots.MOST_GROUPS} of {many} settings are drawn" in page
 
     def test_colours_mean_nothing_else_on_the_page(self, both, timed):
-        looks = Looks(both.rows)
-        own = {looks.of(row).colour for row in both.rows}
-        assert not own & set(looks.apart("device", ["cpu", "cuda"]).values())
-        alone = rows_of([timed(2.0, device="cuda"), timed(8.0)])
-        looks = Looks(alone)
-        assert [looks.of(row).colour for row in alone[::-1]] == list(looks.apart("device", ["cpu", "cuda"]).values())
+        styles = PlotStyles(both.rows)
+        own = {styles.style(row).colour for row in both.rows}
+        assert not own & set(styles.field_colours("device", ["cpu", "cuda"]).values())
+        alone = make_rows([timed(2.0, device="cuda"), timed(8.0)])
+        styles = PlotStyles(alone)
+        assert [styles.style(row).colour for row in alone[::-1]] == list(
+            styles.field_colours("device", ["cpu", "cuda"]).values()
+        )
 
 
 def test_the_page_has_the_plot_and_the_highest_factor(both, timed):
-    page = html.render(both)
+    page = report.render_report(both)
     assert "<h2>CPU and GPU</h2>" in page
     assert "highest factor against cpu, measured" in page
-    assert "CPU and GPU" not in html.render([timed(8.0, lr=0.1), timed(2.0, lr=0.2)])
+    assert "CPU and GPU" not in report.render_report([timed(8.0, lr=0.1), timed(2.0, lr=0.2)])

@@ -11,11 +11,11 @@ from made_runs import FACTS, read_run
 from rich.console import Console
 
 from tenfold.experiment import Experiment
-from tenfold.report.plots import scaling
-from tenfold.report.plots.styles import Looks
+from tenfold.report.plots import scaling_plots
+from tenfold.report.plots.styles import PlotStyles
 from tenfold.report.results.comparison import Comparison, Spread
-from tenfold.report.rows import rows_of
-from tenfold.report.selection import best, drawn, telling
+from tenfold.report.rows import make_rows
+from tenfold.report.selection import choose_rows, notable_rows, pareto_front
 from tenfold.report.tables import columns
 from tenfold.runs import Recorder, Store
 
@@ -86,20 +86,20 @@ class TestRows:
 
     def test_one_worker_is_the_baseline_of_every_strategy_but_not_of_another_rate(self, measured):
         runs = [measured(8.0), measured(4.0, workers=2, strategy="ring"), measured(2.0, workers=2, lr=0.5)]
-        assert [row.speedup for row in rows_of(runs)] == [1.0, 2.0, None]
+        assert [row.speedup for row in make_rows(runs)] == [1.0, 2.0, None]
 
     def test_of_several_baselines_the_one_on_the_most_alike_machine_counts(self, measured):
         two, one = {"pin": "compact"}, {"pin": "none"}
         runs = [measured(12.0, **one), measured(6.0, **two), measured(3.0, workers=2, **two)]
-        assert [row.speedup for row in rows_of(runs)] == [1.0, 1.0, 2.0]
+        assert [row.speedup for row in make_rows(runs)] == [1.0, 1.0, 2.0]
 
     def test_what_one_worker_cannot_do_makes_no_setting(self, measured):
-        rows = rows_of([measured(8.0), measured(4.0, workers=2, strategy="ring", sync_every=4)])
+        rows = make_rows([measured(8.0), measured(4.0, workers=2, strategy="ring", sync_every=4)])
         assert [row.settings for row in rows] == [{"workers": 1}, {"workers": 2}]
         assert [row.label for row in rows] == ["1 worker", "2 workers"]
 
     def test_runs_that_did_not_finish_have_a_row_without_numbers(self, measured):
-        rows = rows_of([measured(8.0), measured(0.0, status="failed", workers=2)])
+        rows = make_rows([measured(8.0), measured(0.0, status="failed", workers=2)])
         assert (rows[1].seconds.mean, rows[1].speedup, rows[1].gain, rows[1].shares) == (None, None, None, {})
         assert rows[0].gain == 100.0
 
@@ -108,7 +108,7 @@ class TestRows:
         assert (Spread((2.0,)).mean, Spread((2.0,)).deviation) == (2.0, None)
 
     def test_numbers_that_are_none_are_left_out(self, measured):
-        row = rows_of([measured(1.0, math.nan), measured(1.0, 0.5, seed=1)])[0]
+        row = make_rows([measured(1.0, math.nan), measured(1.0, 0.5, seed=1)])[0]
         assert row.accuracy.values == (0.5,)
 
 
@@ -117,7 +117,7 @@ class TestTable:
         names, rows = scaled.cells()
         assert names[:2] == ["workers × threads", "training time, s"]
         assert "strategy" not in names
-        assert rows[1] == ["2 × 1", "4.00 ± 1.41", "2.50", "125", "60.0", "500", "85.00 ± 7.07", "1 KiB", "60/30/10"]
+        assert rows[1] == ["2 × 1 !", "4.00 ± 1.41", "2.50", "125", "60.0", "500", "85.00 ± 7.07", "1 KiB", "60/30/10"]
 
     @pytest.mark.parametrize(
         ("seconds", "unit", "cell"), [(0.25, "ms", "250"), (30, "s", "30.0"), (720, "min", "12.0")]
@@ -133,13 +133,13 @@ class TestTable:
     def test_without_workers_to_compare_there_is_no_speedup(self, measured):
         comparison = Comparison([measured(1.0, lr=0.1), measured(2.0, lr=0.2)])
         assert comparison.cells()[0] == ["workers × threads", "lr", "training time, s", "gain %", "test accuracy %"]
-        assert "add workers 1" not in str(comparison.notes())
+        assert "add workers 1" not in str(comparison.lines())
 
     def test_without_one_worker_it_says_what_to_add(self, measured):
         comparison = Comparison([measured(1.0, workers=2), measured(2.0, workers=4)])
-        assert any("no run has one worker: add workers 1" in note for note in comparison.notes())
+        assert any("no run has one worker: add workers 1" in note for note in comparison.lines())
         other = Comparison([measured(1.0, lr=0.5), measured(2.0, workers=4)])
-        assert any("no run of one worker has the same settings" in note for note in other.notes())
+        assert any("no run with one worker has the same settings" in note for note in other.lines())
 
     def test_without_classes_the_loss_and_with_own_metrics_these(self, measured):
         alone = Comparison([measured(1.0, metrics={"loss": 0.25}), measured(2.0, metrics={"loss": 0.5}, lr=1)])
@@ -148,7 +148,7 @@ class TestTable:
         assert (own.cells()[0][-1], [row[-1] for row in own.cells()[1]]) == ("test mae", ["3.0000", "–"])
 
     def test_failures_are_told_by_reason(self, measured):
-        notes = Comparison([measured(1.0)], {"a": "too small", "b": "too small", "c": "broken"}).notes()
+        notes = Comparison([measured(1.0)], {"a": "too small", "b": "too small", "c": "broken"}).lines()
         assert notes[-2:] == ["failed: a | b: too small", "failed: c: broken"]
 
 
@@ -168,15 +168,15 @@ class TestOutputs:
     def test_no_cell_breaks_and_none_is_missing(self, usual, width):
         text = shown(usual, width)
         assert max(map(len, text.splitlines())) <= width
-        assert "left out" not in text
+        assert "omitted" not in text
         lines = [line.split() for line in text.splitlines()]
         for row in usual.cells()[1]:
             assert " ".join(row).split() in lines
 
     def test_a_narrow_terminal_leaves_out_what_it_says(self, usual):
         text = shown(usual, 80)
-        assert "left out, as the terminal is narrow: compute/wait/talk %, sent" in text
-        assert "c/w/t" not in text
+        assert "omitted, as the terminal is narrow: compute/wait/communicate %, sent" in text
+        assert "c/w/c" not in text
         assert "hopping-ring" in text
 
     def test_print_is_plain_text(self, usual, monkeypatch):
@@ -226,24 +226,24 @@ class TestOutputs:
 class TestSelection:
     def test_the_best_are_beaten_by_none(self, measured):
         points = [(1.0, 0.5), (2.0, 0.9), (3.0, 0.8), (4.0, 0.95), (2.0, 0.7)]
-        rows = rows_of([measured(*point, lr=at + 1) for at, point in enumerate(points)])
-        assert [row.settings["lr"] for row in best(rows)] == [1, 2, 4]
+        rows = make_rows([measured(*point, lr=at + 1) for at, point in enumerate(points)])
+        assert [row.settings["lr"] for row in pareto_front(rows)] == [1, 2, 4]
 
     def test_drawn_are_one_worker_the_fastest_and_the_most_accurate(self, measured):
         runs = [measured(99.0, 0.1), *(measured(at, at / 20, workers=2, lr=at) for at in range(1, 11))]
-        kept = [row.settings["lr"] for row in drawn(rows_of(runs), 5)]
+        kept = [row.settings["lr"] for row in choose_rows(make_rows(runs), 5)]
         assert kept == [None, 1, 2, 9, 10]
-        assert len(drawn(rows_of(runs[:4]), 5)) == 4
+        assert len(choose_rows(make_rows(runs[:4]), 5)) == 4
 
     def test_telling_are_the_fastest_the_slowest_and_the_idlest(self, scaled, measured):
         idle = measured(6.0, workers=4, times={"compute": 1.0, "wait": 5.0})
-        found = telling(rows_of([*scaled.runs, idle]))
+        found = notable_rows(make_rows([*scaled.runs, idle]))
         assert [(why, row.workers) for why, row in found] == [
             ("the fastest", 2),
             ("the slowest", 8),
-            ("the least of its time computing", 4),
+            ("computes for the smallest share of its time", 4),
         ]
-        assert telling([]) == []
+        assert notable_rows([]) == []
 
 
 class TestPlots:
@@ -251,44 +251,51 @@ class TestPlots:
         runs = [measured(8.0)]
         for workers in (2, 4):
             runs += [measured(8 / workers, workers=workers, strategy=name) for name in ("ring", "gossip")]
-        rows = rows_of(runs)
-        found = scaling.lines(rows, Looks(rows))
+        rows = make_rows(runs)
+        found = scaling_plots.scaling_curves(rows, PlotStyles(rows))
         assert [(name, [row.workers for row in group]) for name, _, group in found] == [
             ("ring", [2, 4]),
             ("gossip", [2, 4]),
         ]
-        for svg in (scaling.speedup(rows, Looks(rows)), scaling.efficiency(rows, Looks(rows))):
+        for svg in (
+            scaling_plots.speedup_plot(rows, PlotStyles(rows)),
+            scaling_plots.efficiency_plot(rows, PlotStyles(rows)),
+        ):
             assert "measured" in svg
             assert ">ring<" in svg
 
     def test_only_the_highest_of_many_lines(self, measured):
         runs = [measured(8.0)]
-        runs += [measured(8 / at, workers=2, sync_every=at) for at in range(1, scaling.MOST_LINES + 4)]
-        rows = rows_of(runs)
-        names = [name for name, _, _ in scaling.lines(rows, Looks(rows))]
-        assert names == [f"sync every {at}" for at in range(4, scaling.MOST_LINES + 4)]
+        runs += [measured(8 / at, workers=2, sync_every=at) for at in range(1, scaling_plots.MOST_LINES + 4)]
+        rows = make_rows(runs)
+        names = [name for name, _, _ in scaling_plots.scaling_curves(rows, PlotStyles(rows))]
+        assert names == [f"sync every {at}" for at in range(4, scaling_plots.MOST_LINES + 4)]
 
     def test_no_workers_no_scaling(self, measured):
-        rows = rows_of([measured(1.0, lr=0.1), measured(2.0, lr=0.2)])
-        assert scaling.speedup(rows, Looks(rows)) == scaling.efficiency(rows, Looks(rows)) == ""
-        assert "training time (s, measured)" in scaling.tradeoff(rows, Looks(rows))
+        rows = make_rows([measured(1.0, lr=0.1), measured(2.0, lr=0.2)])
+        assert (
+            scaling_plots.speedup_plot(rows, PlotStyles(rows))
+            == scaling_plots.efficiency_plot(rows, PlotStyles(rows))
+            == ""
+        )
+        assert "training time (s, measured)" in scaling_plots.tradeoff_plot(rows, PlotStyles(rows))
 
     def test_one_setting_has_no_tradeoff(self, measured):
-        rows = rows_of([measured(1.0), measured(2.0, seed=1)])
-        assert scaling.tradeoff(rows, Looks(rows)) == ""
+        rows = make_rows([measured(1.0), measured(2.0, seed=1)])
+        assert scaling_plots.tradeoff_plot(rows, PlotStyles(rows)) == ""
 
     def test_looks_tell_strategy_rest_and_workers_apart(self, measured):
         grid = product((2, 4), ("ring", "gossip"), (1, 4))
         runs = [measured(1.0)]
         runs += [measured(1.0, workers=many, strategy=name, sync_every=every) for many, name, every in grid]
-        rows = rows_of(runs)
-        looks = [Looks(rows).of(row) for row in rows]
-        assert len(set(looks)) == len(rows)
-        assert len({look.colour for look in looks[1:]}) == 2
-        assert looks[0].colour not in {look.colour for look in looks[1:]}
-        assert len({look.marker for look in looks}) == 3
-        assert len({look.dashes for look in looks[1:]}) == 2
-        names = [name for _, name in Looks(rows).meanings(rows)]
+        rows = make_rows(runs)
+        styles = [PlotStyles(rows).style(row) for row in rows]
+        assert len(set(styles)) == len(rows)
+        assert len({style.colour for style in styles[1:]}) == 2
+        assert styles[0].colour not in {style.colour for style in styles[1:]}
+        assert len({style.marker for style in styles}) == 3
+        assert len({(style.colour, style.dashes) for style in styles}) == len(rows)
+        names = [name for _, name in PlotStyles(rows).legend_entries(rows)]
         assert names[:2] == ["ring, sync every 1", "ring, sync every 4"]
         assert names[-3:] == ["1 worker", "2 workers", "4 workers"]
 
@@ -298,4 +305,4 @@ def test_a_heading_breaks_only_where_cells_are_narrow():
     assert narrow.heading(broken=True) == "sync\nevery"
     assert narrow.heading(broken=False) == "sync every"
     assert broad.heading(broken=True) == "time, s"
-    assert columns.width([narrow, broad], 2, broken=True) == 5 + 2 + 11
+    assert columns.table_width([narrow, broad], 2, broken=True) == 5 + 2 + 11

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from rich.console import Console
 
-from tenfold.report.tables.fold_tables import fold_tables, name_of
+from tenfold.report.tables.fold_tables import fold_name, fold_tables
 from tenfold.runs import Run
 
 
@@ -60,7 +60,7 @@ def test_folds_summary_and_models() -> None:
     assert "fold 2: the loss became nan" in told
     assert "1,000 + 500" in told
     assert "fold by fold; 3.00 s measured" in told
-    assert "the best by validation, fold 3" in told
+    assert "best model by validation, fold 3" in told
     assert "loss" not in told.replace("the loss became nan", "")
 
 
@@ -73,4 +73,4 @@ def test_what_is_known_of_an_interrupted_one() -> None:
 
 def test_names() -> None:
     folds = [fold(1, 0.5, node=2), fold(1, 0.5, repeat=2)]
-    assert [name_of(folds, place) for place in (0, 1)] == ["node 2, repeat 1, fold 1", "repeat 2, fold 1"]
+    assert [fold_name(folds, place) for place in (0, 1)] == ["node 2, repeat 1, fold 1", "repeat 2, fold 1"]

@@ -39,8 +39,8 @@ def test_parts_of_the_time(twin):
             "waiting": -0.5,
             "communication": None,
             "evaluation": 0.0,
-            "start": 0.5,
-            "training in all": 0.9 / 4.6,
+            "startup": 0.5,
+            "training, total": 0.9 / 4.6,
         }
     )
     assert twin.error == pytest.approx(0.9 / 4.6)
@@ -48,10 +48,11 @@ def test_parts_of_the_time(twin):
 
 def test_the_table_says_measured_and_predicted(twin):
     text = str(twin)
-    for expected in ("weights' largest difference  0.0, the same bits", "measured", "predicted", "-50.0%", "+19.6%"):
+    same = "largest difference between the weights  0.0, bit for bit the same"
+    for expected in (same, "measured", "predicted", "-50.0%", "+19.6%"):
         assert expected in text
     assert "5.50 s [5.00-6.00]" in text
-    assert "the measured time lies outside" in text
+    assert "the measured time is outside" in text
 
 
 def test_other_weights_are_said(runs):
@@ -64,7 +65,7 @@ def test_other_weights_are_said(runs):
 def test_json_holds_all_numbers(twin):
     read = json.loads(twin.to_json())
     assert read["weights_largest_difference"] == 0.0
-    assert read["parts"][-1] == {"name": "training in all", "measured": 4.6, "predicted": 5.5, "error": twin.error}
+    assert read["parts"][-1] == {"name": "training, total", "measured": 4.6, "predicted": 5.5, "error": twin.error}
     assert read["interval"] == [5.0, 6.0]
 
 
@@ -82,10 +83,10 @@ def test_the_page_puts_lanes_above_each_other(twin, tmp_path):
     for expected in (
         "measured, worker 1",
         "predicted, worker 1",
-        "largest difference of the weights",
-        "the same bits",
+        "largest difference between the weights",
+        "bit for bit the same",
         "predicted [5.00-6.00]",
-        "Every time on this page was measured, unless it is said to be predicted.",
+        "Every time on this page was measured, unless marked as predicted.",
         f"tenfold-twin-{twin.real.id}-{twin.virtual.id}-trace.json",
     ):
         assert expected in page
@@ -96,6 +97,6 @@ def test_the_page_puts_lanes_above_each_other(twin, tmp_path):
 def test_runs_without_times_make_a_table(tmp_path):
     empty = Twin(make_run(tmp_path, empty=True), make_virtual_run(tmp_path, empty=True, calibrated=False), 0.0)
     empty.virtual.result.pop("interval")
-    assert empty.rows() == [["training in all", "–", "–", "–"]]
+    assert empty.rows() == [["training, total", "–", "–", "–"]]
     assert any(note.startswith("uncalibrated") for note in empty.notes())
     assert "lanes" not in empty.report(tmp_path / "twin.html").read_text(encoding="utf-8")

@@ -4,7 +4,7 @@ import pytest
 from made_runs import make_run
 from rich.console import Console
 
-from tenfold.report.tables import run_tables as tables
+from tenfold.report.tables import run_tables
 
 
 def shown(renderable, width=120):
@@ -14,7 +14,7 @@ def shown(renderable, width=120):
 
 
 def test_result_says_what_came_out_with_units(tmp_path):
-    text = shown(tables.result_table(make_run(tmp_path)))
+    text = shown(run_tables.result_table(make_run(tmp_path)))
     for expected in (
         "lenet5, 61,706 parameters",
         "mnist, 60,000 training and 10,000 test samples",
@@ -22,7 +22,7 @@ def test_result_says_what_came_out_with_units(tmp_path):
         "test accuracy",
         "%",
         "10.1 s measured, 17,768 samples/s",
-        "start 1.20 s, evaluation 1.14 s, saving 20.0 ms",
+        "startup 1.20 s, evaluation 1.14 s, saving 20.0 ms",
         "1 worker with 2 threads on cpu",
         str(tmp_path),
     ):
@@ -30,19 +30,20 @@ def test_result_says_what_came_out_with_units(tmp_path):
 
 
 def test_result_of_a_failed_run_says_why(tmp_path):
-    text = shown(tables.result_table(make_run(tmp_path, status="failed", epochs_done=1, error="the loss is no number")))
+    failed = make_run(tmp_path, status="failed", epochs_done=1, error="the loss is no number")
+    text = shown(run_tables.result_table(failed))
     assert "the loss is no number" in text
     assert "1 of 3 epochs" in text
     assert "training time" not in text
 
 
 def test_result_of_an_interrupted_run_says_how_to_go_on(tmp_path):
-    assert "tenfold resume 1" in shown(tables.result_table(make_run(tmp_path, status="interrupted", epochs_done=1)))
+    assert "tenfold resume 1" in shown(run_tables.result_table(make_run(tmp_path, status="interrupted", epochs_done=1)))
 
 
 def test_runs_tell_what_differs(tmp_path):
     runs = [make_run(tmp_path), make_run(tmp_path, lr=0.1, workers=2), make_run(tmp_path, status="failed", error="no")]
-    lines = shown(tables.runs_table(runs, now=runs[0].created + 200)).splitlines()
+    lines = shown(run_tables.runs_table(runs, now=runs[0].created + 200)).splitlines()
     assert "lr=0.1 workers=2" in lines[3]
     assert "lr=" not in lines[2]
     assert "3 min ago" in lines[2]
@@ -52,21 +53,21 @@ def test_runs_tell_what_differs(tmp_path):
 
 
 def test_runs_without_classes_show_their_loss(tmp_path):
-    header = shown(tables.runs_table([make_run(tmp_path, accuracy=False)])).splitlines()[0]
+    header = shown(run_tables.runs_table([make_run(tmp_path, accuracy=False)])).splitlines()[0]
     assert "loss" in header
     assert "accuracy" not in header
-    mixed = shown(tables.runs_table([make_run(tmp_path, accuracy=False), make_run(tmp_path)])).splitlines()[0]
+    mixed = shown(run_tables.runs_table([make_run(tmp_path, accuracy=False), make_run(tmp_path)])).splitlines()[0]
     assert "loss" in mixed
     assert "accuracy" in mixed
 
 
 def test_no_runs_is_said():
-    assert "no runs yet" in shown(tables.runs_table([]))
+    assert "no runs yet" in shown(run_tables.runs_table([]))
 
 
 def test_show_has_everything(tmp_path):
     run = make_run(tmp_path, lr=0.1, workers=2, name="two")
-    text = shown(tables.show_tables(run))
+    text = shown(run_tables.show_tables(run))
     lines = [line.split() for line in text.splitlines()]
     assert ["lr", "0.1"] in lines
     assert ["workers", "2"] in lines
@@ -83,11 +84,11 @@ def test_show_has_everything(tmp_path):
 @pytest.mark.parametrize("empty", [True, False])
 def test_every_table_renders_for_every_run(tmp_path, width, status, empty):
     run = make_run(tmp_path, steps_per_epoch=40, status=status, empty=empty, facts={}, name="[red]loud[/] \x1b[2J")
-    for renderable in (tables.result_table(run), tables.runs_table([run]), tables.show_tables(run)):
+    for renderable in (run_tables.result_table(run), run_tables.runs_table([run]), run_tables.show_tables(run)):
         text = shown(renderable, width)
         assert "\x1b" not in text
         assert max(map(len, text.splitlines())) <= width
-    assert "[red]loud[/]" in shown(tables.result_table(run))
+    assert "[red]loud[/]" in shown(run_tables.result_table(run))
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -96,4 +97,4 @@ def test_numbers_are_never_cut(tmp_path, width):
         make_run(tmp_path, steps_per_epoch=40),
         make_run(tmp_path, steps_per_epoch=40, lr=0.1, strategy="butterfly"),
     ]
-    assert "…" not in shown(tables.runs_table(runs), width)
+    assert "…" not in shown(run_tables.runs_table(runs), width)

@@ -7,7 +7,7 @@ from made_runs import FACTS, make_run
 
 from tenfold.errors import StoreError
 from tenfold.report import export
-from tenfold.report.pages import page as html
+from tenfold.report.pages import report
 from tenfold.report.results.comparison import Comparison
 
 VOID = {"meta", "input", "br", "link", "img", "hr"}
@@ -64,7 +64,7 @@ def run(folder):
 
 @pytest.fixture(scope="module")
 def page(run):
-    return Page(html.render([run]))
+    return Page(report.render_report([run]))
 
 
 def test_a_page_holds_what_came_out(page):
@@ -73,7 +73,7 @@ def test_a_page_holds_what_came_out(page):
 
 
 def test_a_page_fetches_nothing(run, page):
-    text = html.render([run])
+    text = report.render_report([run])
     assert all(address.startswith(("data:", "#")) for address in page.addresses)
     assert "@import" not in text
     assert re.findall(r"url\((?!#)", text) == []
@@ -84,7 +84,7 @@ def test_a_page_fetches_nothing(run, page):
 def test_titles_are_text_whatever_they_hold(run, page):
     assert page.scripts == 1
     assert EVIL in page.text
-    assert "<script>alert" not in html.render([run])
+    assert "<script>alert" not in report.render_report([run])
 
 
 def test_ids_are_unique(page):
@@ -101,7 +101,7 @@ def test_downloads_hold_the_numbers(run, page):
 
 def test_several_runs_are_compared(folder):
     runs = [make_run(folder, steps_per_epoch=60, lr=lr, seed=seed) for lr, seed in ((0.1, 0), (0.2, 0), (0.2, 1))]
-    page = Page(html.render(runs))
+    page = Page(report.render_report(runs))
     for expected in (
         "2 settings compared",
         "Settings",
@@ -119,7 +119,8 @@ def test_several_runs_are_compared(folder):
 
 def test_the_same_experiment_twice_is_said(folder):
     assert (
-        "The runs do the same experiment." in Page(html.render([make_run(folder, empty=True) for _ in range(2)])).text
+        "All runs have the same experiment."
+        in Page(report.render_report([make_run(folder, empty=True) for _ in range(2)])).text
     )
 
 
@@ -129,7 +130,7 @@ def test_runs_that_did_not_finish_say_so(folder, status, empty):
     run = make_run(
         folder, status=status, empty=empty, epochs_done=1, steps_per_epoch=60, error="it <b>broke</b>", facts={}
     )
-    page = Page(html.render([run]))
+    page = Page(report.render_report([run]))
     assert status in page.classes
     assert {"failed": "it <b>broke</b>", "interrupted": f"tenfold resume {run.id}", "running": "still"}[
         status
@@ -138,22 +139,22 @@ def test_runs_that_did_not_finish_say_so(folder, status, empty):
 
 
 def test_writing_gives_one_file(run, tmp_path):
-    path = html.write([run], tmp_path / "new" / "report.html")
+    path = report.write_report([run], tmp_path / "new" / "report.html")
     assert [one.name for one in path.parent.iterdir()] == ["report.html"]
     assert path.read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
 def test_no_run_and_no_place_are_explained(run, tmp_path):
     with pytest.raises(StoreError, match="no run to report"):
-        html.write([], tmp_path / "report.html")
+        report.write_report([], tmp_path / "report.html")
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="cannot be written to"):
-        html.write([run], tmp_path / "file" / "report.html")
+        report.write_report([run], tmp_path / "file" / "report.html")
 
 
 def test_timelines_name_their_own_run(folder):
     runs = [make_run(folder, empty=True, lr=0.3), make_run(folder, steps_per_epoch=40, lr=0.4)]
-    assert f"lr 0.4 (run {runs[1].id}): the fastest and the slowest." in html.render(runs)
+    assert f"lr 0.4 (run {runs[1].id}): the fastest and the slowest." in report.render_report(runs)
 
 
 def grid(folder):
@@ -168,20 +169,20 @@ def grid(folder):
 
 def test_a_grid_speaks_of_settings(tmp_path, recwarn):
     runs = list(grid(tmp_path))
-    text = html.render(Comparison(runs, {"9 workers, seed 0": "too many", "9 workers, seed 1": "too many"}))
+    text = report.render_report(Comparison(runs, {"9 workers, seed 0": "too many", "9 workers, seed 1": "too many"}))
     page = Page(text)
     assert "13 settings compared" in page.text
-    for expected in ("Scaling", "Speed and quality", "8 of 13 settings are drawn", "All 26 runs, one by one"):
+    for expected in ("Scaling", "Speed and quality", "8 of 13 settings are drawn", "All 26 runs"):
         assert expected in page.text
     assert "9 workers, seed 0 | 9 workers, seed 1: too many" in page.text
-    assert "as many times as workers" in page.text
+    assert "ideal: number of workers" in page.text
     assert len(page.ids) == len(set(page.ids))
     assert list(recwarn) == []
 
 
 def test_a_warning_is_shown_once_with_the_runs_that_gave_it(tmp_path):
     runs = [make_run(tmp_path, steps_per_epoch=30, epochs=1, seed=seed, warnings=("mind this",)) for seed in (0, 1)]
-    text = html.render(runs)
+    text = report.render_report(runs)
     assert text.count('class="note warning"') == 1
     assert "Warning in run 1, 2" in text
 
@@ -189,4 +190,4 @@ def test_a_warning_is_shown_once_with_the_runs_that_gave_it(tmp_path):
 def test_a_machine_is_shown_once_however_much_memory_was_free(folder):
     machines = [{**FACTS["machine"], "memory": {"total": 2**34, "available": free}} for free in (2**30, 2**31)]
     runs = [make_run(folder, empty=True, facts={**FACTS, "machine": machine}) for machine in machines]
-    assert html.render(runs).count("All about the machine") == 1
+    assert report.render_report(runs).count("Details of the machine") == 1

@@ -2,22 +2,18 @@
 
 import io
 import re
-from xml.etree import ElementTree
 
 import pytest
 from made_runs import made_folds, make_crossval, make_run
 from rich.console import Console
+from svg_texts import texts
 
-from tenfold.report.pages import page as html
-from tenfold.report.pages import sections
-from tenfold.report.plots import fold_plots as folds
+from tenfold.report.pages import report, sections
+from tenfold.report.pages.folds_section import folds_section
+from tenfold.report.plots import fold_plots
 from tenfold.report.results.comparison import Comparison
 from tenfold.report.tables import crosstable, fold_tables
 from tenfold.runs import FoldChanged, FoldsStarted
-
-
-def texts(svg):
-    return ["".join(one.itertext()) for one in ElementTree.fromstring(svg).iter() if one.tag.endswith("text")]
 
 
 @pytest.fixture(scope="module")
@@ -32,22 +28,22 @@ def run(folder):
 
 class TestPage:
     def test_it_shows_scores_models_and_cores(self, run):
-        page = html.render([run])
-        for expected in ("Folds", "95% interval", "the vote of all", "97.12%", "the best by validation, fold 3"):
+        page = report.render_report([run])
+        for expected in ("Folds", "95% interval", "vote of all models", "97.12%", "best model by validation, fold 3"):
             assert expected in page
         assert "Folds on cores" in page
         assert "mean over 4 folds, 95% interval" in page
 
     def test_a_failed_fold_is_told_with_its_reason_as_text(self, run):
-        page = html.render([run])
+        page = report.render_report([run])
         assert "fold 2: ValueError: &lt;b&gt;no&lt;/b&gt;" in page
         assert "1 fold failed and is not drawn" in page
         assert "<b>no" not in page
 
     def test_a_plain_run_has_no_folds(self, folder):
         plain = make_run(folder, steps_per_epoch=30, epochs=1)
-        assert folds.section(plain) is None
-        assert "Folds" not in html.render([plain])
+        assert folds_section(plain) is None
+        assert "Folds" not in report.render_report([plain])
 
     def test_what_happened_to_folds_is_told_in_words(self, folder):
         made = make_crossval(folder, made_folds(3))
@@ -58,49 +54,49 @@ class TestPage:
             FoldsStarted(at=2.0, mode="fold-by-fold", names=("fold 1", "fold 2", "fold 3"), epochs=1),
         ]
         made.store.append(made.id, told)
-        assert [one["detail"] for one in sections.happenings(made)] == [
+        assert [one["detail"] for one in sections.event_list(made)] == [
             *("fold 2 started", "fold 2 failed: no luck", "3 folds, fold by fold")
         ]
 
     def test_ids_are_unique(self, run):
-        ids = re.findall(r'\bid="([^"]*)"', html.render([run]))
+        ids = re.findall(r'\bid="([^"]*)"', report.render_report([run]))
         assert len(ids) == len(set(ids))
 
 
 class TestStrip:
     def test_every_part_has_its_points_mean_and_interval(self, run):
-        svg = folds.strip(run, "accuracy")
+        svg = fold_plots.fold_scores_plot(run, "accuracy")
         assert {"training", "validation", "test", "accuracy (%)"} <= set(texts(svg))
         assert svg.count("<use ") == 3 * (4 + 1)
 
     def test_a_loss_has_no_percent(self, run):
-        assert "loss" in texts(folds.strip(run, "loss"))
+        assert "loss" in texts(fold_plots.fold_scores_plot(run, "loss"))
 
     def test_what_was_not_scored_is_not_drawn(self, run):
-        assert folds.strip(run, "f1") == ""
+        assert fold_plots.fold_scores_plot(run, "f1") == ""
 
     def test_points_of_one_value_do_not_hide_each_other(self):
-        heights = folds._apart([0.5, 0.5, 0.5, 0.9], 1)
+        heights = fold_plots._spread_out([0.5, 0.5, 0.5, 0.9], 1)
         assert len(set(heights[:3])) == 3
         assert heights[3] == 1
 
 
 class TestLanes:
     def test_one_lane_a_core_one_box_a_fold_and_core(self, run):
-        found = texts(folds.lanes(run))
+        found = texts(fold_plots.fold_timeline(run))
         assert [text for text in found if text.startswith("core")] == ["core 0", "core 1"]
         assert {f"fold {at}" for at in (1, 3, 4, 5)} <= set(found)
-        assert "fold that failed" in found
+        assert "failed fold" in found
         assert "time since the first fold began (s, measured)" in found
 
     def test_a_fold_on_neighbouring_cores_is_one_box(self):
-        assert folds._stretches([3, 1, 2, 6]) == [(1, 3), (6, 6)]
+        assert fold_plots._stretches([3, 1, 2, 6]) == [(1, 3), (6, 6)]
 
     def test_without_cores_there_are_no_lanes(self, folder):
         result = made_folds(3)
         for fold in result["folds"]:
             fold["cores"] = []
-        assert folds.lanes(make_crossval(folder, result)) == ""
+        assert fold_plots.fold_timeline(make_crossval(folder, result)) == ""
 
 
 class TestTables:
@@ -141,7 +137,7 @@ class TestCrosstable:
         assert accuracy.title == "validation accuracy %"
         console = Console(file=io.StringIO(), width=120)
         console.print(comparison)
-        for text in (console.file.getvalue(), comparison.to_markdown(), html.render(comparison)):
+        for text in (console.file.getvalue(), comparison.to_markdown(), report.render_report(comparison)):
             assert time.title in text
         assert "| 4 folds | 40.0 | 20.0 |" in comparison.to_markdown()
 
@@ -160,4 +156,4 @@ class TestCrosstable:
 
     def test_there_is_none_unless_both_vary(self, compared):
         assert Comparison([compared(2, 1), compared(4, 1)]).crosstables() == []
-        assert crosstable.of([]) == []
+        assert crosstable.make_crosstables([]) == []

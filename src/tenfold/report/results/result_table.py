@@ -1,0 +1,219 @@
+"""A table of settings in every form: terminal, notebook, page, CSV, JSON and Markdown."""
+
+import csv
+import html
+import io
+import json
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tenfold.report import clocks
+from tenfold.report.export import replace_nonfinite
+from tenfold.report.formatting import CROSSVAL_TIME
+from tenfold.report.rows import DOUBTS, Row, Spread
+from tenfold.report.tables import columns
+from tenfold.report.tables.columns import Column
+from tenfold.report.tables.crosstable import Crosstable, make_crosstables
+from tenfold.runs.store import FOLDED
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.table import Table
+
+NUMBERS = (
+    *("workers", "threads", "cores", "seconds", "clock", "calibrated", "accuracy", "loss", "bytes_per_worker"),
+    *("speedup", "speedup_deviation", "efficiency", "improvement", "gain"),
+    *("factor_against_cpu", "factor_against_cpu_deviation"),
+)
+LAYOUTS = ((2, False), (2, True), (1, True))
+"""Ways to print a table, of which the first that fits is used: spaces between columns, and broken headings."""
+
+
+@dataclass(frozen=True)
+class Note:
+    """A line below a table."""
+
+    text: str
+    column: str = ""
+    """The column that it explains, if it is about a single one."""
+
+
+class ResultTable(ABC):
+    """Rows of settings that can be shown in every form."""
+
+    rows: list[Row]
+
+    @abstractmethod
+    def report(self, path: str | Path) -> Path:
+        """Write an HTML report with the table and plots, and return its path."""
+
+    @abstractmethod
+    def notes(self) -> list[Note]:
+        """Return the lines that explain the columns."""
+
+    @abstractmethod
+    def findings(self) -> list[str]:
+        """Return sentences about what the rows show, or about what failed."""
+
+    def columns(self) -> list[Column]:
+        """Return the columns of the table."""
+        return columns.comparison_columns(self.rows)
+
+    def crosstables(self) -> list[Crosstable]:
+        """Return tables of folds by workers, where both vary."""
+        return make_crosstables(self.rows)
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the rows as flat dictionaries of numbers and text."""
+        return [_record(row) for row in self.rows]
+
+    def extra_json(self) -> dict[str, Any]:
+        """Return what the JSON contains in addition to the rows."""
+        return {}
+
+    def to_csv(self) -> str:
+        """Return the rows as CSV."""
+        records = self.records()
+        text = io.StringIO()
+        names = list(dict.fromkeys(key for record in records for key in record))
+        writer = csv.DictWriter(text, names, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(records)
+        return text.getvalue()
+
+    def to_json(self) -> str:
+        """Return the rows and what explains them as JSON."""
+        content = {"rows": replace_nonfinite(self.records()), **self.extra_json()}
+        return json.dumps(content, indent=2, allow_nan=False) + "\n"
+
+    def to_markdown(self) -> str:
+        """Return the table as Markdown, followed by folds by workers where both vary."""
+        tables = [_markdown(*self.cells())]
+        tables += [f"{one.title}\n\n{_markdown(one.columns, one.rows)}" for one in self.crosstables()]
+        return "\n".join(tables)
+
+    def cells(self) -> tuple[list[str], list[list[str]]]:
+        """Return the headings and the rows of the table as text."""
+        shown = self.columns()
+        return [one.name for one in shown], [list(row) for row in zip(*(one.cells for one in shown), strict=True)]
+
+    def time_notes(self) -> list[Note]:
+        """Return what the times are: measured or predicted, what they include, and which are unreliable."""
+        clock = clocks.clock_names(self.rows)
+        both = clock not in (clocks.MEASURED, clocks.PREDICTED)
+        text = f"times are {'measured or predicted, see clock' if both else clock}, without startup, evaluation, saving"
+        if any(len(row.runs) > 1 for row in self.rows):
+            text += "; mean ± standard deviation over the repeats"
+        notes = [Note(text)]
+        if any(run.kind == FOLDED for row in self.rows for run in row.runs):
+            notes.append(Note(CROSSVAL_TIME))
+        if any(row.interval for row in self.rows):
+            notes.append(Note(f"predicted {clocks.INTERVAL}"))
+        if any(not row.calibrated for row in self.rows):
+            notes.append(Note(clocks.UNCALIBRATED))
+        found = {doubt for row in self.rows for doubt in row.doubts}
+        return notes + [Note(f"{columns.DOUBT} {text}") for doubt, text in DOUBTS.items() if doubt in found]
+
+    def device_notes(self) -> list[Note]:
+        """Return what the factor against the CPU is, or why there is none; empty where the device does not vary."""
+        if any(row.factor_against_cpu is not None for row in self.rows):
+            return [Note("factor against cpu (× cpu) = Tcpu/T, with the same settings otherwise")]
+        if any("device" in row.settings for row in self.rows):
+            return [Note("no factor against cpu, as no run on cpu has the same settings: add device cpu")]
+        return []
+
+    def column_notes(self) -> list[Note]:
+        """Return what the columns of communication are."""
+        notes = []
+        if any(row.workers > 1 for row in self.rows):
+            notes.append(Note("c/w/c %: shares of computing, waiting and communicating", columns.SHARES))
+        if any(row.bytes_per_worker for row in self.rows):
+            notes.append(Note("sent: bytes that one worker sends during a run", columns.SENT))
+        return notes
+
+    def lines(self, omitted: Sequence[str] = ()) -> list[str]:
+        """Return all lines below the table, without those about columns that are omitted."""
+        return [note.text for note in self.notes() if not note.column or note.column not in omitted] + self.findings()
+
+    def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
+        from rich.text import Text
+
+        shown, omitted, width = self.columns(), [], options.max_width
+        fitting = [layout for layout in LAYOUTS if columns.table_width(shown, *layout) <= width]
+        gap, broken = (fitting or LAYOUTS[-1:])[0]
+        for name in columns.OPTIONAL:
+            if columns.table_width(shown, gap, broken) > width and any(one.name == name for one in shown):
+                shown = [one for one in shown if one.name != name]
+                omitted.append(name)
+        yield _table(shown, gap, broken)
+        yield Text()
+        for one in self.crosstables():
+            yield Text(one.title, style="bold")
+            yield _table(_columns(one), 2, False)
+            yield Text()
+        lines = self.lines(omitted)
+        if omitted:
+            lines.append(f"omitted, as the terminal is narrow: {', '.join(omitted)}; --format csv has all columns")
+        for line in lines:
+            yield Text(line, style="dim")
+
+    def __str__(self) -> str:
+        from tenfold.report.live.display import as_plain_text
+
+        return as_plain_text(self, shutil.get_terminal_size((120, 24)).columns)
+
+    def _repr_html_(self) -> str:
+        names, rows = self.cells()
+        lines = ["<tr>" + "".join(f"<th>{html.escape(name)}</th>" for name in names)]
+        lines += ["<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows]
+        notes = "<br>".join(html.escape(line) for line in self.lines())
+        return "<table>{}</table><p>{}</p>".format("\n".join(lines), notes)
+
+
+def _table(shown: Sequence[Column], gap: int, broken: bool) -> "Table":
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
+    for one in shown:
+        table.add_column(Text(one.heading(broken)), justify="left" if one.words else "right", vertical="bottom")
+    for row in zip(*(one.cells for one in shown), strict=True):
+        table.add_row(*map(Text, row))
+    return table
+
+
+def _columns(crossed: Crosstable) -> list[Column]:
+    cells = zip(*crossed.rows, strict=True)
+    return [Column(name, name, one, words=not name) for name, one in zip(crossed.columns, cells, strict=True)]
+
+
+def _markdown(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
+    return "\n".join(lines + ["| " + " | ".join(_escaped(row)) + " |" for row in rows]) + "\n"
+
+
+def _escaped(row: Sequence[str]) -> list[str]:
+    return [cell.replace("|", "\\|") for cell in row]
+
+
+def _record(row: Row) -> dict[str, Any]:
+    numbers: dict[str, Any] = {name: getattr(row, name) for name in NUMBERS}
+    numbers |= {name: spread for name, spread in row.metrics.items() if name not in numbers}
+    record: dict[str, Any] = {}
+    for name, value in row.settings.items():
+        taken = name in numbers and name not in ("workers", "threads")
+        record[f"{name}_setting" if taken else name] = value
+    for name, value in numbers.items():
+        if isinstance(value, Spread):
+            record |= {name: value.mean, f"{name}_deviation": value.deviation}
+        else:
+            record[name] = value
+    if row.interval is not None:
+        record |= {"seconds_low": row.interval[0], "seconds_high": row.interval[1]}
+    record |= {f"share_{kind}": share for kind, share in row.shares.items()}
+    record |= {"doubts": " ".join(row.doubts)} if row.doubts else {}
+    return record | ({"runs": " ".join(str(run.id) for run in row.runs)} if row.runs else {})

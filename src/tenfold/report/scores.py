@@ -1,0 +1,33 @@
+"""Which metric says how good a model is, and whether more of it is better."""
+
+from collections.abc import Iterable, Mapping
+
+LOWER_IS_BETTER = ("loss", "error", "mae", "mse", "rmse", "mape", "perplexity", "distance", "divergence")
+"""A metric whose name contains one of these words is better when it is smaller, unless it starts with "neg_"."""
+
+
+def higher_is_better(metric: str) -> bool:
+    """Return whether a larger value of this metric means a better model, judging by its name."""
+    words = metric.lower().replace("-", "_").split("_")
+    if words[0] == "neg":  # scikit-learn's negated errors
+        return True
+    return not any(word in words or (len(word) > 4 and word in metric.lower()) for word in LOWER_IS_BETTER)
+
+
+def direction(metric: str) -> str:
+    """Return "higher is better" or "lower is better"."""
+    return "higher is better" if higher_is_better(metric) else "lower is better"
+
+
+def main_metric(names: Iterable[str]) -> str | None:
+    """Return the metric to judge models by: the accuracy, else the first other metric, else the loss."""
+    known = list(dict.fromkeys(names))
+    for name in ("accuracy", *(name for name in known if name != "loss"), "loss"):
+        if name in known:
+            return name
+    return None
+
+
+def ordered(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return metrics with the accuracy first and the loss last."""
+    return dict(sorted(metrics.items(), key=lambda item: (item[0] != "accuracy", item[0] == "loss")))
