@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from tenfold.recipes.result import RecipeResult, ResultRow
-from tenfold.report.pages.page import fill, save
+from tenfold.report.pages.page import render_template, save_page
 from tenfold.report.plots import palette
-from tenfold.report.plots.svg import below, draw
+from tenfold.report.plots.svg import draw_svg, legend_below
 
 UNITS = {"seconds": "seconds", "PI": "PI in %", "gain": "gain in %", "speedup": "speedup"}
 
@@ -24,7 +24,7 @@ def write(results: Sequence[RecipeResult], path: str | Path) -> Path:
         "truth": "Predicted times are marked in the column time; all others were measured",
         "recipes": sections,
     }
-    return save(fill("recipes.html", content), path)
+    return save_page(render_template("recipes.html", content), path)
 
 
 def _section(place: int, result: RecipeResult) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def _plot(name: str, column: str, result: RecipeResult) -> str:
     lines = show.plot == "lines" and all(show.over in row.settings for row in rows)
     paint = _lines(rows, column, show.over) if lines else _bars(rows, column)
     height = 2.4 if lines else 0.6 + 0.42 * len(rows)
-    return draw(name, f"{column} of {result.recipe.name}, the paper's numbers and ours", (6.4, height), paint)
+    return draw_svg(name, f"{column} of {result.recipe.name}, the paper's numbers and ours", (6.4, height), paint)
 
 
 def _bars(rows: Sequence[ResultRow], column: str) -> Any:
@@ -72,7 +72,7 @@ def _bars(rows: Sequence[ResultRow], column: str) -> Any:
         axes.set_yticks(list(places), [row.label for row in rows])
         axes.invert_yaxis()
         axes.set_xlabel(UNITS.get(column, column))
-        below(figure, entries)
+        legend_below(figure, entries)
 
     return paint
 
@@ -90,7 +90,7 @@ def _lines(rows: Sequence[ResultRow], column: str, over: str) -> Any:
         ours, paper = ([getattr(row, who).get(column, 0.0) for row in rows] for who in ("ours", "paper"))
         if any(paper) and not _common_scale(paper, ours):
             axes.set_yscale("log")
-        below(figure, entries)
+        legend_below(figure, entries)
 
     return paint
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tenfold.recipes import agreement
 from tenfold.recipes.recipe import PaperRow, Recipe, Scale
-from tenfold.report.formatting import duration, measure
+from tenfold.report.formatting import duration, metric_value
 from tenfold.runs import Run
 
 ABSENT = "not in our copy"
@@ -124,7 +124,7 @@ def shown(column: str, value: float) -> str:
         return duration(value)
     if column in ("PI", "gain"):
         return f"{value:.2f} %"
-    return f"{value:.2f}x" if column == "speedup" else measure(column, value)
+    return f"{value:.2f}x" if column == "speedup" else metric_value(column, value)
 
 
 def _rows(recipe: Recipe, settings: Sequence[Setting]) -> list[ResultRow]:
