@@ -38,7 +38,14 @@ def test_a_line_for_each_fold_then_the_tables() -> None:
     assert unstyle(done.stderr).splitlines()[0] == "started: 3 folds, folds over workers"
     assert sum("validation accuracy" in line for line in unstyle(done.stderr).splitlines()) == 3
     told = unstyle(done.stdout)
-    for words in ("fold 3", "mean", "deviation", "95% interval", "best model by validation, fold", "vote of all models"):
+    for words in (
+        "fold 3",
+        "mean",
+        "deviation",
+        "95% interval",
+        "best model by validation, fold",
+        "vote of all models",
+    ):
         assert words in told
     assert "`tenfold report 1` makes a page of it" in told
 
