@@ -38,7 +38,7 @@ from tenfold.launch.detect import recognise
 from tenfold.launch.hosts_file import Host
 from tenfold.machine import cores
 from tenfold.mixing import STRATEGIES
-from tenfold.prediction.clock_inputs import forecast
+from tenfold.prediction.clock_inputs import predict_from_profile
 from tenfold.prediction.profile import Profile
 from tenfold.transport.network.join import join
 
@@ -184,7 +184,7 @@ def trainings(hosts: shaped.Hosts, measured: dict[str, Any], steps: int) -> list
     rows = []
     for strategy, every in TRAINED:
         task = prepare(experiment(strategy, every, steps, workers).replace(transport="auto"))
-        predicted = [forecast(task, Profile(made="", machine={}), cluster).seconds for cluster in clusters]
+        predicted = [predict_from_profile(task, Profile(made="", machine={}), cluster).seconds for cluster in clusters]
         name = f"{strategy}, every {every}"
         rows.append(row("training", name, measured["trainings"][f"{strategy} {every}"], predicted))
     return rows

@@ -24,7 +24,7 @@ import tenfold
 from tenfold.engines.prepare import prepare
 from tenfold.machine import cores
 from tenfold.prediction import calibration
-from tenfold.prediction.clock_inputs import forecast
+from tenfold.prediction.clock_inputs import predict_from_profile
 from tenfold.prediction.profile import Profile
 
 MODELS: dict[str, tuple[dict[str, Any], int]] = {
@@ -115,7 +115,7 @@ def main() -> None:
 
 
 def predict(setting: Setting, profile: Profile, x: torch.Tensor, y: torch.Tensor) -> None:
-    prediction = forecast(prepare(setting.experiment(x, y)), profile)
+    prediction = predict_from_profile(prepare(setting.experiment(x, y)), profile)
     setting.predicted, setting.interval = prediction.seconds, prediction.interval
     setting.predicted_parts = {kind: float(times.mean()) for kind, times in prediction.times.items()}
 

@@ -14,7 +14,7 @@ settings.load_profile("patient")
 @pytest.fixture(scope="session")
 def _warm_server() -> None:
     """Start the server of processes before a test changes the folder, which a relative PYTHONPATH would not survive."""
-    crew.warm_up()
+    crew.start_server()
 
 
 @pytest.fixture

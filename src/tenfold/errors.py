@@ -13,6 +13,8 @@ Every message says what was wrong, where, and what would be right. Anything else
 the user's own code, and keeps its traceback.
 """
 
+from collections.abc import Sequence
+
 
 class TenfoldError(Exception):
     """Base of all errors whose message is written for the user."""
@@ -39,7 +41,7 @@ class TrainingError(TenfoldError):
 
 
 class WorkerLost(TrainingError):  # noqa: N818 - it says what happened, not that something is wrong
-    """A worker died or hangs; the run can be resumed."""
+    """A worker died or hangs; the run can be resumed. `rank` is the worker's, or the first one's in a lost process."""
 
     def __init__(self, rank: int, message: str) -> None:
         super().__init__(message)
@@ -51,3 +53,8 @@ class WorkerLost(TrainingError):  # noqa: N818 - it says what happened, not that
 
 class MachineError(TenfoldError):
     """This machine lacks what was asked for."""
+
+
+def name_workers(ranks: Sequence[int]) -> str:
+    """Return how messages name workers with consecutive ranks: "worker 3", or "workers 32 to 63"."""
+    return f"worker {ranks[0]}" if len(ranks) == 1 else f"workers {ranks[0]} to {ranks[-1]}"

@@ -48,7 +48,7 @@ def test_a_cluster_may_be_a_value_a_table_or_a_file(tmp_path: Path) -> None:
     assert (trained.experiment, trained.seconds) == (runs[0].experiment, runs[0].seconds)
 
 
-def test_the_time_alone_is_foreseen_over_a_grid() -> None:
+def test_the_time_alone_is_predicted_over_a_grid() -> None:
     outlook = tenfold.forecast(**SMALL, workers=[1, 2, 16], strategy=["allreduce", "ring"], cluster={"groups": [NODES]})
     assert [(row.workers, row.seconds.mean is not None) for row in outlook.rows] == [(1, True)] + [(2, True)] * 2 + [
         (16, True)
@@ -79,7 +79,7 @@ def test_the_real_one_of_twins_is_real(monkeypatch: pytest.MonkeyPatch) -> None:
         trained.append(experiment)
         return SimpleNamespace(weights={})
 
-    monkeypatch.setattr(twin_module, "foresee", lambda _: None)
+    monkeypatch.setattr(twin_module, "predict_task", lambda _: None)
     monkeypatch.setattr(twin_module, "train", train)
     monkeypatch.setattr(twin_module, "Twin", lambda *_: None)
     tenfold.twin(**SMALL, engine="virtual", link="lte")

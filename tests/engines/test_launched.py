@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from tenfold.data import Tensors
-from tenfold.engines import choose
+from tenfold.engines import choose, validate
 from tenfold.engines.launched.engine import Launched
-from tenfold.engines.launched.rank import launch_name, settled
+from tenfold.engines.launched.rank import launch_name
 from tenfold.engines.launched.scatter import Scattered, scatter
 from tenfold.engines.prepare import prepare
 from tenfold.engines.serial import Serial
 from tenfold.errors import DataError, ExperimentError, MachineError
 from tenfold.experiment import Experiment, Training
-from tenfold.launch.detect import World
+from tenfold.launch.detect import World, recognise
 from tenfold.mixing.round import exact_round, shifted_round
 from tenfold.training.graphs import obstacle
 from tenfold.transport.network.abstract_network import Network, Transfers
@@ -36,7 +36,7 @@ def under_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
 
 class TestChoice:
     def test_a_launcher_leads_to_the_launched_engine(self, under_torchrun: None) -> None:
-        engine = choose(Experiment())
+        engine = choose(Experiment(), recognise())
         assert isinstance(engine, Launched)
         assert (engine.world.rank, engine.world.size) == (1, 4)
         assert not engine.records
@@ -44,33 +44,34 @@ class TestChoice:
     def test_a_world_of_one_does_not(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("RANK", "0")
         monkeypatch.setenv("WORLD_SIZE", "1")
-        assert isinstance(choose(Experiment()), Serial)
-        assert isinstance(choose(Experiment(engine="launched")), Launched)
+        assert isinstance(choose(Experiment(), recognise()), Serial)
+        assert isinstance(choose(Experiment(engine="launched"), recognise()), Launched)
 
     @pytest.mark.parametrize("fields", [{"engine": "launched"}, {"transport": "torch"}, {"transport": "mpi"}])
     def test_without_a_launcher_it_is_a_sentence(self, fields: dict[str, str]) -> None:
-        with pytest.raises(ExperimentError, match="is for programs that a launcher starts; start this one with"):
-            choose(Experiment(**fields))
+        with pytest.raises(ExperimentError, match="requires a launcher; start the program with"):
+            validate(Experiment(**fields), None)
 
     @pytest.mark.parametrize(
         ("fields", "sentence"),
         [
             ({"workers": 3}, r"division.workers = 3 in the experiment, but torchrun has started 4 ranks"),
-            ({"engine": "processes", "workers": 4}, r'"processes" starts its workers by itself, but torchrun has'),
-            ({"strategy": "easgd"}, r'"easgd" lets workers reach into the memory of others, which ranks cannot'),
-            ({"engine": "virtual"}, r'"virtual" starts its workers by itself, but torchrun has started 4 ranks'),
-            ({"strategy": "ring", "outer": "bmuf"}, r"needs rounds after which all replicas are alike"),
+            ({"engine": "processes", "workers": 4}, r'"processes" starts its own workers, but torchrun has'),
+            ({"strategy": "easgd"}, r'"easgd" needs memory that all workers share, which ranks do not have'),
+            ({"engine": "virtual"}, r'"virtual" starts its own workers, but torchrun has started 4 ranks'),
+            ({"strategy": "ring", "outer": "bmuf"}, r"requires identical replicas after each round"),
         ],
     )
     def test_what_ranks_cannot_do_is_a_sentence(
         self, under_torchrun: None, fields: dict[str, Any], sentence: str
     ) -> None:
         with pytest.raises(ExperimentError, match=sentence):
-            choose(Experiment(**fields))
+            validate(Experiment(**fields), recognise())
 
     @pytest.mark.parametrize("workers", [1, 4])
     def test_the_launcher_says_how_many_workers_there_are(self, workers: int) -> None:
-        assert settled(Experiment(workers=workers), WORLD).division.workers == 4
+        validate(Experiment(workers=workers), WORLD)
+        assert isinstance(choose(Experiment(workers=workers), WORLD), Launched)
 
     @pytest.mark.parametrize(
         ("launcher", "variables", "network"),

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from threaded import make_task
 
-from tenfold.engines import Outcome
-from tenfold.engines.launched import recorded as together
-from tenfold.engines.launched.rank import RankConnection, settled
+from tenfold.engines import Outcome, validate
+from tenfold.engines.launched import engine as launched
+from tenfold.engines.launched.rank import RankConnection
+from tenfold.engines.launched.relaunch import find_begun
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.launch.detect import World
@@ -68,8 +69,8 @@ class TestPost:
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_reaching_into_memory_is_refused_however_few_ranks_there_are(size: int) -> None:
-    with pytest.raises(ExperimentError, match='"downpour" lets workers reach into the memory of others'):
-        settled(Experiment(engine="launched", strategy="downpour"), World(0, size, 0, size, "torchrun"))
+    with pytest.raises(ExperimentError, match='"downpour" needs memory that all workers share'):
+        validate(Experiment(engine="launched", strategy="downpour"), World(0, size, 0, size, "torchrun"))
 
 
 class Begun:
@@ -93,31 +94,20 @@ def test_a_job_that_slurm_starts_anew_finds_its_run_again(tmp_path: Path) -> Non
     job, named = Begun(tmp_path / "slurm", "slurm"), Begun(tmp_path / "torchrun", "torchrun")
     for one in (job, named):
         one.change(created=1000.0)
-    found = together.begun(job.store, job.world, job.experiment)
+    found = find_begun(job.store, job.world, job.experiment)
     assert found is not None
     assert found["id"] == job.number
-    assert together.begun(named.store, named.world, named.experiment) is None
+    assert find_begun(named.store, named.world, named.experiment) is None
 
 
 def test_a_launch_goes_on_when_the_host_of_rank_0_has_died(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     launch = Begun(tmp_path, "torchrun")
     launch.change(host="gone")
     assert launch.store.find(launch.number)["status"] == "running"
-    monkeypatch.setattr(together, "execute", lambda *_: Outcome({}, {}))
-    engine: Any = SimpleNamespace(
-        world=launch.world,
-        records=True,
-        session=nullcontext,
-        prepare=lambda *_: launch.task,
-        dismiss=lambda _: None,
-    )
-    _, record, _ = together.train(
-        engine,
-        launch.experiment,
-        runs=tmp_path,
-        clock=Clock(),
-        listen=lambda _: None,
-        fetching=None,
-        kind="train",
-    )
-    assert record["id"] == launch.number
+    monkeypatch.setattr(launched, "train_recorded", lambda *_: Outcome({}, {}))
+    engine = launched.Launched(launch.world)
+    monkeypatch.setattr(engine, "session", nullcontext)
+    monkeypatch.setattr(engine, "prepare", lambda *_: launch.task)
+    monkeypatch.setattr(engine, "_joined", SimpleNamespace(network=alone()))
+    found = engine.train(launch.experiment, runs=tmp_path, kind="train", clock=Clock(), listen=lambda _: None)
+    assert found.record["id"] == launch.number

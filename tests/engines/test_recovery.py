@@ -11,16 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenfold.engines import choose
-from tenfold.engines.launched.rank import settled
+from tenfold.engines.launched.engine import Launched
 from tenfold.engines.prepare import prepare
-from tenfold.engines.recovery import among, announced, matched, survivors, told, without
-from tenfold.engines.validate import check
+from tenfold.engines.recovery import assign_states, divide_among, shrink, survivors
+from tenfold.engines.validate import validate, validate_mixing
 from tenfold.errors import ExperimentError, StoreError, WorkerLost
 from tenfold.experiment import Experiment
 from tenfold.launch.detect import World
 from tenfold.mixing.learning_rate import rate_scale
 from tenfold.runs import Clock, checkpoint
 from tenfold.runs.resumption import Resumption
+from tenfold.workers.worker_loss import WorkerLoss
 
 
 @given(st.integers(2, 12), st.data())
@@ -36,21 +37,21 @@ def test_the_lost_are_left_out_and_the_others_keep_their_order(workers: int, dat
 
 @given(st.lists(st.lists(st.integers(0, 5), min_size=1, unique=True), min_size=1, max_size=8))
 def test_each_rank_takes_what_it_sees_and_its_own_first(seen: list[list[int]]) -> None:
-    taken = matched(seen)
+    taken = assign_states(seen)
     for rank, (one, visible) in enumerate(zip(taken, seen, strict=True)):
         assert one in visible
         assert one == rank or rank not in visible
 
 
 def test_ranks_that_see_everything_take_different_states() -> None:
-    assert matched([[0, 1, 2]] * 2) == [0, 1]
-    assert matched([[0, 1, 2]] * 4) == [0, 1, 2, 0]
-    assert matched([[2], [3]]) == [2, 3], "the host with the first ranks is gone"
+    assert assign_states([[0, 1, 2]] * 2) == [0, 1]
+    assert assign_states([[0, 1, 2]] * 4) == [0, 1, 2, 0]
+    assert assign_states([[2], [3]]) == [2, 3], "the host with the first ranks is gone"
 
 
 def test_a_rank_that_sees_nothing_is_named() -> None:
     with pytest.raises(StoreError, match="rank 1 finds no checkpoint on its host"):
-        matched([[0], []])
+        assign_states([[0], []])
 
 
 def experiment(**fields: Any) -> Experiment:
@@ -61,15 +62,15 @@ def experiment(**fields: Any) -> Experiment:
 def test_losses_one_after_another_lead_to_the_states_of_those_who_are_left(tmp_path: Path) -> None:
     task = prepare(experiment())
     task = type(task)(task.experiment, task.splits, task.threads, checkpoints=tmp_path)
-    assert without(1, task, None) == (among(task, 2), None), "without a checkpoint they begin anew"
+    assert shrink(task, 1, None) == (divide_among(task, 2), None), "without a checkpoint they begin anew"
     for rank in range(3):
         checkpoint.save({"rank": rank}, tmp_path / checkpoint.file_name(1, rank))
     checkpoint.commit(tmp_path, {"epoch": 1, "workers": 3})
-    two, resumption = without(0, task, None)
+    two, resumption = shrink(task, 0, None)
     assert resumption is not None
     assert [resumption.state(rank)["rank"] for rank in range(two.workers)] == [1, 2]
     assert Resumption(tmp_path, checkpoint.latest(tmp_path) or {}).ranks == [1, 2], "a resumed run knows of it"
-    one, resumption = without(0, two, resumption)
+    one, resumption = shrink(two, 0, resumption)
     assert resumption is not None
     assert (one.workers, resumption.state(0)["rank"]) == (1, 2)
 
@@ -77,7 +78,7 @@ def test_losses_one_after_another_lead_to_the_states_of_those_who_are_left(tmp_p
 def test_the_data_are_divided_among_those_who_are_left_and_the_rate_follows() -> None:
     three = prepare(experiment(lr_scaling="linear"))
     for left in (2, 1):
-        task = among(three, left)
+        task = divide_among(three, left)
         assert np.array_equal(np.sort(np.concatenate(task.shards)), np.arange(48))
         assert len(task.shards) == left
         assert rate_scale(task.experiment.division) == left
@@ -85,25 +86,28 @@ def test_the_data_are_divided_among_those_who_are_left_and_the_rate_follows() ->
 
 
 def test_a_loss_is_told_in_one_sentence() -> None:
-    loss = told(WorkerLost(1, "worker 1 (process 7) was killed by SIGKILL"), 1, None)
-    event = announced(loss, Clock())
-    assert event.text == "worker 1 (process 7) was killed by SIGKILL; 1 worker goes on, from epoch 1"
+    loss = WorkerLoss.of(WorkerLost(1, "worker 1 (process 7) was killed by SIGKILL"), 1, None)
+    event = loss.event(Clock())
+    assert event.text == "worker 1 (process 7) was killed by SIGKILL; 1 worker continues from epoch 1"
     assert (event.stage, event.worker, event.epoch) == ("lost", 1, 0)
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"strategy": "easgd"}, 'division.strategy = "easgd" has none of; take one such as butterfly'),
-    ({"shards": "fractions", "fractions": [0.5, 0.3, 0.2]}, '"fractions" says how much each of 3 workers gets'),
-    ({"strategy": "butterfly", "workers": 5, "outer": "bmuf"}, "does not give among the 4 workers that may be left"),
+    ({"strategy": "easgd"}, 'division.strategy = "easgd" has none; use one such as butterfly'),
+    ({"shards": "fractions", "fractions": [0.5, 0.3, 0.2]}, '"fractions" sets the share of each of 3 workers'),
+    (
+        {"strategy": "butterfly", "workers": 5, "outer": "bmuf"},
+        "does not guarantee with the 4 workers that may be left",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("fields", "sentence"), REFUSED, ids=lambda value: str(value)[:40])
 def test_what_could_not_go_on_is_refused_before_anything_starts(fields: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ExperimentError) as refused:
-        check(experiment(**fields))
+        validate_mixing(experiment(**fields))
     assert sentence in str(refused.value)
-    check(experiment(**fields, on_failure="end"))
+    validate_mixing(experiment(**fields, on_failure="end"))
 
 
 @pytest.mark.parametrize(
@@ -119,14 +123,14 @@ def world(size: int, launcher: str = "torchrun", restarts: int = 0) -> World:
 
 class TestUnderALauncher:
     def test_a_restart_may_bring_fewer_ranks_than_the_experiment_has_workers(self) -> None:
-        assert settled(experiment(), world(2, restarts=1)).division.workers == 2
-        assert settled(experiment(), world(1, restarts=1)).division.workers == 1
+        validate(experiment(), world(2, restarts=1))
+        assert isinstance(choose(experiment(), world(1, restarts=1)), Launched)
 
     @pytest.mark.parametrize(("on_failure", "restarts"), [("continue", 0), ("end", 1)])
     def test_else_the_numbers_must_agree(self, on_failure: str, restarts: int) -> None:
         with pytest.raises(ExperimentError, match="torchrun has started 2 ranks"):
-            settled(experiment(on_failure=on_failure), world(2, restarts=restarts))
+            validate(experiment(on_failure=on_failure), world(2, restarts=restarts))
 
     def test_only_torchrun_starts_those_who_are_left(self) -> None:
-        with pytest.raises(ExperimentError, match=r"needs torchrun, .* open-mpi does not"):
-            settled(experiment(), world(3, "open-mpi"))
+        with pytest.raises(ExperimentError, match=r"requires torchrun, .* open-mpi does not"):
+            validate(experiment(), world(3, "open-mpi"))

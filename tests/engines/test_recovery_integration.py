@@ -90,13 +90,13 @@ class TestProcesses:
         told = [stage for stage in run.lifecycle() if stage.stage == "lost"]
         assert told == [stage for stage in strikes.heard if stage.stage == "lost"]
         assert told[0].text.startswith(f"worker 1 (process {strikes.crews[0][1]}) was killed by SIGKILL")
-        assert told[0].text.endswith("; 2 workers go on, from epoch 2")
+        assert told[0].text.endswith("; 2 workers continue from epoch 2")
         shown = "".join(f"{name}: {text}\n" for name, text in summary.result_rows(run))
         assert "workers: 2 workers" in shown
         assert "was killed by SIGKILL; 2 workers went on from epoch 2" in shown
         page = render_report([run])
         assert "Dotted: worker 1 (process" in page
-        assert page.count("2 workers go on, from epoch 2") == 1, "the moment is told among what happened"
+        assert page.count("2 workers continue from epoch 2") == 1, "the moment is told among what happened"
         rates = {metric.epoch: metric.value for metric in run.measurements() if metric.name == "lr"}
         assert rates == pytest.approx({0: 0.03, 1: 0.02, 2: 0.02})
 

@@ -5,29 +5,29 @@ from typing import Any
 import pytest
 
 from tenfold.engines import choose
-from tenfold.engines.validate import check
+from tenfold.engines.validate import validate, validate_mixing
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.mixing import COMPRESSIONS, OUTER, STRATEGIES
 from tenfold.mixing.builders import make_strategy
 from tenfold.mixing.learning_rate import rate_scale
 
-ALIKE = "needs rounds after which all replicas are alike"
+ALIKE = "requires identical replicas after each round"
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"strategy": "ring", "outer": "bmuf"}, f'division.outer = "bmuf" {ALIKE}, which "ring" does not give; take'),
+    ({"strategy": "ring", "outer": "bmuf"}, f'division.outer = "bmuf" {ALIKE}, which "ring" does not guarantee; use'),
     ({"strategy": "none", "outer": "diloco"}, f'division.outer = "diloco" {ALIKE}'),
     ({"strategy": "easgd", "outer": "slowmo"}, f'division.outer = "slowmo" {ALIKE}'),
     ({"strategy": "gossip", "compression": "int8"}, f'division.compression = "int8" {ALIKE}'),
     ({"strategy": "hopping-ring", "compression": "topk"}, f'division.compression = "topk" {ALIKE}'),
     ({"strategy": "butterfly", "average": "gradients"}, f'division.average = "gradients" {ALIKE}'),
     ({"strategy": "downpour", "average": "gradients"}, f'division.average = "gradients" {ALIKE}'),
-    ({"average": "gradients", "outer": "bmuf"}, "mixes before every step; division.outer must be 'none'"),
-    ({"average": "gradients", "optimizer_state": "average"}, "division.optimizer_state must be 'local'"),
+    ({"average": "gradients", "outer": "bmuf"}, 'mixes before every step and requires division.outer = "none"'),
+    ({"average": "gradients", "optimizer_state": "average"}, 'requires division.optimizer_state = "local"'),
     ({"average": "gradients", "optimizer": "lbfgs"}, 'set division.average = "weights"'),
     ({"optimizer": "lbfgs", "optimizer_state": "average"}, '"lbfgs" has no state to average'),
-    ({"strategy": "easgd", "optimizer_state": "reset"}, '"easgd" needs division.optimizer_state = "local"'),
-    ({"strategy": "downpour", "compression": "bf16"}, '"downpour" needs division.compression = "none"'),
-    ({"strategy": "ad-psgd", "optimizer": "lbfgs"}, 'cannot be used with "ad-psgd"; take sgd'),
+    ({"strategy": "easgd", "optimizer_state": "reset"}, '"easgd" requires division.optimizer_state = "local"'),
+    ({"strategy": "downpour", "compression": "bf16"}, '"downpour" requires division.compression = "none"'),
+    ({"strategy": "ad-psgd", "optimizer": "lbfgs"}, 'cannot be used with "ad-psgd"; use sgd'),
     ({"strategy_options": {"sides": 1}}, "has no 'sides'; the options of allreduce are: "),
     ({"strategy": "ring", "strategy_options": {"side": 1}}, "has no 'side'; the options of ring are: sides"),
     ({"strategy": "easgd", "strategy_options": {"tau": 0}}, "easgd: tau is 0; it must be at least 1"),
@@ -40,7 +40,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("fields", "sentence"), REFUSED, ids=lambda value: str(value)[:50])
 def test_bad_combinations_are_refused_in_one_sentence(fields: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ExperimentError) as refused:
-        check(Experiment(**{"workers": 4, "oversubscribe": True} | fields))
+        validate_mixing(Experiment(**{"workers": 4, "oversubscribe": True} | fields))
     assert sentence in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -48,7 +48,7 @@ def test_bad_combinations_are_refused_in_one_sentence(fields: dict[str, Any], se
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
 def test_every_strategy_by_itself_is_fine(strategy: str) -> None:
     experiment = Experiment(workers=4, strategy=strategy)
-    check(experiment)
+    validate_mixing(experiment)
     assert make_strategy(experiment.division).name == strategy
 
 
@@ -57,23 +57,23 @@ def test_exact_strategies_go_with_everything(exact: str) -> None:
     for outer in OUTER:
         for compression in COMPRESSIONS:
             experiment = Experiment(workers=4, strategy=exact, outer=outer, compression=compression)
-            check(experiment)
+            validate_mixing(experiment)
             assert experiment.division.outer == outer
 
 
 @pytest.mark.parametrize("sync_every", [1, 2, 100])
 def test_gradients_are_mixed_at_every_step_whatever_sync_every_is(sync_every: int) -> None:
     experiment = Experiment(workers=4, average="gradients", sync_every=sync_every)
-    check(experiment)
+    validate_mixing(experiment)
     assert experiment.division.average == "gradients"
 
 
 def test_what_is_exact_depends_on_the_number_of_workers() -> None:
     """Two in a butterfly, or three (a prime), average exactly in every round; six do not."""
     for workers in (2, 3):
-        check(Experiment(workers=workers, strategy="butterfly", outer="bmuf"))
-    with pytest.raises(ExperimentError, match='"butterfly" does not give'):
-        check(Experiment(workers=6, strategy="butterfly", outer="bmuf"))
+        validate_mixing(Experiment(workers=workers, strategy="butterfly", outer="bmuf"))
+    with pytest.raises(ExperimentError, match='"butterfly" does not guarantee'):
+        validate_mixing(Experiment(workers=6, strategy="butterfly", outer="bmuf"))
 
 
 @pytest.mark.parametrize(
@@ -90,8 +90,8 @@ def test_the_engine_that_fits(fields: dict[str, Any], name: str) -> None:
 
 
 def test_one_worker_has_no_room_for_two() -> None:
-    with pytest.raises(ExperimentError, match=r'"serial" runs one worker, but division\.workers = 2; take auto or'):
-        choose(Experiment(workers=2, engine="serial"))
+    with pytest.raises(ExperimentError, match=r'"serial" runs one worker, but division\.workers = 2; use auto or'):
+        validate(Experiment(workers=2, engine="serial"), None)
 
 
 def test_an_outer_optimizer_takes_the_learning_rate_as_it_is_and_rarer_rounds() -> None:

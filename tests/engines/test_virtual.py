@@ -8,9 +8,10 @@ import torch
 from threaded import make_task
 
 from tenfold.cluster.prediction import Prediction
-from tenfold.engines.virtual import Foretold, free_memory
+from tenfold.engines.predicted_events import PredictedEvents
+from tenfold.engines.virtual import free_memory
 from tenfold.machine import cgroups
-from tenfold.prediction.task_prediction import foresee
+from tenfold.prediction.task_prediction import predict_task
 from tenfold.runs import Event, Metric
 
 CLUSTER = {"groups": [{"count": 9, "step_seconds": 0.01, "link": "1gbe"}], "stragglers": {"transient": 0.2}}
@@ -19,10 +20,10 @@ SMALL: dict[str, Any] = {"model": "mlp", "data": "digits", "hidden": [4], "limit
 
 def test_a_run_that_stops_early_takes_the_time_of_the_epochs_it_had() -> None:
     task = make_task(**SMALL, engine="virtual", cluster=CLUSTER)
-    prediction: Prediction = foresee(task).prediction
+    prediction: Prediction = predict_task(task)
     prediction = dataclasses.replace(prediction, times={**prediction.times, "start": prediction.times["wait"] * 0 + 5})
     heard: list[Event] = []
-    told = Foretold(task, prediction, 0.0, heard.append)
+    told = PredictedEvents(task, prediction, 0.0, heard.append)
     whole, early = told.result(6), told.result(2)
     assert whole["seconds"] == prediction.seconds
     told(Metric(at=0.0, name="loss", value=1.0, part="train", step=2 * task.steps_per_epoch, epoch=1, seconds=0.0))

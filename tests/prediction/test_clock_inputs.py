@@ -11,7 +11,7 @@ from tenfold.data import Splits, Tensors
 from tenfold.errors import MachineError
 from tenfold.experiment import Experiment
 from tenfold.prediction.calibration import work
-from tenfold.prediction.clock_inputs import forecast, hardware_here, plan_of
+from tenfold.prediction.clock_inputs import hardware_here, predict_from_profile, workload_of
 from tenfold.prediction.measurements import Averaging, Costs, Step
 from tenfold.prediction.profile import Profile
 from tenfold.workers.task import Task
@@ -48,21 +48,21 @@ def profile_for(task: Task, **step: Any) -> Profile:
 
 def test_steps_and_rounds_add_up():
     task = task_of()
-    found = forecast(task, profile_for(task))
+    found = predict_from_profile(task, profile_for(task))
     assert found.seconds == pytest.approx(2 * STEPS * STEP + STEPS * ROUND)
     assert found.interval == pytest.approx((found.seconds, found.seconds))
 
 
 def test_one_worker_has_no_rounds():
     task = task_of(workers=1)
-    assert forecast(task, profile_for(task)).seconds == pytest.approx(2 * STEPS * STEP)
+    assert predict_from_profile(task, profile_for(task)).seconds == pytest.approx(2 * STEPS * STEP)
 
 
 def test_first_steps_are_counted_once():
     task = task_of()
-    plain, cold = (forecast(task, profile_for(task, cold=cold)).seconds for cold in (0.0, COLD))
+    plain, cold = (predict_from_profile(task, profile_for(task, cold=cold)).seconds for cold in (0.0, COLD))
     assert cold - plain == pytest.approx(COLD)
-    spans = [forecast(task, profile_for(task, cold=cold)).spans for cold in (0.0, COLD)]
+    spans = [predict_from_profile(task, profile_for(task, cold=cold)).spans for cold in (0.0, COLD)]
     ends = [max(span.start + span.seconds for span in told) for told in spans]
     assert ends[1] - ends[0] == pytest.approx(COLD)
     assert len(spans[0]) == len(spans[1])
@@ -70,7 +70,7 @@ def test_first_steps_are_counted_once():
 
 def test_compression_and_outer_optimizer_lengthen_every_round_but_the_last_mean():
     task = task_of(compression="topk", compression_options={"fraction": 0.1}, outer="slowmo")
-    profile, nbytes = profile_for(task), plan_of(task).nbytes
+    profile, nbytes = profile_for(task), workload_of(task).nbytes
     names = {
         "compression topk fraction=0.1": {nbytes: 3e-3, nbytes + 64: 1.0},
         "outer slowmo": {nbytes: 1e-3},
@@ -78,52 +78,54 @@ def test_compression_and_outer_optimizer_lengthen_every_round_but_the_last_mean(
     }
     known = profile.model_copy(update={"costs": profile.costs.model_copy(update={"besides": names})})
     for cluster in (None, Cluster.of(2)):
-        longer = forecast(task, known, cluster).seconds - forecast(task, profile, cluster).seconds
+        longer = (
+            predict_from_profile(task, known, cluster).seconds - predict_from_profile(task, profile, cluster).seconds
+        )
         assert longer == pytest.approx(STEPS * 4e-3)
 
 
 def test_a_short_last_batch_takes_a_part_of_the_time():
     task = task_of(workers=1, samples=STEPS * BATCH + 2, epochs=1)
-    assert forecast(task, profile_for(task)).seconds == pytest.approx((STEPS + 0.5) * STEP)
+    assert predict_from_profile(task, profile_for(task)).seconds == pytest.approx((STEPS + 0.5) * STEP)
 
 
 @pytest.mark.parametrize("strategy", ["allreduce", "ring"])
 def test_rounds_amid_the_steps_of_this_work_count(strategy):
     task = task_of(workers=4, strategy=strategy)
-    found = forecast(task, profile_for(task, round=1.5 * ROUND))
+    found = predict_from_profile(task, profile_for(task, round=1.5 * ROUND))
     assert found.seconds == pytest.approx(2 * STEPS * STEP + STEPS * 1.5 * ROUND)
 
 
 def test_a_disturbed_round_is_not_believed():
     task = task_of()
-    found = forecast(task, profile_for(task, round=100 * ROUND))
+    found = predict_from_profile(task, profile_for(task, round=100 * ROUND))
     assert found.seconds == pytest.approx(2 * STEPS * STEP + STEPS * 3 * ROUND)
 
 
 def test_doubt_widens_the_interval():
     task = task_of()
-    found = forecast(task, profile_for(task, doubt=0.05))
+    found = predict_from_profile(task, profile_for(task, doubt=0.05))
     low, high = found.interval
     assert low < 0.97 * found.seconds < found.seconds < high
 
 
 def test_gradients_are_copied_twice():
     task = task_of(average="gradients")
-    plan = plan_of(task)
+    plan = workload_of(task)
     price = hardware_here(task, profile_for(task), plan).round_price
     assert price(plan.strategy.round(0, 2), plan.nbytes) == pytest.approx(ROUND + 2e-9 * plan.nbytes)
 
 
 def test_compression_makes_messages_smaller_but_not_shared_memory():
     task = task_of(compression="bf16")
-    assert plan_of(task).compression == 1
-    assert plan_of(task, compressed=True).compression == pytest.approx(0.5)
+    assert workload_of(task).compression == 1
+    assert workload_of(task, compressed=True).compression == pytest.approx(0.5)
 
 
 def test_a_cluster_steps_as_this_machine_does_at_its_own_speed():
     task = task_of()
     slow = Cluster.of(2, link={"latency": 0.5, "bandwidth": 1e12}, speed=0.5, adding=0.0)
-    found = forecast(task, profile_for(task), slow)
+    found = predict_from_profile(task, profile_for(task), slow)
     assert found.seconds == pytest.approx(2 * STEPS * 2 * STEP + STEPS * 0.5, rel=1e-3)
 
 
@@ -131,17 +133,17 @@ def test_a_group_may_have_a_profile_of_its_own(tmp_path: Path):
     task = task_of()
     path = profile_for(task, mean=3 * STEP).save(tmp_path / "theirs.toml")
     other = Cluster.of(2, link={"latency": 0.0, "bandwidth": 1e15}, profile=str(path), adding=0.0)
-    assert forecast(task, profile_for(task), other).seconds == pytest.approx(2 * STEPS * 3 * STEP, rel=1e-3)
+    assert predict_from_profile(task, profile_for(task), other).seconds == pytest.approx(2 * STEPS * 3 * STEP, rel=1e-3)
 
 
 def test_hardware_by_hand_needs_no_steps():
     task = task_of()
     by_hand = Cluster.of(2, link={"latency": 0.0, "bandwidth": 1e15}, step_seconds=1.0, adding=0.0)
-    found = forecast(task, profile_for(task).model_copy(update={"steps": ()}), by_hand)
+    found = predict_from_profile(task, profile_for(task).model_copy(update={"steps": ()}), by_hand)
     assert found.seconds == pytest.approx(2 * STEPS)
 
 
 def test_steps_that_were_never_measured_are_named():
     task = task_of()
     with pytest.raises(MachineError, match=r"no steps of mlp hidden=\[4\], 3 -> 1, sgd, fp32"):
-        forecast(task, profile_for(task).model_copy(update={"steps": ()}))
+        predict_from_profile(task, profile_for(task).model_copy(update={"steps": ()}))

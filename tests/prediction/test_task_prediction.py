@@ -7,7 +7,7 @@ import torch
 
 from tenfold.data import Splits, Tensors
 from tenfold.experiment import Experiment
-from tenfold.prediction import task_prediction as foresight
+from tenfold.prediction import task_prediction
 from tenfold.workers.task import Task
 
 NODES = {"groups": [{"count": 2, "step_seconds": 0.01}]}
@@ -21,14 +21,14 @@ def task_of(**fields: Any) -> Task:
     )
 
 
-def test_the_turns_of_workers_without_rounds_are_known() -> None:
-    found = foresight.foresee(task_of(strategy="ad-psgd"))
-    assert found.turns is not None
-    assert found.turns.shape == (8, 2)
-    assert (found.turns > 0).all()
-    assert found.prediction.seconds >= 8 * 0.01
+def test_the_order_of_workers_without_rounds_is_predicted() -> None:
+    found = task_prediction.predict_task(task_of(strategy="ad-psgd"))
+    assert found.exchange_times is not None
+    assert found.exchange_times.shape == (8, 2)
+    assert (found.exchange_times > 0).all()
+    assert found.seconds >= 8 * 0.01
 
 
-def test_rounds_need_no_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(foresight, "clockwork")  # what the prediction asks for is not made a second time
-    assert foresight.foresee(task_of(strategy="ring")).turns is None
+def test_rounds_need_no_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(task_prediction, "workload_and_hardware")  # must not be made a second time
+    assert task_prediction.predict_task(task_of(strategy="ring")).exchange_times is None

@@ -7,7 +7,7 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any
 
-from tenfold.workers.worker_pool import live
+from tenfold.workers.worker_pool import start_heartbeat
 
 
 def say(connection: Connection, message: Any) -> None:
@@ -20,7 +20,7 @@ def hear(connection: Connection) -> Any:
 
 def echo(rank: int, connection: Connection, lifeline: Connection, beats: Any, greeting: str) -> None:
     """Say a greeting, then repeat what is heard until it is "enough"."""
-    live(rank, lifeline, beats)
+    start_heartbeat(rank, lifeline, beats)
     say(connection, f"{greeting} from {rank}")
     while (heard := hear(connection)) != "enough":
         say(connection, heard)
@@ -28,7 +28,7 @@ def echo(rank: int, connection: Connection, lifeline: Connection, beats: Any, gr
 
 def leave(rank: int, connection: Connection, lifeline: Connection, beats: Any, leaver: int, code: int) -> None:
     """One leaves after its last words; the others complain about it, a little later and for as long as they live."""
-    live(rank, lifeline, beats)
+    start_heartbeat(rank, lifeline, beats)
     if rank == leaver:
         say(connection, "last words")
         os._exit(code)
@@ -39,7 +39,7 @@ def leave(rank: int, connection: Connection, lifeline: Connection, beats: Any, l
 
 def strike(rank: int, connection: Connection, lifeline: Connection, beats: Any, victim: int, number: int) -> None:
     """One sends itself a signal."""
-    live(rank, lifeline, beats)
+    start_heartbeat(rank, lifeline, beats)
     say(connection, "here")
     hear(connection)
     if rank == victim:
@@ -51,21 +51,21 @@ def strike(rank: int, connection: Connection, lifeline: Connection, beats: Any, 
 def stubborn(rank: int, connection: Connection, lifeline: Connection, beats: Any) -> None:
     """Pay no heed to requests to end."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    live(rank, lifeline, beats)
+    start_heartbeat(rank, lifeline, beats)
     say(connection, "here")
     time.sleep(60)
 
 
 def work_long(rank: int, connection: Connection, lifeline: Connection, beats: Any, seconds: float) -> None:
     """Say nothing for a while, as in a long step."""
-    live(rank, lifeline, beats)
+    start_heartbeat(rank, lifeline, beats)
     time.sleep(seconds)
     say(connection, "done")
 
 
 def talk_much(rank: int, connection: Connection, lifeline: Connection, beats: Any, nbytes: int) -> None:
     """Send more than the kernel keeps, then leave."""
-    live(rank, lifeline, beats)
+    start_heartbeat(rank, lifeline, beats)
     say(connection, b"x" * nbytes)
     say(connection, "done")
     hear(connection)

@@ -10,10 +10,11 @@ from tenfold.api.cross_validate import cross_validate
 from tenfold.api.open_run import open_run
 from tenfold.api.train import train
 from tenfold.common.registry import suggest
-from tenfold.engines import check_unlaunched
+from tenfold.engines import require_no_launcher
 from tenfold.engines.prepare import settle_device
 from tenfold.errors import ExperimentError, TenfoldError
 from tenfold.experiment import FIELDS, FOLD_FIELDS, SECTIONS, Division, Experiment
+from tenfold.launch.detect import recognise
 from tenfold.report.differences import describe_settings
 from tenfold.report.results.comparison import Comparison
 from tenfold.runs import Run, Store
@@ -62,7 +63,7 @@ def compare(
     not run again, unless `fresh`; what fails is reported and does not stop the rest. `watch` is called with a `Turn`
     when a run begins and when it is done.
     """
-    check_unlaunched("a comparison")
+    require_no_launcher("a comparison", recognise())
     base, dimensions = parts(experiment or Experiment(), grid)
     planned = list(plan(base, dimensions, repeats))
     store = Store(runs)

@@ -4,15 +4,16 @@ from pathlib import Path
 from typing import Any, Literal, overload
 
 from tenfold import crossval
-from tenfold.api.finished import opened, warn
+from tenfold.api.finished import finished_run, warn
 from tenfold.crossval import CrossValidation
 from tenfold.data import Progress as Fetching
-from tenfold.engines import check_unlaunched
+from tenfold.engines import RecordedRun, require_no_launcher
 from tenfold.engines.prepare import describe, prepare, settle_device
 from tenfold.experiment import Experiment
+from tenfold.launch.detect import recognise
 from tenfold.runs import Clock, Emit, Store
 from tenfold.runs.store import FOLDED
-from tenfold.workers.worker_pool import warm_up
+from tenfold.workers.worker_pool import start_server
 
 USUAL_FOLDS = 5
 
@@ -52,18 +53,18 @@ def cross_validate(
     are made where none are asked for. The folds are cut from the training part; the test part is in none of them.
     With `as_sklearn` the dictionary of `sklearn.model_selection.cross_validate` is returned.
     """
-    check_unlaunched("a cross-validation")
+    require_no_launcher("a cross-validation", recognise())
     clock = Clock()
     experiment = settle_device((experiment or Experiment()).replace(**fields))
     if experiment.division.folds is None:
         experiment = experiment.replace(folds=USUAL_FOLDS)
     crossval.check_folds(experiment)
     if experiment.machine.device == "cpu":
-        warm_up()
+        start_server()
     with crossval.shared_data(prepare(experiment, fetching)) as task:
         store = Store(runs)
         facts = describe(task)
         number = store.create(experiment, kind=FOLDED, facts=facts)
         outcome = crossval.run_cross_validation(task, store, number, facts, clock, listen or warn)
-    done = CrossValidation(opened(store, number, experiment, outcome))
+    done = CrossValidation(finished_run(RecordedRun.finished(store, number, outcome, experiment)))
     return done.as_sklearn() if as_sklearn else done

@@ -1,27 +1,21 @@
-"""A run that has just finished, as its caller gets it."""
+"""The `Run` that a caller gets when training has finished."""
 
 import json
 import warnings
 from contextlib import suppress
-from typing import Any
 
 from tenfold.api.open_run import load_model
 from tenfold.common.files import write_atomically
-from tenfold.engines import Outcome
-from tenfold.experiment import Experiment
+from tenfold.engines import RecordedRun
 from tenfold.report.trace import chrome_trace
-from tenfold.runs import Event, Run, Store, Warned, WorkerDropped
+from tenfold.runs import Event, Run, Warned, WorkerDropped
 from tenfold.runs.elsewhere import Elsewhere
 
 
-def opened(store: Store, number: int, experiment: Experiment, outcome: Outcome) -> Run:
-    """Return the run that has just finished, as it is even where the store could not take it all."""
-    return shown(store, store.find(number) | {"status": "finished", "result": outcome.result}, outcome, experiment)
-
-
-def shown(store: Store, record: dict[str, Any], outcome: Outcome, experiment: Experiment) -> Run:
-    """Return a finished run with its weights at hand, and write its trace."""
-    run = Run(store, record, build=load_model, experiment=experiment, weights=outcome.weights)
+def finished_run(recorded: RecordedRun) -> Run:
+    """Return a run that has just finished, with its weights, and write its trace."""
+    store, weights = recorded.store, recorded.outcome.weights
+    run = Run(store, recorded.record, build=load_model, experiment=recorded.experiment, weights=weights)
     if isinstance(store, Elsewhere):
         return run
     with suppress(OSError):  # the trace is a view of events that are recorded anyway
@@ -30,7 +24,7 @@ def shown(store: Store, record: dict[str, Any], outcome: Outcome, experiment: Ex
 
 
 def warn(event: Event) -> None:
-    """Pass warnings on to whoever listens to nothing else."""
+    """Show warning events as Python warnings, where no other listener is given."""
     if isinstance(event, Warned | WorkerDropped):
         names = event.worker and isinstance(event, Warned)
         warnings.warn(f"worker {event.worker}: {event.text}" if names else event.text, stacklevel=2)

@@ -8,11 +8,12 @@ from tenfold.api import compare as grid
 from tenfold.api.simulate import on_cluster
 from tenfold.cluster import Cluster
 from tenfold.data import Splits
-from tenfold.engines import check_unlaunched
+from tenfold.engines import require_no_launcher
 from tenfold.engines.prepare import prepare
 from tenfold.experiment import Data, Experiment
+from tenfold.launch.detect import recognise
 from tenfold.prediction.calibration import Listen
-from tenfold.prediction.task_prediction import foresee
+from tenfold.prediction.task_prediction import predict_task
 from tenfold.report.results.forecast_result import Forecast
 from tenfold.workers.task import Task
 
@@ -24,11 +25,11 @@ def forecast(
     listen: Listen | None = None,
     **settings: Any,
 ) -> Forecast:
-    """Predict how long an experiment takes with every combination of the listed settings; nothing is trained."""
-    check_unlaunched("a forecast")
+    """Predict how long an experiment takes with every combination of the listed settings, without training."""
+    require_no_launcher("a forecast", recognise())
     base, dimensions = grid.parts(on_cluster(experiment, cluster), settings)
     tasks = _prepared(grid.plan(base, dimensions, repeats=1))
-    return Forecast([(task.experiment, foresee(task, listen).prediction) for task in tasks])
+    return Forecast([(task.experiment, predict_task(task, listen)) for task in tasks])
 
 
 def _prepared(experiments: Iterable[Experiment]) -> Iterator[Task]:

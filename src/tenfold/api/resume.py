@@ -4,19 +4,16 @@ from pathlib import Path
 from typing import Any
 
 from tenfold import crossval
-from tenfold.api.finished import opened, shown, warn
+from tenfold.api.engine import engine_for
+from tenfold.api.finished import finished_run, warn
 from tenfold.common.files import sweep
-from tenfold.engines import choose
-from tenfold.engines.launched import recorded as together
-from tenfold.engines.launched.engine import Launched
+from tenfold.engines import RecordedRun
 from tenfold.engines.prepare import check_same_data, prepare, settle_device
-from tenfold.engines.recording import reopen, train_recorded
 from tenfold.errors import StoreError
 from tenfold.experiment import Experiment
 from tenfold.runs import Clock, Emit, Run, Store
 from tenfold.runs.store import FOLD, FOLDED
-from tenfold.workers.task import make_network
-from tenfold.workers.worker_pool import warm_up
+from tenfold.workers.worker_pool import start_server
 
 
 def resume(
@@ -30,11 +27,12 @@ def resume(
     metrics: Any = None,
     groups: Any = None,
 ) -> Run:
-    """Go on with a run that was interrupted, from its last epoch's checkpoint; it ends with the same weights.
+    """Resume an interrupted run from the checkpoint of its last completed epoch; it ends with the same weights.
 
-    Of a cross-validation, folds that are finished are not trained again; it is enough that some have failed. What the
-    run was given as Python objects (model, data, loss, metrics, groups) has to be given again.
+    The finished folds of a cross-validation are not trained again, and one whose folds failed can be resumed, too. What
+    the run was given as Python objects (model, data, loss, metrics, groups) has to be given again.
     """
+    listen = listen or warn
     given = {"model": model, "data": data, "loss": loss, "metrics": metrics, "groups": groups}
     store = run.store if isinstance(run, Run) else Store(runs, create=False)
     record = store.find(run.id if isinstance(run, Run) else run)
@@ -46,42 +44,32 @@ def resume(
         raise StoreError(f"run {number} is finished; there is nothing to resume{others}")
     if record["kind"] == FOLD:
         parent = record["facts"]["crossval"]["parent"]
-        raise StoreError(
-            f"run {number} is a fold of run {parent}; `tenfold resume {parent}` goes on with all its folds"
-        )
+        raise StoreError(f"run {number} is a fold of run {parent}; `tenfold resume {parent}` resumes all of its folds")
     again = {field: value for field, value in given.items() if value is not None}
     experiment = Experiment(**record["experiment"]).replace(**again)
     _check_given(experiment, number)
     if record["kind"] == FOLDED:
-        return _resume_folds(store, record, experiment, listen or warn)
-    engine = choose(experiment)
-    if isinstance(engine, Launched):
-        return shown(*together.resume(engine, experiment, store, record, listen or warn), experiment)
-    experiment = settle_device(experiment)
-    task = prepare(experiment)
-    check_same_data(record, task)
-    make_network(task)  # what cannot be built should leave the run as it is
-    clock, resumption = reopen(store, record)
-    outcome = train_recorded(engine, task, store, number, clock, listen or warn, resumption)
-    return opened(store, number, experiment, outcome)
+        return _resume_folds(store, record, experiment, listen)
+    engine = engine_for(experiment, Clock(), listen)
+    return finished_run(engine.resume(experiment, store, record, listen))
 
 
 def _resume_folds(store: Store, record: dict[str, Any], experiment: Experiment, listen: Emit) -> Run:
     experiment = settle_device(experiment)
     crossval.check_folds(experiment)
     if experiment.machine.device == "cpu":
-        warm_up()
+        start_server()
     number, facts = record["id"], record["facts"]
     with crossval.shared_data(prepare(experiment)) as task:
         check_same_data(record, task)
         sweep(store.path(number, record["title"]))
-        clock = Clock(store.reopen(number, epoch=1))  # what happened so far stays
+        clock = Clock(store.reopen(number, epoch=1))  # the events so far stay
         outcome = crossval.run_cross_validation(task, store, number, facts, clock, listen)
-    return opened(store, number, experiment, outcome)
+    return finished_run(RecordedRun.finished(store, number, outcome, experiment))
 
 
 def _check_given(experiment: Experiment, number: int) -> None:
-    """Refuse to resume what was given as Python objects and is not given again."""
+    """Raise StoreError if the run was given Python objects that are not given again."""
     fields = {
         "model": experiment.model.name,
         "data": experiment.data.name,

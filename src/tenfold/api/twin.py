@@ -6,10 +6,11 @@ from typing import Any
 
 from tenfold.api.simulate import VIRTUAL, on_cluster
 from tenfold.api.train import train
-from tenfold.engines import check_unlaunched
+from tenfold.engines import require_no_launcher
 from tenfold.engines.prepare import prepare
 from tenfold.experiment import Experiment
-from tenfold.prediction.task_prediction import foresee
+from tenfold.launch.detect import recognise
+from tenfold.prediction.task_prediction import predict_task
 from tenfold.report.results.twin_result import Twin
 from tenfold.runs import Emit
 
@@ -21,16 +22,16 @@ def twin(
     watch: Callable[[str], Emit] | None = None,
     **fields: Any,
 ) -> Twin:
-    """Train for real and virtually, and tell how far apart the weights and the times are.
+    """Train for real and on a virtual cluster, and compare the weights and the times.
 
-    `watch` is called with the name of each run before it begins, and returns who listens to it.
+    `watch` is called with the name of each run before it begins, and returns the listener of its events.
     """
-    check_unlaunched("a twin")
+    require_no_launcher("a twin", recognise())
     real = (experiment or Experiment()).replace(**fields)
     if real.machine.engine == VIRTUAL:
         real = real.replace(engine="auto", cluster=None, link=None)
     virtual = on_cluster(real, "here")
-    foresee(prepare(virtual))  # what has to be measured for it comes before either runs
+    predict_task(prepare(virtual))  # measures the step times that it needs before either of the two runs
     done = {
         name: train(one, runs=runs, kind="twin", listen=watch(name) if watch else None)
         for name, one in {"real": real, VIRTUAL: virtual}.items()

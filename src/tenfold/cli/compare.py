@@ -65,9 +65,9 @@ def compare(
     grid = grid_of(given, vary, settings)
     experiment = options.experiment_from(file, settings, pin=pin)
     if "folds" in grid or any(isinstance(count, int) and count > 1 for count in grid.get("workers", [])):
-        from tenfold.workers.worker_pool import warm_up
+        from tenfold.workers.worker_pool import start_server
 
-        warm_up()
+        start_server()
     from tenfold.api.compare import compare as run_all
 
     with watching(quiet) as watch:

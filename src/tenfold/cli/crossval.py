@@ -52,9 +52,9 @@ def crossval(
     [cyan]tenfold crossval lenet.toml --workers 4 --fold-mode data-and-folds[/]
     """
     experiment = options.experiment_of(context.params)
-    from tenfold.workers.worker_pool import warm_up
+    from tenfold.workers.worker_pool import start_server
 
-    warm_up()
+    start_server()
     import tenfold
     from tenfold.report.live.fold_progress import FoldProgress
 

@@ -63,9 +63,9 @@ def simulate(
             foreseen = forecast(experiment, listen=listen, **grid)
         print_side_by_side(foreseen, form, output)
         return
-    from tenfold.workers.worker_pool import warm_up
+    from tenfold.workers.worker_pool import start_server
 
-    warm_up()
+    start_server()
     if any(len(values) != 1 for values in grid.values()):
         from tenfold.api.compare import compare
 

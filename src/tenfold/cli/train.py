@@ -38,9 +38,9 @@ def train(
     """
     experiment = options.experiment_of(context.params)
     if experiment.division.workers > 1 and launched_rank() is None:
-        from tenfold.workers.worker_pool import warm_up
+        from tenfold.workers.worker_pool import start_server
 
-        warm_up()
+        start_server()
     import tenfold
     from tenfold.launch.detect import recognise
     from tenfold.report.live.progress import Progress

@@ -33,9 +33,9 @@ def twin(
     [cyan]tenfold twin --data digits --model mlp --workers 2 --strategy ring -o twin.html[/]
     """
     experiment = options.experiment_of(context.params)
-    from tenfold.workers.worker_pool import warm_up
+    from tenfold.workers.worker_pool import start_server
 
-    warm_up()
+    start_server()
     from tenfold.api.simulate import on_cluster
     from tenfold.api.twin import twin as run_both
     from tenfold.report.live.progress import Progress

@@ -40,6 +40,8 @@ class Prediction:
     """Sentences that explain where a setting makes no difference."""
     calibrated: bool
     """The step times were measured; else they were described by hand."""
+    exchange_times: Floats | None = None
+    """When each worker's step takes effect [steps, workers]; known only for strategies without rounds."""
 
 
 def predict(plan: Workload, hardware: Hardware, *, seed: int = 0, repeats: int | None = None) -> Prediction:

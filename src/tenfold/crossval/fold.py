@@ -1,7 +1,6 @@
 """Training one fold: a task like any other, recorded as its own run, and measured on all three parts."""
 
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
@@ -12,6 +11,7 @@ from tenfold.crossval.fold_experiment import fold_experiment, fold_mode
 from tenfold.crossval.fold_splits import FoldSplit
 from tenfold.data import Part, SubsetPart
 from tenfold.engines import Outcome
+from tenfold.engines.outcome import Train
 from tenfold.engines.prepare import audit
 from tenfold.engines.recording import record, reopen, run_folder
 from tenfold.errors import TenfoldError
@@ -26,8 +26,6 @@ from tenfold.workers.task import Task, make_network
 
 OUTPUTS = "test_outputs.pt"
 """The file with a fold's outputs on the test part, for the vote."""
-Train = Callable[[Task, Clock, Emit, Resumption | None], Outcome]
-"""What trains a task: an engine's `run`, or a replay of what was trained before."""
 
 
 @dataclass(frozen=True)

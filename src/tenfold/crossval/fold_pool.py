@@ -18,7 +18,7 @@ from tenfold.machine import affinity
 from tenfold.runs import Event, Lifecycle
 from tenfold.workers.snapshot import TaskSnapshot
 from tenfold.workers.task import Task
-from tenfold.workers.worker_pool import WorkerPool, live
+from tenfold.workers.worker_pool import WorkerPool, start_heartbeat
 from tenfold.workers.worker_process import WorkerConnection
 
 Relay = Callable[[int, Event], None]
@@ -113,7 +113,7 @@ def fold_worker(
     rank: int, connection: Connection, lifeline: Connection, beats: Any, snapshot: TaskSnapshot, context: FoldContext
 ) -> None:
     """Train the folds that this process is given, one after another."""
-    live(rank, lifeline, beats)
+    start_heartbeat(rank, lifeline, beats)
     worker = WorkerConnection(connection)
     warnings.simplefilter("ignore")
     try:

@@ -5,11 +5,12 @@ from dataclasses import replace
 
 from tenfold.common.registry import Registry
 from tenfold.crossval.core_slots import share_cores
-from tenfold.crossval.fold import FoldContext, FoldJob, Train, fold_task, try_fold
+from tenfold.crossval.fold import FoldContext, FoldJob, fold_task, try_fold
 from tenfold.crossval.fold_experiment import fold_experiment
 from tenfold.crossval.fold_pool import Done, FoldPool, Relay
 from tenfold.engines import Outcome, choose
 from tenfold.engines.fused import train_folds
+from tenfold.engines.outcome import Train
 from tenfold.errors import TenfoldError
 from tenfold.machine.cores import budget
 from tenfold.runs import Clock, Emit, Event, Lifecycle

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tenfold.crossval.fold_experiment import fold_experiment, fold_mode
 from tenfold.data import pool
-from tenfold.engines import choose
+from tenfold.engines import validate
 from tenfold.errors import DataError, ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.workers.snapshot import PARTS, Resident, in_shared_memory
@@ -37,7 +37,7 @@ def check_folds(experiment: Experiment) -> None:
             f'division.fold_mode = "fused" trains one replica per fold, but division.workers = '
             f"{experiment.division.workers}; use 1 worker, or fold-by-fold"
         )
-    choose(fold_experiment(experiment, "fold"))
+    validate(fold_experiment(experiment, "fold"), None)
 
 
 @contextmanager

@@ -1,24 +1,17 @@
-"""What every engine does: put replicas somewhere, and drive them to the end of the experiment."""
+"""What every engine does: place the replicas, train them to the end of the experiment, and record the run."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import torch
-
-from tenfold.runs import Clock, Emit
+from tenfold.data import Progress
+from tenfold.engines.outcome import Outcome, RecordedRun
+from tenfold.engines.prepare import check_same_data, describe, prepare, settle_device
+from tenfold.engines.recording import reopen, train_recorded
+from tenfold.experiment import Experiment
+from tenfold.runs import Clock, Emit, Store
 from tenfold.runs.resumption import Resumption
-from tenfold.workers.task import Task
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What an engine returns: the result's numbers, and the weights of the mean of all replicas."""
-
-    result: dict[str, Any]
-    weights: dict[str, Any]
-    outputs: torch.Tensor | None = None
-    """What the network with these weights says to the test part, where the engine has kept it."""
+from tenfold.workers.task import Task, make_network
 
 
 class Engine(ABC):
@@ -28,4 +21,34 @@ class Engine(ABC):
 
     @abstractmethod
     def run(self, task: Task, clock: Clock, emit: Emit, resumption: Resumption | None = None) -> Outcome:
-        """Train to the end, telling of everything by events."""
+        """Train to the end, and emit everything that happens as events."""
+
+    def prepare(self, experiment: Experiment, fetching: Progress | None = None) -> Task:
+        """Load the data and decide where the workers run, before anything is recorded."""
+        return prepare(settle_device(experiment), fetching)
+
+    def train(
+        self,
+        experiment: Experiment,
+        *,
+        runs: str | Path | None,
+        kind: str,
+        clock: Clock,
+        listen: Emit,
+        fetching: Progress | None = None,
+    ) -> RecordedRun:
+        """Train an experiment and record it as a new run."""
+        task = self.prepare(experiment, fetching)
+        store = Store(runs)
+        number = store.create(task.experiment, kind=kind, facts=describe(task))
+        outcome = train_recorded(self.run, task, store, number, clock, listen)
+        return RecordedRun.finished(store, number, outcome, task.experiment)
+
+    def resume(self, experiment: Experiment, store: Store, record: dict[str, Any], listen: Emit) -> RecordedRun:
+        """Continue a recorded run from its last checkpoint."""
+        task = self.prepare(experiment)
+        check_same_data(record, task)
+        make_network(task)  # a model that cannot be built must leave the run as it is
+        clock, resumption = reopen(store, record)
+        outcome = train_recorded(self.run, task, store, record["id"], clock, listen, resumption)
+        return RecordedRun.finished(store, record["id"], outcome, task.experiment)

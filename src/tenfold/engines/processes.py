@@ -1,14 +1,15 @@
 """N replicas in N processes of this machine, mixing in shared memory."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
 
 from numpy.typing import NDArray
 
-from tenfold.engines.base import Engine, Outcome
-from tenfold.engines.recovery import Loss, among, announced, told, without
-from tenfold.errors import MachineError, WorkerLost
+from tenfold.engines.base import Engine
+from tenfold.engines.outcome import Outcome
+from tenfold.engines.recovery import divide_among, shrink
+from tenfold.errors import WorkerLost, name_workers
 from tenfold.mixing.builders import make_strategy
 from tenfold.runs import Clock, Emit
 from tenfold.runs.resumption import Resumption
@@ -20,91 +21,87 @@ from tenfold.workers.messages import Finished, Message
 from tenfold.workers.snapshot import TaskSnapshot
 from tenfold.workers.supervisor import Supervisor
 from tenfold.workers.task import Task, make_network
-from tenfold.workers.worker_pool import WorkerPool, context, warm_up
-from tenfold.workers.worker_process import work
+from tenfold.workers.worker_loss import WorkerLoss, losses_in
+from tenfold.workers.worker_pool import WorkerPool, context, start_server
+from tenfold.workers.worker_process import run_workers
 
 
 class Processes(Engine):
-    """Trains every replica in a process of its own."""
+    """Trains every replica in a separate process."""
 
     name = "processes"
-    goes_on = True
-    """Whether the others can go on without one that is lost."""
+    can_continue = True
+    """Whether the other workers can continue when one is lost."""
 
     def __init__(self) -> None:
-        warm_up()
+        start_server()
 
     def run(self, task: Task, clock: Clock, emit: Emit, resumption: Resumption | None = None) -> Outcome:
-        """Train to the end; when a worker is lost, the others go on if the experiment says so, else all end."""
-        if task.experiment.machine.device != "cpu":
-            raise MachineError(
-                f'machine.device = "{task.experiment.machine.device}": several workers run on cpu only yet'
-            )
+        """Train to the end; when a worker is lost, the others continue if the experiment says so, else all end."""
         clean_up_orphans()
-        lost: list[Loss] = []
+        losses: list[WorkerLoss] = []
         if resumption is not None:
-            task, lost = among(task, len(resumption.ranks)), resumption.manifest.get("lost", [])
+            task, losses = divide_among(task, len(resumption.ranks)), losses_in(resumption.manifest)
         while True:
             try:
-                return self._train(task, clock, emit, resumption, lost)
+                return self._train(task, clock, emit, resumption, losses)
             except WorkerLost as error:
-                if not self.goes_on or task.experiment.machine.on_failure == "end" or task.workers == 1:
+                if not self.can_continue or task.experiment.machine.on_failure == "end" or task.workers == 1:
                     raise
-                task, resumption = without(error.rank, task, resumption)
-                loss = told(error, task.workers, resumption)
-                lost = [*lost, loss]
-                emit(announced(loss, clock))
+                task, resumption = shrink(task, error.rank, resumption)
+                losses = [*losses, WorkerLoss.of(error, task.workers, resumption)]
+                emit(losses[-1].event(clock))
 
     def _train(
-        self, task: Task, clock: Clock, emit: Emit, resumption: Resumption | None, lost: Sequence[Loss]
+        self, task: Task, clock: Clock, emit: Emit, resumption: Resumption | None, losses: Sequence[WorkerLoss]
     ) -> Outcome:
-        """Train to the end with one crew; when one worker is lost, all end and the loss is named."""
-        manifest = resumption.manifest if resumption else {}
-        supervisor = Supervisor(task, clock, emit, manifest | {"lost": lost})
-        with closing(_links(task)) as links, closing(TaskSnapshot(task)) as parcel:
-            crews = self._crews(task)
-            crew = WorkerPool(len(crews), work, (parcel, links, clock, resumption, crews, self._times(task)))
+        """Train to the end with one set of processes; when one worker is lost, end all and raise WorkerLost."""
+        supervisor = Supervisor(task, clock, emit, resumption.manifest if resumption else None, losses)
+        with closing(_make_channels(task)) as channels, closing(TaskSnapshot(task)) as snapshot:
+            ranks = self._ranks_by_process(task)
+            arguments = (snapshot, channels, clock, resumption, ranks, self._exchange_times())
+            pool = WorkerPool(len(ranks), run_workers, arguments, ranks=ranks)
             try:
                 supervisor.start(resumed=resumption is not None)
-                self._supervise(crew, crews, supervisor, emit)
-                crew.join()
+                self._supervise(pool, supervisor, emit)
+                pool.join()
             except WorkerLost as error:
-                links.stop(StopReason.DIED, error.rank)
+                channels.stop(StopReason.DIED, error.rank)
                 raise
             finally:
-                crew.end()
+                pool.end()
         return Outcome(supervisor.result, supervisor.weights, supervisor.outputs)
 
-    def _crews(self, task: Task) -> list[range]:
-        """Return the ranks in each process."""
+    def _ranks_by_process(self, task: Task) -> list[range]:
+        """Return the ranks of the workers in each process."""
         return [range(rank, rank + 1) for rank in range(task.workers)]
 
-    def _times(self, task: Task) -> NDArray[Any] | None:  # noqa: ARG002 - for those who decide who comes first
-        """Return when each worker's steps end, where that is not left to the machine."""
+    def _exchange_times(self) -> NDArray[Any] | None:
+        """Return when each worker's steps end [steps, workers], where that is predicted and not left to the machine."""
         return None
 
-    def _supervise(self, crew: WorkerPool, crews: Sequence[range], supervisor: Supervisor, emit: Emit) -> None:
-        """Pass events on, and answer the workers whenever all have said the same kind of thing."""
+    def _supervise(self, pool: WorkerPool, supervisor: Supervisor, emit: Emit) -> None:
+        """Pass events on, and answer the workers whenever all have sent the same kind of message."""
         heard: dict[int, tuple[Message, ...]] = {}
-        for place, content in _messages(crew, crews):
+        for place, content in pool.messages():
             if isinstance(content, list):
                 for event in content:
                     emit(event)
             elif isinstance(content, BaseException):
-                raise _of_workers(crews[place], content)
+                raise _named(content, pool.ranks[place])
             else:
                 heard[place] = content
-            if len(heard) == len(crew.processes):
+            if len(heard) == len(pool.processes):
                 messages = [message for place in sorted(heard) for message in heard[place]]
-                verdict = supervisor.hear(messages)
+                decision = supervisor.hear(messages)
                 for place in heard:
-                    crew.send(place, verdict)
+                    pool.send(place, decision)
                 heard = {}
                 if isinstance(messages[0], Finished):
                     return
 
 
-def _links(task: Task) -> SharedChannels:
+def _make_channels(task: Task) -> SharedChannels:
     division = task.experiment.division
     numel = flat_size(make_network(task))
     locks = [context().Lock() for _ in range(task.workers + 1)]
@@ -112,22 +109,11 @@ def _links(task: Task) -> SharedChannels:
     return SharedChannels(task.workers, numel, locks, second=second, centre=centre)
 
 
-def _messages(crew: WorkerPool, crews: Sequence[range]) -> Iterator[tuple[int, Any]]:
-    """Yield what processes say; when one is lost, name the workers in it."""
-    try:
-        yield from crew.messages()
-    except WorkerLost as error:
-        ranks, what = crews[error.rank], str(error).removeprefix(f"worker {error.rank}")
-        raise WorkerLost(ranks[0], f"{_named(ranks)}{what}") from None
-
-
-def _of_workers(ranks: range, error: BaseException) -> BaseException:
-    """Return an error of a process with the ranks of the workers in it."""
+def _named(error: BaseException, ranks: range) -> BaseException:
+    """Return the error of a process with the names of its workers; one that says who was lost names the worker."""
+    if isinstance(error, WorkerLost):
+        return error
     if isinstance(error, RuntimeError):
-        return RuntimeError(f"{_named(ranks)} failed:\n{error}")
-    error.args = (f"{_named(ranks)}: {error}",) if not str(error).startswith("worker") else error.args
+        return RuntimeError(f"{name_workers(ranks)} failed:\n{error}")
+    error.args = (f"{name_workers(ranks)}: {error}",)
     return error
-
-
-def _named(ranks: range) -> str:
-    return f"worker {ranks[0]}" if len(ranks) == 1 else f"workers {ranks[0]} to {ranks[-1]}"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tenfold.common.files import sweep
-from tenfold.engines.base import Engine, Outcome
+from tenfold.engines.outcome import Outcome, Train
 from tenfold.errors import StoreError, TenfoldError, WorkerLost
 from tenfold.runs import (
     CheckpointFailed,
@@ -62,6 +62,7 @@ def record(
         journal(Recorded(at=clock.now(), run=run))
         outcome = work(journal)
     except WorkerLost as error:
+        journal.known["lost_rank"] = error.rank
         end("interrupted", str(error))
         raise
     except TenfoldError as error:
@@ -88,12 +89,12 @@ def record(
 
 
 def train_recorded(
-    engine: Engine, task: Task, store: Store, run: int, clock: Clock, listen: Emit, resumption: Resumption | None = None
+    train: Train, task: Task, store: Store, run: int, clock: Clock, listen: Emit, resumption: Resumption | None = None
 ) -> Outcome:
-    """Train a task on an engine, recorded under a run number, with checkpoints in the run's folder."""
+    """Train a task, for example with an engine's `run`, recorded under a run number, with checkpoints in its folder."""
     task = replace(task, checkpoints=run_folder(store, run) / "checkpoint")
     known = store.find(run)["result"] if resumption else None
-    return record(lambda emit: engine.run(task, clock, emit, resumption), store, run, clock, listen, known=known)
+    return record(lambda emit: train(task, clock, emit, resumption), store, run, clock, listen, known=known)
 
 
 def reopen(store: Store, record: dict[str, Any], *, abandoned: bool = False) -> tuple[Clock, Resumption | None]:

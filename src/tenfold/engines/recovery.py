@@ -1,45 +1,40 @@
-"""Going on without a worker that was lost: the others take up the last whole epoch, with the data divided anew."""
+"""Continuing after the loss of a worker: the others resume the last completed epoch, with the data divided again."""
 
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
-from tenfold.errors import StoreError, WorkerLost
-from tenfold.runs import Clock, WorkerDropped, checkpoint
+from tenfold.errors import StoreError
+from tenfold.runs import checkpoint
 from tenfold.runs.resumption import Resumption
 from tenfold.workers.task import Task
 
-Loss = dict[str, Any]
-"""Which worker was lost and why, how many were left, and the epoch (from 1) that they went on with."""
 
-
-def among(task: Task, workers: int) -> Task:
-    """Return the task for so many workers: its data are divided among these."""
+def divide_among(task: Task, workers: int) -> Task:
+    """Return the task with its data divided among so many workers."""
     return task if workers == task.workers else replace(task, experiment=task.experiment.replace(workers=workers))
 
 
-def without(lost: int, task: Task, resumption: Resumption | None) -> tuple[Task, Resumption | None]:
-    """Return the task of the workers that are left, and where they go on; None: at the beginning.
+def shrink(task: Task, lost: int, resumption: Resumption | None) -> tuple[Task, Resumption | None]:
+    """Return the task of the remaining workers, and the checkpoint that they continue from (None: the beginning).
 
-    `resumption` is where the crew that lost a worker had gone on.
+    `resumption` is where the workers before the loss had started from.
     """
-    left = among(task, task.workers - 1)
+    remaining = divide_among(task, task.workers - 1)
     folder = task.checkpoints
     manifest = checkpoint.latest(folder) if folder is not None else None
     if folder is None or manifest is None:
-        return left, None
+        return remaining, None
     if resumption is not None and resumption.manifest["epoch"] == manifest["epoch"]:
-        manifest = resumption.manifest  # no epoch was finished since the last loss, which it knows of
-    ranks = survivors(Resumption(folder, manifest).ranks, lost)
-    manifest = manifest | {"ranks": ranks}
-    with suppress(StoreError):  # only a run that is ended now and resumed later would miss it
+        manifest = resumption.manifest  # no epoch was completed since the last loss, which this manifest includes
+    manifest = manifest | {"ranks": survivors(Resumption(folder, manifest).ranks, lost)}
+    with suppress(StoreError):  # matters only if the run is interrupted before the next checkpoint, and resumed
         checkpoint.commit(folder, manifest)
-    return left, Resumption(folder, manifest)
+    return remaining, Resumption(folder, manifest)
 
 
 def survivors(ranks: Sequence[int], lost: int) -> list[int]:
-    """Return the saved ranks that go on as 0, 1, ...: all of those before but the one in the place of the lost.
+    """Return the saved ranks that continue as 0, 1, ...: all but the one whose present rank is `lost`.
 
     >>> survivors([0, 2, 3], lost=1)
     [0, 3]
@@ -47,39 +42,21 @@ def survivors(ranks: Sequence[int], lost: int) -> list[int]:
     return [rank for place, rank in enumerate(ranks) if place != lost]
 
 
-def matched(seen: Sequence[Sequence[int]]) -> list[int]:
-    """Return the saved rank that each new rank takes on, of those whose files it sees on its host.
+def assign_states(visible: Sequence[Sequence[int]]) -> list[int]:
+    """Return the saved rank whose state each new rank loads, from those whose files it can see on its host.
 
-    Each takes its own if it can, else one that nobody has taken, else one that somebody has.
+    Each takes its own if it can, else one that no other rank has taken, else any.
 
-    >>> matched([[0, 1], [3], [3]])
+    >>> assign_states([[0, 1], [3], [3]])
     [0, 3, 3]
     """
-    if not all(seen):
-        blind = next(rank for rank, ranks in enumerate(seen) if not ranks)
+    if not all(visible):
+        blind = next(rank for rank, ranks in enumerate(visible) if not ranks)
         raise StoreError(
-            f"rank {blind} finds no checkpoint on its host to go on from; keep the runs where all hosts see them"
+            f"rank {blind} finds no checkpoint on its host to resume from; keep the runs in a folder that all hosts see"
         )
-    taken: dict[int, int] = {rank: rank for rank, ranks in enumerate(seen) if rank in ranks}
-    for rank, ranks in enumerate(seen):
+    taken: dict[int, int] = {rank: rank for rank, ranks in enumerate(visible) if rank in ranks}
+    for rank, ranks in enumerate(visible):
         if rank not in taken:
             taken[rank] = next((one for one in ranks if one not in taken.values()), ranks[rank % len(ranks)])
-    return [taken[rank] for rank in range(len(seen))]
-
-
-def told(error: WorkerLost, left: int, resumption: Resumption | None) -> Loss:
-    """Return what is to be remembered of a loss."""
-    epoch = resumption.manifest["epoch"] if resumption else 0
-    return {"worker": error.rank, "why": str(error), "left": left, "epoch": epoch + 1}
-
-
-def announced(loss: Loss, clock: Clock) -> WorkerDropped:
-    """Return the event that tells of a loss."""
-    text = f"{loss['why']}; {sentence(loss)}"
-    return WorkerDropped(at=clock.now(), text=text, epoch=loss["epoch"] - 1, worker=loss["worker"])
-
-
-def sentence(loss: Loss) -> str:
-    """Return who goes on, and where."""
-    who = "1 worker goes" if loss["left"] == 1 else f"{loss['left']} workers go"
-    return f"{who} on, from epoch {loss['epoch']}"
+    return [taken[rank] for rank in range(len(visible))]

@@ -2,7 +2,8 @@
 
 import torch
 
-from tenfold.engines.base import Engine, Outcome
+from tenfold.engines.base import Engine
+from tenfold.engines.outcome import Outcome
 from tenfold.machine import affinity, devices, memory
 from tenfold.runs import Clock, Emit, Warned
 from tenfold.runs.resumption import Resumption

@@ -1,18 +1,59 @@
-"""What does not fit together in an experiment, said before anything starts."""
+"""Whether an experiment can run here: settings that contradict each other, or the launcher that started this program.
 
+A single value is checked when the experiment is made (`tenfold.experiment`); what needs the data or this machine's
+cores and memory is checked by `prepare`, before a run is recorded.
+"""
+
+from tenfold.engines.virtual_cluster import cluster_of
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Division, Experiment
+from tenfold.launch.detect import World
 from tenfold.mixing import Strategy
 from tenfold.mixing.builders import make_compressor, make_outer, make_strategy
 
 EXACT = "allreduce or parameter-server"
 
 
-def check(experiment: Experiment) -> None:
-    """Refuse what cannot work together, before anything starts."""
+def validate(experiment: Experiment, world: World | None) -> None:
+    """Raise ExperimentError where an experiment cannot be trained; `world` is what a launcher started, if one did."""
+    division = experiment.division
+    if division.folds is not None:
+        raise ExperimentError(
+            f"division.folds = {division.folds}: training makes one model; use `tenfold crossval` or "
+            "tenfold.cross_validate to train one for each fold"
+        )
+    if experiment.machine.engine == "virtual":
+        require_no_launcher('machine.engine = "virtual"', world)
+        cluster_of(experiment)
+    elif world is not None and is_launched(experiment, world):
+        _validate_ranks(experiment, world)
+        experiment = experiment.replace(workers=world.size)
+    else:
+        _validate_one_machine(experiment)
+    validate_mixing(experiment)
+
+
+def is_launched(experiment: Experiment, world: World) -> bool:
+    """Return whether the workers are a launcher's ranks; a single rank trains alone unless it is asked to or left."""
+    machine = experiment.machine
+    survivor = world.restarts > 0 and machine.on_failure == "continue"
+    return world.size > 1 or machine.engine == "launched" or survivor
+
+
+def require_no_launcher(what: str, world: World | None) -> None:
+    """Raise ExperimentError under a launcher, for what starts its own workers and would do so in every rank."""
+    if world is not None and world.size > 1:
+        raise ExperimentError(
+            f"{what} starts its own workers, but {world.launcher} has started {world.size} ranks; "
+            f"start it without {world.launcher}"
+        )
+
+
+def validate_mixing(experiment: Experiment) -> None:
+    """Raise ExperimentError for a strategy, outer optimizer, compression and optimizer that do not work together."""
     division, n = experiment.division, experiment.division.workers
     strategy = make_strategy(division)
-    surviving = experiment.machine.on_failure == "continue" and experiment.machine.engine != "virtual"
+    may_shrink = experiment.machine.on_failure == "continue" and experiment.machine.engine != "virtual"
     make_outer(division)
     compressor = make_compressor(division, 1)
     choices = {
@@ -21,24 +62,18 @@ def check(experiment: Experiment) -> None:
         "average": division.average == "gradients",
     }
     for field, chosen in choices.items():
-        inexact = [m for m in range(n, 0, -1) if not _exact(strategy, m)] if chosen and surviving else [n]
-        if chosen and inexact and not _exact(strategy, inexact[0]):
-            among = f" among the {inexact[0]} workers that may be left" if inexact[0] != n else ""
+        counts = range(n, 0, -1) if may_shrink else [n]
+        inexact = next((count for count in counts if not _exact(strategy, count)), None)
+        if chosen and inexact is not None:
+            left = f" with the {inexact} workers that may be left" if inexact != n else ""
             raise ExperimentError(
-                f'division.{field} = "{getattr(division, field)}" needs rounds after which all replicas are alike, '
-                f'which "{division.strategy}" does not give{among}; take {EXACT}'
+                f'division.{field} = "{getattr(division, field)}" requires identical replicas after each round, '
+                f'which "{division.strategy}" does not guarantee{left}; use {EXACT}'
             )
-    if surviving and n > 1:
-        _check_survival(division, strategy)
+    if may_shrink and n > 1:
+        _validate_shrinking(division, strategy)
     if division.average == "gradients":
-        for field, plain in (("outer", "none"), ("optimizer_state", "local")):
-            if getattr(division, field) != plain:
-                raise ExperimentError(
-                    f'division.average = "gradients" mixes before every step; '
-                    f"division.{field} must be {plain!r} with it"
-                )
-        if experiment.training.optimizer == "lbfgs":
-            raise ExperimentError('training.optimizer = "lbfgs" steps by itself; set division.average = "weights"')
+        _validate_gradients(experiment)
     if division.optimizer_state == "average" and experiment.training.optimizer == "lbfgs":
         raise ExperimentError(
             'training.optimizer = "lbfgs" has no state to average; set division.optimizer_state = "local"'
@@ -46,26 +81,82 @@ def check(experiment: Experiment) -> None:
     if strategy.asynchronous:
         for field, plain in (("compression", "none"), ("optimizer_state", "local")):
             if getattr(division, field) != plain:
-                raise ExperimentError(f'division.strategy = "{division.strategy}" needs division.{field} = "{plain}"')
+                raise ExperimentError(
+                    f'division.strategy = "{division.strategy}" requires division.{field} = "{plain}"'
+                )
         if experiment.training.optimizer == "lbfgs":
-            raise ExperimentError(f'training.optimizer = "lbfgs" cannot be used with "{division.strategy}"; take sgd')
+            raise ExperimentError(f'training.optimizer = "lbfgs" cannot be used with "{division.strategy}"; use sgd')
+
+
+def _validate_one_machine(experiment: Experiment) -> None:
+    machine, workers = experiment.machine, experiment.division.workers
+    if machine.engine == "launched" or machine.transport in ("torch", "mpi"):
+        field = "engine" if machine.engine == "launched" else "transport"
+        raise ExperimentError(
+            f'machine.{field} = "{getattr(machine, field)}" requires a launcher; start the program with torchrun, '
+            "mpirun or srun, or use auto"
+        )
+    if machine.engine == "serial" and workers > 1:
+        raise ExperimentError(
+            f'machine.engine = "serial" runs one worker, but division.workers = {workers}; use auto or processes'
+        )
+
+
+def _validate_ranks(experiment: Experiment, world: World) -> None:
+    """Raise ExperimentError for what the ranks of this launcher cannot do."""
+    workers, machine = experiment.division.workers, experiment.machine
+    continues = machine.on_failure == "continue"
+    if continues and world.launcher != "torchrun" and world.size > 1:
+        raise ExperimentError(
+            'machine.on_failure = "continue" requires torchrun, which restarts the remaining ranks; '
+            f'{world.launcher} does not: set it to "end"'
+        )
+    if workers not in (1, world.size) and not (continues and world.restarts):
+        raise ExperimentError(
+            f"division.workers = {workers} in the experiment, but {world.launcher} has started {world.size} ranks, "
+            f"each of which is a worker; start {workers} ranks, or leave workers unset"
+        )
+    if machine.engine in ("serial", "processes"):
+        raise ExperimentError(
+            f'machine.engine = "{machine.engine}" starts its own workers, but {world.launcher} has started '
+            f"{world.size} ranks; use auto, or start the program without {world.launcher}"
+        )
+    if make_strategy(experiment.division).asynchronous:
+        raise ExperimentError(
+            f'division.strategy = "{experiment.division.strategy}" needs memory that all workers share, which ranks '
+            f"do not have; start it without {world.launcher}, or use a strategy with rounds such as butterfly"
+        )
 
 
 def _exact(strategy: Strategy, n: int) -> bool:
-    """Say whether all of so many replicas are alike after every round."""
+    """Return whether n replicas are identical after every round."""
     return strategy.period(n) == 1 and strategy.round(0, n).is_exact
 
 
-def _check_survival(division: Division, strategy: Strategy) -> None:
-    """Refuse what could not go on with fewer workers."""
+def _validate_gradients(experiment: Experiment) -> None:
+    division = experiment.division
+    for field, plain in (("outer", "none"), ("optimizer_state", "local")):
+        if getattr(division, field) != plain:
+            raise ExperimentError(
+                f'division.average = "gradients" mixes before every step and requires division.{field} = "{plain}"'
+            )
+    if experiment.training.optimizer == "lbfgs":
+        raise ExperimentError(
+            'training.optimizer = "lbfgs" evaluates several gradients a step, which cannot be averaged; '
+            'set division.average = "weights"'
+        )
+
+
+def _validate_shrinking(division: Division, strategy: Strategy) -> None:
+    """Raise ExperimentError for what cannot continue with fewer workers."""
     otherwise = 'or set machine.on_failure = "end"'
     if strategy.asynchronous:
         raise ExperimentError(
-            f'machine.on_failure = "continue" is for strategies with rounds, which division.strategy = '
-            f'"{division.strategy}" has none of; take one such as butterfly, {otherwise}'
+            f'machine.on_failure = "continue" requires a strategy with rounds, and division.strategy = '
+            f'"{division.strategy}" has none; use one such as butterfly, {otherwise}'
         )
     if division.shards == "fractions":
         raise ExperimentError(
-            'machine.on_failure = "continue" divides the data anew among those who are left, but division.shards = '
-            f'"fractions" says how much each of {division.workers} workers gets; take iid, {otherwise}'
+            'machine.on_failure = "continue" divides the data again among the remaining workers, but division.shards = '
+            f'"fractions" sets the share of each of {division.workers} workers; use iid, {otherwise}'
         )

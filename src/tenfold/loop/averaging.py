@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from tenfold.engines.validate import check
+from tenfold.engines.validate import validate_mixing
 from tenfold.errors import ExperimentError, ModelError
 from tenfold.experiment import Division, Experiment
 from tenfold.loop.meeting import Meeting
@@ -100,7 +100,7 @@ def _check(experiment: Experiment, model: nn.Module, optimizer: Optimizer) -> No
             f'strategy = "{experiment.division.strategy}" has no rounds, and needs `tenfold train`; '
             f"take one with rounds, such as butterfly or allreduce"
         )
-    check(experiment)
+    validate_mixing(experiment)
     parameters = {id(parameter) for parameter in model.parameters()}
     if not any(id(parameter) in parameters for group in optimizer.param_groups for parameter in group["params"]):
         raise ModelError("the optimizer has none of the model's parameters; make it from model.parameters()")

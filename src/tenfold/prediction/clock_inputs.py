@@ -1,4 +1,4 @@
-"""From an experiment's task and a profile to what the clock asks for, and the clock's answer."""
+"""The clock's inputs, workload and hardware, made from a task and a profile of this machine."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -24,7 +24,7 @@ LEAST_FACTOR, MOST_FACTOR = 0.5, 3.0
 """How far rounds amid real steps may differ from those measured by themselves; beyond, a measurement was disturbed."""
 
 
-def forecast(
+def predict_from_profile(
     task: Task,
     profile: Profile,
     cluster: Cluster | None = None,
@@ -35,25 +35,25 @@ def forecast(
 ) -> Prediction:
     """Predict how long a task takes: on a cluster, or (None) on this machine by worker processes in shared memory.
 
-    `marks` are steps, counted from 1 over the run, whose time is asked for besides the ends of epochs.
+    `marks` are the steps, counted from 1 over the run, whose times are predicted in addition to the ends of epochs.
     """
-    plan, hardware = clockwork(task, profile, cluster)
-    prediction = predict(replace(plan, marks=marks), hardware, seed=seed, repeats=repeats)
+    workload, hardware = workload_and_hardware(task, profile, cluster)
+    prediction = predict(replace(workload, marks=marks), hardware, seed=seed, repeats=repeats)
     if cluster is not None:
         return prediction
-    return _later(prediction, profile.nearest_step(*_work(task), task.threads, task.workers).cold)
+    return _delayed(prediction, profile.nearest_step(*_work(task), task.threads, task.workers).cold)
 
 
-def clockwork(task: Task, profile: Profile, cluster: Cluster | None) -> tuple[Workload, Hardware]:
-    """Return what the clock asks for."""
-    plan = plan_of(task, compressed=cluster is not None)
+def workload_and_hardware(task: Task, profile: Profile, cluster: Cluster | None) -> tuple[Workload, Hardware]:
+    """Return both inputs of the clock: what a task does, and the hardware that does it."""
+    workload = workload_of(task, compressed=cluster is not None)
     if cluster is None:
-        return plan, hardware_here(task, profile, plan)
-    return plan, hardware_there(task, profile, plan, cluster)
+        return workload, hardware_here(task, profile, workload)
+    return workload, hardware_of_cluster(task, profile, workload, cluster)
 
 
-def plan_of(task: Task, *, compressed: bool = False) -> Workload:
-    """Return the run as the clock sees it; shared memory moves whole weights, whatever the compression."""
+def workload_of(task: Task, *, compressed: bool = False) -> Workload:
+    """Return the steps, rounds and bytes of a task; shared memory moves whole weights, whatever the compression."""
     division = task.experiment.division
     nbytes = weight_bytes(task)
     return Workload(
@@ -70,23 +70,23 @@ def plan_of(task: Task, *, compressed: bool = False) -> Workload:
     )
 
 
-def hardware_here(task: Task, profile: Profile, plan: Workload) -> Hardware:
-    """Return this machine, as it was measured."""
+def hardware_here(task: Task, profile: Profile, workload: Workload) -> Hardware:
+    """Return the step, round and startup times that were measured on this machine."""
     setting = (*_work(task), task.threads, task.workers)
     nearest = profile.nearest_step(*setting)
-    price = _price_here(profile, plan, nearest)
+    price = _price_here(profile, workload, nearest)
     return Hardware(
         step_time=profile.step_time(*setting),
-        round_price=_with_copies(price, profile.costs.adding) if plan.average == "gradients" else price,
+        round_price=_with_copies(price, profile.costs.adding) if workload.average == "gradients" else price,
         start=profile.start_seconds(task.workers, bytes_to_share(task.splits)),
         model_error=nearest.doubt,
         calibrated=True,
-        **_other_costs(task, profile, plan),
+        **_other_costs(task, profile, workload),
     )
 
 
-def hardware_there(task: Task, profile: Profile, plan: Workload, cluster: Cluster) -> Hardware:
-    """Return a cluster whose nodes step as this machine does, or as their own profile says, or as described by hand."""
+def hardware_of_cluster(task: Task, profile: Profile, workload: Workload, cluster: Cluster) -> Hardware:
+    """Return a cluster's times; a node steps as described by hand, else as its own profile or this machine's says."""
     measured, doubt = {}, 0.0
     for group in cluster.groups:
         if group.step_seconds is None:
@@ -100,7 +100,7 @@ def hardware_there(task: Task, profile: Profile, plan: Workload, cluster: Cluste
         start=profile.start_seconds(1),
         model_error=doubt,
         calibrated=len(measured) == len(cluster.groups),
-        **_other_costs(task, profile, plan),
+        **_other_costs(task, profile, workload),
     )
 
 
@@ -108,32 +108,32 @@ def _work(task: Task) -> tuple[str, int]:
     return work.describe(task.experiment, task.splits), task.experiment.training.batch_size
 
 
-def _other_costs(task: Task, profile: Profile, plan: Workload) -> dict[str, Any]:
+def _other_costs(task: Task, profile: Profile, workload: Workload) -> dict[str, Any]:
     watched = len(task.watched) if task.watched is not None else 0
     return {
-        "overhead": profile.besides_seconds(work.besides(task.experiment.division), plan.nbytes),
+        "overhead": profile.besides_seconds(work.besides(task.experiment.division), workload.nbytes),
         "evaluation": profile.evaluation_seconds(_work(task)[0], watched, task.workers),
-        "save": profile.save_seconds(plan.nbytes * task.workers),
+        "save": profile.save_seconds(workload.nbytes * task.workers),
     }
 
 
-def _price_here(profile: Profile, plan: Workload, nearest: Step) -> RoundPrice:
+def _price_here(profile: Profile, workload: Workload, nearest: Step) -> RoundPrice:
     """Return what rounds cost in shared memory.
 
     Those of all sizes and kinds were measured amid steps that do next to nothing. How much longer one takes amid the
     steps of this work was measured for one kind, and holds for the others.
     """
-    if plan.workers == 1:
+    if workload.workers == 1:
         return _free
     price = profile.round_price("shared-memory")
-    if nearest.round is None or nearest.together != plan.workers:
+    if nearest.round is None or nearest.together != workload.workers:
         return price
-    factor = nearest.round / float(price(exact_round(plan.workers), plan.nbytes))
+    factor = nearest.round / float(price(exact_round(workload.workers), workload.nbytes))
     return profile.round_price("shared-memory", factor=min(MOST_FACTOR, max(LEAST_FACTOR, factor)))
 
 
-def _later(prediction: Prediction, seconds: float) -> Prediction:
-    """Return the prediction with what the first steps take more than the clock knows of."""
+def _delayed(prediction: Prediction, seconds: float) -> Prediction:
+    """Return the prediction with the extra seconds that the first steps take on a cold machine."""
     low, high = prediction.interval
     return replace(
         prediction,

@@ -74,7 +74,7 @@ class SharedChannels:
         self.names = [segment.name for segment in self._segments]
         self._attached: list[Segment] = []
 
-    def opens(self, rank: int, until: Until | None = None, lock: AbstractContextManager[Any] | None = None) -> Channels:
+    def open(self, rank: int, until: Until | None = None, lock: AbstractContextManager[Any] | None = None) -> Channels:
         """Return the links of one worker, in its process.
 
         Where workers share a process, `until` is how they wait, and `lock` stands for all locks.

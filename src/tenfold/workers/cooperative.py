@@ -1,7 +1,7 @@
-"""Several workers in one process: one runs until it has to wait for another, then the next goes on.
+"""Several workers in one process: each runs until it has to wait for another, then the next one runs.
 
-Workers are not threads. Torch keeps a pool of threads for each thread that computes, and sources of chance are shared
-by all; so each worker is a greenlet, which gives way only where it waits, and takes its own chance with it.
+Workers are not threads: torch keeps a pool of threads for each thread that computes, and all threads would share the
+random generators. Each worker is a greenlet, which gives way only where it waits, and keeps its own random state.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,100 +18,100 @@ Ready = Callable[[], bool]
 SHORTEST_NAP, LONGEST_NAP = 2e-5, 1e-3
 
 
-class Hub:
-    """Lets guests run in turns; who may go first among those that ask is decided by `times`."""
+class Scheduler:
+    """Runs the workers of a process in turns; `exchange_times` decides the order of those that ask for a turn."""
 
-    def __init__(self, times: NDArray[Any] | None = None) -> None:
-        """Keep turns in the order of `times` [steps, workers], in which the steps of workers without rounds end."""
-        self._times = times
+    def __init__(self, exchange_times: NDArray[Any] | None = None) -> None:
+        """Grant turns in the order of `exchange_times` [steps, workers], when the steps of each worker end."""
+        self._times = exchange_times
         self._ready: dict[greenlet, Ready] = {}
         self._asking: dict[greenlet, tuple[int, int]] = {}
 
-    def run(self, lives: Sequence[Callable[[], None]]) -> None:
-        """Live all lives to their ends; the first error ends them all."""
-        guests = [greenlet(life) for life in lives]
-        self._ready = dict.fromkeys(guests, _now)
+    def run(self, workers: Sequence[Callable[[], None]]) -> None:
+        """Run all workers to their ends; the first error ends them all."""
+        running = [greenlet(worker) for worker in workers]
+        self._ready = dict.fromkeys(running, _always)
         nap = SHORTEST_NAP
-        while guests:
-            able = [guest for guest in guests if self._ready[guest]()]
-            for guest in able:
-                if self._ready[guest]():
-                    guest.switch()
-            guests = [guest for guest in guests if not guest.dead]
+        while running:
+            able = [worker for worker in running if self._ready[worker]()]
+            for worker in able:
+                if self._ready[worker]():
+                    worker.switch()
+            running = [worker for worker in running if not worker.dead]
             if able:
                 nap = SHORTEST_NAP
             elif self._asking:
-                self._grant()
+                self._grant_turn()
             else:  # all wait for workers of other processes
                 sleep(nap)
                 nap = min(2 * nap, LONGEST_NAP)
 
-    def until(self, ready: Ready) -> None:
-        """Let others run until this guest is ready."""
+    def wait_until(self, ready: Ready) -> None:
+        """Let other workers run until `ready()` is true for this one."""
         if ready():
             return
-        guest, chance = getcurrent(), RngState.now()
-        self._ready[guest] = ready
-        guest.parent.switch()
-        chance.restore()
+        worker, rng_state = getcurrent(), RngState.now()
+        self._ready[worker] = ready
+        worker.parent.switch()
+        rng_state.restore()
 
-    def turn(self, worker: int, step: int) -> None:
-        """Let others run until it is this worker's turn to share what its step has brought."""
-        guest = getcurrent()
-        self._asking[guest] = worker, step
-        self.until(lambda: guest not in self._asking)
+    def wait_for_turn(self, rank: int, step: int) -> None:
+        """Let other workers run until it is this worker's turn to exchange weights after a step."""
+        worker = getcurrent()
+        self._asking[worker] = rank, step
+        self.wait_until(lambda: worker not in self._asking)
 
-    def _grant(self) -> None:
-        """Give the turn to whose step ends first; of two at the same moment, to the one who began to ask first."""
+    def _grant_turn(self) -> None:
+        """Give the turn to the worker whose step ends first; at equal times, to the one that asked first."""
         assert self._times is not None
         times = self._times
-        first = min(self._asking, key=lambda guest: times[self._asking[guest][1] - 1, self._asking[guest][0]])
+        first = min(self._asking, key=lambda worker: times[self._asking[worker][1] - 1, self._asking[worker][0]])
         del self._asking[first]
 
 
-def _now() -> bool:
+def _always() -> bool:
     return True
 
 
-class Turn:
-    """Stands for the locks of one worker: held when its turn comes, which happens once a step."""
+class TurnLock:
+    """Used in place of all locks of one worker: it is acquired when the worker's turn comes, once a step."""
 
-    def __init__(self, hub: Hub, worker: int) -> None:
-        self._hub = hub
-        self._worker = worker
+    def __init__(self, scheduler: Scheduler, rank: int) -> None:
+        self._scheduler = scheduler
+        self._rank = rank
         self._granted = 0
         self.step: Callable[[], int] = lambda: 0
-        """Says which step the worker is in."""
+        """Returns the step that the worker is in."""
 
     def __enter__(self) -> None:
         step = self.step()
         if step > self._granted:
             self._granted = step
-            self._hub.turn(self._worker, step)
+            self._scheduler.wait_for_turn(self._rank, step)
 
     def __exit__(self, *_: object) -> None: ...
 
 
 class MessageBatch:
-    """Where the workers of a process hand in their messages: when all have, one answer comes for all."""
+    """Collects one message from each worker of a process, sends them together, and gives all the same answer."""
 
-    def __init__(self, size: int, send: Callable[[tuple[Message, ...]], Decision], hub: Hub) -> None:
+    def __init__(self, size: int, send: Callable[[tuple[Message, ...]], Decision], scheduler: Scheduler) -> None:
         self._size = size
         self._send = send
-        self._hub = hub
+        self._scheduler = scheduler
         self._messages: dict[int, Message] = {}
         self._answers = 0
-        self._verdict = Decision()
+        self._decision = Decision()
 
     def tell(self, place: int, message: Message) -> Decision:
-        """Hand in the message of the worker at this place, and return the answer."""
+        """Add the message of the worker at this place, and return the answer when all have added theirs."""
         self._messages[place] = message
         answers = self._answers
         if len(self._messages) == self._size:
             messages = tuple(self._messages[place] for place in range(self._size))
             self._messages = {}
-            self._verdict = self._send(messages)
+            self._decision = self._send(messages)
             self._answers += 1
         else:
-            self._hub.until(lambda: self._answers > answers)
-        return self._verdict
+            self._scheduler.wait_until(lambda: self._answers > answers)
+        return self._decision

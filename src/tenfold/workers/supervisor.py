@@ -1,7 +1,8 @@
-"""The other side of a run's workers: it judges the epochs, commits checkpoints, and puts the result together."""
+"""What answers a run's workers: it evaluates the epochs, commits checkpoints, and puts the result together."""
 
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any, cast
 
 import torch
@@ -13,12 +14,20 @@ from tenfold.runs import CheckpointFailed, Clock, Emit, EpochEnded, Metric, Star
 from tenfold.training import all_targets, choose_loss, choose_metrics, measure
 from tenfold.workers.messages import Decision, Finished, Message, Reviewed, Saved
 from tenfold.workers.task import Task
+from tenfold.workers.worker_loss import WorkerLoss, losses_in
 
 
 class Supervisor:
-    """Hears all workers' messages of one kind together, in the order of their ranks, and answers once."""
+    """Takes the messages of all workers together, in the order of their ranks, and answers all with one decision."""
 
-    def __init__(self, task: Task, clock: Clock, emit: Emit, resumed: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        task: Task,
+        clock: Clock,
+        emit: Emit,
+        resumed: dict[str, Any] | None = None,
+        losses: Sequence[WorkerLoss] | None = None,
+    ) -> None:
         self.task = task
         self.clock = clock
         self.emit = emit
@@ -30,11 +39,11 @@ class Supervisor:
         self.best_epoch: int | None = resumed.get("best_epoch")
         self.measured: dict[str, float] = resumed.get("measured", {})
         self.epochs: int = resumed.get("epochs", 0)
-        self.lost: list[dict[str, Any]] = resumed.get("lost", [])
-        """The workers without which the others went on."""
+        self.losses = losses_in(resumed) if losses is None else losses
+        """The workers that were lost while the others continued."""
         self.weights: dict[str, Any] = {}
         self.outputs: Tensor | None = None
-        """What the final network says to the test part."""
+        """The final network's outputs on the test part."""
         self.result: dict[str, Any] = {}
         self._targets: dict[int, Tensor] = {}
 
@@ -53,7 +62,7 @@ class Supervisor:
         )
 
     def hear(self, messages: Sequence[Message]) -> Decision:
-        """Answer the workers."""
+        """Return the decision on messages of one kind, one from each worker."""
         if isinstance(messages[0], Reviewed):
             return self._review(cast(Sequence[Reviewed], messages))
         if isinstance(messages[0], Saved):
@@ -113,7 +122,7 @@ class Supervisor:
                     "best_loss": self.best_loss,
                     "best_epoch": self.best_epoch,
                     "measured": self.measured,
-                    "lost": self.lost,
+                    "lost": [asdict(loss) for loss in self.losses],
                 }
                 checkpoint.commit(self.task.checkpoints, manifest)
             except StoreError as error:
@@ -144,7 +153,7 @@ class Supervisor:
             "samples_per_second": samples / seconds if seconds else None,
             "bytes_moved": max(message.bytes_moved for message in finished),
             "workers": self.task.workers,
-            "lost": self.lost,
+            "lost": [asdict(loss) for loss in self.losses],
             "threads": self.task.threads,
             "best_epoch": self.best_epoch + 1 if patience is not None and self.best_epoch is not None else None,
             "stopped_early": self.epochs < self.task.experiment.training.epochs,

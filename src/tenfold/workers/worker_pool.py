@@ -1,4 +1,4 @@
-"""The processes of a run: started together, watched, and ended together."""
+"""The worker processes of a run: started together, watched, and ended together."""
 
 import contextlib
 import multiprocessing
@@ -10,22 +10,22 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
 
-from tenfold.errors import WorkerLost
+from tenfold.errors import WorkerLost, name_workers
 
 BEAT = 0.5
-"""Seconds between two signs of life of a worker."""
+"""Seconds between two heartbeats of a worker."""
 SILENCE = 4.0
-"""Seconds without one after which a worker is given up."""
+"""Seconds without a heartbeat after which a worker is lost."""
 PATIENCE = 1.0
 """Seconds a worker has to end by itself before it is killed."""
 PRELOADED = "tenfold.workers.worker_process"
-"""What workers run, by name: nothing here imports it, so that a server can start before this process has torch."""
+"""What the server imports, by name: nothing here imports it, so that the server can start before this process has torch."""
 
 
 def context() -> BaseContext:
@@ -34,8 +34,8 @@ def context() -> BaseContext:
     return multiprocessing.get_context(method)
 
 
-def warm_up() -> None:
-    """Let the server import what workers need, while this process does other things."""
+def start_server() -> None:
+    """Start the server that workers are forked from; it imports what they need while this process continues."""
     if context().get_start_method() == "forkserver":
         multiprocessing.set_forkserver_preload([PRELOADED])
         with _no_main(), _importing_as_here(), _ignoring_interrupts():
@@ -48,8 +48,17 @@ class WorkerPool:
     They end when this process does, however that happens: each holds one end of a pipe whose other end is only here.
     """
 
-    def __init__(self, size: int, target: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    def __init__(
+        self,
+        size: int,
+        target: Callable[..., None],
+        arguments: tuple[Any, ...],
+        *,
+        ranks: Sequence[range] | None = None,
+    ) -> None:
+        """Start the processes; `ranks` are the workers in each, by which errors name it (default: one in each)."""
         started = context()
+        self.ranks = ranks or [range(place, place + 1) for place in range(size)]
         self.beats = started.RawArray("d", size)
         self._theirs, self._lifeline = started.Pipe(duplex=False)
         self._target, self._arguments = target, arguments
@@ -126,16 +135,19 @@ class WorkerPool:
         process = self.processes[rank]
         process.join(PATIENCE)
         code = process.exitcode
-        cause = f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"ended with code {code}"
-        return WorkerLost(rank, f"worker {rank} (process {process.pid}) {cause}")
+        return self._loss(
+            rank, f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"ended with code {code}"
+        )
+
+    def _loss(self, place: int, what: str) -> WorkerLost:
+        """Return the error that names the workers of a process."""
+        ranks = self.ranks[place]
+        return WorkerLost(ranks[0], f"{name_workers(ranks)} (process {self.processes[place].pid}) {what}")
 
     def _check_beats(self, now: float) -> None:
         for rank, beat in enumerate(self.beats):
             if beat and now - beat > SILENCE:
-                process = self.processes[rank]
-                raise WorkerLost(
-                    rank, f"worker {rank} (process {process.pid}) has given no sign of life for {SILENCE:g} s"
-                )
+                raise self._loss(rank, f"has given no sign of life for {SILENCE:g} s")
 
     def end(self) -> None:
         """End all processes, whatever they are doing."""
@@ -160,8 +172,8 @@ class WorkerPool:
         self.end()
 
 
-def live(rank: int, lifeline: Connection, beats: Any) -> None:
-    """In a worker: give signs of life, die with the parent, and leave Ctrl-C to it."""
+def start_heartbeat(rank: int, lifeline: Connection, beats: Any) -> None:
+    """In a worker: show that it is alive, end when the parent does, and leave Ctrl-C to the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def beat() -> None:

@@ -4,7 +4,7 @@ import pickle
 import time
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
@@ -14,23 +14,23 @@ from numpy.typing import NDArray
 
 from tenfold.errors import TenfoldError
 from tenfold.machine import affinity, memory
-from tenfold.runs import Clock, Event, Warned
+from tenfold.runs import Clock, Emit, Event, Warned
 from tenfold.runs.resumption import Resumption
 from tenfold.training.randomness import RngState
 from tenfold.workers.channels import SharedChannels
-from tenfold.workers.cooperative import Hub, MessageBatch, Turn
+from tenfold.workers.cooperative import MessageBatch, Scheduler, TurnLock
 from tenfold.workers.messages import Decision, Message
 from tenfold.workers.snapshot import TaskSnapshot
 from tenfold.workers.task import Task, make_network
 from tenfold.workers.worker import Worker
-from tenfold.workers.worker_pool import live
+from tenfold.workers.worker_pool import start_heartbeat
 
 EVENTS_TOGETHER = 256
 SECONDS_BETWEEN = 0.25
 
 
 class WorkerConnection:
-    """A worker's side of its connection: events go in bundles, messages wait for their answer."""
+    """A worker process's connection to the supervisor: events go in batches, messages wait for their answer."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -38,7 +38,7 @@ class WorkerConnection:
         self._sent = time.monotonic()
 
     def emit(self, event: Event) -> None:
-        """Keep the event for the next bundle."""
+        """Keep the event for the next batch."""
         self._events.append(event)
         if len(self._events) >= EVENTS_TOGETHER or time.monotonic() - self._sent > SECONDS_BETWEEN:
             self.flush()
@@ -50,14 +50,14 @@ class WorkerConnection:
         return pickle.loads(self.connection.recv_bytes())  # type: ignore[no-any-return]
 
     def flush(self) -> None:
-        """Send the events."""
+        """Send the events that are kept."""
         self._sent = time.monotonic()
         if self._events:
             self._send(self._events)
             self._events = []
 
     def fail(self, error: BaseException) -> None:
-        """Send an error: as it is when it is written for the user, else with its traceback."""
+        """Send an error: as it is when it is written for the user, else as its traceback."""
         self.flush()
         self._send(error if isinstance(error, TenfoldError) else RuntimeError(traceback.format_exc()))
 
@@ -65,70 +65,81 @@ class WorkerConnection:
         self.connection.send_bytes(pickle.dumps(content))
 
 
-def work(
+def run_workers(
     place: int,
     connection: Connection,
     lifeline: Connection,
     beats: Any,
-    parcel: TaskSnapshot,
-    links: SharedChannels,
+    snapshot: TaskSnapshot,
+    shared: SharedChannels,
     clock: Clock,
     resumption: Resumption | None,
-    crews: Sequence[range],
-    times: NDArray[Any] | None = None,
+    ranks_by_process: Sequence[range],
+    exchange_times: NDArray[Any] | None = None,
 ) -> None:
-    """Train the replicas that have their place in this process: most often one, on a virtual cluster several.
+    """Train the replicas of one process: a single one, or several on a virtual cluster.
 
-    `times` [steps, workers] orders the exchanges of replicas without rounds that share a process.
+    `exchange_times` [steps, workers] orders the exchanges of replicas without rounds that share a process.
     """
-    live(place, lifeline, beats)
-    post, ranks = WorkerConnection(connection), crews[place]
+    start_heartbeat(place, lifeline, beats)
+    supervisor, ranks = WorkerConnection(connection), ranks_by_process[place]
     try:
-        task = parcel.open()
-        trouble = affinity.apply(task.cores.cpus(place))
-        if trouble and place == 0:
-            post.emit(Warned(at=clock.now(), text=trouble))
+        forward_warnings(supervisor.emit, clock, ranks[0])
+        task = snapshot.open()
+        problem = affinity.apply(task.cores.cpus(place))
+        if problem and place == 0:
+            supervisor.emit(Warned(at=clock.now(), text=problem))
         torch.set_num_threads(task.threads)
         memory.keep_freed()
-        warnings.simplefilter("ignore")
-        if len(ranks) == 1 and times is None:
+        if len(ranks) == 1 and exchange_times is None:
+            channels = shared.open(ranks[0])
             worker = Worker(
-                task, make_network(task), links.opens(ranks[0]), clock, post.emit, lambda message: post.tell((message,))
+                task, make_network(task), channels, clock, supervisor.emit, lambda message: supervisor.tell((message,))
             )
-            _go(worker, resumption)
+            _train(worker, resumption)
         else:
-            _host(ranks, task, links, clock, post, resumption, times)
+            _train_several(ranks, task, shared, clock, supervisor, resumption, exchange_times)
     except BaseException as error:
-        post.fail(error)
+        supervisor.fail(error)
 
 
-def _go(worker: Worker, resumption: Resumption | None) -> None:
+def forward_warnings(emit: Emit, clock: Clock, rank: int) -> None:
+    """In a worker process: emit Python's warnings as events, which name the worker, instead of printing them."""
+
+    def show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+        emit(Warned(at=clock.now(), text=f"{category.__name__}: {message}", worker=rank))
+
+    warnings.showwarning = show
+
+
+def _train(worker: Worker, resumption: Resumption | None) -> None:
     if resumption is not None:
         worker.resume(resumption.state(worker.rank))
     worker.train()
 
 
-def _host(
+def _train_several(
     ranks: range,
     task: Task,
-    links: SharedChannels,
+    shared: SharedChannels,
     clock: Clock,
-    post: WorkerConnection,
+    supervisor: WorkerConnection,
     resumption: Resumption | None,
-    times: NDArray[Any] | None,
+    exchange_times: NDArray[Any] | None,
 ) -> None:
     """Train several replicas, each until it has to wait for another."""
-    hub = Hub(times)
-    desk = MessageBatch(len(ranks), post.tell, hub)
+    scheduler = Scheduler(exchange_times)
+    batch = MessageBatch(len(ranks), supervisor.tell, scheduler)
 
-    def live_as(place: int) -> None:
+    def train_at(place: int) -> None:
         RngState.apart()
         rank = ranks[place]
-        turn = Turn(hub, rank) if times is not None else None
-        ends = links.opens(rank, hub.until, turn)
-        worker = Worker(task, make_network(task), ends, clock, post.emit, lambda message: desk.tell(place, message))
-        if turn is not None:
-            turn.step = lambda: worker.replica.steps
-        _go(worker, resumption)
+        lock = TurnLock(scheduler, rank) if exchange_times is not None else None
+        channels = shared.open(rank, scheduler.wait_until, lock)
+        tell: Callable[[Message], Decision] = partial(batch.tell, place)
+        worker = Worker(task, make_network(task), channels, clock, supervisor.emit, tell)
+        if lock is not None:
+            lock.step = lambda: worker.replica.steps
+        _train(worker, resumption)
 
-    hub.run([partial(live_as, place) for place in range(len(ranks))])
+    scheduler.run([partial(train_at, place) for place in range(len(ranks))])

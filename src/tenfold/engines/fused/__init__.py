@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from tenfold.engines.base import Outcome
 from tenfold.engines.fused.folds import FoldTraining
 from tenfold.engines.fused.fused_training import on_device
 from tenfold.engines.fused.nodes import NodeTraining
+from tenfold.engines.outcome import Outcome
 from tenfold.errors import TenfoldError
 from tenfold.runs import Clock, Emit
 from tenfold.runs.resumption import Resumption

@@ -7,13 +7,14 @@ all report, a few times an epoch.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import torch
 
 from tenfold.data import Progress
-from tenfold.engines.base import Engine, Outcome
+from tenfold.engines.base import Engine
 from tenfold.engines.launched.rank import (
     EndedByLauncher,
     Orders,
@@ -23,14 +24,18 @@ from tenfold.engines.launched.rank import (
     launch_name,
     own_device,
 )
+from tenfold.engines.launched.relaunch import find_begun, find_loss
 from tenfold.engines.launched.scatter import scatter
-from tenfold.engines.prepare import load, seats
-from tenfold.engines.recovery import Loss, announced, matched
+from tenfold.engines.outcome import Outcome, RecordedRun
+from tenfold.engines.prepare import check_same_data, describe, load, seats
+from tenfold.engines.recording import reopen, train_recorded
+from tenfold.engines.recovery import assign_states
 from tenfold.errors import ExperimentError, TrainingError, WorkerLost
 from tenfold.experiment import Experiment
 from tenfold.launch.detect import World
 from tenfold.machine import affinity, cores, memory
-from tenfold.runs import Clock, Emit, Warned
+from tenfold.runs import Clock, Emit, Store, Warned
+from tenfold.runs.elsewhere import Elsewhere
 from tenfold.runs.resumption import Resumption
 from tenfold.training import flat_size
 from tenfold.training.precision import multiplying
@@ -40,6 +45,7 @@ from tenfold.workers.channels import Channels
 from tenfold.workers.supervisor import Supervisor
 from tenfold.workers.task import Task, make_network
 from tenfold.workers.worker import Worker
+from tenfold.workers.worker_loss import WorkerLoss, losses_in
 
 REASON_SECONDS = 1.5
 """Seconds that a rank whose training was stopped waits for the reason."""
@@ -54,8 +60,8 @@ class Launched(Engine):
         self.world = world
         self._transport = transport
         self._joined: JoinedRank | None = None
-        self.lost: list[Loss] = []
-        """The ranks that the launcher started before, and not again."""
+        self.lost: list[WorkerLoss] = []
+        """The ranks that the launcher did not start again."""
 
     @property
     def joined(self) -> JoinedRank:
@@ -121,6 +127,67 @@ class Launched(Engine):
             task = Task(experiment, load(experiment, torch.device("cpu"), fetching), threads, pinned)
         return Task(experiment, scatter(ranks.network, task).to(device), threads, pinned)
 
+    def train(
+        self,
+        experiment: Experiment,
+        *,
+        runs: str | Path | None,
+        kind: str,
+        clock: Clock,
+        listen: Emit,
+        fetching: Progress | None = None,
+    ) -> RecordedRun:
+        """Train with all ranks; after a restart by the launcher, continue the run that they had begun."""
+        experiment = experiment.replace(workers=self.world.size)
+        with self.session():
+            task = self.prepare(experiment, fetching)
+            if not self.records:
+                return self._follow(task, experiment, clock)
+            store = Store(runs)
+            may_have_begun = self.world.restarts or experiment.machine.on_failure == "continue"
+            record = find_begun(store, self.world, experiment) if may_have_begun else None
+            if record is not None:
+                return self._continue(task, experiment, store, record, listen, abandoned=True)
+            number = store.create(experiment, kind=kind, facts=describe(task) | self.facts())
+            outcome = train_recorded(self.run, task, store, number, clock, listen)
+            return self._dismiss(RecordedRun.finished(store, number, outcome, experiment))
+
+    def resume(self, experiment: Experiment, store: Store, record: dict[str, Any], listen: Emit) -> RecordedRun:
+        """Continue a run with all ranks; each has found the run's record."""
+        experiment = experiment.replace(workers=self.world.size)
+        with self.session():
+            task = self.prepare(experiment)
+            if not self.records:
+                return self._follow(task, experiment, Clock())
+            return self._continue(task, experiment, store, record, listen)
+
+    def _continue(
+        self,
+        task: Task,
+        experiment: Experiment,
+        store: Store,
+        record: dict[str, Any],
+        listen: Emit,
+        *,
+        abandoned: bool = False,
+    ) -> RecordedRun:
+        """Continue a run on rank 0; `abandoned` says that this launch has begun it, so that no other process has it."""
+        check_same_data(record, task)
+        clock, resumption = reopen(store, record, abandoned=abandoned)
+        self.lost = find_loss(record, resumption, self.world)
+        outcome = train_recorded(self.run, task, store, record["id"], clock, listen, resumption)
+        return self._dismiss(RecordedRun.finished(store, record["id"], outcome, experiment))
+
+    def _dismiss(self, finished: RecordedRun) -> RecordedRun:
+        """Send the other ranks the record of the finished run, from rank 0."""
+        self.joined.network.broadcast((str(finished.store.folder), finished.record))
+        return finished
+
+    def _follow(self, task: Task, experiment: Experiment, clock: Clock) -> RecordedRun:
+        """Train on a rank that does not record, and return what rank 0 has recorded."""
+        (folder, record), weights = self.follow(task, clock)
+        return RecordedRun(Elsewhere(folder), record, Outcome(record["result"], weights), experiment)
+
     def facts(self) -> dict[str, Any]:
         """Return who was started where, and how they talk."""
         ranks = self.joined
@@ -142,10 +209,10 @@ class Launched(Engine):
             self.joined.network.barrier()
             self.joined.network.broadcast(Orders(task.checkpoints, manifest, clock.now()))
             resumption = self._resumption(task, manifest)
-            lost = (manifest or {}).get("lost", []) + self.lost
-            supervisor = Supervisor(task, clock, emit, (manifest or {}) | {"lost": lost})
+            losses = [*losses_in(manifest or {}), *self.lost]
+            supervisor = Supervisor(task, clock, emit, manifest, losses)
             for loss in self.lost:
-                emit(announced(loss, clock))
+                emit(loss.event(clock))
             supervisor.start(resumed=resumption is not None)
             self._work(task, clock, emit, resumption, supervisor)
         return Outcome(supervisor.result, supervisor.weights, supervisor.outputs)
@@ -170,12 +237,8 @@ class Launched(Engine):
             return None
         if task.experiment.machine.on_failure == "continue":
             seen = self.joined.network.all_gather(Resumption(task.checkpoints, manifest).visible())
-            manifest = manifest | {"ranks": matched(seen)}
+            manifest = manifest | {"ranks": assign_states(seen)}
         return Resumption(task.checkpoints, manifest)
-
-    def dismiss(self, last_word: Any) -> None:
-        """Tell the others what there is to tell at the end, on rank 0."""
-        self.joined.network.broadcast(last_word)
 
     def _work(
         self, task: Task, clock: Clock, emit: Emit | None, resumption: Resumption | None, supervisor: Supervisor | None

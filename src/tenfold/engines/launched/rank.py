@@ -13,11 +13,9 @@ from typing import Any
 import psutil
 import torch
 
-from tenfold.errors import ExperimentError, WorkerLost
-from tenfold.experiment import Experiment
+from tenfold.errors import WorkerLost
 from tenfold.launch.detect import World
 from tenfold.machine import devices
-from tenfold.mixing.builders import make_strategy
 from tenfold.runs import Emit, Event, Metric, Note, Span, Warned
 from tenfold.transport import Network
 from tenfold.transport.network import codec
@@ -70,34 +68,6 @@ class RankConnection:
         if isinstance(message, Saved) and answer.saved and self._folder is not None:
             clear(self._folder, self._network.rank, but=message.epoch)
         return answer
-
-
-def settled(experiment: Experiment, world: World) -> Experiment:
-    """Return the experiment with the launcher's number of workers, and refuse what ranks cannot do."""
-    workers, machine = experiment.division.workers, experiment.machine
-    continues = machine.on_failure == "continue"
-    if continues and world.launcher != "torchrun" and world.size > 1:
-        raise ExperimentError(
-            f'machine.on_failure = "continue" needs torchrun, which starts the ranks that are left anew; '
-            f'{world.launcher} does not: set it to "end"'
-        )
-    if workers not in (1, world.size) and not (continues and world.restarts):
-        raise ExperimentError(
-            f"division.workers = {workers} in the experiment, but {world.launcher} has started {world.size} ranks, "
-            f"each of which is a worker; start {workers} ranks, or leave workers unset"
-        )
-    if machine.engine in ("serial", "processes"):
-        raise ExperimentError(
-            f'machine.engine = "{machine.engine}" starts its workers by itself, but {world.launcher} has started '
-            f"{world.size} ranks; take auto, or start the program without {world.launcher}"
-        )
-    experiment = experiment.replace(workers=world.size)
-    if make_strategy(experiment.division).asynchronous:
-        raise ExperimentError(
-            f'division.strategy = "{experiment.division.strategy}" lets workers reach into the memory of others, which '
-            f"ranks cannot; start it without {world.launcher}, or take a strategy with rounds such as butterfly"
-        )
-    return experiment
 
 
 def own_device(name: str, local_rank: int) -> torch.device:

@@ -17,7 +17,7 @@ from tenfold.prediction.calibration.probes import Listen
 from tenfold.prediction.calibration.samples import random_images
 from tenfold.prediction.profile import Profile, default_path
 from tenfold.workers.task import Task, weight_bytes
-from tenfold.workers.worker_pool import warm_up
+from tenfold.workers.worker_pool import start_server
 
 FEW_TURNS = 3
 """Of rounds, where many numbers of workers make many kinds of them."""
@@ -88,7 +88,7 @@ def ensure(
 def rounds(profile: Profile, listen: Listen | None = None) -> Profile:
     """Measure what does not depend on an experiment: rounds in shared memory, start-up and checkpoints."""
     listen = listen or _silent
-    warm_up()
+    start_server()
     several = _several()
     save, start = probes.saving(listen)
     found, starts = probes.averaging(several, listen, turns=None if len(several) < 3 else FEW_TURNS)

@@ -22,7 +22,7 @@ from tenfold.errors import WorkerLost
 from tenfold.launch.commands import find_mpirun
 from tenfold.prediction.calibration.probes import Listen
 from tenfold.prediction.measurements import Averaging
-from tenfold.workers.worker_pool import WorkerPool, live
+from tenfold.workers.worker_pool import WorkerPool, start_heartbeat
 
 Found = dict[int, float]
 """Median seconds of an all-reduce, by the bytes of one worker's weights."""
@@ -80,7 +80,7 @@ def gloo_worker(
     rank: int, connection: Connection, lifeline: Connection, beats: Any, folder: str, n: int, sizes: dict[int, int]
 ) -> None:
     """Be one of `n` workers that average by gloo, and tell what it took."""
-    live(rank, lifeline, beats)
+    start_heartbeat(rank, lifeline, beats)
     torch.set_num_threads(1)
     distributed = torch.distributed
     try:

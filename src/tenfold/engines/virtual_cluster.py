@@ -1,0 +1,33 @@
+"""The virtual cluster that an experiment describes."""
+
+from tenfold.cluster.cluster import Cluster
+from tenfold.errors import ExperimentError
+from tenfold.experiment import Experiment
+from tenfold.experiment.values import shown
+
+THIS_MACHINE = "here"
+DEFAULT_LINK = "10gbe"
+
+
+def cluster_of(experiment: Experiment) -> Cluster | None:
+    """Return the cluster that an experiment describes; None stands for the worker processes of this machine.
+
+    Raises ExperimentError when the cluster is described twice or has no room for the workers.
+    """
+    cluster = _described(experiment)
+    if cluster is not None:
+        cluster.placed(experiment.division.workers)
+    return cluster
+
+
+def _described(experiment: Experiment) -> Cluster | None:
+    given, link = experiment.machine.cluster, experiment.machine.link
+    if given is not None and link is not None:
+        raise ExperimentError(
+            f"machine.link = {shown(link)} connects nodes that machine.cluster already describes; set only one of them"
+        )
+    if given == THIS_MACHINE:
+        return None
+    if given is None:
+        return Cluster.of(experiment.division.workers, link or DEFAULT_LINK)
+    return Cluster.load(given) if isinstance(given, str) else Cluster(**given)

@@ -1,0 +1,37 @@
+"""The record of a worker that was lost while the others continued."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tenfold.errors import WorkerLost
+from tenfold.runs import Clock, WorkerDropped
+from tenfold.runs.resumption import Resumption
+
+
+@dataclass(frozen=True)
+class WorkerLoss:
+    """The loss of one worker, after which the others continued."""
+
+    worker: int
+    why: str
+    left: int
+    """How many workers continued."""
+    epoch: int
+    """The epoch, from 1, that they continued with."""
+
+    @classmethod
+    def of(cls, error: WorkerLost, left: int, resumption: Resumption | None) -> "WorkerLoss":
+        """Return the loss that an error reports; `resumption` is where those who are left continue."""
+        return cls(error.rank, str(error), left, (resumption.manifest["epoch"] if resumption else 0) + 1)
+
+    def event(self, clock: Clock) -> WorkerDropped:
+        """Return the event that reports the loss."""
+        workers = "1 worker continues" if self.left == 1 else f"{self.left} workers continue"
+        text = f"{self.why}; {workers} from epoch {self.epoch}"
+        return WorkerDropped(at=clock.now(), text=text, epoch=self.epoch - 1, worker=self.worker)
+
+
+def losses_in(manifest: Mapping[str, Any]) -> list[WorkerLoss]:
+    """Return the losses that a checkpoint's manifest knows of."""
+    return [WorkerLoss(**loss) for loss in manifest.get("lost", [])]
