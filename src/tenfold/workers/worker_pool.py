@@ -25,7 +25,7 @@ SILENCE = 4.0
 PATIENCE = 1.0
 """Seconds a worker has to end by itself before it is killed."""
 PRELOADED = "tenfold.workers.worker_process"
-"""What the server imports, by name: nothing here imports it, so that the server can start before this process has torch."""
+"""What the server imports, by name: nothing here imports it, so the server can start before torch is imported here."""
 
 
 def context() -> BaseContext:
