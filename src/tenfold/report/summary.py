@@ -107,9 +107,9 @@ def describe_hardware(experiment: Experiment) -> str:
     machine = experiment.machine
     if machine.cluster is not None:
         return f"cluster {field_value(machine.cluster)}"
-    from tenfold.prediction.task_prediction import USUAL_LINK
+    from tenfold.engines.virtual_cluster import DEFAULT_LINK
 
-    return f"link {field_value(machine.link)}" if machine.link is not None else f"link {USUAL_LINK}, the default"
+    return f"link {field_value(machine.link)}" if machine.link is not None else f"link {DEFAULT_LINK}, the default"
 
 
 def describe_pinning(run: Run) -> str:
