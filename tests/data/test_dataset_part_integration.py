@@ -5,6 +5,7 @@ import torch
 from torch.utils.data import Dataset
 
 from tenfold.data import DatasetPart, Tensors, with_loader
+from tenfold.errors import DataError
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -41,3 +42,38 @@ def test_an_abandoned_pass_leaves_nothing_behind_for_the_next():
     assert [y.tolist() for _, y in part.batches([[7], [8, 9]])] == [[7], [8, 9]]
     with pytest.raises(RuntimeError, match="newer pass"):
         list(old)
+
+
+class Ending(torch.utils.data.Dataset):
+    """Raises StopIteration in the middle, as a dataset over an iterator does."""
+
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, i):
+        if i == 11:
+            raise StopIteration
+        return torch.ones(3), i % 2
+
+
+class Short(Ending):
+    """Returns fewer samples than it was asked for."""
+
+    def __getitems__(self, rows):
+        return [(torch.ones(3), i % 2) for i in rows[:-1]]
+
+
+@pytest.mark.parametrize("loaders", [0, 2])
+def test_an_end_inside_the_dataset_is_an_error_not_a_shorter_epoch(loaders):
+    part = DatasetPart(Ending(), loaders)
+    batches = part.batches(torch.arange(20).split(4))
+    assert [len(next(batches)[1]) for _ in range(2)] == [4, 4]
+    with pytest.raises(RuntimeError, match=r"the dataset \(Ending\) raised StopIteration") as caught:
+        list(batches)
+    assert isinstance(caught.value.__cause__, StopIteration)
+
+
+@pytest.mark.parametrize("loaders", [0, 2])
+def test_fewer_samples_than_asked_for_are_an_error(loaders):
+    with pytest.raises(DataError, match=r"the dataset \(Short\) returned 3 samples where 4 were asked for"):
+        list(DatasetPart(Short(), loaders).batches([[0, 1, 2, 3]]))

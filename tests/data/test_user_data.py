@@ -2,6 +2,7 @@ import sys
 
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset
 
@@ -241,11 +242,22 @@ HOLED[7, 1] = float("nan")
         (Strange((X[0], "cat")), "y of a sample of the train part is a str"),
         (Strange((X[0], torch.tensor([1, 0]))), "the label of a sample of the train part is 2 numbers"),
         ("nowhere_at_all:make", "there is no module 'nowhere_at_all'"),
+        ((X.to_sparse(), Y), r"x of the train part is sparse, which is not supported; convert it with .to_dense\(\)"),
+        ((scipy.sparse.csr_array(X.numpy()), Y), r"x of the train part is sparse.*; convert it with .toarray\(\)"),
+        ((X, Y.to_sparse()), "y of the train part is sparse"),
+        (scipy.sparse.csr_array(X.numpy()), "one array without targets"),
+        (Strange((X[0].to_sparse(), 1)), "x of a sample of the train part is sparse"),
+        ((X, torch.zeros(len(X), dtype=torch.int64)), "all samples of the train part have the label 0; a classif"),
     ],
 )
 def test_what_is_not_understood_is_explained(data, message):
     with pytest.raises(DataError, match=message):
         as_splits(data)
+
+
+def test_one_class_in_training_and_more_in_testing_is_warned_about():
+    with pytest.warns(UserWarning, match="all samples of the train part have the label 1; a model cannot learn"):
+        assert as_splits([(X, torch.ones(len(X), dtype=torch.int64)), (X, Y)]).classes > 1
 
 
 def test_options_need_something_that_takes_them():

@@ -2,6 +2,7 @@
 
 import random
 import sys
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +13,7 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
 
 from tenfold.data.part import Indices, Part, Tensors, as_indices, as_input, as_target, digest
+from tenfold.errors import DataError
 
 _FINGERPRINT_SAMPLES = 16
 
@@ -19,8 +21,8 @@ _FINGERPRINT_SAMPLES = 16
 class DatasetPart(Part):
     """A map-style Dataset, read by `loader_workers` processes (0: by this one) that stay alive between epochs.
 
-    With loader processes there is one pass at a time, and an older one that goes on is an error. What a dataset draws
-    at random while it is read in this process comes from the global generators; the loader itself leaves those alone.
+    With loader processes there can be one pass at a time; continuing an older one is an error. Random numbers that a
+    dataset draws in this process come from the global generators; the loader itself does not touch those.
     """
 
     def __init__(
@@ -53,7 +55,7 @@ class DatasetPart(Part):
             self._loader = self._make_loader()
         self._wanted.batches = indices
         self._passes = this_pass = self._passes + 1
-        for x, y in self._loader:
+        for x, y in self._loaded(self._loader):
             yield self._convert(x, as_input), self._convert(y, as_target)
             if self.loader_workers and self._passes != this_pass:
                 raise RuntimeError("a newer pass over this part has begun, and its loader serves one at a time")
@@ -76,6 +78,25 @@ class DatasetPart(Part):
     def to(self, device: torch.device | str) -> "DatasetPart":
         """Read the same dataset, and move each batch to `device`."""
         return DatasetPart(self.dataset, self.loader_workers, targets=self._targets, device=device)
+
+    def _loaded(self, loader: DataLoader[Any]) -> Iterator[tuple[Any, Any]]:
+        """Yield every batch that was asked for; a dataset that delivers less is an error, never a shorter epoch."""
+        loaded, asked = iter(loader), self._wanted.sizes
+        while True:
+            try:
+                x, y = next(loaded)
+            except StopIteration as error:
+                if asked:  # the loader has no end of its own here: the exception comes from the dataset
+                    raise RuntimeError(
+                        f"the dataset ({type(self.dataset).__name__}) raised StopIteration while samples were read"
+                    ) from error
+                return
+            size = asked.popleft()
+            if isinstance(y, Tensor) and len(y) != size:
+                raise DataError(
+                    f"the dataset ({type(self.dataset).__name__}) returned {len(y)} samples where {size} were asked for"
+                )
+            yield x, y
 
     def _make_loader(self) -> DataLoader[Any]:
         return DataLoader(
@@ -104,12 +125,22 @@ class DatasetPart(Part):
 
 
 class _Batches:
-    """A batch sampler whose contents are swapped for each pass."""
+    """A batch sampler whose contents are swapped for each pass; it keeps the sizes of batches still to be delivered."""
 
-    batches: Iterable[Indices] = ()
+    def __init__(self) -> None:
+        self.batches: Iterable[Indices] = ()
+        self.sizes: deque[int] = deque()
 
     def __iter__(self) -> Iterator[list[int]]:
-        return (as_indices(batch).tolist() for batch in self.batches)
+        self.sizes = deque()
+        return self._rows(self.batches, self.sizes)
+
+    @staticmethod
+    def _rows(batches: Iterable[Indices], sizes: deque[int]) -> Iterator[list[int]]:
+        for batch in batches:
+            rows = as_indices(batch).tolist()
+            sizes.append(len(rows))
+            yield rows
 
 
 def with_loader(part: Part, workers: int) -> Part:

@@ -11,8 +11,15 @@ from tenfold.errors import DataError
 
 
 def is_array(value: Any) -> bool:
-    """Tell whether a value is a tensor, a numpy array, or anything that numpy reads as one."""
-    return isinstance(value, Tensor) or (hasattr(value, "__array__") and not isinstance(value, type))
+    """Tell whether a value is a tensor, a NumPy array or convertible to one, or a sparse matrix."""
+    return isinstance(value, Tensor) or is_sparse(value) or (hasattr(value, "__array__") and not isinstance(value, type))
+
+
+def is_sparse(value: Any) -> bool:
+    """Tell whether a value is a sparse tensor or a sparse matrix of SciPy."""
+    if isinstance(value, Tensor):
+        return value.layout is not torch.strided
+    return hasattr(value, "toarray") and hasattr(value, "nnz")
 
 
 def part_from_arrays(x: Any, y: Any, part: str) -> Tensors:
@@ -47,7 +54,7 @@ def check_finite(values: Tensor, what: str) -> None:
 
 
 def _target(y: Any, part: str) -> Tensor:
-    if not isinstance(y, Tensor) and np.asarray(y).dtype.kind in "USO":
+    if not isinstance(y, Tensor) and not is_sparse(y) and np.asarray(y).dtype.kind in "USO":
         raise DataError(
             f"labels of the {part} part are of type {np.asarray(y).dtype}; "
             f"number the classes 0, 1, 2, ... (numpy.unique(y, return_inverse=True)[1] does)"
@@ -56,6 +63,9 @@ def _target(y: Any, part: str) -> Tensor:
 
 
 def _tensor(value: Any, what: str) -> Tensor:
+    if is_sparse(value):
+        dense = ".to_dense()" if isinstance(value, Tensor) else ".toarray()"
+        raise DataError(f"{what} is sparse, which is not supported; convert it with {dense}")
     if isinstance(value, Tensor):
         result = value.detach().cpu()
     else:

@@ -1,6 +1,7 @@
 """The user's own data, in any of the accepted forms, turned into parts."""
 
 import inspect
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -108,19 +109,26 @@ def _described(name: str, parts: dict[str, Part]) -> Splits:
                 f"they should be the same"
             )
     width = widths["train"]
-    classes = _classes(list(parts.values())) if width is None else None
+    classes = _classes(parts) if width is None else None
     whole: dict[str, Any] = dict(parts)
     return Splits(name=name, **whole, shape=shapes["train"], classes=classes, outputs=classes or width or 1)
 
 
-def _classes(parts: list[Part]) -> int:
-    labels = [part.targets for part in parts if part.targets is not None]
-    classes = max(int(some.max()) for some in labels) + 1
-    if classes > max(_MANY_CLASSES, sum(len(some) for some in labels)):
+def _classes(parts: dict[str, Part]) -> int:
+    """Return the number of classes; a training part with a single class is refused, or warned about if others exist."""
+    labels = {name: part.targets for name, part in parts.items() if part.targets is not None}
+    classes = max(int(some.max()) for some in labels.values()) + 1
+    if classes > max(_MANY_CLASSES, sum(map(len, labels.values()))):
         raise DataError(
             f"the largest label is {classes - 1}, more than there are samples; "
             f"number the classes from 0 up, or give floats as targets of a regression"
         )
+    train = labels.get("train")
+    if train is not None and int(train.min()) == int(train.max()):
+        only = f"all samples of the train part have the label {int(train[0])}"
+        if classes == 1:
+            raise DataError(f"{only}; a classification needs two classes or more, a regression needs floats as targets")
+        warnings.warn(f"{only}; a model cannot learn to tell classes apart from one class", stacklevel=2)
     return classes
 
 

@@ -9,7 +9,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from tenfold.data.dataset_part import DatasetPart, quiet_randomness
 from tenfold.data.part import Part, as_target
-from tenfold.data.user_arrays import check_targets, is_array
+from tenfold.data.user_arrays import check_targets, is_array, is_sparse
 from tenfold.errors import DataError
 
 _MOST_READ_FOR_LABELS = 100_000
@@ -20,7 +20,7 @@ def is_dataset(value: Any) -> bool:
     """Tell whether a value is a Dataset, or anything else with a length whose items are asked for by number."""
     if isinstance(value, Dataset):
         return True
-    container = isinstance(value, (str, bytes, tuple, list, dict, type)) or is_array(value)
+    container = isinstance(value, (str, bytes, tuple, list, dict, type)) or is_array(value) or is_sparse(value)
     return not container and hasattr(value, "__len__") and hasattr(value, "__getitem__")
 
 
@@ -52,6 +52,8 @@ def _first_target(dataset: Any, part: str) -> Tensor:
     if not isinstance(sample, (tuple, list)) or len(sample) != 2:
         raise DataError(f"a sample of the {part} part is {_described(sample)}; it should be a pair (x, y)")
     x, y = sample
+    if is_sparse(x):
+        raise DataError(f"x of a sample of the {part} part is sparse; convert it to a dense tensor")
     if not (isinstance(x, (Tensor, np.ndarray)) and x.ndim):
         raise DataError(
             f"x of a sample of the {part} part is {_described(x)}; it should be a tensor or an array "
@@ -76,7 +78,7 @@ def _known_targets(dataset: Any, first: Tensor) -> Tensor | None:
         carried = as_target(torch.as_tensor(dataset[i][1]))
         return np.array_equal(listed[i].reshape(-1).numpy(), carried.reshape(-1).numpy(), equal_nan=True)
 
-    return listed if all(map(alike, some)) else None
+    return listed if all(alike(i) for i in some) else None
 
 
 def _listed(dataset: Any) -> Tensor | None:
