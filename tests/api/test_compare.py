@@ -12,7 +12,7 @@ import tenfold
 from tenfold.api.compare import Turn, compare, parts, plan
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Division, Experiment
-from tenfold.experiment.values import Given
+from tenfold.experiment.python_objects import PythonObject
 
 SMALL: dict[str, Any] = {"model": "mlp", "data": "digits", "limit": 100, "epochs": 1, "threads": 1, "hidden": [4]}
 
@@ -88,7 +88,7 @@ class TestLists:
 
     def test_groups_are_one_value_unless_there_are_several(self) -> None:
         one = [0, 0, 1, 1]
-        assert parts(Experiment(), {"groups": one})[0].data.groups == Given(one)
+        assert parts(Experiment(), {"groups": one})[0].data.groups == PythonObject(one)
         for fixed in (one, list(np.array(one)), np.array(one), tuple(one), "package.module:groups"):
             assert parts(Experiment(), {"groups": fixed})[1] == {}
         for several in ([one, [0, 1, 2, 3]], [tuple(one)], [np.array(one), torch.tensor(one)]):

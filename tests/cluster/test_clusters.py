@@ -69,7 +69,7 @@ class TestFiles:
             ("[[groups]]\n[[groups]]", "groups: two groups are called 'nodes'; give each a name of its own"),
             ("[[groups]]\n[[between]]\ngroups = ['nodes', 'node']\nlink = 'lte'", "between: unknown group 'node'"),
             ("[[groups]]\n[stragglers]\ntransient = -1.0", "stragglers.transient = -1.0: should be greater than"),
-            ("[[groups]]\n[stragglers]\nnoise = 'normal'", "stragglers.noise = \"normal\": should be 'log-normal' or"),
+            ("[[groups]]\n[stragglers]\nnoise = 'normal'", "noise = \"normal\": did you mean 'log-normal'?"),
             ("[[groups]]\n[stragglers]\nnoise = 'shifted-exponential'\ntransient = 1.5", "at most 1"),
             ("[[groups]]\nspeed = nan", "groups[1].speed"),
             ("[[groups", "is not valid TOML"),

@@ -15,8 +15,8 @@ from tenfold.cluster import Cluster, Link
 from tenfold.common import catalog
 from tenfold.errors import ExperimentError
 from tenfold.experiment import FIELDS, SECTIONS, Experiment, nested
-from tenfold.experiment import explain as sentences
-from tenfold.experiment.values import Given
+from tenfold.experiment import fields as experiment_fields
+from tenfold.experiment.python_objects import PythonObject
 from tenfold.models.layers import ACTIVATIONS
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -215,8 +215,8 @@ def test_the_names_in_the_experiment_are_those_of_the_family(short, family):
 
 
 def test_other_names_point_to_fields():
-    assert set(sentences.OTHER_NAMES.values()) <= set(FIELDS)
-    assert not set(sentences.OTHER_NAMES) & {*FIELDS, *SECTIONS}
+    assert set(experiment_fields.OTHER_NAMES.values()) <= set(FIELDS)
+    assert not set(experiment_fields.OTHER_NAMES) & {*FIELDS, *SECTIONS}
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_other_names_point_to_fields():
         ({"lr": float("nan")}, "training.lr = nan: should be a finite number"),
         ({"lr": -1.0}, "training.lr = -1.0: should be greater than 0"),
         ({"dropout": 1.0}, "model.dropout = 1.0: should be less than 1"),
-        ({"hidden": [0]}, "model.hidden = 0: should be greater than 0"),
+        ({"hidden": [0]}, "model.hidden[1] = 0: should be greater than 0"),
         ({"hidden": 64}, "model.hidden = 64: should be a list, such as [64]"),
         ({"name": 3}, "name = 3: should be a valid string"),
         ({"name": "a\nb", "x": 1}, "x = 1: unknown field"),
@@ -250,9 +250,14 @@ def test_other_names_point_to_fields():
         ({"model": "lenet"}, "model.name: unknown model 'lenet'; did you mean 'lenet5'? known: lenet5, cnn, mlp, or"),
         ({"data": "mnits"}, "data.name: unknown data set 'mnits'; did you mean 'mnist'?"),
         ({"loss": "mes"}, "training.loss: unknown loss 'mes'; did you mean 'mse'?"),
-        ({"loss": 3}, "training.loss: a loss is a name or f(outputs, targets), not a int"),
+        ({"loss": 3}, 'training.loss: should be a name, "package.module:callable" or a Python object, not 3'),
         ({"metrics": ["acuracy"]}, "training.metrics: unknown metric 'acuracy'; did you mean 'accuracy'?"),
-        ({"model": 3}, "model.name: a model is a name or a callable that returns an nn.Module, not a int"),
+        (
+            {"data": {"name": False}},
+            'data.name: should be a name, "package.module:callable" or a Python object, not false',
+        ),
+        ({"model": [3]}, "model.name: a model is a name or a callable that returns an nn.Module, not a list"),
+        ({"model": 3}, 'model.name: should be a name, "package.module:callable" or a Python object, not 3'),
         ({"shards": "fractions", "workers": 2}, 'division: shards = "fractions" needs one of `fractions` per worker'),
         ({"shards": "fractions", "workers": 2, "fractions": [0.5, 0.4]}, "add up to 0.9; they must add up to 1"),
         ({"model_options": {"f": print}}, "cannot be written to a file; options hold text, numbers"),
@@ -331,10 +336,10 @@ def test_numbers_from_numpy_are_taken(fields, expected):
 @law
 @given(st.sampled_from([own_loss, lambda: 1, 3, (1, 2)]), st.sampled_from([own_loss, lambda: 1, 3]))
 def test_a_given_object_equals_only_itself(one, other):
-    assert Given(one) == Given(one)
-    assert hash(Given(one)) == hash(Given(one))
-    assert (Given(one) == Given(other)) == (one is other)
-    assert Given(own_loss) != own_loss
+    assert PythonObject(one) == PythonObject(one)
+    assert hash(PythonObject(one)) == hash(PythonObject(one))
+    assert (PythonObject(one) == PythonObject(other)) == (one is other)
+    assert PythonObject(own_loss) != own_loss
 
 
 def main_function():
@@ -365,8 +370,8 @@ def wrapped_loss(outputs, targets):
     ],
 )
 def test_a_reference_is_a_path_only_where_importing_it_gives_the_object(value, reference):
-    assert Given(value).reference == reference
-    if reference.startswith("<"):
+    assert repr(PythonObject(value)) == reference
+    if PythonObject(value).import_path is None:
         assert Experiment(data=value).flat()["data"] == reference
     else:
         from tenfold.common.imports import resolve
@@ -375,7 +380,7 @@ def test_a_reference_is_a_path_only_where_importing_it_gives_the_object(value, r
 
 
 def test_a_name_given_to_a_metric_is_not_lost_to_its_path():
-    assert Given(own_loss, "error").reference == "<error>"
+    assert repr(PythonObject(own_loss, "error")) == "<error>"
     assert Experiment(metrics={"error": own_loss}).flat()["metrics"] == ["<error>"]
     assert [metric.name for metric in Experiment(metrics={"error": own_loss}).training.metrics] == ["error"]
 
@@ -386,7 +391,7 @@ def test_objects_can_be_given_and_are_kept_as_they_are():
     assert made.model.name.value is Makers
     assert made.data.name.value is parts
     assert made.training.loss.value is own_loss
-    assert made.training.metrics == (Given(own_loss), "mae")
+    assert made.training.metrics == (PythonObject(own_loss), "mae")
     assert made.replace(lr=0.3).replace(lr=None) == made
 
 

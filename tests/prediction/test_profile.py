@@ -47,9 +47,9 @@ class TestFiles:
     @pytest.mark.parametrize(
         ("text", "sentence"),
         [
-            ("made = 'now'", "machine: Field required"),
-            ("made = 'now'\nmachine = {}\nspeed = 3", "speed: Extra inputs"),
-            ("made = 'now'\n[machine]\n[[steps]]\nwork = 'mlp'\nbatch_size = 0", "steps.0.batch_size"),
+            ("made = 'now'", "machine: is missing"),
+            ("made = 'now'\nmachine = {}\nspeed = 3", "speed = 3: unknown field; known: made"),
+            ("made = 'now'\n[machine]\n[[steps]]\nwork = 'mlp'\nbatch_size = 0", r"steps\[1\].batch_size = 0"),
             ("made = [", "cannot be read"),
         ],
     )

@@ -14,6 +14,7 @@ from tenfold.engines import require_no_launcher
 from tenfold.engines.prepare import settle_device
 from tenfold.errors import ExperimentError, TenfoldError
 from tenfold.experiment import FIELDS, FOLD_FIELDS, SECTIONS, Division, Experiment
+from tenfold.experiment.values import TakesList
 from tenfold.launch.detect import recognise
 from tenfold.report.differences import describe_settings
 from tenfold.report.results.comparison import Comparison
@@ -136,7 +137,7 @@ def _listed(key: str, value: Any) -> bool:
     if not isinstance(value, list | range):
         return False
     section, field = FIELDS.get(key, ("training", "seed"))
-    takes_lists = key == "groups" or "tuple" in str(SECTIONS[section].model_fields[field].annotation)
+    takes_lists = any(isinstance(one, TakesList) for one in SECTIONS[section].model_fields[field].metadata)
     return not takes_lists or any(isinstance(one, list | tuple) or getattr(one, "ndim", 0) for one in value)
 
 
@@ -146,9 +147,9 @@ def _finished(store: Store) -> dict[str, int]:
     for record in store.runs():
         whole = record["status"] == "finished" and not record["result"].get("failed")
         if record["kind"] in (KIND, FOLDED) and whole:
-            text = Experiment(**record["experiment"]).model_dump_json()
-            if '"<' not in text:
-                found[text] = record["id"]
+            experiment = Experiment(**record["experiment"])
+            if not experiment.lost_objects:
+                found[experiment.model_dump_json()] = record["id"]
     return found
 
 

@@ -70,15 +70,7 @@ def _resume_folds(store: Store, record: dict[str, Any], experiment: Experiment, 
 
 def _check_given(experiment: Experiment, number: int) -> None:
     """Raise StoreError if the run was given Python objects that are not given again."""
-    fields = {
-        "model": experiment.model.name,
-        "data": experiment.data.name,
-        "groups": experiment.data.groups,
-        "loss": experiment.training.loss,
-    }
-    missing = [field for field, value in fields.items() if isinstance(value, str) and value.startswith("<")]
-    if any(isinstance(metric, str) and metric.startswith("<") for metric in experiment.training.metrics):
-        missing.append("metrics")
+    missing = experiment.lost_objects
     if missing:
         again = ", ".join(f"{field}=..." for field in missing)
         raise StoreError(f"run {number} was given Python objects; give them again: tenfold.resume({number}, {again})")

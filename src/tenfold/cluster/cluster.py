@@ -47,8 +47,8 @@ from tenfold.common.files import read_toml, write_toml
 from tenfold.common.registry import suggest
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Section
-from tenfold.experiment.explain_document import sentences
-from tenfold.experiment.values import Listed, Text
+from tenfold.experiment.explain import explain
+from tenfold.experiment.values import AsTuple, Text
 
 
 class Cluster(Section):
@@ -56,8 +56,8 @@ class Cluster(Section):
 
     name: Text = ""
     """A title for tables and plots."""
-    groups: Annotated[tuple[NodeGroup, ...], Listed, Field(min_length=1)]
-    between: Annotated[tuple[GroupLink, ...], Listed] = ()
+    groups: Annotated[tuple[NodeGroup, ...], AsTuple, Field(min_length=1)]
+    between: Annotated[tuple[GroupLink, ...], AsTuple] = ()
     """Links between groups; two groups that are not listed have the slower of their own."""
     server: LinkField | None = None
     """The link of a parameter server. Unset: the workers'."""
@@ -69,7 +69,7 @@ class Cluster(Section):
         try:
             super().__init__(**fields)
         except ValidationError as error:
-            raise ExperimentError(sentences(error, type(self))) from None
+            raise ExperimentError(explain(error, type(self))) from None
 
     @field_validator("groups")
     @classmethod

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from tenfold.cluster.hardware import Noise
 from tenfold.cluster.links import LINKS, LinkField
 from tenfold.experiment import Section
-from tenfold.experiment.values import Count, Listed, Positive, Text
+from tenfold.experiment.values import AsTuple, Count, Positive, Text
 
 Sigma = Annotated[float, Field(ge=0, le=2)]
 
@@ -64,7 +64,7 @@ class NodeGroup(Section):
 class GroupLink(Section):
     """What links two groups."""
 
-    groups: Annotated[tuple[Text, Text], Listed]
+    groups: Annotated[tuple[Text, Text], AsTuple]
     """The names of two groups."""
     link: LinkField
     shared: bool = False

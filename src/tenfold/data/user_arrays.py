@@ -12,7 +12,9 @@ from tenfold.errors import DataError
 
 def is_array(value: Any) -> bool:
     """Tell whether a value is a tensor, a NumPy array or convertible to one, or a sparse matrix."""
-    return isinstance(value, Tensor) or is_sparse(value) or (hasattr(value, "__array__") and not isinstance(value, type))
+    return (
+        isinstance(value, Tensor) or is_sparse(value) or (hasattr(value, "__array__") and not isinstance(value, type))
+    )
 
 
 def is_sparse(value: Any) -> bool:

@@ -13,7 +13,7 @@ from tenfold import data
 from tenfold.common.imports import resolve
 from tenfold.errors import DataError, StoreError
 from tenfold.experiment import Experiment, Machine
-from tenfold.experiment.values import Given
+from tenfold.experiment.python_objects import PythonObject, RecordedObject
 from tenfold.machine import affinity, cores, devices, facts, threads
 from tenfold.models import parameter_count
 from tenfold.workers.task import Task, make_network
@@ -108,10 +108,10 @@ def audit(task: Task) -> dict[str, Any]:
 
 
 def _load(section: Any, fetching: data.Progress | None) -> data.Splits:
-    if isinstance(section.name, str) and section.name.startswith("<"):
+    if isinstance(section.name, RecordedObject):
         raise DataError(f"the data {section.name} were given as Python objects; pass them again")
     return data.load(
-        section.name.value if isinstance(section.name, Given) else section.name,
+        section.name.value if isinstance(section.name, PythonObject) else section.name,
         options=section.options,
         test_fraction=section.test_fraction,
         validation_fraction=section.validation_fraction,
@@ -126,11 +126,11 @@ def _load(section: Any, fetching: data.Progress | None) -> data.Splits:
 
 def _groups(given: Any) -> Any:
     """Return the groups that were given, or what "package.module:callable" returns."""
+    if isinstance(given, RecordedObject):
+        raise DataError(f"the groups {given} were given as a Python object; pass them again")
     if isinstance(given, str):
-        if given.startswith("<"):
-            raise DataError(f"the groups {given} were given as a Python object; pass them again")
         given = resolve(given, "groups", DataError)
-    value = given.value if isinstance(given, Given) else given
+    value = given.value if isinstance(given, PythonObject) else given
     return value() if callable(value) else value
 
 

@@ -5,14 +5,15 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from tenfold.common.catalog import SOURCES
+from tenfold.experiment.python_objects import NameOrObject, check_name
 from tenfold.experiment.section import Section
-from tenfold.experiment.values import Count, Fraction, Named, NonNegative, Options, check_name
+from tenfold.experiment.values import Count, Fraction, NonNegative, Options, TakesList
 
 
 class Data(Section):
     """What is learnt from, and how it is split into parts."""
 
-    name: Named = "mnist"
+    name: NameOrObject = "mnist"
     """A built-in source (digits, mnist, fashion-mnist), "package.module:callable", or the data themselves."""
     test_fraction: Fraction | None = None
     """Share of all samples kept for testing. Unset: the source's own test part, or 0.2 where it has none."""
@@ -24,7 +25,7 @@ class Data(Section):
     """Decides which samples go into which part; apart from `seed`, so that seeds compare on the same parts."""
     limit: Count | None = None
     """Use at most this many samples of each part, for a quick try."""
-    groups: Named | None = None
+    groups: Annotated[NameOrObject | None, TakesList(lambda groups: groups)] = None
     """The group of each training sample, as an array or "package.module:callable"; no group is in two parts."""
     distribute: Literal["each", "scatter"] = "each"
     """Under a launcher: every rank reads the data by itself, or rank 0 reads them and sends each rank its share."""

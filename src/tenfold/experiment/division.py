@@ -6,7 +6,7 @@ from pydantic import Field
 
 from tenfold.common.catalog import COMPRESSIONS, LR_SCALINGS, OUTER, STRATEGIES
 from tenfold.experiment.section import Section
-from tenfold.experiment.values import Count, Fraction, Listed, NonNegative, OneOf, Options
+from tenfold.experiment.values import AsTuple, Count, Fraction, NonNegative, OneOf, Options
 
 FOLD_FIELDS = ("folds", "fold_kind", "fold_repeats", "fold_mode")
 """Of the division, what a cross-validation goes by."""
@@ -46,7 +46,7 @@ class Division(Section):
     """How the samples are dealt out to the replicas."""
     skew: Annotated[float, Field(gt=0)] = 0.5
     """Dirichlet's alpha for label-skew shards: the smaller, the more one-sided."""
-    fractions: Annotated[tuple[Fraction, ...] | None, Listed] = None
+    fractions: Annotated[tuple[Fraction, ...] | None, AsTuple] = None
     """Each worker's share of the samples, for shards = "fractions"."""
     folds: Annotated[int, Field(ge=2, lt=2**63)] | None = None
     """Parts of a cross-validation. Unset: none."""

@@ -14,9 +14,11 @@ from tenfold.common.files import read_toml, write_toml
 from tenfold.errors import ExperimentError
 from tenfold.experiment.data import Data
 from tenfold.experiment.division import Division
-from tenfold.experiment.fields import COMPLAINTS, FIELDS, SECTIONS, nested
+from tenfold.experiment.explain import explain
+from tenfold.experiment.fields import FIELDS, SECTIONS, nested, suggest_field
 from tenfold.experiment.machine import Machine
 from tenfold.experiment.model import Model
+from tenfold.experiment.python_objects import RecordedObject
 from tenfold.experiment.section import Section
 from tenfold.experiment.training import Training
 from tenfold.experiment.values import Text
@@ -41,9 +43,7 @@ class Experiment(Section):
         try:
             super().__init__(**fields)
         except ValidationError as error:
-            # What is neither text nor an object fails both ways; the second says nothing new.
-            found = [one for one in error.errors() if one["type"] != "is_instance_of"]
-            raise ExperimentError("\n".join(map(COMPLAINTS.sentence, found))) from None
+            raise ExperimentError(explain(error, type(self), suggest_field)) from None
 
     @model_validator(mode="before")
     @classmethod
@@ -92,9 +92,20 @@ class Experiment(Section):
     def title(self) -> str:
         """Its name, or those of its model and data."""
         return self.name or "-".join(
-            str(getattr(self, key).model_dump(mode="json")["name"]).strip("<>").split(":")[-1]
-            for key in ("model", "data")
+            one.split(":")[-1] if isinstance(one, str) else one.name for one in (self.model.name, self.data.name)
         )
+
+    @property
+    def lost_objects(self) -> list[str]:
+        """The short names of fields whose Python objects were not recorded, and have to be given again to run."""
+        fields = {
+            "model": (self.model.name,),
+            "data": (self.data.name,),
+            "groups": (self.data.groups,),
+            "loss": (self.training.loss,),
+            "metrics": self.training.metrics,
+        }
+        return [field for field, values in fields.items() if any(isinstance(value, RecordedObject) for value in values)]
 
     def flat(self) -> dict[str, Any]:
         """Return every field's value as text, numbers and lists, by its short name; the pace also where it is unset."""

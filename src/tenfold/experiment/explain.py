@@ -1,67 +1,82 @@
-"""From what pydantic finds wrong with a field to a sentence for the user."""
+"""What is wrong with a value that a file or a user gave, in one sentence per mistake.
 
-import difflib
+Experiments, clusters and profiles are pydantic models; this is the only place that translates pydantic's errors.
+"""
+
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from tenfold.common.registry import suggest
 from tenfold.experiment.values import shown
 
-OTHER_NAMES = {
-    "learning_rate": "lr",
-    "num_workers": "workers",
-    "nodes": "workers",
-    "replicas": "workers",
-    "n_workers": "workers",
-    "dataset": "data",
-    "network": "model",
-    "num_epochs": "epochs",
-    "n_epochs": "epochs",
-    "batch": "batch_size",
-    "scheduler": "schedule",
-    "criterion": "loss",
-    "random_state": "seed",
-    "grad_clip": "clip",
-    "early_stopping": "patience",
-    "dataloader_workers": "loader_workers",
-}
-"""What people call fields elsewhere."""
+Suggest = Callable[[str], str]
 
 
-class Complaints:
-    """Says in one sentence each what is wrong, where, and which name was probably meant."""
+def explain(error: ValidationError, model: type[BaseModel], suggest_field: Suggest | None = None) -> str:
+    """Return one line for each mistake in a model's fields.
 
-    def __init__(self, sections: dict[str, type[BaseModel]], fields: dict[str, tuple[str, str]]) -> None:
-        self._sections = sections
-        self._fields = fields
-        self._names = {"name", *sections} | {field for cls in sections.values() for field in cls.model_fields}
+    `suggest_field` returns what to say about an unknown field; by default the nearest fields of its table are listed.
+    """
+    found = error.errors()
+    # A value that fits no member of a union fails for each; "is not an instance of" says nothing to a user.
+    told = [one for one in found if one["type"] != "is_instance_of"] or found
+    return "\n".join(_sentence(one, model, suggest_field) for one in told)
 
-    def sentence(self, error: Any) -> str:
-        """Return the sentence for one of pydantic's errors."""
-        loc, kind, value = error["loc"], error["type"], error["input"]
-        path = [part for part in loc if isinstance(part, str) and part in self._names] or list(loc)
-        where = ".".join(str(part) for part in (path if kind != "extra_forbidden" else loc))
-        if kind == "extra_forbidden":
-            return f"{where} = {shown(value)}: unknown field; {self._nearest(str(loc[-1]))}"
-        if kind == "literal_error":
-            choices = self._choices(loc)
-            hint = suggest(str(value), choices) if isinstance(value, str) else f"known: {', '.join(choices)}"
-            return f"{where} = {shown(value)}: {hint}"
-        if kind == "tuple_type":
-            return f"{where} = {shown(value)}: should be a list, such as [{shown(value)}]"
-        message = error["msg"].removeprefix("Value error, ").removeprefix("Input ")
-        return f"{where} = {shown(value)}: {message}" if kind != "value_error" else f"{where}: {message}"
 
-    def _nearest(self, name: str) -> str:
-        key = name.lower().replace("-", "_")
-        near = difflib.get_close_matches(key, [*self._fields, *self._sections], n=1, cutoff=0.6)
-        known = OTHER_NAMES.get(key) or (near[0] if near else "")
-        if known in self._fields:
-            return f"did you mean {'.'.join(self._fields[known])}?"
-        return f"did you mean [{known}]?" if known else "`tenfold schema` lists the fields"
+def _sentence(error: Any, model: type[BaseModel], suggest_field: Suggest | None) -> str:
+    loc, kind, value = error["loc"], error["type"], error["input"]
+    path = list(_known(loc, model))
+    message = error["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    if kind == "extra_forbidden":
+        fields = _table(path, model).model_fields
+        hint = suggest_field(str(loc[-1])) if suggest_field else suggest(str(loc[-1]), fields)
+        return f"{_written(loc)} = {shown(value)}: unknown field; {hint}"
+    where = _written([part for part, _ in path] or loc)
+    if kind == "missing":
+        return f"{where}: is missing"
+    if kind == "literal_error" and path and path[-1][1] is not None:
+        choices = _choices(path[-1][1])
+        message = suggest(value, choices) if isinstance(value, str) else f"known: {', '.join(choices)}"
+    if kind == "tuple_type":
+        message = f"should be a list, such as [{shown(value)}]"
+    if kind == "value_error":
+        return f"{where}: {message}" if where else message
+    return f"{where} = {shown(value)}: {message}"
 
-    def _choices(self, loc: tuple[Any, ...]) -> list[str]:
-        annotation = self._sections[loc[0]].model_fields[loc[1]].annotation
-        members = (annotation,) if get_origin(annotation) is Literal else get_args(annotation)
-        return [str(choice) for one in members if get_origin(one) is Literal for choice in get_args(one)]
+
+def _known(loc: tuple[Any, ...], model: type[BaseModel]) -> Iterator[tuple[str | int, FieldInfo | None]]:
+    """Yield the parts of a place that a user knows: fields and positions in lists, but no members of a union."""
+    table: type[BaseModel] | None = model
+    for part in loc:
+        if isinstance(part, int):
+            yield part, None
+        elif table is not None and part in table.model_fields:
+            info = table.model_fields[part]
+            yield part, info
+            table = _model_in(info.annotation)
+
+
+def _table(path: list[tuple[str | int, FieldInfo | None]], model: type[BaseModel]) -> type[BaseModel]:
+    """Return the model that a place lies in."""
+    for _, info in path:
+        model = (_model_in(info.annotation) if info is not None else None) or model
+    return model
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((model for one in get_args(annotation) if (model := _model_in(one)) is not None), None)
+
+
+def _choices(info: FieldInfo) -> list[str]:
+    annotation = info.annotation
+    members = (annotation,) if get_origin(annotation) is Literal else get_args(annotation)
+    return [str(choice) for one in members if get_origin(one) is Literal for choice in get_args(one)]
+
+
+def _written(parts: Any) -> str:
+    return "".join(f"[{part + 1}]" if isinstance(part, int) else f".{part}" for part in parts).lstrip(".")

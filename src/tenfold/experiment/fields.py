@@ -1,10 +1,10 @@
 """Every field of an experiment by its short name, and how fields are sorted into sections."""
 
+import difflib
 from typing import Any
 
 from tenfold.experiment.data import Data
 from tenfold.experiment.division import Division
-from tenfold.experiment.explain import Complaints
 from tenfold.experiment.machine import Machine
 from tenfold.experiment.model import Model
 from tenfold.experiment.section import Section
@@ -30,7 +30,35 @@ FIELDS: dict[str, tuple[str, str]] = {
     _short(section, field): (section, field) for section, cls in SECTIONS.items() for field in cls.model_fields
 }
 """Every field's short name, with the section and the field that it stands for."""
-COMPLAINTS = Complaints(dict(SECTIONS), FIELDS)
+OTHER_NAMES = {
+    "learning_rate": "lr",
+    "num_workers": "workers",
+    "nodes": "workers",
+    "replicas": "workers",
+    "n_workers": "workers",
+    "dataset": "data",
+    "network": "model",
+    "num_epochs": "epochs",
+    "n_epochs": "epochs",
+    "batch": "batch_size",
+    "scheduler": "schedule",
+    "criterion": "loss",
+    "random_state": "seed",
+    "grad_clip": "clip",
+    "early_stopping": "patience",
+    "dataloader_workers": "loader_workers",
+}
+"""What other libraries call fields."""
+
+
+def suggest_field(name: str) -> str:
+    """Return which field was probably meant by an unknown name, or where all are listed."""
+    key = name.lower().replace("-", "_")
+    near = difflib.get_close_matches(key, [*FIELDS, *SECTIONS], n=1, cutoff=0.6)
+    known = OTHER_NAMES.get(key) or (near[0] if near else "")
+    if known in FIELDS:
+        return f"did you mean {'.'.join(FIELDS[known])}?"
+    return f"did you mean [{known}]?" if known else "`tenfold schema` lists the fields"
 
 
 def nested(*layers: dict[str, Any]) -> dict[str, Any]:

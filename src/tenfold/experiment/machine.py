@@ -3,7 +3,7 @@
 from typing import Annotated, Literal
 
 from tenfold.experiment.section import Section
-from tenfold.experiment.values import Count, Options, Tabled, Text
+from tenfold.experiment.values import AsTable, Count, Options, Text
 
 
 class Machine(Section):
@@ -25,9 +25,9 @@ class Machine(Section):
     """When a worker is lost: end the run, to be resumed, or go on with the others from the last whole epoch."""
     fused: Literal["auto", "vmap", "loop"] = "auto"
     """How replicas on one device step: in the same operations, one by one, or whichever a short probe finds faster."""
-    cluster: Annotated[Text | Options | None, Tabled] = None
+    cluster: Annotated[Text | Options | None, AsTable] = None
     """Hardware of a virtual cluster: a file, the same as a table, or "here" for the processes of this machine.
 
     Unset: nodes of one worker each, any two of them joined by `link`."""
-    link: Annotated[Text | Options | None, Tabled] = None
+    link: Annotated[Text | Options | None, AsTable] = None
     """What joins the nodes of a virtual cluster: 1gbe, 10gbe, wifi, ..., or its latency and bandwidth. Unset: 10gbe."""

@@ -5,16 +5,17 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from tenfold.common.catalog import MODELS
+from tenfold.experiment.python_objects import NameOrObject, check_name
 from tenfold.experiment.section import Section
-from tenfold.experiment.values import Count, Listed, Named, Options, check_name
+from tenfold.experiment.values import AsTuple, Count, Options
 
 
 class Model(Section):
     """The network that every replica trains."""
 
-    name: Named = "lenet5"
+    name: NameOrObject = "lenet5"
     """A built-in network (lenet5, cnn, mlp), "package.module:callable", or a callable that returns an nn.Module."""
-    hidden: Annotated[tuple[Count, ...] | None, Listed] = None
+    hidden: Annotated[tuple[Count, ...] | None, AsTuple] = None
     """Widths of the mlp's hidden layers, such as [128, 64]. Unset: the network's own."""
     activation: Literal["relu", "sigmoid", "tanh", "gelu"] | None = None
     """The function between layers. Unset: the network's own (relu)."""

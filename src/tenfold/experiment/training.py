@@ -5,13 +5,14 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from tenfold.common.catalog import LOSSES, METRICS, OPTIMIZERS, SCHEDULES
+from tenfold.experiment.python_objects import NameOrObject, NamesOrObjects, check_name
 from tenfold.experiment.section import Section
-from tenfold.experiment.values import Count, ManyNamed, Named, NonNegative, OneOf, Options, check_name
+from tenfold.experiment.values import Count, NonNegative, OneOf, Options
 
 
 def _scorers(metric: object) -> list[str]:
     """Return the scorer of scikit-learn that a metric is or is nearly called, if it is none of the built-in ones."""
-    if not isinstance(metric, str) or metric in METRICS or ":" in metric or metric.startswith("<"):
+    if not isinstance(metric, str) or metric in METRICS or ":" in metric:
         return []
     import difflib
 
@@ -53,9 +54,9 @@ class Training(Section):
     """Largest norm of a step's gradient. Unset: not clipped."""
     precision: Literal["fp32", "tf32", "bf16"] = "fp32"
     """Number format of forward and backward passes: tf32 (NVIDIA GPUs) and bf16 keep the weights in fp32."""
-    loss: Named | None = None
+    loss: NameOrObject | None = None
     """cross-entropy, mse, l1, bce, "package.module:callable", or f(outputs, targets). Unset: chosen by the targets."""
-    metrics: ManyNamed = ()
+    metrics: NamesOrObjects = ()
     """accuracy, mae, rmse, a scorer of scikit-learn (f1_macro), or f(outputs, targets). Empty: accuracy for classes."""
     patience: Count | None = None
     """Stop after this many epochs without a better watched loss, and keep the best epoch's weights. Unset: never."""

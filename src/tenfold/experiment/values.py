@@ -1,14 +1,11 @@
 """The kinds of values that an experiment's fields hold, and how they are checked, written and shown."""
 
-import inspect
 import json
 import math
-import sys
-from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, PlainSerializer, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 from pydantic_core import PydanticCustomError, core_schema
 
 from tenfold.common.registry import Registry, suggest
@@ -17,69 +14,8 @@ LARGEST = 2**63
 DEEPEST = 32
 
 
-class Given:
-    """A Python object in the place of a name: a callable, tensors, a data set. Equal only to itself."""
-
-    def __init__(self, value: object, name: str | None = None) -> None:
-        self.value = value
-        qualified = getattr(value, "__qualname__", None) or type(value).__name__
-        self.name = name or qualified.rpartition(".")[2].strip("<>")
-
-    @property
-    def reference(self) -> str:
-        """Return "package.module:name" where importing that gives the object again, else a note in angle brackets."""
-        module = getattr(self.value, "__module__", None)
-        qualified = getattr(self.value, "__qualname__", None)
-        if isinstance(module, str) and isinstance(qualified, str) and module not in ("__main__", "__mp_main__"):
-            found: Any = sys.modules.get(module)
-            for attribute in qualified.split("."):
-                found = getattr(found, attribute, None)
-            same = found is self.value or (inspect.ismethod(self.value) and found == self.value)
-            if same and self.name == qualified.rpartition(".")[2]:
-                return f"{module}:{qualified}"
-        return f"<{self.name}>"
-
-    def __repr__(self) -> str:
-        return self.reference
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Travel by value, so that what is defined in a script or a notebook reaches other processes."""
-        import cloudpickle
-
-        return _unpack, (cloudpickle.dumps(self.value), self.name)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Given) and self.value is other.value
-
-    def __hash__(self) -> int:
-        return id(self.value)
-
-
-def _unpack(value: bytes, name: str) -> Given:
-    import cloudpickle
-
-    return Given(cloudpickle.loads(value), name)
-
-
-def _wrap(value: object) -> object:
-    return value if isinstance(value, str | Given) or value is None else Given(value)
-
-
-def _wrap_many(value: object) -> object:
-    if isinstance(value, dict):
-        return tuple(Given(function, name) for name, function in value.items())
-    return tuple(_wrap(one) for one in (value if isinstance(value, list | tuple) else (value,)))
-
-
-def check_name(name: str | Given, kind: str, known: Collection[str]) -> str | Given:
-    """Refuse a name that is neither built in, nor "package.module:callable", nor stands for an object."""
-    if isinstance(name, Given):
-        if kind != "data set" and not callable(name.value):
-            wanted = "a callable that returns an nn.Module" if kind == "model" else "f(outputs, targets)"
-            raise ValueError(f"a {kind} is a name or {wanted}, not a {name.name}")
-    elif name not in known and ":" not in name and not name.startswith("<"):
-        raise ValueError(f"unknown {kind} '{name}'; {suggest(name, known)}, or \"package.module:callable\"")
-    return name
+class TakesList(BeforeValidator):
+    """Marks a field whose value is a list, so that a grid tells it from a list of values; the function converts it."""
 
 
 class OneOf:
@@ -143,10 +79,6 @@ def _as_table(value: object) -> object:
     return str(value) if isinstance(value, Path) else value
 
 
-def _text(value: object) -> object:
-    return value.reference if isinstance(value, Given) else value
-
-
 def plain(value: Any) -> Any:
     """Turn NumPy's numbers into Python's, which is what strict fields accept."""
     return value.item() if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0 else value
@@ -161,16 +93,9 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-_string = WithJsonSchema({"type": "string"})
 Text = Annotated[str, AfterValidator(_check_text)]
-Named = Annotated[
-    Text | Given, BeforeValidator(_wrap), PlainSerializer(_text, when_used="json"), _string
-]  # a name, "package.module:callable", or the object itself
-ManyNamed = Annotated[
-    tuple[Annotated[Text | Given, PlainSerializer(_text, when_used="json"), _string], ...], BeforeValidator(_wrap_many)
-]
-Listed = BeforeValidator(_as_tuple)
-Tabled = BeforeValidator(_as_table)
+AsTuple = TakesList(_as_tuple)
+AsTable = BeforeValidator(_as_table)
 Positive = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(gt=0, lt=LARGEST)]

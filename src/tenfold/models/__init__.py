@@ -13,7 +13,7 @@ from tenfold.common.imports import resolve
 from tenfold.common.registry import Registry
 from tenfold.errors import ModelError
 from tenfold.experiment import Model
-from tenfold.experiment.values import Given
+from tenfold.experiment.python_objects import PythonObject, RecordedObject
 
 __all__ = ["NETWORKS", "build", "parameter_count"]
 
@@ -58,10 +58,10 @@ def parameter_count(network: nn.Module) -> int:
     return sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad)
 
 
-def _callable(name: str | Given) -> Callable[..., Any]:
-    if isinstance(name, Given):
+def _callable(name: str | PythonObject | RecordedObject) -> Callable[..., Any]:
+    if isinstance(name, PythonObject):
         value = name.value
-    elif name.startswith("<"):
+    elif isinstance(name, RecordedObject):
         raise ModelError(
             f"the model {name} was given as a Python object and cannot be found by name; pass it again, or build a "
             "recorded run's network yourself and give it the weights: network.load_state_dict(run.weights)"

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from tenfold.cluster.hardware import RoundPrice, StepTime
 from tenfold.common.files import write_atomically
 from tenfold.errors import MachineError
+from tenfold.experiment.explain import explain
 from tenfold.mixing import Round
 from tenfold.prediction import fit
 from tenfold.prediction.measurements import Averaging, Costs, Entry, Evaluating, Step
@@ -41,9 +42,8 @@ class Profile(Entry):
         except FileNotFoundError:
             raise MachineError(f"there is no profile {path}; {AGAIN} to measure this machine") from None
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"]) or "the whole"
-            raise MachineError(f"{path} is no profile: {where}: {first['msg']}; {AGAIN} again") from None
+            first = explain(error, cls).splitlines()[0]
+            raise MachineError(f"{path} is not a valid profile: {first}; {AGAIN} again") from None
         except (OSError, ValueError) as error:
             raise MachineError(f"the profile {path} cannot be read: {error}; {AGAIN} again") from None
 

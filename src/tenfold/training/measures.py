@@ -12,7 +12,7 @@ from tenfold.common.imports import resolve
 from tenfold.common.registry import Registry
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
-from tenfold.experiment.values import Given
+from tenfold.experiment.python_objects import PythonObject, RecordedObject
 
 Measure = Callable[[Any, Any], Any]
 
@@ -74,8 +74,8 @@ def choose_metrics(training: Training, classes: int | None) -> dict[str, Measure
     return measures
 
 
-def _label(name: str | Given) -> str:
-    return name.name if isinstance(name, Given) else name.rpartition(":")[2].rpartition(".")[2]
+def _label(name: str | PythonObject | RecordedObject) -> str:
+    return name.rpartition(":")[2].rpartition(".")[2] if isinstance(name, str) else name.name
 
 
 def _by_name(name: str, family: Registry[Measure]) -> Measure:
@@ -90,10 +90,10 @@ def _by_name(name: str, family: Registry[Measure]) -> Measure:
     return family[name]
 
 
-def _find(name: str | Given, family: Registry[Measure]) -> Measure:
-    if isinstance(name, Given):
+def _find(name: str | PythonObject | RecordedObject, family: Registry[Measure]) -> Measure:
+    if isinstance(name, PythonObject):
         value = name.value
-    elif name.startswith("<"):
+    elif isinstance(name, RecordedObject):
         raise ExperimentError(f"the {family.kind} {name} was given as a Python object; pass it again")
     else:
         value = resolve(name, family.kind) if ":" in name else _by_name(name, family)

@@ -4,6 +4,7 @@ from typing import Any
 
 from tenfold.data import Splits, Tensors
 from tenfold.experiment import Division, Experiment
+from tenfold.experiment.python_objects import PythonObject
 from tenfold.models import build, parameter_count
 
 
@@ -14,7 +15,8 @@ def describe(experiment: Experiment, splits: Splits) -> str:
     """
     model, training = experiment.model.model_dump(mode="json"), experiment.training.model_dump(mode="json")
     network = [model.pop("name"), *_settings(model | model.pop("options"))]
-    if network[0].startswith("<"):  # made on the spot, so that its name says little
+    given = experiment.model.name
+    if isinstance(given, PythonObject) and given.import_path is None:  # its name does not identify it
         built = build(experiment.model, splits.shape, splits.outputs, seed=0)
         network.append(f"weights={parameter_count(built)}")
     shape = "x".join(map(str, splits.shape)) or "1"

@@ -1,0 +1,110 @@
+"""Fields that take a name or a Python object, and what remains of an object in a recorded experiment."""
+
+import datetime
+import inspect
+import sys
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, InstanceOf, PlainSerializer, WithJsonSchema
+
+from tenfold.common.registry import suggest
+from tenfold.experiment.values import TakesList, Text, shown
+
+
+class PythonObject:
+    """A Python object given in place of a name: a callable, tensors, a data set. Equal only to itself."""
+
+    def __init__(self, value: object, name: str | None = None) -> None:
+        self.value = value
+        qualified = getattr(value, "__qualname__", None) or type(value).__name__
+        self.name = name or qualified.rpartition(".")[2].strip("<>")
+
+    @property
+    def import_path(self) -> str | None:
+        """Return "package.module:name" if importing that gives the object again, else None."""
+        module = getattr(self.value, "__module__", None)
+        qualified = getattr(self.value, "__qualname__", None)
+        if isinstance(module, str) and isinstance(qualified, str) and module not in ("__main__", "__mp_main__"):
+            found: Any = sys.modules.get(module)
+            for attribute in qualified.split("."):
+                found = getattr(found, attribute, None)
+            same = found is self.value or (inspect.ismethod(self.value) and found == self.value)
+            if same and self.name == qualified.rpartition(".")[2]:
+                return f"{module}:{qualified}"
+        return None
+
+    def __repr__(self) -> str:
+        return self.import_path or repr(RecordedObject(self.name))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel by value, so that what is defined in a script or a notebook reaches other processes."""
+        import cloudpickle
+
+        return _unpack, (cloudpickle.dumps(self.value), self.name)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PythonObject) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+@dataclass(frozen=True)
+class RecordedObject:
+    """The name of a Python object that an experiment was run with; the object itself was not recorded."""
+
+    name: str
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
+
+    @classmethod
+    def read(cls, text: str) -> "RecordedObject | str":
+        """Return the recorded object that a text stands for, or the text itself."""
+        return cls(text[1:-1]) if text.startswith("<") and text.endswith(">") and len(text) > 2 else text
+
+
+def check_name(
+    name: str | PythonObject | RecordedObject, kind: str, known: Collection[str]
+) -> str | PythonObject | RecordedObject:
+    """Refuse a name that is neither built in nor "package.module:callable", and an object that cannot be called."""
+    if isinstance(name, PythonObject):
+        if kind != "data set" and not callable(name.value):
+            wanted = "a callable that returns an nn.Module" if kind == "model" else "f(outputs, targets)"
+            raise ValueError(f"a {kind} is a name or {wanted}, not a {name.name}")
+    elif isinstance(name, str) and name not in known and ":" not in name:
+        raise ValueError(f"unknown {kind} '{name}'; {suggest(name, known)}, or \"package.module:callable\"")
+    return name
+
+
+def _unpack(value: bytes, name: str) -> PythonObject:
+    import cloudpickle
+
+    return PythonObject(cloudpickle.loads(value), name)
+
+
+def _wrap(value: object) -> object:
+    if isinstance(value, str):
+        return RecordedObject.read(value)
+    if isinstance(value, bool | int | float | datetime.date | datetime.time):  # from a file; no object to train with
+        raise ValueError(f'should be a name, "package.module:callable" or a Python object, not {shown(value)}')
+    return value if isinstance(value, PythonObject | RecordedObject) or value is None else PythonObject(value)
+
+
+def _wrap_many(value: object) -> object:
+    if isinstance(value, dict):
+        return tuple(PythonObject(function, name) for name, function in value.items())
+    return tuple(_wrap(one) for one in (value if isinstance(value, list | tuple) else (value,)))
+
+
+def _written(value: object) -> object:
+    return repr(value) if isinstance(value, PythonObject | RecordedObject) else value
+
+
+_AS_TEXT = (PlainSerializer(_written, when_used="json"), WithJsonSchema({"type": "string"}))
+_Member = Text | InstanceOf[PythonObject] | InstanceOf[RecordedObject]
+NameOrObject = Annotated[_Member, BeforeValidator(_wrap), *_AS_TEXT]
+"""A name, "package.module:callable", or the object itself."""
+NamesOrObjects = Annotated[tuple[Annotated[_Member, *_AS_TEXT], ...], TakesList(_wrap_many)]
