@@ -207,7 +207,7 @@ def test_all_folds_fail() -> None:
     run = tenfold.open_run("last")
     assert (run.kind, run.status) == ("crossval", "failed")
     assert [fold["status"] for fold in run.result["folds"]] == ["failed"] * 3
-    with pytest.raises(StoreError, match="run 2 is a fold of run 1; `tenfold resume 1` goes on with all its folds"):
+    with pytest.raises(StoreError, match="run 2 is a fold of run 1; `tenfold resume 1` resumes all of its folds"):
         tenfold.resume(2)
     with pytest.raises(StoreError, match=r"give them again: tenfold.resume\(1, data=..."):
         tenfold.resume(1)
