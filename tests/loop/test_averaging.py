@@ -1,5 +1,6 @@
 """`average` in loops of one's own: what it does to the models, and that nothing of it stays."""
 
+import inspect
 from typing import Any
 
 import pytest
@@ -347,3 +348,10 @@ class TestRefusals:
 
         with pytest.raises(ExperimentError, match="rank 1 averages another model than rank 0, or in another way"):
             together(2, flat_size(network()), life)
+
+
+def test_the_defaults_are_those_of_an_experiment() -> None:
+    parameters = inspect.signature(tenfold.average).parameters
+    division = tenfold.Experiment().division
+    for name in ("strategy", "sync_every", "average", "local_after", "outer", "compression", "optimizer_state"):
+        assert parameters[name].default == getattr(division, name)

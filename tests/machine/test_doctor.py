@@ -1,3 +1,4 @@
+import resource
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -26,6 +27,8 @@ class Patient:
         self.disk(shared=32 * GB, free=100 * GB)
         self.threads(8)
         self.programs({})
+        self.load(0.2)
+        self.files(4096)
         monkeypatch.setattr(doctor.devices, "gpus", list)
         monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
 
@@ -46,6 +49,12 @@ class Patient:
             self.patch.delenv(name, raising=False)
         for name, value in variables.items():
             self.patch.setenv(name, value)
+
+    def load(self, processes: float) -> None:
+        self.patch.setattr(doctor.os, "getloadavg", lambda: (processes, 0.0, 0.0))
+
+    def files(self, limit: int) -> None:
+        self.patch.setattr(resource, "getrlimit", lambda _: (limit, limit))
 
     def programs(self, paths: dict[str, str], beside: dict[str, str] | None = None) -> None:
         found = {None: paths}
@@ -182,3 +191,41 @@ class TestMpi:
         patient.patch.setattr(doctor, "_output", lambda *command: "Open MPI v5")
         assert patient.look("mpirun").status == "note"
         assert "to the PATH" in patient.look("mpirun").advice
+
+
+class TestLoad:
+    def test_a_busy_machine_is_said_to_be_so(self, patient: Patient) -> None:
+        patient.load(7.0)
+        finding = patient.look("load")
+        assert (finding.status, finding.found) == (
+            "note",
+            "7.0 processes want to run on 8 cpus (mean of the last minute)",
+        )
+        assert "times and speedups measured now are wrong" in finding.advice
+        assert "OMP_WAIT_POLICY=PASSIVE" in finding.advice
+        patient.load(30.0)
+        assert patient.look("load").status == "problem"
+
+    def test_threads_that_sleep_while_they_wait_need_no_advice(
+        self, patient: Patient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
+        patient.load(7.0)
+        assert "OMP_WAIT_POLICY" not in patient.look("load").advice
+
+
+@pytest.mark.parametrize(
+    ("limit", "status"), [(64, "note"), (40, "problem"), (4096, "ok"), (resource.RLIM_INFINITY, "ok")]
+)
+def test_a_low_limit_of_open_files(patient: Patient, limit: int, status: str) -> None:
+    patient.files(limit)
+    finding = patient.look("open files")
+    assert finding.status == status
+    assert ("ulimit -n 4096" in finding.advice) == (status != "ok")
+
+
+def test_a_read_only_shared_memory(patient: Patient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor.os, "access", lambda *_: False)
+    finding = patient.look("shared memory")
+    assert (finding.found, finding.status) == ("/dev/shm is read-only", "problem")
+    assert "mount it writable" in finding.advice

@@ -34,3 +34,23 @@ def test_pages_are_not_asked_for_again_and_again() -> None:
     }
     assert found["kept"] < 100
     assert found["usual"] > 10 * (found["kept"] + 1)
+
+
+GIVEN_BACK = """
+import os
+import psutil
+import torch
+from tenfold.machine import memory
+
+with memory.keeping_freed():
+    kept = [torch.ones(40 << 20, dtype=torch.uint8) for _ in range(10)]
+    kept = None
+    inside = psutil.Process().memory_info().rss
+print(inside - psutil.Process().memory_info().rss)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the C library is told so on Linux only")
+def test_the_memory_of_a_block_is_returned_after_it() -> None:
+    done = subprocess.run([sys.executable, "-c", GIVEN_BACK], capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 300 << 20

@@ -25,10 +25,14 @@ class Serial(Engine):
         """Train to the end."""
         before = torch.get_num_threads()
         torch.set_num_threads(task.threads)
-        memory.keep_freed()
         try:
             precision = task.experiment.training.precision
-            with undisturbed(), multiplying(precision), affinity.pinned(task.cores.cpus(0)) as trouble:
+            with (
+                memory.keeping_freed(),
+                undisturbed(),
+                multiplying(precision),
+                affinity.pinned(task.cores.cpus(0)) as trouble,
+            ):
                 if trouble:
                     emit(Warned(at=clock.now(), text=trouble))
                 return self._run(task, clock, emit, resumption)

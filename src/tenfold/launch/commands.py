@@ -80,6 +80,11 @@ def slurm(
     for label, count in (("nodes", nodes), ("processes a node", per_node), ("threads", threads)):
         if count < 1:
             raise MachineError(f"a Slurm job with {label} = {count} runs nothing; it takes at least 1")
+    for word in (name, *what, python or ""):
+        if unprintable := [character for character in word if not character.isprintable()]:
+            raise MachineError(
+                f"{word!r} contains {unprintable[0]!r}, which cannot be written to a Slurm script; rename the file"
+            )
     asked = [
         f"--job-name={shlex.quote(name)}",
         f"--nodes={nodes}",

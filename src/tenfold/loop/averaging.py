@@ -17,19 +17,21 @@ from tenfold.mixing import STRATEGIES
 from tenfold.training import flat_size
 from tenfold.workers.channels import Channels
 
+DEFAULTS = Division()
+
 
 @contextmanager
 def average(
     model: nn.Module,
     optimizer: Optimizer,
-    strategy: str = "butterfly",
-    sync_every: int = 16,
+    strategy: str = DEFAULTS.strategy,
+    sync_every: int | None = DEFAULTS.sync_every,
     *,
-    average: str = "weights",
-    local_after: int = 0,
-    outer: str = "none",
-    compression: str = "none",
-    optimizer_state: str = "local",
+    average: str = DEFAULTS.average,
+    local_after: int = DEFAULTS.local_after,
+    outer: str = DEFAULTS.outer,
+    compression: str = DEFAULTS.compression,
+    optimizer_state: str = DEFAULTS.optimizer_state,
     strategy_options: dict[str, Any] | None = None,
     outer_options: dict[str, Any] | None = None,
     compression_options: dict[str, Any] | None = None,
@@ -46,9 +48,9 @@ def average(
       skips does not count;
     - ranks may take different numbers of steps: who has left joins the rounds of those who are still busy.
 
-    The fields are those of an experiment's division; `samples` says how much this rank counts in a mean, if not as
-    much as any other. Gives a `Meeting`, which knows `rank`, `size` and `steps`, and whose `mean()` is a block in which
-    the model is the mean of all, to look at or to save.
+    The fields are those of an experiment's division, with the same defaults. `samples` is this rank's weight in a mean,
+    equal for all by default. Yields a `Meeting` with `rank`, `size` and `steps`; in a block of its `mean()` the model is
+    the mean of all ranks, to evaluate or to save it.
     """
     size = here().size
     experiment = Experiment(

@@ -1,4 +1,8 @@
-"""What a container or a service manager allows this process: the limits of its Linux control groups (v1 and v2)."""
+"""What a container or a service manager allows this process: the limits of its Linux control groups (v1 and v2).
+
+`joblib.cpu_count` is no substitute: it reads only the group at the top of the mount, while the limits of a Slurm job or
+a systemd service are in groups below it, and it rounds 1.5 cores up to 2.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath

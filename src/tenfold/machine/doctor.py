@@ -1,4 +1,4 @@
-"""Looks the machine over and says what stands in the way of a fast run, and what to do about it."""
+"""Checks the machine for what makes runs slow or fail, and suggests fixes."""
 
 import importlib.util
 import os
@@ -26,12 +26,17 @@ _LITTLE_MEMORY = 2 * _GB
 _LITTLE_DISK = 5 * _GB
 _DOCKER_SHARED_MEMORY = 64 * 2**20
 _LITTLE_SHARED_MEMORY = _GB
+_FEW_FILES = 1024
+FILES_OF_A_PROGRAM, FILES_PER_WORKER = 40, 6
+"""Files that a program has open, and how many more for each worker: pipes, memory and a process."""
+BUSY = 0.75
+"""The share of the cpus from which others disturb measurements."""
 _LOAD_MPI = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at; advice comes only with what is missing or suspicious."""
+    """One thing that was checked; advice comes only with what is missing or suspicious."""
 
     topic: str
     found: str
@@ -40,13 +45,15 @@ class Finding:
 
 
 def examine(folder: Path | None = None, root: Path = ROOT) -> list[Finding]:
-    """Look at everything that matters for a run whose records go to `folder` (default: the current one)."""
+    """Check everything that matters for a run whose records go to `folder` (default: the current one)."""
     return [
         Finding("python", f"{platform.python_version()} ({platform.python_implementation()}, {platform.system()})"),
         _cores(root),
+        _load(budget(root)),
         _threads(budget(root)),
         _memory(root),
         *_shared_memory(root),
+        _open_files(),
         _disk(folder or Path.cwd()),
         _torch(),
         _bf16(root),
@@ -71,6 +78,35 @@ def _cores(root: Path) -> Finding:
     if ours == 1:
         return Finding("cores", found, "note", "workers will take turns on one core: more of them will not be faster")
     return Finding("cores", found)
+
+
+def _load(ours: int) -> Finding:
+    """Compare the number of processes that want to run with the cores: on a busy machine, times mean little."""
+    try:
+        load = os.getloadavg()[0]
+    except (OSError, AttributeError):
+        return Finding("load", "not known on this system")
+    found = f"{load:.1f} processes want to run on {psutil.cpu_count() or 1} cpus (mean of the last minute)"
+    if load < BUSY * (psutil.cpu_count() or 1):
+        return Finding("load", found)
+    advice = "other programs use the cores: times and speedups measured now are wrong; wait, or end them"
+    if ours > 1 and os.environ.get("OMP_WAIT_POLICY", "").upper() != "PASSIVE":
+        advice += ". Threads that wait take cores from others: set OMP_WAIT_POLICY=PASSIVE before Python starts"
+    return Finding("load", found, "problem" if load > 2 * BUSY * (psutil.cpu_count() or 1) else "note", advice)
+
+
+def _open_files() -> Finding:
+    try:
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    except ImportError:
+        return Finding("open files", "no limit on this system")
+    if limit == resource.RLIM_INFINITY or limit >= _FEW_FILES:
+        return Finding("open files", "no limit" if limit == resource.RLIM_INFINITY else f"at most {limit}")
+    workers = max(0, (limit - FILES_OF_A_PROGRAM) // FILES_PER_WORKER)
+    advice = f"enough for about {workers} workers, which need {FILES_PER_WORKER} files each; raise it: ulimit -n 4096"
+    return Finding("open files", f"at most {limit}", "note" if workers >= 1 else "problem", advice)
 
 
 def _threads(ours: int) -> Finding:
@@ -107,6 +143,12 @@ def _shared_memory(root: Path) -> Iterator[Finding]:
     if not folder.is_dir():
         return
     size = shutil.disk_usage(folder).total
+    if not os.access(folder, os.W_OK):
+        advice = (
+            "torch's loader processes and locks between workers need it: mount it writable (docker: --tmpfs /dev/shm)"
+        )
+        yield Finding("shared memory", "/dev/shm is read-only", "problem", advice)
+        return
     advice = "torch's loader processes pass batches there; enlarge it (docker: --shm-size=2g)"
     if size <= _DOCKER_SHARED_MEMORY:
         yield Finding("shared memory", f"/dev/shm has {_size(size)}", "problem", advice)

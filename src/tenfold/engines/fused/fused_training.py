@@ -186,9 +186,8 @@ def on_device(task: Task) -> Iterator[None]:
     """Use all cores while the block lasts, and leave random generators and settings as they were."""
     before = torch.get_num_threads()
     torch.set_num_threads(task.experiment.machine.threads or cores.budget())
-    memory.keep_freed()
     try:
-        with undisturbed(), multiplying(task.experiment.training.precision):
+        with memory.keeping_freed(), undisturbed(), multiplying(task.experiment.training.precision):
             yield
     finally:
         torch.set_num_threads(before)

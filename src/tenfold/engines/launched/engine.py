@@ -247,10 +247,14 @@ class Launched(Engine):
         post = RankConnection(self.joined.network, emit, supervisor, task.checkpoints)
         before = torch.get_num_threads()
         torch.set_num_threads(task.threads)
-        memory.keep_freed()
         cpus = task.cores.cpus(self.world.local_rank)
         try:
-            with undisturbed(), multiplying(task.experiment.training.precision), affinity.pinned(cpus) as trouble:
+            with (
+                memory.keeping_freed(),
+                undisturbed(),
+                multiplying(task.experiment.training.precision),
+                affinity.pinned(cpus) as trouble,
+            ):
                 if trouble:
                     post.emit(Warned(at=clock.now(), text=trouble, worker=self.world.rank))
                 network = make_network(task).to(task.experiment.machine.device)

@@ -101,20 +101,33 @@ def clear(folder: Path, rank: int, but: int | None = None) -> None:
 @contextmanager
 def ending_by_signal(rank: int) -> Iterator[None]:
     """Turn the signal by which launchers end their ranks into an error, so that what happened is still recorded."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
+    if threading.current_thread() is not threading.main_thread() or _ending_by_signal:
+        try:
+            yield
+        except BaseException:
+            _ignore_signal_while_recording()
+            raise
         return
 
     def end(_number: int, _frame: FrameType | None) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        _ignore_signal_while_recording()
         raise EndedByLauncher(
             rank, f"worker {rank} was ended by the launcher: another rank was lost, or the job was cancelled"
         )
 
     before = signal.signal(signal.SIGTERM, end)
+    _ending_by_signal.append(rank)
     try:
         yield
-    except BaseException:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends by itself now, and must not be disturbed at recording
-        raise
-    signal.signal(signal.SIGTERM, before)
+    finally:
+        _ending_by_signal.pop()
+        signal.signal(signal.SIGTERM, before)
+
+
+_ending_by_signal: list[int] = []
+"""The rank whose outermost block handles SIGTERM, and restores the handler that was there before."""
+
+
+def _ignore_signal_while_recording() -> None:
+    if threading.current_thread() is threading.main_thread() and _ending_by_signal:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
