@@ -49,8 +49,8 @@ def average(
     - ranks may take different numbers of steps: who has left joins the rounds of those who are still busy.
 
     The fields are those of an experiment's division, with the same defaults. `samples` is this rank's weight in a mean,
-    equal for all by default. Yields a `Meeting` with `rank`, `size` and `steps`; in a block of its `mean()` the model is
-    the mean of all ranks, to evaluate or to save it.
+    equal for all by default. Yields a `Meeting` with `rank`, `size` and `steps`; in a block of its `mean()` the model
+    is the mean of all ranks, to evaluate or to save it.
     """
     size = here().size
     experiment = Experiment(
