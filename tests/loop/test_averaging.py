@@ -316,7 +316,7 @@ class TestRefusals:
     def test_what_does_not_fit_together_among_several(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for name, value in {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "4"}.items():
             monkeypatch.setenv(name, value)
-        assert 'division.outer = "bmuf" needs rounds' in self.refused(strategy="ring", outer="bmuf")
+        assert 'division.outer = "bmuf" requires identical replicas' in self.refused(strategy="ring", outer="bmuf")
 
     def test_an_optimizer_of_another_model(self) -> None:
         assert "none of the model's parameters" in self.refused(optimizer=sgd(network()))
