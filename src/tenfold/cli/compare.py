@@ -31,6 +31,7 @@ def compare(
     loader_workers: Annotated[Values, dimension("loader-workers", "Processes that load batches: 0,4.")] = None,
     threads: Annotated[Values, dimension("threads", "Threads of each worker.")] = None,
     device: Annotated[Values, dimension("device", "Devices: cpu,cuda.")] = None,
+    target: options.Target = None,
     pin: options.Pin = None,
     repeats: Annotated[int, typer.Option(help="Runs of each setting, with different seeds.")] = 1,
     fresh: Annotated[bool, typer.Option("--fresh", help="Run again what is recorded already.")] = False,
@@ -45,6 +46,7 @@ def compare(
     What is recorded already is not run again, so an interrupted comparison goes on when it is started again.
 
     Examples: [cyan]tenfold compare lenet.toml --workers 1,2,4 --strategy allreduce,butterfly --repeats 3[/],
+    [cyan]tenfold compare lenet.toml --workers 1,2,4,8 --target 0.99 -o compare.html[/],
     [cyan]tenfold compare --data digits --lr 0.01,0.1 --vary momentum=0,0.9 -o compare.html[/]
     """
     given = {
@@ -63,7 +65,7 @@ def compare(
         "device": device,
     }
     grid = grid_of(given, vary, settings)
-    experiment = options.experiment_from(file, settings, pin=pin)
+    experiment = options.experiment_from(file, settings, pin=pin, target=target)
     if "folds" in grid or any(isinstance(count, int) and count > 1 for count in grid.get("workers", [])):
         from tenfold.workers.worker_pool import start_server
 

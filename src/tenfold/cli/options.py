@@ -55,6 +55,9 @@ Epochs = Annotated[int | None, field("epochs", "Passes over the training part.",
 BatchSize = Annotated[int | None, field("batch-size", "Samples per step of one replica.", EXPERIMENT)]
 Optimizer = Annotated[str | None, field("optimizer", f"{_names(OPTIMIZERS)}.", EXPERIMENT)]
 Lr = Annotated[float | None, field("lr", "Learning rate.", EXPERIMENT)]
+Target = Annotated[
+    float | None, field("target", "Stop at this value of the first metric on the watched part: 0.99.", EXPERIMENT)
+]
 Seed = Annotated[int | None, field("seed", "Decides first weights, order and dropout.", EXPERIMENT)]
 Workers = Annotated[int | None, field("workers", "Replicas that train side by side.", DIVISION)]
 Strategy = Annotated[str | None, field("strategy", f"{_names(STRATEGIES)}.", DIVISION)]

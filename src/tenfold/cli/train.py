@@ -17,6 +17,7 @@ def train(
     batch_size: options.BatchSize = None,
     optimizer: options.Optimizer = None,
     lr: options.Lr = None,
+    target: options.Target = None,
     seed: options.Seed = None,
     workers: options.Workers = None,
     strategy: options.Strategy = None,
@@ -33,6 +34,7 @@ def train(
 
     Examples: [cyan]tenfold train lenet.toml[/], [cyan]tenfold train --model mlp --data digits --epochs 5[/],
     [cyan]tenfold train lenet.toml --set lr=0.1 --set schedule=cosine[/],
+    [cyan]tenfold train lenet.toml --workers 16 --target 0.99[/],
     [cyan]tenfold train lenet.toml --workers 4 --strategy butterfly --sync-every 16 --pin compact[/],
     [cyan]torchrun --nproc-per-node 4 -m tenfold train lenet.toml[/]
     """

@@ -34,11 +34,12 @@ class PredictedEvents:
                         Span(at=self.origin + span.start, kind=span.kind, seconds=span.seconds, worker=span.worker)
                     )
 
-    def result(self, epochs: int) -> dict[str, Any]:
-        """Return the times of a result after so many epochs; all were predicted, but a run may stop early."""
-        prediction = self.prediction
-        whole = epochs >= self.task.experiment.training.epochs
-        seconds = prediction.seconds if whole else self._training(epochs * self.task.steps_per_epoch)
+    def result(self, trained: dict[str, Any]) -> dict[str, Any]:
+        """Return the predicted times of a run, given its result; it may have stopped before its last epoch."""
+        prediction, last = self.prediction, trained.get("steps_to_target")
+        steps = trained["epochs"] * self.task.steps_per_epoch if last is None else last
+        whole = steps >= self.task.experiment.training.epochs * self.task.steps_per_epoch
+        seconds = prediction.seconds if whole else self._training(steps)
         share = seconds / prediction.seconds
         times = {kind: float(np.mean(each)) for kind, each in prediction.times.items()}
         return {
@@ -46,7 +47,8 @@ class PredictedEvents:
             "seconds": seconds,
             "interval": [share * end for end in prediction.interval],
             "times": {kind: time if kind == "start" else share * time for kind, time in times.items()},
-            "samples_per_second": epochs * len(self.task.splits.train) / seconds,
+            "samples_per_second": trained["samples"] / seconds,
+            **({"seconds_to_target": seconds} if last is not None else {}),
             "calibrated": prediction.calibrated,
             "reasons": list(prediction.reasons),
         }

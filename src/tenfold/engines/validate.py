@@ -79,6 +79,11 @@ def validate_mixing(experiment: Experiment) -> None:
             'training.optimizer = "lbfgs" has no state to average; set division.optimizer_state = "local"'
         )
     if strategy.asynchronous:
+        if experiment.training.evaluate_every < 1:
+            raise ExperimentError(
+                f'training.evaluate_every must be 1 with division.strategy = "{division.strategy}", '
+                "whose workers wait for each other only after an epoch"
+            )
         for field, plain in (("compression", "none"), ("optimizer_state", "local")):
             if getattr(division, field) != plain:
                 raise ExperimentError(

@@ -59,7 +59,7 @@ class Virtual(Processes):
             outcome = super().run(task, clock, predicted, resumption)
         else:
             outcome = train_nodes(task, clock, predicted, resumption)
-        outcome.result.update(predicted.result(outcome.result["epochs"]), simulated_in=clock.now() - began)
+        outcome.result.update(predicted.result(outcome.result), simulated_in=clock.now() - began)
         return outcome
 
     def _ranks_by_process(self, task: Task) -> list[range]:

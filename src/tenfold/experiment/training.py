@@ -60,6 +60,12 @@ class Training(Section):
     """accuracy, mae, rmse, a scorer of scikit-learn (f1_macro), or f(outputs, targets). Empty: accuracy for classes."""
     patience: Count | None = None
     """Stop after this many epochs without a better watched loss, and keep the best epoch's weights. Unset: never."""
+    target: float | None = None
+    """Stop when the watched part reaches this value of the first metric: at least, or for loss, mae, rmse at most.
+
+    The watched part is the validation part, or the test part where there is none. Default: train all epochs."""
+    evaluate_every: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Epochs between two evaluations of the watched part, at most 1; their time is not training time."""
     seed: NonNegative = 0
     """Decides the first weights, the order of samples and the dropout."""
     log_every: Count = 20

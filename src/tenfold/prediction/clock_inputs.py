@@ -109,10 +109,10 @@ def _work(task: Task) -> tuple[str, int]:
 
 
 def _other_costs(task: Task, profile: Profile, workload: Workload) -> dict[str, Any]:
-    watched = len(task.watched) if task.watched is not None else 0
+    watched, per_epoch = len(task.watched) if task.watched is not None else 0, len(task.evaluation_steps) + 1
     return {
         "overhead": profile.besides_seconds(work.besides(task.experiment.division), workload.nbytes),
-        "evaluation": profile.evaluation_seconds(_work(task)[0], watched, task.workers),
+        "evaluation": profile.evaluation_seconds(_work(task)[0], watched, task.workers) * per_epoch,
         "save": profile.save_seconds(workload.nbytes * task.workers),
     }
 

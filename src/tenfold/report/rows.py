@@ -67,6 +67,10 @@ class Row:
     """The range in which nine of ten runs should fall; None for measured times."""
     calibrated: bool = True
     """Whether predicted times come from measured step times, not from hardware described by hand."""
+    seconds_to_target: Spread = Spread()
+    """Training time to the target, of the runs that reached it."""
+    target_speedup: float | None = None
+    """T1 / Tn of the training times to the target; None unless all runs of both settings reached it."""
     metrics: dict[str, Spread] = field(default_factory=dict)
     """The final measurements, the accuracy first and the loss last."""
     bytes_per_worker: float
@@ -142,6 +146,7 @@ def _row(label: str, group: Sequence[Run], names: Sequence[str]) -> Row:
         clock=first.clock,
         interval=(fmean(low for low, _ in intervals), fmean(high for _, high in intervals)) if intervals else None,
         calibrated=not any(clocks.is_uncalibrated(run) for run in group),
+        seconds_to_target=_spread(run.seconds_to_target for run in group),
         metrics=_metrics(group),
         bytes_per_worker=_spread(run.result.get("bytes_moved") for run in group).mean or 0.0,
         times={kind: fmean(one.get(kind, 0.0) for one in times) for kind in summary.TRAINING_KINDS} if times else {},
@@ -170,9 +175,11 @@ def _with_ratios(row: Row, alone: Row | None, cpu: Row | None, slowest: float) -
         return row
     speedup, deviation = _ratio(alone.seconds, row.seconds)
     efficiency = speedup * alone.cores / row.cores
+    both = all(one.runs and len(one.seconds_to_target.values) == len(one.runs) for one in (alone, row))
     return replace(
         row,
         doubts=(*row.doubts, *(("speedup",) if row.workers > 1 and efficiency > MOST_SPEEDUP_PER_CORE else ())),
+        target_speedup=_ratio(alone.seconds_to_target, row.seconds_to_target)[0] if both else None,
         speedup=speedup,
         speedup_deviation=deviation,
         efficiency=efficiency,

@@ -66,6 +66,15 @@ def describe_speed(run: Run) -> str:
     return f"{text}, {rate(per_second)}" if per_second is not None else text
 
 
+def describe_target(run: Run) -> str:
+    """Return after how much training the target was reached."""
+    text = f"{run.experiment.training.target:g}"
+    if run.seconds_to_target is None:
+        return f"{text} not reached"
+    steps = plural(run.result["steps_to_target"], "step")
+    return f"{text} reached after {duration(run.seconds_to_target)} of training, {run.clock} ({steps})"
+
+
 def other_times(run: Run) -> str:
     """Return the time spent on startup, evaluation and saving."""
     times = run.times
@@ -152,6 +161,8 @@ def result_rows(run: Run) -> list[tuple[str, str]]:
     ]
     if run.seconds is not None:
         rows.append(("training time", describe_speed(run)))
+    if run.experiment.training.target is not None:
+        rows.append(("target", describe_target(run)))
     if other := other_times(run):
         rows.append(("other time", other))
     rows += [("" if at else "prediction", text) for at, text in enumerate(prediction_notes(run))]

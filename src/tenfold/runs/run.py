@@ -73,6 +73,11 @@ class Run:
         return self.result.get("seconds")
 
     @property
+    def seconds_to_target(self) -> float | None:
+        """Training time after which `training.target` was reached, told by `clock`; None if it was not."""
+        return self.result.get("seconds_to_target")
+
+    @property
     def clock(self) -> Literal["measured", "predicted"]:
         """Whether its seconds were measured, or predicted for a virtual cluster."""
         usual = "predicted" if self.experiment.machine.engine == "virtual" else "measured"

@@ -20,6 +20,16 @@ class Reviewed:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Evaluated:
+    """This worker's share of the outputs on the watched part, in the middle of an epoch."""
+
+    epoch: int
+    step: int
+    seconds: float
+    outputs: Tensor | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Saved:
     """This worker's checkpoint of an epoch is on disk, or could not be written."""
 
@@ -40,7 +50,7 @@ class Finished:
     weights: dict[str, Any] | None
 
 
-Message = Reviewed | Saved | Finished
+Message = Evaluated | Reviewed | Saved | Finished
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,8 @@ from tenfold.data import Part
 from tenfold.errors import ModelError, StoreError
 from tenfold.runs import CheckpointFailed, Clock, Emit, EpochEnded, Metric, Started, checkpoint
 from tenfold.training import all_targets, choose_loss, choose_metrics, measure
-from tenfold.workers.messages import Decision, Finished, Message, Reviewed, Saved
+from tenfold.training.target import is_reached, target_metric
+from tenfold.workers.messages import Decision, Evaluated, Finished, Message, Reviewed, Saved
 from tenfold.workers.task import Task
 from tenfold.workers.worker_loss import WorkerLoss, losses_in
 
@@ -39,6 +40,8 @@ class Supervisor:
         self.best_epoch: int | None = resumed.get("best_epoch")
         self.measured: dict[str, float] = resumed.get("measured", {})
         self.epochs: int = resumed.get("epochs", 0)
+        self.reached: dict[str, Any] | None = resumed.get("reached")
+        """Steps and seconds of training after which the target was reached."""
         self.losses = losses_in(resumed) if losses is None else losses
         """The workers that were lost while the others continued."""
         self.weights: dict[str, Any] = {}
@@ -63,6 +66,9 @@ class Supervisor:
 
     def hear(self, messages: Sequence[Message]) -> Decision:
         """Return the decision on messages of one kind, one from each worker."""
+        if isinstance(messages[0], Evaluated):
+            self._evaluate(cast(Sequence[Evaluated], messages))
+            return Decision(stop=self.reached is not None)
         if isinstance(messages[0], Reviewed):
             return self._review(cast(Sequence[Reviewed], messages))
         if isinstance(messages[0], Saved):
@@ -77,10 +83,7 @@ class Supervisor:
         self._tell(first, "train", "epoch_loss", train_loss)
         watched = train_loss
         if self.task.watched is not None:
-            outputs = [review.outputs for review in reviews]
-            self.measured = self._measure(self.task.watched, self.task.watched_name, outputs)
-            for name, value in self.measured.items():
-                self._tell(first, self.task.watched_name, name, value)
+            self._evaluate(reviews)
             watched = self.measured["loss"]
         best = self.best_loss is None or math.isnan(self.best_loss) or watched < self.best_loss
         if best:
@@ -88,7 +91,21 @@ class Supervisor:
         self.emit(EpochEnded(at=self.clock.now(), epoch=first.epoch))
         patience = self.task.experiment.training.patience
         stop = patience is not None and self.best_epoch is not None and first.epoch - self.best_epoch >= patience
-        return Decision(stop=stop, best=best)
+        return Decision(stop=stop or self.reached is not None, best=best)
+
+    def _evaluate(self, messages: Sequence[Evaluated] | Sequence[Reviewed]) -> None:
+        """Measure the watched part, and remember when it reached the target."""
+        assert self.task.watched is not None
+        name = self.task.watched_name
+        self.measured = self._measure(self.task.watched, name, [message.outputs for message in messages])
+        for metric, value in self.measured.items():
+            self._tell(messages[0], name, metric, value)
+        target, metric = self.task.experiment.training.target, target_metric(self.metrics)
+        if target is not None and self.reached is None and is_reached(metric, self.measured[metric], target):
+            self.reached = {
+                "steps_to_target": messages[0].step,
+                "seconds_to_target": max(message.seconds for message in messages),
+            }
 
     def _measure(self, part: Part, name: str, outputs: Sequence[Tensor | None]) -> dict[str, float]:
         if id(part) not in self._targets:
@@ -102,7 +119,7 @@ class Supervisor:
                 f"{name} part cannot be measured: {error}"
             ) from error
 
-    def _tell(self, review: Reviewed, part: Any, name: str, value: float) -> None:
+    def _tell(self, review: Reviewed | Evaluated, part: Any, name: str, value: float) -> None:
         at, epoch = self.clock.now(), review.epoch
         self.emit(
             Metric(at=at, name=name, value=value, part=part, step=review.step, epoch=epoch, seconds=review.seconds)
@@ -122,6 +139,7 @@ class Supervisor:
                     "best_loss": self.best_loss,
                     "best_epoch": self.best_epoch,
                     "measured": self.measured,
+                    "reached": self.reached,
                     "lost": [asdict(loss) for loss in self.losses],
                 }
                 checkpoint.commit(self.task.checkpoints, manifest)
@@ -138,7 +156,11 @@ class Supervisor:
             self.measured = self._measure(self.task.splits.test, "test", outputs)
             self.outputs = torch.cat([output for output in outputs if output is not None and len(output)])
         seconds = max(message.seconds for message in finished)
+        steps, whole = max(message.step for message in finished), self.epochs * self.task.steps_per_epoch
         samples = self.epochs * len(self.task.splits.train)
+        cut = self.reached is not None and self.reached["steps_to_target"] < whole  # in the middle of an epoch
+        if cut:
+            samples = samples * steps // whole
         kinds = sorted({kind for message in finished for kind in message.times})
         mean = {kind: sum(message.times.get(kind, 0.0) for message in finished) / len(finished) for kind in kinds}
         patience = self.task.experiment.training.patience
@@ -148,7 +170,7 @@ class Supervisor:
             "seconds": seconds,
             "times": mean,
             "epochs": self.epochs,
-            "steps": max(message.step for message in finished),
+            "steps": steps,
             "samples": samples,
             "samples_per_second": samples / seconds if seconds else None,
             "bytes_moved": max(message.bytes_moved for message in finished),
@@ -156,6 +178,7 @@ class Supervisor:
             "lost": [asdict(loss) for loss in self.losses],
             "threads": self.task.threads,
             "best_epoch": self.best_epoch + 1 if patience is not None and self.best_epoch is not None else None,
-            "stopped_early": self.epochs < self.task.experiment.training.epochs,
+            "stopped_early": cut or self.epochs < self.task.experiment.training.epochs,
+            **(self.reached or {}),
         }
         return Decision()

@@ -70,6 +70,14 @@ class Task:
         size = self.experiment.training.batch_size
         return list(zip_longest(*(batch_sizes(len(shard), size) for shard in self.shards), fillvalue=0))
 
+    @cached_property
+    def evaluation_steps(self) -> frozenset[int]:
+        """Steps of an epoch, but for its last, after which the watched part is evaluated."""
+        if self.watched is None:
+            return frozenset()
+        every, last = self.experiment.training.evaluate_every * self.steps_per_epoch, self.steps_per_epoch
+        return frozenset(step for n in range(1, int(last / every) + 1) if 0 < (step := round(n * every)) < last)
+
     def tells_after(self, step: int) -> bool:
         """Say whether to log after this step of the epoch; a short rest at the end goes with the window before."""
         every, last = self.experiment.training.log_every, self.steps_per_epoch

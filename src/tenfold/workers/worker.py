@@ -5,7 +5,8 @@ The same code runs alone, in one of many processes, or under a launcher; only th
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from tenfold.training.randomness import seed_everything
 from tenfold.workers.asynchronous_mixer import AsynchronousMixer
 from tenfold.workers.channels import Channels
 from tenfold.workers.make_mixer import can_capture, make_mixer
-from tenfold.workers.messages import Decision, Finished, Message, Reviewed, Saved
+from tenfold.workers.messages import Decision, Evaluated, Finished, Message, Reviewed, Saved
 from tenfold.workers.task import Task, diverged
 from tenfold.workers.timekeeper import Timekeeper
 
@@ -67,8 +68,8 @@ class Worker:
         self.links.weights.barrier()
         self.time.begin()
         while self.epoch < training.epochs and not stopped:
-            loss, samples = self._train_epoch()
-            stopped = self._review(loss, samples)
+            loss, samples, last = self._train_epoch()
+            stopped = self._review(loss, samples, last)
             self.epoch = training.epochs if stopped else self.epoch + 1
             self._save()
         self._finish()
@@ -85,7 +86,8 @@ class Worker:
         self.epoch, self.best = state["epoch"], state["best"]
         self.time.seconds, self.time.times = state["seconds"], dict(state["times"])
 
-    def _train_epoch(self) -> tuple[float, int]:
+    def _train_epoch(self) -> tuple[float, int, int]:
+        """Train until the epoch ends or the target is reached; return the loss, the samples and the last step."""
         task, training, time = self.task, self.task.experiment.training, self.time
         time.epoch = self.epoch
         seed_everything(training.seed, self.epoch, self.rank)
@@ -101,7 +103,8 @@ class Worker:
             waited, communicated = self._talking()
             self._step(x, y, task.batch_sizes[step - 1])
             self.mixer.mix(first + step)
-            telling = task.tells_after(step)
+            evaluating = step in task.evaluation_steps
+            telling = task.tells_after(step) or evaluating
             if telling:
                 self.replica.settle()
             now_waited, now_communicated = self._talking()
@@ -109,7 +112,9 @@ class Worker:
             if telling:
                 added = self._log(first + step)
                 loss, samples = loss + added[0], samples + added[1]
-        return loss, samples
+            if evaluating and self._evaluate(first + step):
+                break
+        return loss, samples, first + step
 
     def _sizes_to_come(self) -> Counter[int]:
         """Return how many batches of each size this worker will learn from."""
@@ -182,27 +187,41 @@ class Worker:
             )
         )
 
-    def _review(self, loss: float, samples: int) -> bool:
-        """Evaluate the mean of all replicas, hear what to do, and go on from this replica's own weights."""
+    def _evaluate(self, step: int) -> bool:
+        """Evaluate the mean of all replicas in the middle of an epoch, and return whether to stop."""
+        with self._mean() as outputs:
+            decision = self.tell(
+                Evaluated(epoch=self.epoch, step=step, seconds=self.time.seconds, outputs=outputs),
+            )
+        self.time.lap("evaluate")
+        return decision.stop
+
+    @contextmanager
+    def _mean(self) -> Iterator[Tensor | None]:
+        """Take the mean of all replicas, and yield this worker's share of its outputs; then put the weights back."""
         flat = self.replica.flat.vector
         self.links.weights.barrier()  # until then a partner may still reach into this replica
         own = flat.clone()
         self.mixer.consensus()
-        outputs = self._predict(self.task.watched)
-        verdict = self.tell(
-            Reviewed(
-                epoch=self.epoch,
-                step=(self.epoch + 1) * self.task.steps_per_epoch,
-                seconds=self.time.seconds,
-                loss=loss,
-                samples=samples,
-                outputs=outputs,
-            )
-        )
-        keeps = self.rank == 0 or self.task.experiment.machine.on_failure == "continue"  # rank 0 may be the lost one
-        if verdict.best and keeps and self.task.experiment.training.patience is not None:
-            self.best = {name: tensor.clone() for name, tensor in self.replica.network.state_dict().items()}
+        yield self._predict(self.task.watched)
         flat.copy_(own)
+
+    def _review(self, loss: float, samples: int, step: int) -> bool:
+        """Evaluate the mean of all replicas after an epoch, and return whether to stop."""
+        with self._mean() as outputs:
+            verdict = self.tell(
+                Reviewed(
+                    epoch=self.epoch,
+                    step=step,
+                    seconds=self.time.seconds,
+                    loss=loss,
+                    samples=samples,
+                    outputs=outputs,
+                )
+            )
+            keeps = self.rank == 0 or self.task.experiment.machine.on_failure == "continue"  # rank 0 may be lost
+            if verdict.best and keeps and self.task.experiment.training.patience is not None:
+                self.best = {name: tensor.clone() for name, tensor in self.replica.network.state_dict().items()}
         self.time.lap("evaluate")
         return verdict.stop
 

@@ -111,6 +111,11 @@ class FoldTraining(FusedTraining):
 
 def _check_compatible(tasks: Sequence[Task]) -> None:
     first = tasks[0]
+    if first.experiment.training.evaluate_every < 1:
+        raise ExperimentError(
+            "training.evaluate_every must be 1 for folds that train together on one device; "
+            'or set division.fold_mode = "folds-over-workers"'
+        )
     whole = resident(first.splits.train)
     for task in tasks:
         found = resident(task.splits.train)

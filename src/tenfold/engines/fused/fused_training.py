@@ -40,6 +40,8 @@ class FusedTraining(ABC):
         self.clock = clock
         self.time = Timekeeper(clock, emit, 0)
         self.epoch = 0
+        self.last_step = 0
+        """The step that was taken last, counted over the run."""
 
     def train_epochs(self, emits: Sequence[Emit]) -> None:
         """Train to the last epoch, or until `end_epoch` stops; `emits` hear how the replicas step."""
@@ -72,6 +74,14 @@ class FusedTraining(ABC):
     def log(self, step: int, sums: Sequence[float], counts: Sequence[float]) -> None:
         """Log each replica's sum of losses and its samples since the last time; `step` is counted over the run."""
 
+    def evaluates_after(self, step: int) -> bool:  # noqa: ARG002
+        """Return whether the replicas are evaluated after this step, in the middle of the epoch."""
+        return False
+
+    def evaluate(self) -> bool:
+        """Evaluate the replicas in the middle of an epoch, and return whether to stop."""
+        return False
+
     @abstractmethod
     def end_epoch(self) -> bool:
         """Evaluate the replicas after an epoch, and return whether to stop."""
@@ -102,11 +112,18 @@ class FusedTraining(ABC):
         time.skip()
         for step in self.lockstep.epoch(orders):
             self.after_step(step)
-            if self.logs_after(step):
+            self.last_step = first + step
+            evaluates = self.evaluates_after(step)
+            if self.logs_after(step) or evaluates:
                 sums, counts = self.lockstep.window(step)
                 time.lap("compute")
                 self.log(first + step, sums, counts)
                 time.tell()
+            if evaluates:
+                stop = self.evaluate()
+                time.lap("evaluate")
+                if stop:
+                    break
 
     def emit_losses(self, emit: Emit, step: int, total: float, samples: float) -> None:
         """Report the mean loss of a replica since the last time, if it had samples, and the learning rate."""
@@ -136,7 +153,7 @@ class FusedTraining(ABC):
         """Return the message to the supervisor that ends an epoch."""
         return Reviewed(
             epoch=self.epoch,
-            step=self.first_step + len(self.lockstep.sizes),
+            step=self.last_step,
             seconds=self.time.seconds,
             loss=loss,
             samples=int(samples),

@@ -1,6 +1,7 @@
 """The replicas of one task, as rows of one matrix on one device."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
@@ -14,7 +15,7 @@ from tenfold.errors import ModelError, StoreError
 from tenfold.mixing.learning_rate import rate_scale, warmup_epochs
 from tenfold.runs import Clock, Emit, checkpoint
 from tenfold.runs.resumption import Resumption
-from tenfold.workers.messages import Saved
+from tenfold.workers.messages import Evaluated, Saved
 from tenfold.workers.supervisor import Supervisor
 from tenfold.workers.task import Task, diverged
 
@@ -81,16 +82,32 @@ class NodeTraining(FusedTraining):
         self.emit_losses(self.emit, step, sums[0], counts[0])
         self.loss, self.samples = self.loss + sum(sums), self.samples + sum(counts)
 
+    def evaluates_after(self, step: int) -> bool:
+        """Return what the task's `evaluate_every` says."""
+        return step in self.task.evaluation_steps
+
+    def evaluate(self) -> bool:
+        """Evaluate the mean of all replicas, which then continue from their own weights."""
+        with self._mean() as outputs:
+            seconds = self.time.seconds
+            message = Evaluated(epoch=self.epoch, step=self.last_step, seconds=seconds, outputs=outputs)
+            return self.supervisor.hear([message]).stop
+
     def end_epoch(self) -> bool:
         """Evaluate the mean of all replicas, which then continue from their own weights."""
+        with self._mean() as outputs:
+            decision = self.supervisor.hear([self.reviewed(self.loss, self.samples, outputs)])
+            if decision.best and self.task.experiment.training.patience is not None:
+                self.best = self.fused.state(0)
+        return decision.stop
+
+    @contextmanager
+    def _mean(self) -> Iterator[Tensor | None]:
+        """Give all replicas their mean, and yield its outputs on the watched part; then put the weights back."""
         own = self.fused.stack.matrix.clone()
         self.rounds.consensus()
-        outputs = self.predict(self.task, 0, self.task.watched)
-        decision = self.supervisor.hear([self.reviewed(self.loss, self.samples, outputs)])
-        if decision.best and self.task.experiment.training.patience is not None:
-            self.best = self.fused.state(0)
+        yield self.predict(self.task, 0, self.task.watched)
         self.fused.stack.matrix.copy_(own)
-        return decision.stop
 
     def save(self) -> None:
         """Save the state of all replicas."""

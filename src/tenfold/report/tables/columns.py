@@ -49,6 +49,7 @@ def comparison_columns(rows: Sequence[Row]) -> list[Column]:
     """Return the columns that apply to these rows."""
     alone = all(row.workers == 1 for row in rows)
     found = [_hosts(rows), *_fields(rows), time_column(rows)]
+    found += _to_target(rows)
     if any(row.clock == clocks.PREDICTED for row in rows):
         found.append(Column("clock", "clock", tuple(_clock(row) for row in rows), words=True))
     if not alone:
@@ -112,6 +113,29 @@ def time_column(rows: Sequence[Row]) -> Column:
         f"time, {unit}",
         tuple(_spreads(spreads, factor, intervals=[row.interval for row in rows])),
     )
+
+
+def _to_target(rows: Sequence[Row]) -> list[Column]:
+    """Return the training time to the target and its speedup, where there is a target."""
+    if all(row.experiment.training.target is None for row in rows):
+        return []
+    spreads = [row.seconds_to_target for row in rows]
+    factor, unit = time_unit(max((one.mean for one in spreads if one.mean is not None), default=1.0))
+    cells = [
+        text if len(row.runs) == len(row.seconds_to_target.values) or not row.runs else _reached(text, row)
+        for text, row in zip(_spreads(spreads, factor), rows, strict=True)
+    ]
+    found = [Column(f"time to target, {unit}", f"target, {unit}", tuple(cells))]
+    if any(row.workers > 1 for row in rows):
+        found.append(
+            _column("speedup to target", "target speedup", rows, lambda row: _number(row.target_speedup, ".2f"))
+        )
+    return found
+
+
+def _reached(text: str, row: Row) -> str:
+    count = len(row.seconds_to_target.values)
+    return f"{text} ({count} of {len(row.runs)})" if count else "not reached"
 
 
 def metric_columns(rows: Sequence[Row]) -> list[Column]:

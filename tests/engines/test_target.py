@@ -1,0 +1,92 @@
+"""Training stops when the watched part reaches the target, and says after how many seconds."""
+
+from typing import Any
+
+import pytest
+import torch
+from engine_models import SMALL, same, train
+from threaded import make_task
+
+from tenfold.engines.fused import train_nodes
+from tenfold.errors import ExperimentError
+from tenfold.runs import Clock
+from tenfold.training.target import is_reached, target_metric
+
+DIGITS: dict[str, Any] = {"model": "mlp", "data": "digits", "epochs": 6, "batch_size": 32, "limit": 400}
+VIRTUAL = {"engine": "virtual", "cluster": {"groups": [{"count": 4, "step_seconds": 0.01, "link": "1gbe"}]}}
+ENGINES: list[dict[str, Any]] = [
+    {"engine": "serial"},
+    {"engine": "processes", "workers": 2},
+    VIRTUAL | {"workers": 2},
+]
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "target", "reached"),
+    [
+        ("accuracy", 0.991, 0.99, True),
+        ("accuracy", 0.989, 0.99, False),
+        ("rmse", 0.5, 0.6, True),
+        ("loss", 0.7, 0.6, False),
+    ],
+)
+def test_a_target_is_reached_from_the_right_side(metric: str, value: float, target: float, reached: bool) -> None:
+    assert is_reached(metric, value, target) is reached
+
+
+def test_a_target_is_about_the_first_metric_or_the_loss() -> None:
+    assert target_metric(["rmse", "mae"]) == "rmse"
+    assert target_metric([]) == "loss"
+
+
+@pytest.mark.parametrize("fields", ENGINES, ids=lambda fields: fields["engine"])
+def test_training_stops_in_the_middle_of_an_epoch(fields: dict[str, Any]) -> None:
+    run = train(**DIGITS | fields, target=0.8, evaluate_every=0.25)
+    per_epoch = 13 if run.result["workers"] == 1 else 7
+    assert run.result["stopped_early"]
+    assert run.result["steps"] == run.result["steps_to_target"] < 6 * per_epoch
+    assert run.result["steps"] % per_epoch in {round(quarter * per_epoch / 4) for quarter in range(4)}
+    assert run.accuracy is not None
+    assert run.accuracy >= 0.8
+    assert run.seconds_to_target == run.seconds
+    assert run.result["samples"] < 6 * 400
+    before = [metric for metric in run.measurements() if metric.name == "accuracy"][:-2]
+    assert all(metric.value < 0.8 for metric in before)
+
+
+@pytest.mark.parametrize("fields", ENGINES, ids=lambda fields: fields["engine"])
+def test_a_target_that_is_not_reached_changes_nothing(fields: dict[str, Any]) -> None:
+    plain, aiming = train(**DIGITS | fields), train(**DIGITS | fields, target=1.1)
+    assert same(plain.model.state_dict(), aiming.model.state_dict())
+    assert aiming.seconds_to_target is None
+    assert not aiming.result["stopped_early"]
+
+
+def test_evaluating_more_often_costs_no_training_time_and_changes_no_weights() -> None:
+    plain, often = train(**DIGITS, dropout=0.2), train(**DIGITS, dropout=0.2, evaluate_every=0.1)
+    assert same(plain.model.state_dict(), often.model.state_dict())
+    measured = [metric.step for metric in often.measurements() if metric.name == "accuracy"]
+    assert len(measured) == 60
+    assert measured == sorted(measured)
+
+
+def test_twins_stop_at_the_same_step() -> None:
+    shared = DIGITS | {"workers": 2, "target": 0.85, "evaluate_every": 0.5}
+    real, virtual = train(**shared, engine="processes"), train(**shared | VIRTUAL)
+    assert real.result["steps_to_target"] == virtual.result["steps_to_target"]
+    assert same(real.model.state_dict(), virtual.model.state_dict())
+    assert virtual.seconds_to_target == pytest.approx(virtual.result["steps"] * 0.01, rel=0.2)
+
+
+def test_fused_replicas_stop_as_workers_do() -> None:
+    fields = DIGITS | {"workers": 2, "target": 0.85, "evaluate_every": 0.5, "fused": "loop", "threads": 1}
+    outcome = train_nodes(make_task(**fields, oversubscribe=True), Clock(), lambda _: None)
+    real = train(**fields, engine="processes")
+    assert outcome.result["steps_to_target"] == real.result["steps_to_target"]
+    for name, tensor in real.model.state_dict().items():
+        torch.testing.assert_close(outcome.weights[name], tensor, rtol=1e-3, atol=1e-4)
+
+
+def test_asynchronous_workers_are_evaluated_after_epochs_only() -> None:
+    with pytest.raises(ExperimentError, match="evaluate_every must be 1"):
+        train(**SMALL, workers=2, strategy="easgd", evaluate_every=0.5)
