@@ -148,9 +148,9 @@ def test_a_schedule_scales_both_rates():
     assert low[0] < 0.02
 
 
-@pytest.mark.parametrize("way", ["loop", "vmap"])
+@pytest.mark.parametrize("method", ["loop", "vmap"])
 @pytest.mark.parametrize("options", [{}, {"partner": "adamw", "partner_lr": 0.01}, {"output": "partner"}])
-def test_stacked_replicas_step_as_each_would_alone(way, options):
+def test_stacked_replicas_step_as_each_would_alone(method, options):
     torch.manual_seed(0)
     part = Tensors(torch.randn(48, 1, 28, 28), torch.arange(48) % 10)
     training = Training(optimizer="muon", optimizer_options=options, weight_decay=0.1)
@@ -162,7 +162,7 @@ def test_stacked_replicas_step_as_each_would_alone(way, options):
     frozen.requires_grad_(False)
     alone = [Replica(copy.deepcopy(network), training, loss, steps_per_epoch=9) for _ in range(3)]
     rates = Rates(0.01, "cosine", steps=27, warmup_steps=0)
-    fused = Fused(network, 3, training, loss, part, rates=rates, way=way)
+    fused = Fused(network, 3, training, loss, part, rates=rates, method=method)
     for step in batches:
         fused.step(step)
         for one, batch in zip(alone, step, strict=True):
