@@ -6,7 +6,7 @@ import pytest
 import torch
 from fake_machines import build_cgroup2, build_sys, layout, write
 
-from tenfold.machine import cores, doctor
+from tenfold.machine import cores, doctor, open_files
 from tenfold.machine.devices import Gpu
 from tenfold.machine.doctor import Finding, examine
 
@@ -55,6 +55,7 @@ class Patient:
 
     def files(self, limit: int) -> None:
         self.patch.setattr(resource, "getrlimit", lambda _: (limit, limit))
+        self.patch.setattr(open_files, "_open", lambda: 30)
 
     def programs(self, paths: dict[str, str], beside: dict[str, str] | None = None) -> None:
         found = {None: paths}

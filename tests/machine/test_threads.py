@@ -1,11 +1,14 @@
+import os
 import re
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tenfold.errors import MachineError
 from tenfold.machine import threads
+from tenfold.machine.threads import wait_policy_for_children
 
 
 @given(budget=st.integers(1, 256), workers=st.integers(1, 256))
@@ -46,3 +49,23 @@ def test_threads_that_fit_are_given_and_others_only_on_purpose(budget: int, work
 def test_what_does_not_fit_is_explained(arguments: tuple[int, ...], sentence: str) -> None:
     with pytest.raises(MachineError, match=f"^{re.escape(sentence)}$"):
         threads.share(*arguments)
+
+
+class TestWaiting:
+    @pytest.mark.parametrize(("load", "policy"), [(0.2, None), (7.0, "PASSIVE")])
+    def test_threads_sleep_on_a_busy_machine_only(
+        self, load: float, policy: str | None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+        monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+        monkeypatch.setattr(psutil, "cpu_count", lambda: 8)
+        with wait_policy_for_children():
+            assert os.environ.get("OMP_WAIT_POLICY") == policy
+        assert "OMP_WAIT_POLICY" not in os.environ
+
+    def test_what_the_user_set_stays(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+        monkeypatch.setattr(os, "getloadavg", lambda: (1000.0, 0.0, 0.0))
+        with wait_policy_for_children():
+            assert os.environ["OMP_WAIT_POLICY"] == "active"
+        assert os.environ["OMP_WAIT_POLICY"] == "active"

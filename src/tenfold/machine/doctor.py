@@ -15,9 +15,10 @@ from typing import Literal
 import psutil
 
 from tenfold.launch.commands import find_mpirun
-from tenfold.machine import cgroups, devices, processor
+from tenfold.machine import cgroups, devices, open_files, processor
 from tenfold.machine.cores import ROOT, Topology, budget
 from tenfold.machine.facts import torch_build
+from tenfold.machine.threads import load_is_high
 
 Status = Literal["ok", "note", "problem"]
 
@@ -27,10 +28,8 @@ _LITTLE_DISK = 5 * _GB
 _DOCKER_SHARED_MEMORY = 64 * 2**20
 _LITTLE_SHARED_MEMORY = _GB
 _FEW_FILES = 1024
-FILES_OF_A_PROGRAM, FILES_PER_WORKER = 40, 6
-"""Files that a program has open, and how many more for each worker: pipes, memory and a process."""
-BUSY = 0.75
-"""The share of the cpus from which others disturb measurements."""
+_VERY_BUSY = 1.5
+"""Processes that want to run, for each cpu."""
 _LOAD_MPI = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
 
 
@@ -87,26 +86,21 @@ def _load(ours: int) -> Finding:
     except (OSError, AttributeError):
         return Finding("load", "not known on this system")
     found = f"{load:.1f} processes want to run on {psutil.cpu_count() or 1} cpus (mean of the last minute)"
-    if load < BUSY * (psutil.cpu_count() or 1):
+    if not load_is_high():
         return Finding("load", found)
     advice = "other programs use the cores: times and speedups measured now are wrong; wait, or end them"
     if ours > 1 and os.environ.get("OMP_WAIT_POLICY", "").upper() != "PASSIVE":
         advice += ". Threads that wait take cores from others: set OMP_WAIT_POLICY=PASSIVE before Python starts"
-    return Finding("load", found, "problem" if load > 2 * BUSY * (psutil.cpu_count() or 1) else "note", advice)
+    return Finding("load", found, "problem" if load > _VERY_BUSY * (psutil.cpu_count() or 1) else "note", advice)
 
 
 def _open_files() -> Finding:
-    try:
-        import resource
-
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    except ImportError:
-        return Finding("open files", "no limit on this system")
-    if limit == resource.RLIM_INFINITY or limit >= _FEW_FILES:
-        return Finding("open files", "no limit" if limit == resource.RLIM_INFINITY else f"at most {limit}")
-    workers = max(0, (limit - FILES_OF_A_PROGRAM) // FILES_PER_WORKER)
-    advice = f"enough for about {workers} workers, which need {FILES_PER_WORKER} files each; raise it: ulimit -n 4096"
-    return Finding("open files", f"at most {limit}", "note" if workers >= 1 else "problem", advice)
+    most = open_files.limit()
+    if most is None or most >= _FEW_FILES:
+        return Finding("open files", "no limit" if most is None else f"at most {most}")
+    workers = open_files.workers_within(most)
+    advice = f"enough for about {workers} workers; raise it: ulimit -n 4096"
+    return Finding("open files", f"at most {most}", "note" if workers >= 1 else "problem", advice)
 
 
 def _threads(ours: int) -> Finding:

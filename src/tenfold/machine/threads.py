@@ -1,6 +1,16 @@
-"""How many threads each worker computes with: threads x workers = cores, never more."""
+"""How many threads each worker computes with: threads x workers = cores, never more; and how these threads wait."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psutil
 
 from tenfold.errors import MachineError
+
+HIGH_LOAD = 0.75
+"""Processes that want to run, for each cpu, from which others take cores from a worker's threads."""
+WAIT_POLICY = "OMP_WAIT_POLICY"
 
 
 def share(budget: int, workers: int, threads: int | None = None, *, oversubscribe: bool = False) -> int:
@@ -17,6 +27,33 @@ def share(budget: int, workers: int, threads: int | None = None, *, oversubscrib
             f"{_what_fits(budget, workers)}, or set oversubscribe to true"
         )
     return threads
+
+
+def load_is_high() -> bool:
+    """Whether other programs use most of the cores (by the mean of the last minute)."""
+    try:
+        return os.getloadavg()[0] >= HIGH_LOAD * (psutil.cpu_count() or 1)
+    except (OSError, AttributeError):
+        return False
+
+
+@contextmanager
+def wait_policy_for_children() -> Iterator[None]:
+    """Let processes that start in this block put waiting threads to sleep, if the machine is busy now.
+
+    By default the threads of OpenMP spin while they wait for one another. On an idle machine that is faster (LeNet-5 on
+    16 cores: 5.7 against 7.1 ms a step with 2 threads, 3.1 against 4.7 ms with 8). On a busy one it takes the cores
+    from the threads that are waited for (2 cores under a load of 10: 246 against 18 ms with 2 threads). What the user
+    has set stays.
+    """
+    if WAIT_POLICY in os.environ or not load_is_high():
+        yield
+        return
+    os.environ[WAIT_POLICY] = "PASSIVE"
+    try:
+        yield
+    finally:
+        del os.environ[WAIT_POLICY]
 
 
 def _what_fits(budget: int, workers: int) -> str:

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from tenfold.errors import WorkerLost, name_workers
+from tenfold.machine import open_files
+from tenfold.machine.threads import wait_policy_for_children
 
 BEAT = 0.5
 """Seconds between two heartbeats of a worker."""
@@ -38,7 +40,7 @@ def start_server() -> None:
     """Start the server that workers are forked from; it imports what they need while this process continues."""
     if context().get_start_method() == "forkserver":
         multiprocessing.set_forkserver_preload([PRELOADED])
-        with _no_main(), _importing_as_here(), _ignoring_interrupts():
+        with _no_main(), _importing_as_here(), wait_policy_for_children(), _ignoring_interrupts():
             multiprocessing.forkserver.ensure_running()
 
 
@@ -57,6 +59,7 @@ class WorkerPool:
         ranks: Sequence[range] | None = None,
     ) -> None:
         """Start the processes; `ranks` are the workers in each, by which errors name it (default: one in each)."""
+        open_files.check(size)
         started = context()
         self.ranks = ranks or [range(place, place + 1) for place in range(size)]
         self.beats = started.RawArray("d", size)
