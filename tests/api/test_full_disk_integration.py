@@ -1,4 +1,4 @@
-"""A disk that is full, or a folder that cannot be: training goes on, says so once, and leaves nothing half-written."""
+"""A full disk, or a folder that cannot be: training continues, warns once, and leaves nothing half-written."""
 
 import multiprocessing
 import os
@@ -80,10 +80,13 @@ class TestNoRoomForTheWeights:
         assert said.err.strip().endswith("model.pt cannot be written: File too large")
         assert_nothing_is_half_written(tmp_path / "runs")
         run = tenfold.open_run(runs=tmp_path / "runs")
-        assert run.status == "finished"
+        assert run.status == "interrupted", "what it has to leave behind is not all there"
         assert len(run.history) == 3
-        with pytest.raises(StoreError, match=r"run 1 has no saved model: .*train"):
+        with pytest.raises(StoreError, match=r"run 1 has no saved model: .*resume"):
             _ = run.model
+        resumed = tenfold.resume(1, runs=tmp_path / "runs")
+        assert resumed.status == "finished"
+        assert tenfold.open_run(runs=tmp_path / "runs").weights
 
     def test_it_warns_once(self, nursery: ForkServerContext, tmp_path: Path) -> None:
         said = Said(nursery, tmp_path, ROOM_FOR_EVENTS, *TRAIN, "--runs", str(tmp_path / "runs"))
@@ -91,10 +94,10 @@ class TestNoRoomForTheWeights:
 
     def test_a_program_gets_its_run_and_one_warning(self, nursery: ForkServerContext, tmp_path: Path) -> None:
         seen = seen_by_a_program(nursery, tmp_path / "runs", ROOM_FOR_EVENTS)
-        assert seen["status"] == "finished"
+        assert seen["status"] == "interrupted"
         assert seen["accuracy"] > 0.5
         assert len(seen["warnings"]) == 1
-        assert seen["warnings"][0].endswith("cannot be written: File too large; the training goes on")
+        assert seen["warnings"][0].endswith("cannot be written: File too large; training continues")
         assert "model.pt cannot be written" in seen["problem"]
 
     def test_and_its_model(self, nursery: ForkServerContext, tmp_path: Path) -> None:
@@ -118,7 +121,7 @@ class TestNoRoomForTheStore:
     def test_a_program_gets_its_result(self, nursery: ForkServerContext, tmp_path: Path) -> None:
         seen = seen_by_a_program(nursery, tmp_path / "runs", ROOM_FOR_A_BEGINNING)
         assert seen["accuracy"] is not None
-        assert seen["status"] == "finished"
+        assert seen["status"] == "interrupted"
 
     def test_no_room_at_all_is_said_before_training(self, nursery: ForkServerContext, tmp_path: Path) -> None:
         said = Said(nursery, tmp_path, 8000, *TRAIN, "--runs", str(tmp_path / "runs"))
@@ -165,10 +168,8 @@ class TestASmallDisk:
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             run = tenfold.train(**LARGE, runs=disk / "runs")
-        assert run.status == "finished"
-        assert [
-            str(one.message) for one in warned if "No space left on device; the training goes on" in str(one.message)
-        ]
+        assert run.status == "interrupted"
+        assert [str(one.message) for one in warned if "No space left on device; training continues" in str(one.message)]
         assert run.result["problem"].endswith("model.pt cannot be written: No space left on device")
         assert_nothing_is_half_written(disk)
         assert len(tenfold.open_run(runs=disk / "runs").history) == 3

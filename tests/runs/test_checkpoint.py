@@ -1,5 +1,6 @@
 import os
 import pickle
+from contextlib import suppress
 
 import pytest
 import torch
@@ -79,13 +80,18 @@ def test_before_the_first_commit_there_is_no_checkpoint(tmp_path):
     assert checkpoint.latest(tmp_path) is None
 
 
-def test_a_commit_names_its_epoch_and_removes_the_others(tmp_path):
+def test_a_commit_names_its_epoch_and_keeps_the_one_before(tmp_path):
+    before = None
     for epoch in (10, 1, 11):
         write_epoch(tmp_path, epoch)
-        checkpoint.commit(tmp_path, {"epoch": epoch, "workers": 2})
+        for _ in range(2):  # again when a worker is lost before the next epoch
+            checkpoint.commit(tmp_path, {"epoch": epoch, "workers": 2})
         assert checkpoint.latest(tmp_path) == {"epoch": epoch, "workers": 2}
-        names = {checkpoint.file_name(epoch, rank) for rank in range(2)}
-        assert {path.name for path in tmp_path.iterdir()} == names | {checkpoint.MANIFEST}
+        kept = [one for one in (before, epoch) if one is not None]
+        names = {checkpoint.file_name(one, rank) for one in kept for rank in range(2)}
+        manifests = {checkpoint.MANIFEST, *([checkpoint.BEFORE] if before else [])}
+        assert {path.name for path in tmp_path.iterdir()} == names | manifests
+        before = epoch
 
 
 def test_until_the_commit_the_epoch_before_is_whole(tmp_path):
@@ -123,3 +129,57 @@ def test_removing_leaves_nothing_and_minds_nothing(tmp_path):
     checkpoint.remove(tmp_path / "checkpoint")
     checkpoint.remove(tmp_path / "checkpoint")
     assert list(tmp_path.iterdir()) == []
+
+
+def flip(path, place):
+    content = bytearray(path.read_bytes())
+    content[place % len(content)] ^= 1 << (place % 8)
+    path.write_bytes(bytes(content))
+
+
+def same(one, other):
+    return torch.equal(one["weights"], other["weights"]) and all(
+        one[key] == other[key] for key in ("epoch", "name", "list")
+    )
+
+
+@pytest.mark.parametrize("start", range(8))
+def test_no_flipped_bit_changes_what_is_loaded(tmp_path, start):
+    path = tmp_path / "x.pt"
+    checkpoint.save(STATE, path)
+    whole = path.read_bytes()
+    for place in range(start, len(whole), 8 * 3 + 1):
+        flip(path, place)
+        with suppress(StoreError):
+            assert same(checkpoint.load(path), STATE), place  # a byte that means nothing
+        path.write_bytes(whole)
+
+
+def test_a_flipped_bit_of_a_weight_is_noticed(tmp_path):
+    path = tmp_path / "x.pt"
+    checkpoint.save({"weights": torch.zeros(10_000)}, path)
+    flip(path, path.stat().st_size // 2)
+    torch.load(path, weights_only=True)  # torch itself does not look
+    assert "the checksum of archive/data/0 is wrong" in refused(checkpoint.load, path)
+
+
+@pytest.mark.parametrize("name", [checkpoint.MANIFEST, checkpoint.file_name(2, 1)])
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, name):
+    for epoch in (1, 2):
+        write_epoch(tmp_path, epoch)
+        checkpoint.commit(tmp_path, {"epoch": epoch, "seconds": 1.5})
+    assert checkpoint.sound(tmp_path) == ({"epoch": 2, "seconds": 1.5}, "")
+    path = tmp_path / name
+    path.write_bytes(path.read_bytes().replace(b"1.5", b"2.5") if name == checkpoint.MANIFEST else b"\0" * 100)
+    manifest, problem = checkpoint.sound(tmp_path)
+    assert manifest == {"epoch": 1, "seconds": 1.5}
+    assert str(path) in problem
+    assert problem.endswith("continuing from epoch 1 instead")
+    flip(tmp_path / checkpoint.file_name(1, 0), 50)
+    flip(tmp_path / checkpoint.BEFORE, 5)
+    assert "to train again from the beginning" in refused(checkpoint.sound, tmp_path)
+
+
+def test_a_manifest_of_an_earlier_version_has_no_checksum(tmp_path):
+    (tmp_path / checkpoint.MANIFEST).write_text('{"epoch": 3}')
+    assert checkpoint.latest(tmp_path) == {"epoch": 3}

@@ -14,8 +14,11 @@ class FullDisk:
         self.store = store
         self.full = True
 
-    def held_open(self):
-        return self.store.held_open()
+    def keep_open(self):
+        return self.store.keep_open()
+
+    def release(self, run):
+        self.store.release(run)
 
     def append(self, *args):
         self._check()
@@ -82,7 +85,7 @@ def test_a_full_disk_is_told_once_and_the_events_are_kept_and_tried_again(tmp_pa
             record(event)
             record.flush()
 
-    with pytest.warns(UserWarning, match="the disk is full; the training goes on") as warned:
+    with pytest.warns(UserWarning, match="the disk is full; training continues") as warned:
         train()
     assert len(warned) == 1
     assert record.problem == "the disk is full"
@@ -97,16 +100,16 @@ def test_a_disk_that_stays_full_ends_no_training(tmp_path, clock):
     store, number = new_run(tmp_path)
     record = Recorder(FullDisk(store), number)
     record(some_events()[0])
-    with pytest.warns(UserWarning, match="goes on") as warned:
+    with pytest.warns(UserWarning, match="training continues") as warned:
         record.close(result={}, status="finished")
     assert len(warned) == 1
-    assert store.find(number)["status"] == "running"
+    assert store.find(number)["status"] == "interrupted", "it can be resumed, here and at once"
 
 
 def test_other_problems_are_told_once_too(tmp_path):
     store, number = new_run(tmp_path)
     record = Recorder(store, number)
-    with pytest.warns(UserWarning, match="no checkpoint; the training goes on"):
+    with pytest.warns(UserWarning, match="no checkpoint; training continues"):
         record.report("no checkpoint")
     with warnings.catch_warnings():
         warnings.simplefilter("error")

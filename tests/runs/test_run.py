@@ -106,8 +106,8 @@ def test_the_model_is_built_once_when_it_is_asked_for(tmp_path):
 @pytest.mark.parametrize(
     ("status", "message"),
     [
-        ("interrupted", "run 1 has no saved model: it is interrupted; `tenfold resume 1` goes on"),
-        ("failed", "run 1 has no saved model: it is failed; `tenfold resume 1` goes on"),
+        ("interrupted", "run 1 has no saved model: it is interrupted; `tenfold resume 1` continues it"),
+        ("failed", "run 1 has no saved model: it is failed; `tenfold resume 1` continues it"),
         ("running", "run 1 has no saved model: it is still running"),
         ("finished", "run 1 has no saved model: its file model.pt is gone or could not be written; train again"),
     ],

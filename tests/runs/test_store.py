@@ -1,4 +1,5 @@
-import json
+import os
+import pickle
 import sqlite3
 import time
 
@@ -127,7 +128,7 @@ def test_what_cannot_be_found_is_explained(tmp_path):
     assert "there is no run '9'" in refused(runs.find, 9)
     assert "say a number from 1 to 2, or last" in refused(runs.find, "nine")
     assert refused(runs.find, "mlp-digits") == "'mlp-digits' names 2 runs; say which: 1, 2"
-    assert "there is no run 9" in refused(runs.reopen, 9, epoch=0)
+    assert "there is no run '9'" in refused(runs.reopen, 9, epoch=0)
 
 
 def test_a_file_in_the_way_of_the_folder_is_explained(tmp_path):
@@ -153,28 +154,55 @@ def test_a_file_that_is_damaged_later_is_explained(tmp_path):
     assert "cannot be written to" in refused(runs.append, number, some_events())
 
 
+@pytest.mark.parametrize("damage", ["'{half of'", "'[1]'", "'null'", "x'ff00'", "NULL"])
 @pytest.mark.parametrize("column", ["experiment", "facts", "result"])
-def test_a_record_that_is_damaged_is_explained(tmp_path, column):
-    runs, _ = new_run(tmp_path)
+def test_a_record_that_is_damaged_is_read_as_far_as_possible_and_blocks_no_other(tmp_path, column, damage):
+    runs, damaged = new_run(tmp_path)
+    sound = runs.create(DIGITS, kind="train", facts={"cores": 2})
     with sqlite3.connect(runs.file) as connection:
-        connection.execute(f"UPDATE runs SET {column} = '{{half of'")
-    assert "cannot be read" in refused(runs.runs)
+        if damage == "NULL":
+            connection.execute("PRAGMA ignore_check_constraints = 1")
+            damage = "''"
+        connection.execute(f"UPDATE runs SET {column} = {damage} WHERE id = 1")
+    assert [record["id"] for record in runs.runs()] == [damaged, sound]
+    record = runs.find(damaged)
+    assert record["problems"] == [f"its {column} {'are' if column == 'facts' else 'is'} damaged"]
+    assert record[column] == {}
+    assert record["title"] == "mlp-digits"
+    assert runs.find(sound)["problems"] == []
 
 
-def test_events_that_another_version_wrote_are_explained(tmp_path):
+@pytest.mark.parametrize("values", ["title = x'ff41', created = 'soon', ended = x'00', status = 7, error = x'fe'"])
+def test_damaged_columns_of_a_list_are_shown_as_something(tmp_path, values):
     runs, number = new_run(tmp_path)
     with sqlite3.connect(runs.file) as connection:
-        connection.execute(
-            "INSERT INTO events (run, type, epoch, body) VALUES (?, 'metric', 0, ?)",
-            (number, json.dumps({"type": "omen", "at": 1})),
-        )
-    assert "cannot be read" in refused(lambda: list(runs.events(number)))
+        connection.execute(f"UPDATE runs SET {values}")
+        connection.execute("UPDATE runs SET title = CAST(x'ff41' AS TEXT)")
+    (row,) = runs.runs()
+    assert (row["title"], row["created"], row["ended"], row["status"]) == ("\ufffdA", 0.0, None, "7")
+    assert runs.find(number)["title"] == "\ufffdA"
+
+
+@pytest.mark.parametrize(
+    "body", ['{"type": "omen", "at": 1}', "", "[]", "{half", '{"type": "metric"}', "\x00", "[" * 9999]
+)
+def test_events_that_are_damaged_or_of_another_version_hide_no_others(tmp_path, body):
+    runs, number = new_run(tmp_path, events=some_events())
+    with sqlite3.connect(runs.file) as connection:
+        for kind in ("metric", "lifecycle"):
+            connection.execute("INSERT INTO events (run, type, epoch, body) VALUES (?, ?, 0, ?)", (number, kind, body))
+    assert list(runs.events(number)) == some_events()
+    runs.release(number)
+    assert runs.reopen(number, epoch=5) == 1.0
 
 
 def test_the_folder_comes_from_the_environment(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TENFOLD_RUNS", raising=False)
-    assert str(store.default_folder()) == "runs"
+    assert store.default_folder() == tmp_path / "runs"
+    runs = Store("else")
+    monkeypatch.chdir("/")
+    assert runs.folder == tmp_path / "else", "the current folder is asked once"
     monkeypatch.setenv("TENFOLD_RUNS", str(tmp_path / "else"))
     assert Store().folder == tmp_path / "else"
 
@@ -208,51 +236,49 @@ def test_a_run_without_events_reopens_at_zero(tmp_path):
 
 def test_a_run_that_is_running_is_not_reopened(tmp_path):
     runs, number = new_run(tmp_path, events=some_events())
-    assert "is still running, in process" in refused(runs.reopen, number, epoch=0)
+    for one in (runs, Store(tmp_path)):
+        message = refused(one.reopen, number, epoch=0)
+        assert f"is still running, in process {os.getpid()} on " in message
+        assert "If it is certainly gone, resume with --force" in message
     assert list(runs.events(number)) == some_events()
+    assert Store(tmp_path).reopen(number, epoch=0, force=True) == 1.0
 
 
-def claim(runs, number, *, host=None, pid=None, started=None):
+def claim_as(runs, number, **columns):
     with sqlite3.connect(runs.file) as connection:
-        for column, value in {"host": host, "pid": pid, "pid_started": started}.items():
-            if value is not None:
-                connection.execute(f"UPDATE runs SET {column} = ? WHERE id = ?", (value, number))
+        for column, value in columns.items():
+            connection.execute(f"UPDATE runs SET {column} = ? WHERE id = ?", (value, number))
 
 
-def test_a_run_whose_process_is_gone_is_interrupted(tmp_path):
+@pytest.mark.parametrize("columns", [{"host": "elsewhere"}, {"pid": 1}, {"pid_started": 1.0}, {"created": 4e9}])
+def test_names_numbers_and_times_say_nothing_about_life(tmp_path, columns):
     runs, number = new_run(tmp_path)
-    claim(runs, number, pid=2**22 + 1)
+    claim_as(runs, number, **columns)
+    assert runs.find(number)["status"] == "running"
+    runs.release(number)
     assert runs.find(number)["status"] == "interrupted"
     runs.reopen(number, epoch=0)
     assert runs.find(number)["status"] == "running"
 
 
-def test_a_run_whose_number_another_process_took_over_is_interrupted(tmp_path):
-    runs, number = new_run(tmp_path)
-    claim(runs, number, started=1.0)
-    assert runs.find(number)["status"] == "interrupted"
+def test_a_run_ends_with_the_store_that_claimed_it(tmp_path):
+    number = new_run(tmp_path)[1]
+    assert Store(tmp_path).find(number)["status"] == "interrupted"
 
 
-def test_a_run_on_another_host_is_taken_to_be_running(tmp_path):
+def test_a_copy_of_a_store_in_another_process_claims_nothing(tmp_path):
     runs, number = new_run(tmp_path)
-    claim(runs, number, host="elsewhere", pid=2**22 + 1)
+    copy = pickle.loads(pickle.dumps(runs))
+    copy.release(number)
     assert runs.find(number)["status"] == "running"
 
 
-def test_a_run_that_was_abandoned_on_another_host_is_reopened(tmp_path):
+def test_while_it_is_kept_open_the_log_is_not_moved_into_the_file(tmp_path):
     runs, number = new_run(tmp_path)
-    assert "is still running" in refused(runs.reopen, number, epoch=0, abandoned=True)
-    claim(runs, number, host="elsewhere")
-    assert "is still running" in refused(runs.reopen, number, epoch=0)
-    assert runs.reopen(number, epoch=0, abandoned=True) == 0.0
-
-
-def test_while_it_is_held_open_the_log_is_not_folded_into_the_file(tmp_path):
-    runs, number = new_run(tmp_path)
-    held = runs.held_open()
+    kept = runs.keep_open()
     runs.append(number, some_events())
     assert (tmp_path / "tenfold.db-wal").exists()
-    held.close()
+    kept.close()
     runs.append(number, some_events())
     assert not (tmp_path / "tenfold.db-wal").exists()
 
@@ -261,5 +287,15 @@ def test_while_it_is_held_open_the_log_is_not_folded_into_the_file(tmp_path):
 def test_how_a_run_ended_does_not_depend_on_its_process(tmp_path, status):
     runs, number = new_run(tmp_path)
     runs.update(number, result={}, status=status)
-    claim(runs, number, pid=2**22 + 1)
     assert runs.find(number)["status"] == status
+
+
+def test_folds_are_found_by_their_cross_validation(tmp_path):
+    runs, parent = new_run(tmp_path)
+    facts = {"crossval": {"parent": parent, "fold": 1}}
+    folds = [runs.create(DIGITS, kind=store.FOLD, facts=facts) for _ in range(2)]
+    runs.create(DIGITS, kind=store.FOLD, facts={"crossval": {"parent": 99}})
+    with sqlite3.connect(runs.file) as connection:
+        connection.execute("UPDATE runs SET facts = 'x' WHERE id = ?", (folds[1],))
+    assert [record["id"] for record in runs.folds(parent)] == folds[:1]
+    assert [record["id"] for record in runs.records("train")] == [parent]

@@ -1,6 +1,7 @@
 """Comparisons: the same experiment over a grid of settings, run in turns, recorded, and put side by side."""
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -19,7 +20,7 @@ from tenfold.launch.detect import recognise
 from tenfold.report.differences import describe_settings
 from tenfold.report.results.comparison import Comparison
 from tenfold.runs import Run, Store
-from tenfold.runs.store import FOLDED
+from tenfold.runs.store import CROSSVAL
 
 KIND = "compare"
 
@@ -144,12 +145,13 @@ def _listed(key: str, value: Any) -> bool:
 def _finished(store: Store) -> dict[str, int]:
     """Return the runs that can stand for an experiment; one with Python objects in it is never taken for another."""
     found = {}
-    for record in store.runs():
+    for record in store.records(KIND, CROSSVAL):
         whole = record["status"] == "finished" and not record["result"].get("failed")
-        if record["kind"] in (KIND, FOLDED) and whole:
-            experiment = Experiment(**record["experiment"])
-            if not experiment.lost_objects:
-                found[experiment.model_dump_json()] = record["id"]
+        if whole and not record["problems"]:
+            with suppress(ExperimentError):  # a run of another version, which may have had other fields
+                experiment = Experiment(**record["experiment"])
+                if not experiment.lost_objects:
+                    found[experiment.model_dump_json()] = record["id"]
     return found
 
 

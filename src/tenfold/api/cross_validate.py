@@ -12,7 +12,7 @@ from tenfold.engines.prepare import describe, prepare, settle_device
 from tenfold.experiment import Experiment
 from tenfold.launch.detect import recognise
 from tenfold.runs import Clock, Emit, Store
-from tenfold.runs.store import FOLDED
+from tenfold.runs.store import CROSSVAL, absolute
 from tenfold.workers.worker_pool import start_server
 
 USUAL_FOLDS = 5
@@ -54,7 +54,7 @@ def cross_validate(
     With `as_sklearn` the dictionary of `sklearn.model_selection.cross_validate` is returned.
     """
     require_no_launcher("a cross-validation", recognise())
-    clock = Clock()
+    clock, runs = Clock(), absolute(runs)  # before the user's own code can change the current folder
     experiment = settle_device((experiment or Experiment()).replace(**fields))
     if experiment.division.folds is None:
         experiment = experiment.replace(folds=USUAL_FOLDS)
@@ -64,7 +64,7 @@ def cross_validate(
     with crossval.shared_data(prepare(experiment, fetching)) as task:
         store = Store(runs)
         facts = describe(task)
-        number = store.create(experiment, kind=FOLDED, facts=facts)
+        number = store.create(experiment, kind=CROSSVAL, facts=facts)
         outcome = crossval.run_cross_validation(task, store, number, facts, clock, listen or warn)
     done = CrossValidation(finished_run(RecordedRun.finished(store, number, outcome, experiment)))
     return done.as_sklearn() if as_sklearn else done

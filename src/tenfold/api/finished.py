@@ -9,14 +9,14 @@ from tenfold.common.files import write_atomically
 from tenfold.engines import RecordedRun
 from tenfold.report.trace import chrome_trace
 from tenfold.runs import Event, Run, Warned, WorkerDropped
-from tenfold.runs.elsewhere import Elsewhere
+from tenfold.runs.remote_store import RemoteStore
 
 
 def finished_run(recorded: RecordedRun) -> Run:
-    """Return a run that has just finished, with its weights, and write its trace."""
+    """Return a run that has just ended, with its weights, and write its trace."""
     store, weights = recorded.store, recorded.outcome.weights
     run = Run(store, recorded.record, build=load_model, experiment=recorded.experiment, weights=weights)
-    if isinstance(store, Elsewhere):
+    if isinstance(store, RemoteStore):
         return run
     with suppress(OSError):  # the trace is a view of events that are recorded anyway
         write_atomically(run.path / "trace.json", json.dumps(chrome_trace(run.events(), clock=run.clock)).encode())

@@ -6,13 +6,14 @@ from typing import Any
 from tenfold import crossval
 from tenfold.api.engine import engine_for
 from tenfold.api.finished import finished_run, warn
+from tenfold.api.open_run import load_model
 from tenfold.common.files import sweep
 from tenfold.engines import RecordedRun
 from tenfold.engines.prepare import check_same_data, prepare, settle_device
 from tenfold.errors import StoreError
 from tenfold.experiment import Experiment
 from tenfold.runs import Clock, Emit, Run, Store
-from tenfold.runs.store import FOLD, FOLDED
+from tenfold.runs.store import CROSSVAL, FOLD
 from tenfold.workers.worker_pool import start_server
 
 
@@ -20,6 +21,7 @@ def resume(
     run: str | int | Run = "last",
     *,
     runs: str | Path | None = None,
+    force: bool = False,
     listen: Emit | None = None,
     model: Any = None,
     data: Any = None,
@@ -30,13 +32,17 @@ def resume(
     """Resume an interrupted run from the checkpoint of its last completed epoch; it ends with the same weights.
 
     The finished folds of a cross-validation are not trained again, and one whose folds failed can be resumed, too. What
-    the run was given as Python objects (model, data, loss, metrics, groups) has to be given again.
+    the run was given as Python objects (model, data, loss, metrics, groups) has to be given again. `force` resumes the
+    run even if another process seems to work on it. Only use it when that process is certainly gone: two processes
+    that write to one run spoil it.
     """
     listen = listen or warn
     given = {"model": model, "data": data, "loss": loss, "metrics": metrics, "groups": groups}
     store = run.store if isinstance(run, Run) else Store(runs, create=False)
     record = store.find(run.id if isinstance(run, Run) else run)
     number = record["id"]
+    if record["problems"]:
+        raise StoreError(f"run {number} cannot be resumed: {'; '.join(record['problems'])}")
     if record["status"] == "finished" and not record["result"].get("failed"):
         unfinished = [one for one in store.runs() if one["status"] in ("interrupted", "failed")]
         open_ones = [str(one["id"]) for one in unfinished if one["kind"] != FOLD]
@@ -46,15 +52,15 @@ def resume(
         parent = record["facts"]["crossval"]["parent"]
         raise StoreError(f"run {number} is a fold of run {parent}; `tenfold resume {parent}` resumes all of its folds")
     again = {field: value for field, value in given.items() if value is not None}
-    experiment = Experiment(**record["experiment"]).replace(**again)
+    experiment = Run(store, record, build=load_model).experiment.replace(**again)
     _check_given(experiment, number)
-    if record["kind"] == FOLDED:
-        return _resume_folds(store, record, experiment, listen)
+    if record["kind"] == CROSSVAL:
+        return _resume_folds(store, record, experiment, listen, force=force)
     engine = engine_for(experiment, Clock(), listen)
-    return finished_run(engine.resume(experiment, store, record, listen))
+    return finished_run(engine.resume(experiment, store, record, listen, force=force))
 
 
-def _resume_folds(store: Store, record: dict[str, Any], experiment: Experiment, listen: Emit) -> Run:
+def _resume_folds(store: Store, record: dict[str, Any], experiment: Experiment, listen: Emit, *, force: bool) -> Run:
     experiment = settle_device(experiment)
     crossval.check_folds(experiment)
     if experiment.machine.device == "cpu":
@@ -62,8 +68,8 @@ def _resume_folds(store: Store, record: dict[str, Any], experiment: Experiment, 
     number, facts = record["id"], record["facts"]
     with crossval.shared_data(prepare(experiment)) as task:
         check_same_data(record, task)
+        clock = Clock(store.reopen(number, epoch=1, force=force))  # the events so far stay
         sweep(store.path(number, record["title"]))
-        clock = Clock(store.reopen(number, epoch=1))  # the events so far stay
         outcome = crossval.run_cross_validation(task, store, number, facts, clock, listen)
     return finished_run(RecordedRun.finished(store, number, outcome, experiment))
 

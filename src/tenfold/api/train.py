@@ -8,6 +8,7 @@ from tenfold.api.finished import finished_run, warn
 from tenfold.data import Progress as Fetching
 from tenfold.experiment import Experiment
 from tenfold.runs import Clock, Emit, Run
+from tenfold.runs.store import absolute
 
 
 def train(
@@ -30,6 +31,7 @@ def train(
     result and weights, but cannot read events from the store.
     """
     clock, listen = Clock(), listen or warn
+    runs = absolute(runs)  # before the user's own code can change the current folder
     experiment = (experiment or Experiment()).replace(**fields)
     engine = engine_for(experiment, clock, listen)
     return finished_run(engine.train(experiment, runs=runs, kind=kind, clock=clock, listen=listen, fetching=fetching))

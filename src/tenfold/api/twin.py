@@ -13,6 +13,7 @@ from tenfold.launch.detect import recognise
 from tenfold.prediction.task_prediction import predict_task
 from tenfold.report.results.twin_result import Twin
 from tenfold.runs import Emit
+from tenfold.runs.store import absolute
 
 
 def twin(
@@ -27,6 +28,7 @@ def twin(
     `watch` is called with the name of each run before it begins, and returns the listener of its events.
     """
     require_no_launcher("a twin", recognise())
+    runs = absolute(runs)  # before the user's own code can change the current folder
     real = (experiment or Experiment()).replace(**fields)
     if real.machine.engine == VIRTUAL:
         real = real.replace(engine="auto", cluster=None, link=None)

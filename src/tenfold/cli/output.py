@@ -63,12 +63,12 @@ def print_run(run: "Run", as_json: bool) -> None:
         return
     from tenfold.report.tables.fold_tables import fold_tables
     from tenfold.report.tables.run_tables import result_table
-    from tenfold.runs.store import FOLDED
+    from tenfold.runs.store import CROSSVAL
 
     if as_json:
         print_json(run.summary())
     else:
-        print_rich(result_table(run), *([fold_tables(run)] if run.kind == FOLDED else []))
+        print_rich(result_table(run), *([fold_tables(run)] if run.kind == CROSSVAL else []))
         typer.echo(f"`tenfold report {run.id}{_elsewhere(run.store.folder)}` makes a page of it")
     if run.result.get("problem"):
         typer.secho(f"error: not everything was kept: {run.result['problem']}", err=True, fg="red")
@@ -134,7 +134,7 @@ def _elsewhere(runs: Path | None) -> str:
     """Return the option that names the run store, where it is not the usual one."""
     from tenfold.runs.store import default_folder
 
-    return "" if runs is None or runs == default_folder() else f" --runs {runs}"
+    return "" if runs is None or runs.absolute() == default_folder() else f" --runs {runs}"
 
 
 @contextmanager

@@ -21,7 +21,7 @@ def show(
     import tenfold
     from tenfold.report.tables.fold_tables import fold_tables
     from tenfold.report.tables.run_tables import shards_table, show_tables
-    from tenfold.runs.store import FOLDED
+    from tenfold.runs.store import CROSSVAL
 
     found = tenfold.open_run(run, runs=runs)
     if as_json:
@@ -29,4 +29,4 @@ def show(
     elif shards:
         print_rich(shards_table(found))
     else:
-        print_rich(show_tables(found), *([fold_tables(found)] if found.kind == FOLDED else []))
+        print_rich(show_tables(found), *([fold_tables(found)] if found.kind == CROSSVAL else []))

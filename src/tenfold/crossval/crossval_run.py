@@ -27,7 +27,6 @@ from tenfold.runs import (
     WorkerDropped,
     checkpoint,
 )
-from tenfold.runs.store import FOLD
 from tenfold.workers.task import Task
 
 Status = Literal["started", "resumed", "finished", "failed"]
@@ -196,10 +195,9 @@ def earlier_folds(store: Store, parent: int) -> dict[tuple[int, int, int], dict[
     until = time.monotonic() + ORPHAN_SECONDS
     while True:
         found = {}
-        for one in store.runs():
-            about = one["facts"].get("crossval", {}) if one["kind"] == FOLD else {}
-            if about.get("parent") == parent:
-                found[about["node"], about["repeat"], about["fold"]] = one
+        for one in store.folds(parent):
+            about = one["facts"]["crossval"]
+            found[about["node"], about["repeat"], about["fold"]] = one
         if time.monotonic() > until or all(one["status"] != "running" for one in found.values()):
             return found
         time.sleep(0.05)

@@ -12,7 +12,7 @@ from tenfold.crossval import statistics
 from tenfold.crossval.ensemble import AVERAGE, Vote, output_kind
 from tenfold.errors import ExperimentError, StoreError
 from tenfold.runs import Run, checkpoint
-from tenfold.runs.store import FOLDED
+from tenfold.runs.store import CROSSVAL
 
 Part = str
 PARTS = ("train", "validation", "test")
@@ -25,7 +25,7 @@ class CrossValidation:
     """
 
     def __init__(self, run: Run) -> None:
-        if run.kind != FOLDED:
+        if run.kind != CROSSVAL:
             raise StoreError(f"run {run.id} is not a cross-validation: its kind is '{run.kind}'")
         self.run = run
         """The recorded run."""

@@ -44,11 +44,13 @@ class Engine(ABC):
         outcome = train_recorded(self.run, task, store, number, clock, listen)
         return RecordedRun.finished(store, number, outcome, task.experiment)
 
-    def resume(self, experiment: Experiment, store: Store, record: dict[str, Any], listen: Emit) -> RecordedRun:
-        """Continue a recorded run from its last checkpoint."""
+    def resume(
+        self, experiment: Experiment, store: Store, record: dict[str, Any], listen: Emit, *, force: bool = False
+    ) -> RecordedRun:
+        """Continue a recorded run from its last checkpoint; `force` even if another process seems to work on it."""
         task = self.prepare(experiment)
         check_same_data(record, task)
         make_network(task)  # a model that cannot be built must leave the run as it is
-        clock, resumption = reopen(store, record)
+        clock, resumption = reopen(store, record, force=force)
         outcome = train_recorded(self.run, task, store, record["id"], clock, listen, resumption)
         return RecordedRun.finished(store, record["id"], outcome, task.experiment)

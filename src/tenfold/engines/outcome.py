@@ -37,5 +37,5 @@ class RecordedRun:
 
     @classmethod
     def finished(cls, store: Store, number: int, outcome: Outcome, experiment: Experiment) -> "RecordedRun":
-        """Return a run that has just finished, with its whole result even where the store could not take it."""
-        return cls(store, store.find(number) | {"status": "finished", "result": outcome.result}, outcome, experiment)
+        """Return a run that has just ended, with its whole result even where the store could not take it."""
+        return cls(store, store.find(number) | {"result": outcome.result}, outcome, experiment)

@@ -20,6 +20,7 @@ from tenfold.runs import (
     Recorded,
     Recorder,
     Store,
+    Warned,
     WorkerDropped,
     checkpoint,
 )
@@ -45,18 +46,20 @@ def record(
 
     If the work fails or is interrupted, `partial()` is recorded as the result; by default, the metrics measured so far
     on top of `known`. A storage failure does not stop the work: it is reported once, and the result's "problem" names
-    it.
+    it. A run is finished, and its checkpoints are removed, when its weights and its result are safely stored; until
+    then it is interrupted and can be resumed.
     """
     path = run_folder(store, run)
     journal = _Journal(Recorder(store, run), listen, dict(known or {}))
 
-    def end(status: Ending, error: str = "", result: dict[str, Any] | None = None) -> None:
+    def end(status: Ending, error: str = "", result: dict[str, Any] | None = None) -> bool:
         last = Ended(at=max(clock.now(), journal.latest), status=status, error=error.partition("\n")[0])
         journal.recorder(last)
         if result is None:
             result = partial() if partial is not None else journal.known
-        journal.recorder.close(result=result, status=status, error=error)
+        recorded = journal.recorder.close(result=result, status=status, error=error)
         listen(last)
+        return recorded
 
     try:
         journal(Recorded(at=clock.now(), run=run))
@@ -75,16 +78,17 @@ def record(
         end("failed", traceback.format_exc())
         raise
     outcome.result["total_seconds"] = clock.now()
-    unsaved = ""
     try:
         checkpoint.save(outcome.weights, path / "model.pt")
-        checkpoint.remove(path / "checkpoint")
     except StoreError as error:
-        unsaved = str(error)
-        journal.recorder.report(unsaved)
-    outcome.result["problem"] = unsaved
-    end("finished", result=outcome.result)
-    outcome.result["problem"] = unsaved or journal.recorder.problem
+        outcome.result["problem"] = str(error)
+        journal.recorder.report(str(error))
+        end("interrupted", str(error), outcome.result)
+        return outcome
+    outcome.result["problem"] = ""
+    if end("finished", result=outcome.result):
+        checkpoint.remove(path / "checkpoint")
+    outcome.result["problem"] = journal.recorder.problem
     return outcome
 
 
@@ -94,20 +98,33 @@ def train_recorded(
     """Train a task, for example with an engine's `run`, recorded under a run number, with checkpoints in its folder."""
     task = replace(task, checkpoints=run_folder(store, run) / "checkpoint")
     known = store.find(run)["result"] if resumption else None
-    return record(lambda emit: train(task, clock, emit, resumption), store, run, clock, listen, known=known)
+
+    def work(emit: Emit) -> Outcome:
+        if resumption is not None and resumption.problem:
+            emit(Warned(at=clock.now(), text=resumption.problem))
+        return train(task, clock, emit, resumption)
+
+    return record(work, store, run, clock, listen, known=known)
 
 
-def reopen(store: Store, record: dict[str, Any], *, abandoned: bool = False) -> tuple[Clock, Resumption | None]:
+def reopen(store: Store, record: dict[str, Any], *, force: bool = False) -> tuple[Clock, Resumption | None]:
     """Reopen a run to resume it, and return its clock and its last checkpoint, if it has one.
 
-    Temporary files that a killed process left are removed. `abandoned` says that the process which had claimed the run
-    is known to be gone.
+    Temporary files that a killed process left are removed. `force` claims the run even if another process seems to
+    work on it.
     """
-    folder = store.path(record["id"], record["title"]) / "checkpoint"
-    manifest = checkpoint.latest(folder)
-    sweep(folder.parent)
-    clock = Clock(store.reopen(record["id"], epoch=manifest["epoch"] if manifest else 0, abandoned=abandoned))
-    return clock, Resumption(folder, manifest) if manifest else None
+    run, folder = record["id"], store.path(record["id"], record["title"]) / "checkpoint"
+    if record["problems"]:
+        raise StoreError(f"run {run} cannot be resumed: {'; '.join(record['problems'])}")
+    store.claim(run, force=force)
+    try:
+        manifest, problem = checkpoint.sound(folder)
+        sweep(folder.parent)
+        clock = Clock(store.restart(run, epoch=manifest["epoch"] if manifest else 0))
+    except BaseException:
+        store.release(run)
+        raise
+    return clock, Resumption(folder, manifest, problem) if manifest else None
 
 
 def run_folder(store: Store, run: int) -> Path:

@@ -9,7 +9,7 @@ from tenfold.report import clocks
 from tenfold.report.formatting import count, duration, field_value, metric_value, one_line, plural, rate
 from tenfold.report.scores import ordered
 from tenfold.runs import Run
-from tenfold.runs.store import FOLDED
+from tenfold.runs.store import CROSSVAL
 
 KINDS = ("data", "compute", "wait", "communicate", "evaluate", "save", "start")
 """The kinds of time, in the order in which they are shown."""
@@ -99,7 +99,7 @@ def describe_workers(run: Run) -> str:
     workers = run.result.get("workers", run.experiment.division.workers)
     threads = run.result.get("threads", run.experiment.machine.threads)
     each = f" with {plural(threads, 'thread')}" + (" each" if workers > 1 else "") if threads else ""
-    if run.kind == FOLDED:
+    if run.kind == CROSSVAL:
         each = ""  # each fold has its own number of threads
     if run.clock == clocks.PREDICTED:
         return f"{plural(workers, 'virtual worker')}{each}{describe_cluster(run)}"

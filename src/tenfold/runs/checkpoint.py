@@ -1,11 +1,14 @@
-"""Weights and checkpoints on disk: whole or absent, and readable without running any code from the file.
+"""Weights and checkpoints on disk: whole or absent, checked for damage, and readable without running code from a file.
 
 After each epoch every worker writes a file of its own; when all have, the manifest that names the epoch is replaced.
-Whenever the processes die, the manifest names a complete set.
+Whenever the processes die, the manifest names a complete set. The checkpoint before it is kept as well, to continue
+from if the last one turns out to be damaged.
 """
 
+import hashlib
 import json
 import shutil
+import zipfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,10 +17,13 @@ from tenfold.common.files import replacing, write_atomically
 from tenfold.errors import StoreError
 
 MANIFEST = "manifest.json"
+BEFORE = "manifest-before.json"
+"""The manifest of the checkpoint before the last."""
+CHECKSUM = "checksum"
 
 
 def save(state: Any, path: Path) -> None:
-    """Save tensors, numbers, text, lists and dictionaries."""
+    """Save tensors, numbers, text, lists and dictionaries, with a checksum of each."""
     import torch
 
     try:
@@ -28,15 +34,30 @@ def save(state: Any, path: Path) -> None:
 
 
 def load(path: Path) -> Any:
-    """Load what `save` wrote."""
+    """Load what `save` wrote, if not a bit of it has changed since."""
     import torch
 
+    verify(path)
     try:
         return torch.load(path, weights_only=True, map_location="cpu")
-    except FileNotFoundError:
-        raise StoreError(f"there is no file {path}") from None
     except Exception as error:
         raise StoreError(f"{path} is damaged and cannot be read ({type(error).__name__}: {error})") from None
+
+
+def verify(path: Path) -> None:
+    """Raise StoreError if a file that `save` wrote is missing or damaged.
+
+    torch writes a zip archive with a checksum of every tensor, but does not compare them when it reads.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+    except FileNotFoundError:
+        raise StoreError(f"there is no file {path}") from None
+    except Exception as error:  # what a damaged archive raises depends on the place of the damage
+        raise StoreError(f"{path} is damaged and cannot be read ({type(error).__name__}: {error})") from None
+    if damaged is not None:
+        raise StoreError(f"{path} is damaged and cannot be read: the checksum of {damaged} is wrong")
 
 
 def file_name(epoch: int, rank: int) -> str:
@@ -44,34 +65,85 @@ def file_name(epoch: int, rank: int) -> str:
     return f"epoch-{epoch}-worker-{rank}.pt"
 
 
+def epoch_of(path: Path) -> int:
+    """Return after how many epochs a worker's checkpoint was written; -1 where its name does not say."""
+    number = path.name.removeprefix("epoch-").partition("-")[0]
+    return int(number) if number.isdecimal() else -1
+
+
 def commit(folder: Path, manifest: dict[str, Any]) -> None:
-    """Make the workers' files of `manifest["epoch"]` the checkpoint to resume from, and remove older ones."""
+    """Make the workers' files of `manifest["epoch"]` the checkpoint to resume from; keep the one before it, only."""
+    before = _read(folder / MANIFEST)
+    kept = {manifest["epoch"]}
     try:
-        write_atomically(folder / MANIFEST, json.dumps(manifest).encode())
+        if before is not None and before["epoch"] != manifest["epoch"]:
+            _write(folder / BEFORE, before)
+        _write(folder / MANIFEST, manifest)
     except OSError as error:
         raise StoreError(f"{folder / MANIFEST} cannot be written: {error.strerror}") from None
+    earlier = _read(folder / BEFORE)
+    kept |= {earlier["epoch"]} if earlier is not None else set()
+    prefixes = tuple(f"epoch-{epoch}-" for epoch in kept)
     for path in folder.glob("epoch-*.pt"):
-        if not path.name.startswith(f"epoch-{manifest['epoch']}-"):
+        if not path.name.startswith(prefixes):
             with suppress(OSError):
                 path.unlink()
 
 
 def latest(folder: Path) -> dict[str, Any] | None:
     """Return the manifest of the last complete checkpoint; None before the first."""
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text())
-        if not isinstance(manifest, dict) or not isinstance(manifest.get("epoch"), int):
-            raise ValueError("it names no epoch")
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise StoreError(f"{folder / MANIFEST} is damaged ({error}); delete the folder to start anew") from None
-    return dict(manifest)
+    return sound(folder)[0]
+
+
+def sound(folder: Path) -> tuple[dict[str, Any] | None, str]:
+    """Return the manifest of the last checkpoint of which nothing is damaged, and what is wrong with a later one.
+
+    The manifest is None before the first checkpoint. Of workers on other hosts, the files are not here to be checked.
+    """
+    problems = []
+    for name in (MANIFEST, BEFORE):
+        if not (folder / name).exists():
+            continue
+        manifest = _read(folder / name)
+        if manifest is None:
+            problems.append(f"{folder / name} is damaged")
+            continue
+        try:
+            for path in folder.glob(f"epoch-{manifest['epoch']}-worker-*.pt"):
+                verify(path)
+        except StoreError as error:
+            problems.append(str(error))
+            continue
+        note = f"{'; '.join(problems)}; continuing from epoch {manifest['epoch']} instead" if problems else ""
+        return manifest, note
+    if problems:
+        raise StoreError(f"{'; '.join(problems)}; delete the folder {folder} to train again from the beginning")
+    return None, ""
 
 
 def remove(folder: Path) -> None:
     """Remove the checkpoints of a run that has finished."""
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write(path: Path, manifest: dict[str, Any]) -> None:
+    write_atomically(path, json.dumps(manifest | {CHECKSUM: _checksum(manifest)}).encode())
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """Return a manifest; None where it is missing or damaged."""
+    try:
+        manifest = json.loads(path.read_text())
+        checksum = manifest.pop(CHECKSUM, None)
+        good = isinstance(manifest.get("epoch"), int) and checksum in (None, _checksum(manifest))
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError):
+        return None
+    return manifest if good else None
+
+
+def _checksum(manifest: dict[str, Any]) -> str:
+    as_read = json.loads(json.dumps(manifest))
+    return hashlib.blake2b(json.dumps(as_read, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def _reason(error: BaseException) -> str:

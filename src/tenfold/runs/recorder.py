@@ -14,8 +14,8 @@ FLUSH_SECONDS = 0.5
 class Recorder:
     """A listener that keeps events for a moment and records them together.
 
-    When the store cannot be written (a full disk, say) training goes on: one warning tells so, the events are kept, and
-    every later flush tries again.
+    When the store cannot be written to (a full disk, say) training continues: it warns once, keeps the events, and
+    tries again with every flush.
     """
 
     def __init__(self, store: Store, run: int) -> None:
@@ -25,7 +25,7 @@ class Recorder:
         self._failing = False
         self._waiting: list[Event] = []
         self._flushed = time.monotonic()
-        self._held = store.held_open()
+        self._connection = store.keep_open()
 
     def __call__(self, event: Event) -> None:
         """Keep the event, and record what has waited long enough."""
@@ -40,20 +40,22 @@ class Recorder:
             self._waiting = []
 
     def rewind(self, epoch: int) -> None:
-        """Take back what was recorded from this epoch on, which will be repeated."""
+        """Mark what was recorded from this epoch on: it will be repeated."""
         self.flush()
-        self._try(self.store.supersede, self.run, epoch)
+        self._try(self.store.mark_repeated, self.run, epoch)
 
-    def close(self, *, result: dict[str, Any], status: str, error: str = "") -> None:
-        """Record what is waiting, and how the run ended."""
+    def close(self, *, result: dict[str, Any], status: str, error: str = "") -> bool:
+        """Record what is waiting and how the run ended, release the run, and return whether all is recorded."""
         self.flush()
-        self._try(self.store.update, self.run, result=result, status=status, error=error)
-        self._held.close()
+        done = self._try(self.store.update, self.run, result=result, status=status, error=error) and not self._waiting
+        self.store.release(self.run)
+        self._connection.close()
+        return done
 
     def report(self, problem: str) -> None:
-        """Tell, once, that something of this run could not be kept."""
+        """Warn, once, that something of this run could not be saved."""
         if not self.problem:
-            warnings.warn(f"{problem}; the training goes on", stacklevel=2)
+            warnings.warn(f"{problem}; training continues", stacklevel=2)
         self.problem = problem
 
     def _try(self, write: Any, *args: Any, **kwargs: Any) -> bool:

@@ -10,10 +10,12 @@ from tenfold.runs import checkpoint
 
 @dataclass(frozen=True)
 class Resumption:
-    """Where to go on: the folder of a checkpoint, and its manifest."""
+    """The checkpoint that a run continues from: its folder and its manifest."""
 
     folder: Path
     manifest: dict[str, Any]
+    problem: str = ""
+    """What is wrong with a later checkpoint, in whose place this one is used."""
 
     @property
     def ranks(self) -> Sequence[int]:

@@ -5,10 +5,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from tenfold.errors import StoreError
+from tenfold.errors import ExperimentError, StoreError
 from tenfold.experiment import Experiment
 from tenfold.runs import checkpoint
 from tenfold.runs.events import Event, Lifecycle, Metric, Span
+from tenfold.runs.rows import number
 from tenfold.runs.store import Store
 
 if TYPE_CHECKING:
@@ -38,14 +39,54 @@ class Run:
         self.created: float = record["created"]
         """When it began, in seconds since 1970."""
         self.ended: float | None = record["ended"]
-        self.error: str = record["error"]
-        self.facts: dict[str, Any] = record["facts"]
-        """Machine, package versions, command line, code version and data, as they were."""
-        self.result: dict[str, Any] = record["result"]
-        """Everything that came out, as numbers and text; the attributes below are its entries."""
-        self.experiment = experiment or Experiment(**record["experiment"])
+        self._record = record if "result" in record else None
+        self._experiment = experiment
         self._build = build
         self._weights = weights
+
+    @property
+    def error(self) -> str:
+        """What went wrong; empty for a run that finished."""
+        return str(self._held["error"])
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Machine, package versions, command line, code version and data, as they were."""
+        return dict(self._held["facts"])
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """Everything that came out, as numbers and text; the attributes below are its entries."""
+        return dict(self._held["result"])
+
+    @property
+    def experiment(self) -> Experiment:
+        """The experiment; StoreError where this version of Tenfold cannot read it, see `problem`."""
+        if self._experiment is None:
+            try:
+                self._experiment = Experiment(**self._held["experiment"])
+            except ExperimentError as error:
+                reason = str(error).replace("\n", "; ")
+                raise StoreError(f"the experiment of run {self.id} cannot be read by this version: {reason}") from None
+        return self._experiment
+
+    @cached_property
+    def problem(self) -> str:
+        """Why not all of the run can be read: it is damaged, or another version recorded it; empty for most runs."""
+        found = list(self._held.get("problems", []))
+        if "its experiment is damaged" not in found:
+            try:
+                _ = self.experiment
+            except StoreError as error:
+                found.append(str(error))
+        return "; ".join(found)
+
+    @property
+    def _held(self) -> dict[str, Any]:
+        """What the run holds, read when it is asked for: a list of many runs shows little of each."""
+        if self._record is None:
+            self._record = self.store.find(self.id)
+        return self._record
 
     @property
     def path(self) -> Path:
@@ -65,12 +106,12 @@ class Run:
     @property
     def metrics(self) -> dict[str, float]:
         """All final measurements, by name."""
-        return dict(self.result.get("metrics", {}))
+        return _numbers(self.result.get("metrics"))
 
     @property
     def seconds(self) -> float | None:
-        """Training time, told by `clock`: without start-up, evaluation and saving, which are in `times`."""
-        return self.result.get("seconds")
+        """Training time by `clock`, excluding startup, evaluation and saving, which are in `times`."""
+        return number(self.result.get("seconds"))
 
     @property
     def seconds_to_target(self) -> float | None:
@@ -80,8 +121,15 @@ class Run:
     @property
     def clock(self) -> Literal["measured", "predicted"]:
         """Whether its seconds were measured, or predicted for a virtual cluster."""
-        usual = "predicted" if self.experiment.machine.engine == "virtual" else "measured"
-        return "predicted" if self.result.get("clock", usual) == "predicted" else "measured"
+        told = self.result.get("clock")
+        if told is None:
+            if self._experiment is not None:
+                engine = self._experiment.machine.engine
+            else:
+                machine = self._held["experiment"].get("machine")
+                engine = machine.get("engine") if isinstance(machine, dict) else None
+            told = "predicted" if engine == "virtual" else "measured"
+        return "predicted" if told == "predicted" else "measured"
 
     @property
     def predicted_seconds(self) -> float | None:
@@ -97,7 +145,7 @@ class Run:
     @property
     def times(self) -> dict[str, float]:
         """Seconds by kind, told by `clock`: start, data, compute, wait, communicate, evaluate, save."""
-        return dict(self.result.get("times", {}))
+        return _numbers(self.result.get("times"))
 
     @cached_property
     def history(self) -> list[dict[str, float]]:
@@ -125,17 +173,16 @@ class Run:
                 "finished": "its file model.pt is gone or could not be written; train again",
                 "running": "it is still running",
             }
-            otherwise = f"it is {self.status}; `tenfold resume {self.id}` goes on"
+            otherwise = f"it is {self.status}; `tenfold resume {self.id}` continues it"
             raise StoreError(f"run {self.id} has no saved model: {way_out.get(self.status, otherwise)}")
         return dict(checkpoint.load(self.path / "model.pt"))
 
-    def other(self, number: int, *, weights: dict[str, Any] | None = None) -> "Run":
+    def other(self, run: int, *, weights: dict[str, Any] | None = None) -> "Run":
         """Return another run of the same store, or this one with other weights; its folds know its model, too."""
-        record = self.store.find(number)
-        experiment = Experiment(**record["experiment"])
-        if record["facts"].get("crossval", {}).get("parent", number) == self.id:
-            experiment = experiment.replace(model=self.experiment.model)
-        return Run(self.store, record, build=self._build, experiment=experiment, weights=weights)
+        found = Run(self.store, self.store.find(run), build=self._build, weights=weights)
+        if found.facts.get("crossval", {}).get("parent", run) == self.id:
+            found._experiment = found.experiment.replace(model=self.experiment.model)
+        return found
 
     def measurements(self) -> Iterator[Metric]:
         """Every metric event, in order."""
@@ -170,10 +217,17 @@ class Run:
             "created": self.created,
             **self.result,
             "clock": self.clock,
-            "experiment": self.experiment.flat(),
+            "experiment": self._held["experiment"] if self.problem else self.experiment.flat(),
+            **({"problem": self.problem} if self.problem else {}),
         }
 
     def __repr__(self) -> str:
         scores = "".join(f", {name} {value:.4g}" for name, value in self.metrics.items())
         time = f", {self.seconds:.3g} s {self.clock}" if self.seconds is not None else ""
         return f"<Run {self.id} {self.title}: {self.status}{scores}{time}>"
+
+
+def _numbers(values: Any) -> dict[str, float]:
+    """Return the numbers among values by name; damage may have put anything in their place."""
+    named = values.items() if isinstance(values, dict) else ()
+    return {name: value for name, value in named if isinstance(value, int | float)}

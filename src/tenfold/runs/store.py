@@ -1,7 +1,7 @@
 """The run store: one SQLite file for all runs and their events, and a folder of artifacts for each run.
 
 A write is one transaction in write-ahead mode, so a process that dies at any instant leaves a store that can be read.
-A run whose process is gone without having said how it ended is shown as interrupted.
+A run whose process is gone without having recorded how it ended is shown as interrupted.
 """
 
 import json
@@ -17,44 +17,40 @@ from typing import Any
 
 from tenfold.errors import StoreError
 from tenfold.experiment import Experiment
-from tenfold.runs.event_rows import as_row, from_row
+from tenfold.runs import rows, schema
+from tenfold.runs.claim import Claim
+from tenfold.runs.event_rows import as_row
 from tenfold.runs.events import Event
+from tenfold.runs.rows import Row
 
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS runs (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, title TEXT NOT NULL, kind TEXT NOT NULL, status TEXT NOT NULL,
-    created REAL NOT NULL, ended REAL, experiment TEXT NOT NULL, facts TEXT NOT NULL, result TEXT NOT NULL,
-    error TEXT NOT NULL DEFAULT '', host TEXT NOT NULL, pid INTEGER NOT NULL, pid_started REAL NOT NULL
-);
-CREATE TABLE IF NOT EXISTS events (
-    id INTEGER PRIMARY KEY, run INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE, type TEXT NOT NULL,
-    epoch INTEGER NOT NULL, superseded INTEGER NOT NULL DEFAULT 0, body TEXT NOT NULL
-);
-CREATE INDEX IF NOT EXISTS events_by_run ON events(run, type, superseded);
-"""
-SUPERSEDE = """
+MARK_REPEATED = """
 UPDATE events SET superseded = 1 WHERE run = ? AND epoch >= ?
-AND CASE type WHEN 'lifecycle' THEN json_extract(body, '$.what') != 'lost' ELSE 1 END
+AND CASE WHEN type = 'lifecycle' AND json_valid(body) THEN json_extract(body, '$.what') != 'lost' ELSE 1 END
 """
-LOCK_SECONDS = 30
 FOLD = "fold"
 """The kind of a run that is part of another; it is never meant by "last"."""
-FOLDED = "crossval"
+CROSSVAL = "crossval"
 """The kind of the run that folds are part of."""
-COLUMNS = "id, title, kind, status, created, ended, experiment, facts, result, error, host, pid, pid_started"
 
 
 def default_folder() -> Path:
-    """Return $TENFOLD_RUNS, or `runs` in the current folder."""
-    return Path(os.environ.get("TENFOLD_RUNS") or "runs")
+    """Return $TENFOLD_RUNS, or `runs` in the current folder, as an absolute path."""
+    return absolute(os.environ.get("TENFOLD_RUNS") or "runs")
+
+
+def absolute(folder: str | Path | None) -> Path:
+    """Return where a run store is, whatever the current folder will be later; None is the default folder."""
+    return default_folder() if folder is None else Path(folder).absolute()
 
 
 class Store:
     """All runs of one folder."""
 
     def __init__(self, folder: str | Path | None = None, *, create: bool = True) -> None:
-        self.folder = Path(folder) if folder is not None else default_folder()
+        self.folder = absolute(folder)
         self.file = self.folder / "tenfold.db"
+        self.version = schema.VERSION
+        self._claims: dict[int, Claim] = {}
         if not create and not self.file.exists():
             raise StoreError(
                 f"there are no runs in {self.folder}; `tenfold train` records one, --runs names another folder"
@@ -64,113 +60,196 @@ class Store:
         with self._explained("opened"):
             self.folder.mkdir(parents=True, exist_ok=True)
             with self._connect() as connection:
-                _write_ahead(connection)
-                connection.executescript(SCHEMA)
+                schema.prepare(connection, self.file)
+                self.version = schema.version_of(connection)
 
     def create(self, experiment: Experiment, *, kind: str, facts: dict[str, Any]) -> int:
-        """Record a new run, make its folder, and return its number."""
+        """Record a new run, make its folder, claim it for this process, and return its number."""
+        self._check_writable()
         title = experiment.title
-        pid, started = _this_process()
         values = (title, kind, "running", time.time(), experiment.model_dump_json(), json.dumps(facts), "{}")
         with self._explained("written to"), self._connect() as connection:
             cursor = connection.execute(
                 "INSERT INTO runs (title, kind, status, created, experiment, facts, result, host, pid, pid_started)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (*values, socket.gethostname(), pid, started),
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0)",
+                (*values, socket.gethostname(), os.getpid()),
             )
             run = int(cursor.lastrowid or 0)
-            # before the commit: a run that is in the store has its folder and its experiment
-            self.path(run, title).mkdir(parents=True, exist_ok=True)
-            experiment.save(self.path(run, title) / "experiment.toml")
+            # before the commit: a run that is in the store has its folder and its experiment, and is claimed
+            path = self.path(run, title)
+            path.mkdir(parents=True, exist_ok=True)
+            experiment.save(path / "experiment.toml")
+            claim = Claim.take(path, force=True)
+        if claim is not None:
+            self._claims[run] = claim
         return run
 
     def path(self, run: int, title: str) -> Path:
         """Return the folder of a run's artifacts."""
-        return self.folder / f"{run}-{re.sub(r'[^A-Za-z0-9._-]+', '_', title)[:60]}"
+        return rows.path_of(self.folder, run, title)
 
     def append(self, run: int, events: Iterable[Event]) -> None:
         """Record events, all of them or none."""
-        rows = [(run, row["type"], row["epoch"], json.dumps(row)) for row in map(as_row, events)]
+        values = [(run, row["type"], row["epoch"], json.dumps(row)) for row in map(as_row, events)]
         with self._explained("written to"), self._connect() as connection:
-            connection.executemany("INSERT INTO events (run, type, epoch, body) VALUES (?, ?, ?, ?)", rows)
+            connection.executemany("INSERT INTO events (run, type, epoch, body) VALUES (?, ?, ?, ?)", values)
 
     def update(self, run: int, *, result: dict[str, Any], status: str | None = None, error: str = "") -> None:
-        """Record what is known of a run's result, and how it ended."""
+        """Record what is known of a run's result, and how it ended; one that ended is released."""
         with self._explained("written to"), self._connect() as connection:
             connection.execute("UPDATE runs SET result = ? WHERE id = ?", (json.dumps(result), run))
             if status is not None:
                 connection.execute(
                     "UPDATE runs SET status = ?, error = ?, ended = ? WHERE id = ?", (status, error, time.time(), run)
                 )
+        if status is not None:
+            self.release(run)
 
-    def reopen(self, run: int, *, epoch: int, abandoned: bool = False) -> float:
-        """Claim a run to go on with it at this epoch, and return how long it had run.
+    def claim(self, run: int, *, force: bool = False) -> None:
+        """Claim a run; StoreError while it is being worked on, here or by another process.
 
-        Events of the epochs that will be repeated are kept, but marked as superseded. `abandoned` says that whoever
-        had claimed it on another host is gone, which cannot be seen from here.
+        `force` claims it even so.
         """
-        pid, started = _this_process()
+        self._check_writable()
+        record = self.find(run)
+        with self._explained("written to"):
+            path = self.path(run, record["title"])
+            path.mkdir(parents=True, exist_ok=True)
+            claim = Claim.take(path, force=force)
+        if claim is None:
+            raise StoreError(
+                f"run {run} is still running, in process {record['pid']} on {record['host']}; wait for it or stop it. "
+                "If it is certainly gone, resume with --force (force=True); two processes that write to a run spoil it"
+            )
+        self._claims[run] = claim
+
+    def release(self, run: int) -> None:
+        """Let other processes have the run."""
+        claim = self._claims.pop(run, None)
+        if claim is not None:
+            claim.release()
+
+    def reopen(self, run: int, *, epoch: int, force: bool = False) -> float:
+        """Claim a run to continue it at this epoch, and return for how many seconds it had run."""
+        self.claim(run, force=force)
+        try:
+            return self.restart(run, epoch=epoch)
+        except BaseException:
+            self.release(run)
+            raise
+
+    def restart(self, run: int, *, epoch: int) -> float:
+        """Continue a run that this process has claimed at this epoch, and return for how many seconds it had run.
+
+        Events of the epochs that will be repeated are kept, but marked.
+        """
         with self._explained("written to"), self._connect() as connection:
             connection.execute("BEGIN IMMEDIATE")
-            columns = "status, result, host, pid, pid_started"
-            row = connection.execute(f"SELECT {columns} FROM runs WHERE id = ?", (run,)).fetchone()
-            if row is None:
-                raise StoreError(f"there is no run {run} in {self.folder}")
-            status, result, *process = row
-            if status == "finished" and not json.loads(result).get("failed"):  # folds can be trained again
+            status, result = connection.execute("SELECT status, result FROM runs WHERE id = ?", (run,)).fetchone()
+            if status == "finished" and not rows.decoded(result)[0].get("failed"):  # folds can be trained again
                 raise StoreError(f"run {run} is finished; there is nothing to resume")
-            if status == "running" and _alive(*process, elsewhere=not abandoned):
-                raise StoreError(f"run {run} is still running, in process {process[1]}; wait for it or stop it first")
             connection.execute(
-                "UPDATE runs SET status = 'running', error = '', ended = NULL, host = ?, pid = ?, pid_started = ?"
-                " WHERE id = ?",
-                (socket.gethostname(), pid, started, run),
+                "UPDATE runs SET status = 'running', error = '', ended = NULL, host = ?, pid = ? WHERE id = ?",
+                (socket.gethostname(), os.getpid(), run),
             )
-            connection.execute(SUPERSEDE, (run, epoch))
+            connection.execute(MARK_REPEATED, (run, epoch))
             bodies = connection.execute("SELECT body FROM events WHERE run = ?", (run,)).fetchall()
-        return max((float(json.loads(body)["at"]) for (body,) in bodies), default=0.0)
+        return max((rows.time_of(body) for (body,) in bodies), default=0.0)
 
-    def supersede(self, run: int, epoch: int) -> None:
-        """Mark the events from this epoch on as superseded: it will be repeated. That a worker was lost stays true."""
+    def mark_repeated(self, run: int, epoch: int) -> None:
+        """Mark the events from this epoch on: it will be repeated. That a worker was lost stays true."""
         with self._explained("written to"), self._connect() as connection:
-            connection.execute(SUPERSEDE, (run, epoch))
+            connection.execute(MARK_REPEATED, (run, epoch))
 
-    def runs(self) -> list[dict[str, Any]]:
-        """Return all runs, oldest first."""
+    def runs(self) -> list[Row]:
+        """Return what a list of all runs shows, oldest first, without reading what the runs hold.
+
+        Of a file that is damaged in places, all runs that can be read.
+        """
         with self._explained("read"), self._connect() as connection:
-            return [_record(row) for row in connection.execute(f"SELECT {COLUMNS} FROM runs ORDER BY id")]
+            return [self._known(row) for row in rows.salvaged(connection, f"SELECT {rows.LISTED} FROM runs")]
 
-    def find(self, reference: str | int) -> dict[str, Any]:
+    def records(self, *kinds: str) -> list[Row]:
+        """Return all runs of these kinds (of all, if none is named) with what they hold, oldest first."""
+        chosen = f" WHERE kind IN ({', '.join('?' * len(kinds))})" if kinds else ""
+        with self._explained("read"), self._connect() as connection:
+            query = f"SELECT {rows.COLUMNS} FROM runs{chosen}"
+            return [self._known(row) for row in rows.salvaged(connection, query, kinds)]
+
+    def folds(self, parent: int) -> list[Row]:
+        """Return the folds of a cross-validation with what they hold, oldest first."""
+        with self._explained("read"), self._connect() as connection:
+            query = f"SELECT {rows.COLUMNS} FROM runs WHERE kind = 'fold' AND {schema.PARENT} = ? ORDER BY id"
+            return [self._known(row) for row in connection.execute(query, (parent,))]
+
+    def find(self, reference: str | int) -> Row:
         """Return a run by its number, by "last", or by its title or folder when only one has it."""
-        runs = self.runs()
         text = str(reference)
-        if not runs:
+        with self._explained("read"), self._connect() as connection:
+            found = self._matching(connection, text)
+            if len(found) == 1:
+                row = connection.execute(f"SELECT {rows.COLUMNS} FROM runs WHERE id = ?", (found[0],)).fetchone()
+                return self._known(row)
+            last = connection.execute("SELECT MAX(id) FROM runs").fetchone()[0]
+        if last is None:
             raise StoreError(f"there are no runs in {self.folder} yet; `tenfold train` records one")
-        if text == "last":
-            return next((run for run in reversed(runs) if run["kind"] != FOLD), runs[-1])
-        found = [run for run in runs if str(run["id"]) == text]
-        found = found or [run for run in runs if text in (run["title"], self.path(run["id"], run["title"]).name)]
-        if len(found) == 1:
-            return found[0]
         if found:
-            numbers = ", ".join(str(run["id"]) for run in found[-8:])
+            numbers = ", ".join(map(str, found[-8:]))
             raise StoreError(f"'{text}' names {len(found)} runs; say which: {numbers}")
-        raise StoreError(f"there is no run '{text}' in {self.folder}; say a number from 1 to {runs[-1]['id']}, or last")
+        raise StoreError(f"there is no run '{text}' in {self.folder}; say a number from 1 to {last}, or last")
+
+    def _matching(self, connection: sqlite3.Connection, text: str) -> list[int]:
+        """Return the numbers of the runs that are meant, oldest first."""
+
+        def ids(condition: str, *values: object) -> list[int]:
+            return [run for (run,) in connection.execute(f"SELECT id FROM runs WHERE {condition}", values)]
+
+        if text == "last":
+            return ids("kind != ? ORDER BY id DESC LIMIT 1", FOLD) or ids("1 ORDER BY id DESC LIMIT 1")
+        if text.isascii() and text.isdigit() and (found := ids("id = ?", min(int(text), 2**63 - 1))):
+            return found
+        named = ids("title = ? ORDER BY id", text)
+        number = re.match(r"\d{1,18}(?=-)", text, re.ASCII)
+        if number is not None:
+            for run, title in connection.execute("SELECT id, title FROM runs WHERE id = ?", (int(number[0]),)):
+                if self.path(run, str(title)).name == text and run not in named:
+                    named.append(run)
+        return sorted(named)
 
     def events(self, run: int, kind: str | None = None) -> Iterator[Event]:
-        """Return a run's events of one type, or of all, in the order in which they were recorded."""
+        """Return a run's events of one type, or of all, in the order in which they were recorded.
+
+        Those that are damaged, or that only a newer version knows, are left out.
+        """
         with self._explained("read"), self._connect() as connection:
-            rows = connection.execute(
-                "SELECT body FROM events WHERE run = ? AND superseded = 0 AND type = COALESCE(?, type) ORDER BY id",
-                (run, kind),
-            ).fetchall()
-        with self._explained("read"):
-            for (body,) in rows:
-                yield _event(body)
+            query = "SELECT body FROM events WHERE run = ? AND superseded = 0 AND type = COALESCE(?, type)"
+            found = rows.salvaged(connection, query, (run, kind))
+        for (body,) in found:
+            event = rows.event_of(body)
+            if event is not None:
+                yield event
+
+    def keep_open(self) -> sqlite3.Connection:
+        """Return a connection to keep while much is written: closing the last one moves the log into the file."""
+        with self._explained("opened"):
+            connection = sqlite3.connect(self.file, timeout=schema.LOCK_SECONDS, check_same_thread=False)
+            connection.execute("SELECT 1 FROM runs LIMIT 1").fetchone()  # before it has read, it does not count as open
+            return connection
+
+    def _known(self, row: tuple[Any, ...]) -> Row:
+        return rows.known(self.folder, row)
+
+    def _check_writable(self) -> None:
+        if self.version > schema.VERSION:
+            raise StoreError(
+                f"the run store {self.file} cannot be written to: a newer version of Tenfold made it (format "
+                f"{self.version}, this version knows {schema.VERSION}); update Tenfold, or choose another folder"
+            )
 
     @contextmanager
     def _connect(self) -> Iterator[sqlite3.Connection]:
-        connection = sqlite3.connect(self.file, timeout=LOCK_SECONDS)
+        connection = sqlite3.connect(self.file, timeout=schema.LOCK_SECONDS)
+        connection.text_factory = rows.as_text
         # With write-ahead logging a commit that was not forced to the disk yet survives the death of the process; only
         # a power cut may take it, and leaves the store sound. Forcing each costs tens of milliseconds.
         connection.execute("PRAGMA synchronous = NORMAL")
@@ -180,69 +259,15 @@ class Store:
         finally:
             connection.close()
 
-    def held_open(self) -> sqlite3.Connection:
-        """Return a connection to keep while much is written: closing the last one folds the log into the file."""
-        with self._explained("opened"):
-            connection = sqlite3.connect(self.file, timeout=LOCK_SECONDS, check_same_thread=False)
-            connection.execute("SELECT 1 FROM runs LIMIT 1").fetchone()  # before it has read, it does not count as open
-            return connection
-
     @contextmanager
     def _explained(self, done: str) -> Iterator[None]:
         try:
             yield
-        except sqlite3.DatabaseError as error:
-            raise StoreError(f"the run store {self.file} cannot be {done}: {error}") from None
-        except ValueError as error:  # a row that is damaged, or that another version wrote
-            raise StoreError(f"the run store {self.file} cannot be {done}: {error}") from None
+        except sqlite3.Error as error:
+            newer = "; a newer version of Tenfold made it" if self.version > schema.VERSION else ""
+            raise StoreError(f"the run store {self.file} cannot be {done}: {error}{newer}") from None
         except OSError as error:
             raise StoreError(f"the run store {self.folder} cannot be {done}: {error.strerror or error}") from None
 
-
-def _write_ahead(connection: sqlite3.Connection) -> None:
-    """Switch to write-ahead mode; when several processes make a store at once, SQLite does not wait here by itself."""
-    deadline = time.monotonic() + LOCK_SECONDS
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
-
-
-def _record(row: tuple[Any, ...]) -> dict[str, Any]:
-    record = dict(zip(COLUMNS.split(", "), row, strict=True))
-    for key in ("experiment", "facts", "result"):
-        record[key] = json.loads(record[key])
-    process = record.pop("host"), record.pop("pid"), record.pop("pid_started")
-    if record["status"] == "running" and not _alive(*process):
-        record["status"] = "interrupted"
-    return record
-
-
-def _event(body: str) -> Event:
-    row = json.loads(body)
-    if not isinstance(row, dict):
-        raise ValueError(f"this version of Tenfold cannot read the event {body[:200]}")
-    return from_row(row)
-
-
-def _this_process() -> tuple[int, float]:
-    import psutil
-
-    return os.getpid(), psutil.Process().create_time()
-
-
-def _alive(host: str, pid: int, started: float, *, elsewhere: bool = True) -> bool:
-    """Tell whether the process that claimed a run still lives; of one on another host, `elsewhere` is believed."""
-    import psutil
-
-    if host != socket.gethostname():
-        return elsewhere
-    try:
-        process = psutil.Process(pid)
-        return bool(process.status() != psutil.STATUS_ZOMBIE and abs(process.create_time() - started) < 1)
-    except psutil.Error:
-        return False
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_claims": {}}  # they belong to this process

@@ -35,7 +35,7 @@ from tenfold.experiment import Experiment
 from tenfold.launch.detect import World
 from tenfold.machine import affinity, cores, memory
 from tenfold.runs import Clock, Emit, Store, Warned
-from tenfold.runs.elsewhere import Elsewhere
+from tenfold.runs.remote_store import RemoteStore
 from tenfold.runs.resumption import Resumption
 from tenfold.training import flat_size
 from tenfold.training.precision import multiplying
@@ -147,19 +147,21 @@ class Launched(Engine):
             may_have_begun = self.world.restarts or experiment.machine.on_failure == "continue"
             record = find_begun(store, self.world, experiment) if may_have_begun else None
             if record is not None:
-                return self._continue(task, experiment, store, record, listen, abandoned=True)
+                return self._continue(task, experiment, store, record, listen, force=True)
             number = store.create(experiment, kind=kind, facts=describe(task) | self.facts())
             outcome = train_recorded(self.run, task, store, number, clock, listen)
             return self._dismiss(RecordedRun.finished(store, number, outcome, experiment))
 
-    def resume(self, experiment: Experiment, store: Store, record: dict[str, Any], listen: Emit) -> RecordedRun:
+    def resume(
+        self, experiment: Experiment, store: Store, record: dict[str, Any], listen: Emit, *, force: bool = False
+    ) -> RecordedRun:
         """Continue a run with all ranks; each has found the run's record."""
         experiment = experiment.replace(workers=self.world.size)
         with self.session():
             task = self.prepare(experiment)
             if not self.records:
                 return self._follow(task, experiment, Clock())
-            return self._continue(task, experiment, store, record, listen)
+            return self._continue(task, experiment, store, record, listen, force=force)
 
     def _continue(
         self,
@@ -169,11 +171,11 @@ class Launched(Engine):
         record: dict[str, Any],
         listen: Emit,
         *,
-        abandoned: bool = False,
+        force: bool = False,
     ) -> RecordedRun:
-        """Continue a run on rank 0; `abandoned` says that this launch has begun it, so that no other process has it."""
+        """Continue a run on rank 0; `force` when this launch has begun it, so that no other process has it."""
         check_same_data(record, task)
-        clock, resumption = reopen(store, record, abandoned=abandoned)
+        clock, resumption = reopen(store, record, force=force)
         self.lost = find_loss(record, resumption, self.world)
         outcome = train_recorded(self.run, task, store, record["id"], clock, listen, resumption)
         return self._dismiss(RecordedRun.finished(store, record["id"], outcome, experiment))
@@ -186,7 +188,7 @@ class Launched(Engine):
     def _follow(self, task: Task, experiment: Experiment, clock: Clock) -> RecordedRun:
         """Train on a rank that does not record, and return what rank 0 has recorded."""
         (folder, record), weights = self.follow(task, clock)
-        return RecordedRun(Elsewhere(folder), record, Outcome(record["result"], weights), experiment)
+        return RecordedRun(RemoteStore(folder), record, Outcome(record["result"], weights), experiment)
 
     def facts(self) -> dict[str, Any]:
         """Return who was started where, and how they talk."""

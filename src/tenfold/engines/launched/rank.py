@@ -16,7 +16,7 @@ import torch
 from tenfold.errors import WorkerLost
 from tenfold.launch.detect import World
 from tenfold.machine import devices
-from tenfold.runs import Emit, Event, Metric, Note, Span, Warned
+from tenfold.runs import Emit, Event, Metric, Note, Span, Warned, checkpoint
 from tenfold.transport import Network
 from tenfold.transport.network import codec
 from tenfold.workers.messages import Decision, Finished, Message, Reviewed, Saved
@@ -87,9 +87,11 @@ def launch_name(world: World) -> str:
 
 
 def clear(folder: Path, rank: int, but: int | None = None) -> None:
-    """Remove a rank's checkpoints, except for those of one epoch, and what is empty then."""
-    for path in folder.glob(f"epoch-*-worker-{rank}.pt"):
-        if not path.name.startswith(f"epoch-{but}-"):
+    """Remove a rank's checkpoints, except for those of one epoch and of the one saved before it."""
+    found = sorted(folder.glob(f"epoch-*-worker-{rank}.pt"), key=checkpoint.epoch_of)
+    kept = [path for path in found if but is not None and checkpoint.epoch_of(path) <= but][-2:]
+    for path in found:
+        if path not in kept:
             with suppress(OSError):
                 path.unlink()
     if but is None:

@@ -28,7 +28,9 @@ def find_begun(store: Store, world: World, experiment: Experiment) -> dict[str, 
     since = 0.0 if world.launcher == "slurm" else psutil.Process(os.getppid()).create_time()
     wanted = experiment.model_dump(mode="json")
     ended = ("finished",) if world.restarts else ("finished", "failed")
-    for run in reversed(store.runs()):
+    for run in reversed(store.records()):
+        if run["problems"]:
+            continue
         if run["facts"].get("launch", {}).get("name") == name and run["created"] > since - CLOCKS_DIFFER_BY:
             before: int = run["experiment"]["division"]["workers"]
             wanted["division"]["workers"] = before

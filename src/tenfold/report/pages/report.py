@@ -13,7 +13,7 @@ from tenfold.report.pages.run_page import run_content
 from tenfold.report.results.comparison import Comparison
 from tenfold.report.tables.fold_tables import failed_folds
 from tenfold.runs import Run
-from tenfold.runs.store import FOLDED
+from tenfold.runs.store import CROSSVAL
 
 
 def write_report(runs: Sequence[Run] | Comparison, path: str | Path) -> Path:
@@ -43,7 +43,7 @@ def _common_content(comparison: Comparison) -> dict[str, Any]:
     each = ", each in its own run" if many and clocks.clock_names(runs) == clocks.MEASURED else ""
     return {
         "several": many,
-        "folded": any(run.kind == FOLDED for run in runs),
+        "folded": any(run.kind == CROSSVAL for run in runs),
         "clock": clocks.clock_names(runs),
         "truth": clocks.page_statement(runs) + each,
         "failures": comparison.failures() + ([] if many else failed_folds(runs[0])),

@@ -8,7 +8,7 @@ from tenfold.report.pages.folds_section import folds_section
 from tenfold.report.plots import run_plots, timeline_plots
 from tenfold.report.plots.styles import single_series
 from tenfold.runs import Run
-from tenfold.runs.store import FOLDED
+from tenfold.runs.store import CROSSVAL
 
 
 def run_content(run: Run) -> dict[str, Any]:
@@ -17,7 +17,7 @@ def run_content(run: Run) -> dict[str, Any]:
     about = sections.describe_run(run)
     title = sections.page_title(run.experiment)
     return {
-        "title": f"Cross-validation of {title}" if run.kind == FOLDED else title,
+        "title": f"Cross-validation of {title}" if run.kind == CROSSVAL else title,
         "eyebrow": f"run {run.id}",
         "status": run.status,
         "facts": [*about["what"], about["began"]],

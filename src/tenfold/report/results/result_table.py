@@ -18,7 +18,7 @@ from tenfold.report.rows import DOUBTS, Row, Spread
 from tenfold.report.tables import columns
 from tenfold.report.tables.columns import Column
 from tenfold.report.tables.crosstable import Crosstable, make_crosstables
-from tenfold.runs.store import FOLDED
+from tenfold.runs.store import CROSSVAL
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -109,7 +109,7 @@ class ResultTable(ABC):
         if any(len(row.runs) > 1 for row in self.rows):
             text += "; mean ± standard deviation over the repeats"
         notes = [Note(text)]
-        if any(run.kind == FOLDED for row in self.rows for run in row.runs):
+        if any(run.kind == CROSSVAL for row in self.rows for run in row.runs):
             notes.append(Note(CROSSVAL_TIME))
         if any(row.interval for row in self.rows):
             notes.append(Note(f"predicted {clocks.INTERVAL}"))

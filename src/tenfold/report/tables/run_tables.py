@@ -24,7 +24,7 @@ from tenfold.report.formatting import (
     one_line,
 )
 from tenfold.runs import Run
-from tenfold.runs.store import FOLDED
+from tenfold.runs.store import CROSSVAL
 
 STATUS_STYLES = {"finished": "green", "running": "cyan", "failed": "bold red", "interrupted": "yellow"}
 
@@ -63,7 +63,7 @@ def runs_table(runs: Sequence[Run], *, now: float | None = None) -> Table:
         )
     unless = ", unless said to be predicted" if any(run.clock == clocks.PREDICTED for run in runs) else ""
     table.caption = f"training: measured{unless}, without start, evaluation and saving" if runs else "no runs yet"
-    if any(run.kind == FOLDED for run in runs):
+    if any(run.kind == CROSSVAL for run in runs):
         table.caption += f"; {CROSSVAL_TIME}"
     return table
 

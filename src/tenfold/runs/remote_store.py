@@ -8,12 +8,13 @@ from tenfold.errors import StoreError
 from tenfold.runs.store import Store
 
 
-class Elsewhere(Store):
-    """Stands for the store of rank 0 on a rank that does not record; nothing can be read from it."""
+class RemoteStore(Store):
+    """The store of rank 0, on a rank that does not record; nothing can be read from it here."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self.file = self.folder / "tenfold.db"
+        self._claims = {}
 
     def _connect(self) -> AbstractContextManager[sqlite3.Connection]:  # type: ignore[override]
         raise StoreError(

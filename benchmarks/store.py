@@ -1,0 +1,115 @@
+"""How long it takes to list the runs of a large store, beside the way that decoded every run.
+
+    python benchmarks/store.py [--runs 10000]
+
+Prints the time of reading the list, of `tenfold runs` (its last 20 as a table, in this process, after the imports), of
+finding one run by its title, and of the first versions' way for each, which decoded the experiment, facts and result of
+all runs. `whole command` is a new Python process, with how long it needs to import nothing but what it uses.
+"""
+
+import argparse
+import json
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tenfold.experiment import Experiment
+from tenfold.runs import Run, Store
+
+FACTS = {
+    "machine": {"cores": 16, "platform": "Linux", "flags": ["x" * 20] * 40},
+    "packages": {"torch": "2.8.0"},
+    "data": {"name": "digits", "shape": [64], "outputs": 10, "train": 1437, "test": 360},
+}
+RESULT = {"metrics": {"accuracy": 0.97, "loss": 0.1}, "seconds": 1.5, "epochs": 3, "times": {"compute": 1.4}}
+
+
+def fill(folder: Path, count: int) -> Store:
+    """Make a store with many runs."""
+    store = Store(folder)
+    experiment = Experiment(model="mlp", data="digits").model_dump_json()
+    rows = (
+        (
+            f"run-{number}",
+            "train",
+            "finished",
+            float(number),
+            number + 1.5,
+            experiment,
+            json.dumps(FACTS),
+            json.dumps(RESULT),
+        )
+        for number in range(1, count + 1)
+    )
+    with sqlite3.connect(store.file) as connection:
+        connection.executemany(
+            "INSERT INTO runs (title, kind, status, created, ended, experiment, facts, result, host, pid, pid_started)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, '', 0, 0)",
+            rows,
+        )
+    return store
+
+
+def decode_all(store: Store) -> list[Experiment]:
+    """Read the list as the first versions did."""
+    with sqlite3.connect(store.file) as connection:
+        rows = connection.execute("SELECT id, title, experiment, facts, result FROM runs ORDER BY id").fetchall()
+    for row in rows:
+        json.loads(row[3]), json.loads(row[4])
+    return [Experiment(**json.loads(row[2])) for row in rows]
+
+
+def list_last(store: Store) -> None:
+    """Draw the table of the last 20 runs."""
+    import io
+
+    from rich.console import Console
+
+    from tenfold.report.tables.run_tables import runs_table
+
+    def no_model(run: Run) -> None:
+        raise AssertionError(run)
+
+    runs = [Run(store, row, build=no_model) for row in store.runs()]  # type: ignore[arg-type]
+    Console(file=io.StringIO(), width=120).print(runs_table(runs[-20:]))
+
+
+def timed(action: Callable[[], object], repeats: int = 3) -> tuple[float, float]:
+    """Return the shortest and the longest time of some repeats."""
+    times = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        action()
+        times.append(time.perf_counter() - began)
+    return min(times), max(times)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--runs", type=int, default=10_000)
+    count = parser.parse_args().runs
+    with tempfile.TemporaryDirectory() as folder:
+        store = fill(Path(folder), count)
+        command = [sys.executable, "-m", "tenfold", "runs", "--runs", folder]
+        list_last(store)  # imports
+        figures = {
+            "read the list": timed(lambda: store.runs()),
+            "`tenfold runs` without imports": timed(lambda: list_last(store)),
+            "find one by its title": timed(lambda: store.find(f"run-{count // 2}")),
+            "decode every run, as before": timed(lambda: decode_all(store), 1),
+            "whole command": timed(lambda: subprocess.run(command, check=True, capture_output=True)),
+        }
+    print(f"{count:,} runs; seconds, shortest and longest of 3")
+    for name, (low, high) in figures.items():
+        print(f"{name:32}  {low:7.3f}  {high:7.3f}")
+    shown = "import sys, tenfold.cli.runs; from tenfold.api.open_run import list_runs; print('torch' in sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", shown], check=True, capture_output=True, text=True).stdout.strip()
+    print(f"torch is imported to list runs: {loaded}")
+
+
+if __name__ == "__main__":
+    main()

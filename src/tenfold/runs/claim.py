@@ -1,0 +1,160 @@
+"""Proof that a process works on a run: a lock that dies with the process, and a lease where locks prove nothing.
+
+The process that trains a run holds a kernel lock on the file `lock` in the run's folder. The kernel releases it when
+the process dies, however it dies, whatever the host is called and wherever its clock stands. Not every shared file
+system passes locks on to other machines, so the holder also touches the file every few seconds. Another machine that
+gets the lock watches the file for a while before it believes that the holder is gone.
+"""
+
+import fcntl
+import os
+import threading
+import time
+import uuid
+import weakref
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Self
+
+LOCK = "lock"
+BEAT_SECONDS = 2.0
+"""How often the holder touches the file."""
+WATCH_SECONDS = 7.0
+"""How long a file must stay untouched until its holder on another machine is believed to be gone."""
+FRESH_SECONDS = 30.0
+"""A file touched within this time is shown as held; only a list of runs relies on it, which cannot wait and watch."""
+PATIENCE_SECONDS = 0.5
+"""How long to try again: whoever only asks whether a run is held has the lock for an instant, too."""
+_HELD: "weakref.WeakSet[Claim]" = weakref.WeakSet()
+
+
+class Claim:
+    """A run is this process's to write, until it is released or the process ends."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self._descriptor: int | None = descriptor
+        self._stop = threading.Event()
+        _HELD.add(self)
+        threading.Thread(target=_beat, args=(path, self._stop), name="tenfold-lease", daemon=True).start()
+
+    @classmethod
+    def take(cls, folder: Path, *, force: bool = False) -> Self | None:
+        """Claim the run of a folder; None while another process holds it, which `force` does not ask."""
+        path = folder / LOCK
+        if force:
+            path.unlink(missing_ok=True)
+        until = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            try:
+                locked = _lock(descriptor)
+                before = os.read(descriptor, 100).decode(errors="replace")
+                if locked is not False and _is_at(descriptor, path):
+                    conclusive = locked and before in ("", _kernel())
+                    if not conclusive and before and _is_touched(path, WATCH_SECONDS):
+                        os.close(descriptor)
+                        return None
+                    os.truncate(descriptor, 0)
+                    os.pwrite(descriptor, _kernel().encode(), 0)
+                    return cls(path, descriptor)
+            except BaseException:
+                os.close(descriptor)
+                raise
+            os.close(descriptor)
+            if time.monotonic() > until:
+                return None
+            time.sleep(0.02)
+
+    def release(self) -> None:
+        """Give the run back."""
+        if self._descriptor is not None:
+            with suppress(OSError):
+                if _is_at(self._descriptor, self.path):
+                    self.path.unlink()
+        self._close()
+
+    def _close(self) -> None:
+        self._stop.set()
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            with suppress(OSError):
+                os.close(descriptor)
+
+    def __del__(self) -> None:
+        self._close()
+
+
+def is_claimed(folder: Path) -> bool:
+    """Return whether a process works on the run of a folder; where a lock does not tell, as far as one look can."""
+    path = folder / LOCK
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        locked = _lock(descriptor, shared=True)
+        before = os.read(descriptor, 100).decode(errors="replace")
+        touched = os.fstat(descriptor).st_mtime
+    finally:
+        os.close(descriptor)
+    if locked is False:
+        return True
+    if locked and before in ("", _kernel()):
+        return False
+    return abs(time.time() - touched) < FRESH_SECONDS
+
+
+def _lock(descriptor: int, *, shared: bool = False) -> bool | None:
+    """Return whether the lock was free and is now ours; None where the file system has no locks."""
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Return whether this is still the file of that name: another process may have removed or replaced it."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _is_touched(path: Path, seconds: float) -> bool:
+    """Return whether somebody touches the file within this time."""
+    before, until = path.stat().st_mtime_ns, time.monotonic() + seconds
+    while time.monotonic() < until:
+        time.sleep(min(0.2, seconds))
+        if path.stat().st_mtime_ns != before:
+            return True
+    return False
+
+
+def _beat(path: Path, stop: threading.Event) -> None:
+    while not stop.wait(BEAT_SECONDS):
+        with suppress(OSError):
+            os.utime(path)
+
+
+@cache
+def _kernel() -> str:
+    """Return a name of the running kernel: within one, a lock is seen by all processes."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return f"{uuid.getnode():x}"
+
+
+def _leave_to_parent() -> None:
+    """In a forked process: the claims are the parent's, and must end with the parent."""
+    for claim in list(_HELD):
+        claim._close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_parent)

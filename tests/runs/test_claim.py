@@ -1,0 +1,134 @@
+"""Who works on a run is known by a lock that dies with the process, and by a lease where locks prove nothing."""
+
+import errno
+import fcntl
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tenfold.runs import claim
+from tenfold.runs.claim import LOCK, Claim, is_claimed
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from tenfold.runs.claim import Claim
+held = Claim.take(Path(sys.argv[1]))
+print(held is not None, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(claim, "BEAT_SECONDS", 0.05)
+    monkeypatch.setattr(claim, "WATCH_SECONDS", 0.6)
+    monkeypatch.setattr(claim, "PATIENCE_SECONDS", 0.1)
+
+
+def test_a_run_is_claimed_once_and_released(tmp_path, quick):
+    held = Claim.take(tmp_path)
+    assert is_claimed(tmp_path)
+    assert Claim.take(tmp_path) is None
+    held.release()
+    assert not is_claimed(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    again = Claim.take(tmp_path)
+    held.release()
+    assert is_claimed(tmp_path), "one that is released twice takes nothing from its successor"
+    again.release()
+
+
+@pytest.mark.timeout(60)
+def test_the_claim_of_a_killed_process_is_gone_whatever_the_clock_says(tmp_path, quick):
+    holder = subprocess.Popen([sys.executable, "-c", HOLD, tmp_path], stdout=subprocess.PIPE, text=True)
+    assert holder.stdout.readline() == "True\n"
+    os.utime(tmp_path / LOCK, (1.0, 1.0))
+    assert is_claimed(tmp_path), "it lives, though its file looks old"
+    assert Claim.take(tmp_path) is None
+    os.kill(holder.pid, signal.SIGKILL)
+    holder.communicate()
+    os.utime(tmp_path / LOCK, (4e9, 4e9))
+    assert not is_claimed(tmp_path), "it is dead, though its file is of the future"
+    began = time.monotonic()
+    held = Claim.take(tmp_path)
+    assert held is not None
+    assert time.monotonic() - began < 0.5, "a lock needs no waiting"
+    held.release()
+
+
+def no_locks(*_):
+    raise OSError(errno.ENOLCK, "No locks available")
+
+
+def on_another_machine(monkeypatch):
+    monkeypatch.setattr(claim, "_kernel", lambda: "another")
+
+
+@pytest.mark.parametrize("locks", ["none", "local"])
+def test_where_locks_do_not_reach_a_live_holder_is_known_by_its_lease(tmp_path, quick, monkeypatch, locks):
+    """As on a shared file system that keeps locks to each machine, or has none."""
+    held = Claim.take(tmp_path)
+    if locks == "none":
+        monkeypatch.setattr(fcntl, "flock", no_locks)
+    else:
+        monkeypatch.setattr(fcntl, "flock", lambda *_: None)
+        on_another_machine(monkeypatch)
+    assert is_claimed(tmp_path)
+    assert Claim.take(tmp_path) is None
+    held._close()  # as if its process had died
+    taken = Claim.take(tmp_path)
+    assert taken is not None
+    taken.release()
+
+
+def test_a_dead_holder_on_another_machine_is_shown_as_such_after_a_while(tmp_path, quick, monkeypatch):
+    Claim.take(tmp_path)._close()
+    on_another_machine(monkeypatch)
+    assert is_claimed(tmp_path), "its last sign is fresh"
+    os.utime(tmp_path / LOCK, (time.time() - 60, time.time() - 60))
+    assert not is_claimed(tmp_path)
+
+
+def test_force_takes_a_claim_from_a_live_holder(tmp_path, quick):
+    held = Claim.take(tmp_path)
+    taken = Claim.take(tmp_path, force=True)
+    assert taken is not None
+    held.release()
+    assert is_claimed(tmp_path), "the claim is the new holder's"
+    taken.release()
+
+
+def _sleep():
+    time.sleep(30)
+
+
+@pytest.mark.timeout(60)
+def test_a_forked_process_does_not_keep_its_parents_claim(tmp_path, quick):
+    held = Claim.take(tmp_path)
+    child = multiprocessing.get_context("fork").Process(target=_sleep, daemon=True)
+    child.start()
+    held._close()
+    until = time.monotonic() + 10
+    while is_claimed(tmp_path) and time.monotonic() < until:  # the child closes its copy when it gets its turn
+        time.sleep(0.01)
+    assert not is_claimed(tmp_path)
+    child.kill()
+    child.join()
+
+
+def test_many_may_ask_at_once(tmp_path, quick):
+    Claim.take(tmp_path)._close()
+    descriptor = os.open(tmp_path / LOCK, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    assert not is_claimed(tmp_path)
+    os.close(descriptor)
+
+
+def test_a_folder_without_a_claim(tmp_path):
+    assert not is_claimed(tmp_path / "none")
