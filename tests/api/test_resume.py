@@ -1,5 +1,6 @@
 """A run that was interrupted goes on as if nothing had happened, or a sentence says why it cannot."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -253,15 +254,48 @@ class TestRefusals:
     def test_a_damaged_checkpoint(self) -> None:
         run = interrupted(**SMALL)
         (run.path / "checkpoint" / "manifest.json").write_text('{"epoch": ')
-        with pytest.raises(StoreError, match=r"manifest\.json is damaged .* delete the folder to start anew"):
-            tenfold.resume(run)
+        with pytest.warns(UserWarning, match=r"manifest\.json is damaged; continuing from epoch 1 instead"):
+            assert_same(tenfold.resume(run), tenfold.train(**SMALL))
 
     def test_a_truncated_checkpoint(self) -> None:
         run = interrupted(**SMALL)
-        (saved,) = (run.path / "checkpoint").glob("epoch-*.pt")
-        saved.write_bytes(saved.read_bytes()[:100])
-        with pytest.raises(StoreError, match=r"epoch-2-worker-0\.pt is damaged"):
+        first, second = sorted((run.path / "checkpoint").glob("epoch-*.pt"))
+        whole = second.read_bytes()
+        second.write_bytes(whole[:100])
+        first.write_bytes(first.read_bytes()[:100])
+        with pytest.raises(StoreError, match=r"epoch-2-worker-0\.pt is damaged.*to train again from the beginning"):
             tenfold.resume(run)
+        assert tenfold.open_run().status == "interrupted"
+        second.write_bytes(whole)
+        assert_same(tenfold.resume(run), tenfold.train(**SMALL))
+
+    def test_a_flipped_bit_in_a_checkpoint(self) -> None:
+        run = interrupted(**SMALL)
+        saved = run.path / "checkpoint" / "epoch-2-worker-0.pt"
+        content = bytearray(saved.read_bytes())
+        content[len(content) // 2] ^= 1
+        saved.write_bytes(bytes(content))
+        with pytest.warns(UserWarning, match=r"epoch-2-worker-0\.pt is damaged .*; continuing from epoch 1 instead"):
+            assert_same(tenfold.resume(run), tenfold.train(**SMALL))
+
+    def test_a_flipped_bit_in_the_weights(self) -> None:
+        run = tenfold.train(**SMALL)
+        saved = run.path / "model.pt"
+        content = bytearray(saved.read_bytes())
+        content[len(content) // 2] ^= 1
+        saved.write_bytes(bytes(content))
+        with pytest.raises(StoreError, match=r"model\.pt is damaged and cannot be read"):
+            _ = tenfold.open_run().weights
+
+    def test_a_data_function_that_changes_the_folder(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def load() -> tuple[Any, Any]:
+            os.chdir("/")
+            return np.zeros((20, 4)), np.arange(20) % 2
+
+        here = Path.cwd()
+        tenfold.train(model="mlp", data=load, epochs=1, threads=1, runs="mine")
+        monkeypatch.chdir(here)
+        assert tenfold.open_run(runs="mine").status == "finished"
 
 
 class TestPythonObjects:

@@ -132,9 +132,10 @@ def tell_interrupted(how: str) -> None:
 
 def _elsewhere(runs: Path | None) -> str:
     """Return the option that names the run store, where it is not the usual one."""
-    from tenfold.runs.store import default_folder
+    from tenfold.common.files import short_path
+    from tenfold.runs.store import absolute, default_folder
 
-    return "" if runs is None or runs.absolute() == default_folder() else f" --runs {runs}"
+    return "" if absolute(runs) == default_folder() else f" --runs {short_path(absolute(runs))}"
 
 
 @contextmanager

@@ -61,6 +61,14 @@ def write_toml(path: Path, content: dict[str, Any]) -> None:
     write_atomically(path, tomli_w.dumps(content).encode())
 
 
+def short_path(path: Path) -> Path:
+    """Return a path as messages show it: relative where it is in the current folder."""
+    try:
+        return path.relative_to(Path.cwd())
+    except (ValueError, OSError):
+        return path
+
+
 def sweep(folder: Path) -> None:
     """Remove what a process that died in the middle of writing has left in a folder and below."""
     for path in folder.rglob(f".*{PARTIAL}"):

@@ -123,11 +123,9 @@ class Run:
         """Whether its seconds were measured, or predicted for a virtual cluster."""
         told = self.result.get("clock")
         if told is None:
-            if self._experiment is not None:
-                engine = self._experiment.machine.engine
-            else:
-                machine = self._held["experiment"].get("machine")
-                engine = machine.get("engine") if isinstance(machine, dict) else None
+            held = self._held["experiment"] if self._experiment is None else self._experiment.model_dump(mode="json")
+            machine = held.get("machine")
+            engine = machine.get("engine") if isinstance(machine, dict) else None
             told = "predicted" if engine == "virtual" else "measured"
         return "predicted" if told == "predicted" else "measured"
 

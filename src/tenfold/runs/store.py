@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tenfold.common.files import short_path
 from tenfold.errors import StoreError
 from tenfold.experiment import Experiment
 from tenfold.runs import rows, schema
@@ -53,10 +54,13 @@ class Store:
         self._claims: dict[int, Claim] = {}
         if not create and not self.file.exists():
             raise StoreError(
-                f"there are no runs in {self.folder}; `tenfold train` records one, --runs names another folder"
+                f"there are no runs in {short_path(self.folder)}; "
+                "`tenfold train` records one, --runs names another folder"
             )
         if self.folder.is_file():
-            raise StoreError(f"the run store {self.folder} cannot be opened: it is a file; --runs names a folder")
+            raise StoreError(
+                f"the run store {short_path(self.folder)} cannot be opened: it is a file; --runs names a folder"
+            )
         with self._explained("opened"):
             self.folder.mkdir(parents=True, exist_ok=True)
             with self._connect() as connection:
@@ -192,11 +196,13 @@ class Store:
                 return self._known(row)
             last = connection.execute("SELECT MAX(id) FROM runs").fetchone()[0]
         if last is None:
-            raise StoreError(f"there are no runs in {self.folder} yet; `tenfold train` records one")
+            raise StoreError(f"there are no runs in {short_path(self.folder)} yet; `tenfold train` records one")
         if found:
             numbers = ", ".join(map(str, found[-8:]))
             raise StoreError(f"'{text}' names {len(found)} runs; say which: {numbers}")
-        raise StoreError(f"there is no run '{text}' in {self.folder}; say a number from 1 to {last}, or last")
+        raise StoreError(
+            f"there is no run '{text}' in {short_path(self.folder)}; say a number from 1 to {last}, or last"
+        )
 
     def _matching(self, connection: sqlite3.Connection, text: str) -> list[int]:
         """Return the numbers of the runs that are meant, oldest first."""
@@ -242,8 +248,8 @@ class Store:
     def _check_writable(self) -> None:
         if self.version > schema.VERSION:
             raise StoreError(
-                f"the run store {self.file} cannot be written to: a newer version of Tenfold made it (format "
-                f"{self.version}, this version knows {schema.VERSION}); update Tenfold, or choose another folder"
+                f"the run store {short_path(self.file)} cannot be written to: a newer version of Tenfold made it "
+                f"(format {self.version}, this version knows {schema.VERSION}); update Tenfold, or choose another folder"
             )
 
     @contextmanager
@@ -265,9 +271,11 @@ class Store:
             yield
         except sqlite3.Error as error:
             newer = "; a newer version of Tenfold made it" if self.version > schema.VERSION else ""
-            raise StoreError(f"the run store {self.file} cannot be {done}: {error}{newer}") from None
+            raise StoreError(f"the run store {short_path(self.file)} cannot be {done}: {error}{newer}") from None
         except OSError as error:
-            raise StoreError(f"the run store {self.folder} cannot be {done}: {error.strerror or error}") from None
+            raise StoreError(
+                f"the run store {short_path(self.folder)} cannot be {done}: {error.strerror or error}"
+            ) from None
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_claims": {}}  # they belong to this process
