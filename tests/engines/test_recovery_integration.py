@@ -93,7 +93,7 @@ class TestProcesses:
         assert told[0].text.endswith("; 2 workers continue from epoch 2")
         shown = "".join(f"{name}: {text}\n" for name, text in summary.result_rows(run))
         assert "workers: 2 workers" in shown
-        assert "was killed by SIGKILL; 2 workers went on from epoch 2" in shown
+        assert "was killed by SIGKILL; 2 workers continued from epoch 2" in shown
         page = render_report([run])
         assert "Dotted: worker 1 (process" in page
         assert page.count("2 workers continue from epoch 2") == 1, "the moment is told among what happened"

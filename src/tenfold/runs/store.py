@@ -249,7 +249,7 @@ class Store:
         if self.version > schema.VERSION:
             raise StoreError(
                 f"the run store {short_path(self.file)} cannot be written to: a newer version of Tenfold made it "
-                f"(format {self.version}, this version knows {schema.VERSION}); update Tenfold, or choose another folder"
+                f"(format {self.version}, this version knows {schema.VERSION}); update Tenfold, or use another folder"
             )
 
     @contextmanager
