@@ -155,7 +155,7 @@ class TestVerbs:
             (["--link", "wlan"], "unknown link 'wlan'; known: "),
             (["--cluster", "nowhere.toml"], "there is no file nowhere.toml"),
             (["--cluster", "edge.toml", "--link", "wifi"], "machine.link"),
-            (["--workers", "1,...,8"], "is no row of numbers"),
+            (["--workers", "1,...,8"], "is not a sequence of numbers"),
         ],
     )
     def test_bad_input_is_one_sentence(self, arguments: list[str], sentence: str) -> None:

@@ -40,9 +40,9 @@ def test_a_line_for_each_run_and_a_table() -> None:
 def test_what_is_recorded_already_is_said() -> None:
     compare(*SMALL, "--lr", "0.1,0.2")
     said = compare(*SMALL, "--lr", "0.1,0.2,0.3")
-    assert ["recorded already" in line for line in said.stderr.splitlines()] == [True, True, False]
+    assert ["already recorded" in line for line in said.stderr.splitlines()] == [True, True, False]
     assert len(tenfold.list_runs()) == 3
-    assert "recorded already" not in compare(*SMALL, "--lr", "0.1", "--fresh").stderr
+    assert "already recorded" not in compare(*SMALL, "--lr", "0.1", "--fresh").stderr
 
 
 def test_quiet() -> None:
@@ -116,15 +116,15 @@ def test_ctrl_c_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tenfold.api.compare.train", interrupted)
     said = compare(*SMALL, "--lr", "0.1,0.2")
     assert said.exit_code == 130
-    assert said.stderr.splitlines()[-1] == "interrupted; the same command goes on with what is left"
+    assert said.stderr.splitlines()[-1] == "interrupted; run the same command again to do the rest"
     assert said.stdout == ""
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("--vary", "momentum"), "'momentum' varies nothing; write field=a,b, such as momentum=0,0.9"),
-        (("--vary", "momentum="), "varies nothing"),
+        (("--vary", "momentum"), "expected field=a,b, such as momentum=0,0.9, got 'momentum'"),
+        (("--vary", "momentum="), "expected field=a,b"),
         (("--vary", "momentun=0,1"), "did you mean 'momentum'?"),
         (("--lr", "0.1,fast"), 'training.lr = "fast"'),
         (("--strategy", "ring,buterfly"), "did you mean 'butterfly'?"),

@@ -47,7 +47,7 @@ def test_a_line_for_each_fold_then_the_tables() -> None:
         "vote of all models",
     ):
         assert words in told
-    assert "`tenfold report 1` makes a page of it" in told
+    assert "`tenfold report 1` writes an HTML report" in told
 
 
 def test_json_is_all_there_is() -> None:
@@ -143,7 +143,7 @@ def test_interrupted_says_how_to_go_on_and_goes_on() -> None:
         patched.setattr(output, "tell_interrupted", lambda how: typer.echo(f"{closed} interrupted; {how}", err=True))
         done = tenfold_("crossval", *SMALL, "--folds", "3")
     assert done.exit_code == 130
-    assert "[True] interrupted; `tenfold resume 1` goes on" in done.stderr  # else the display would erase it
+    assert "[True] interrupted; `tenfold resume 1` continues" in done.stderr  # else the display would erase it
     resumed = tenfold_("resume", "last")
     assert resumed.exit_code == 0
     assert unstyle(resumed.stderr).splitlines()[0] == "resumed: 3 folds, folds over workers"
@@ -158,5 +158,5 @@ def test_compare_over_folds_and_workers() -> None:
     assert "1 worker, 2 folds" in done.stderr
     assert "2 workers, 3 folds" in done.stderr
     again = tenfold_("compare", *SMALL, "--folds", "2,3", "--workers", "1,2")
-    assert again.stderr.count("recorded already") == 4
+    assert again.stderr.count("already recorded") == 4
     assert "folds" in again.stdout

@@ -103,7 +103,7 @@ class TestShowing:
         assert launch("lenet.toml", "--hosts", "hosts.txt", "--", "--workers", "4").exit_code == 0
         said = launch("lenet.toml", "--hosts", "hosts.txt", "--", "--set", "workers=5")
         assert "the experiment has 5 workers, the hosts have 4 slots" in said.stderr
-        assert "No such option: --wokers" in launch("lenet.toml", "--hosts", "hosts.txt", "--", "--wokers", "4").stderr
+        assert "no such option: --wokers" in launch("lenet.toml", "--hosts", "hosts.txt", "--", "--wokers", "4").stderr
 
 
 BAD: dict[str, tuple[list[str], str]] = {

@@ -13,7 +13,7 @@ def test_ranks_are_numbers_or_all() -> None:
 
 @pytest.mark.parametrize("ranks", ["", "first", "1,,2", "1;2", "-1"])
 def test_what_names_no_ranks_is_a_sentence(ranks: str) -> None:
-    with pytest.raises(ExperimentError, match="names no ranks; write numbers such as 0,3, or all"):
+    with pytest.raises(ExperimentError, match="is not a list of ranks; write numbers such as 0,3, or all"):
         ranks_from(ranks, 4)
 
 
@@ -38,7 +38,6 @@ def test_a_rank_that_is_not_there_is_a_sentence() -> None:
         ("name=a=b", "name", "a=b"),
         ("name=", "name", ""),
         ("name=1\nlr=2", "name", "1\nlr=2"),
-        ("hidden=" + "[" * 5000, "hidden", "[" * 5000),
         ("epochs=" + "9" * 5000, "epochs", "9" * 5000),
     ],
 )
@@ -48,5 +47,19 @@ def test_settings_are_read_as_toml_else_as_text(text: str, key: str, value: obje
 
 @pytest.mark.parametrize("text", ["", "lr", "=3", " = "])
 def test_a_setting_without_a_field_or_a_value_is_explained(text: str) -> None:
-    with pytest.raises(ExperimentError, match="sets nothing; write field=value"):
+    with pytest.raises(ExperimentError, match=r"expected field=value, such as lr=0.1, got"):
+        parse_setting(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("hidden=[64, 32", r"'\[64, 32' is an unfinished list, it does not end with \]; write \[64, 32\]"),
+        ("hidden=[64 32]", r"'\[64 32\]' is not a valid list; write \[64, 32\]"),
+        ("strategy_options={sides=1", "'{sides=1' is an unfinished table, it does not end with }; write {sides = 1}"),
+        ("hidden=" + "[" * 5000, "is an unfinished list"),
+    ],
+)
+def test_an_unfinished_list_or_table_is_explained(text: str, sentence: str) -> None:
+    with pytest.raises(ExperimentError, match=sentence):
         parse_setting(text)

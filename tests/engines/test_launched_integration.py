@@ -172,7 +172,7 @@ def test_the_command_line_speaks_once(tmp_path: Path) -> None:
     assert run.facts["launch"]["launcher"] == "open-mpi" or "mpich" in run.facts["launch"]["launcher"]
     both = done.stdout + done.stderr
     assert both.count("epoch 2/2") == 1
-    assert both.count("makes a page of it") == 1
+    assert both.count("writes an HTML report") == 1
     assert both.count("[rank 1] ") == 2
     assert same(run.weights, the_same_as(run, tmp_path / "processes").weights)
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from tenfold.api.train import train
 from tenfold.cluster import Cluster
+from tenfold.data import Progress as Fetching
 from tenfold.experiment import Experiment
 from tenfold.runs import Emit, Run
 
@@ -17,6 +18,7 @@ def simulate(
     cluster: Cluster | dict[str, Any] | str | Path | None = None,
     runs: str | Path | None = None,
     listen: Emit | None = None,
+    fetching: Fetching | None = None,
     **fields: Any,
 ) -> Run:
     """Train as a virtual cluster would, and predict how long that takes there.
@@ -24,7 +26,9 @@ def simulate(
     The weights are those of a real run, on CPU bit for bit; `run.seconds` is predicted, with `run.interval` around it.
     `cluster` is a value, a file or "here", the processes of this machine; without one, nodes are joined by `link`.
     """
-    return train(on_cluster(experiment, cluster, **fields), runs=runs, listen=listen, kind="simulate")
+    return train(
+        on_cluster(experiment, cluster, **fields), runs=runs, listen=listen, fetching=fetching, kind="simulate"
+    )
 
 
 def on_cluster(experiment: Experiment | None, cluster: Any = None, **fields: Any) -> Experiment:

@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 import warnings
-from typing import Any
+from typing import Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -26,11 +26,19 @@ from tenfold.cli.show import show
 from tenfold.cli.simulate import simulate
 from tenfold.cli.train import train
 from tenfold.cli.twin import twin
+from tenfold.cli.usage import UsageError, usage_sentence
 from tenfold.errors import TenfoldError
 
 
 class Verbs(TyperGroup):
-    """Turns errors that are written for the user into one line and exit code 2."""
+    """Turns errors that are written for the user, and what the parser refuses, into sentences and exit code 2."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the options before the verb."""
+        try:
+            return super().parse_args(ctx, args)
+        except UsageError as error:
+            _refuse(usage_sentence(error), error)
 
     def invoke(self, ctx: Any) -> Any:
         """Run a verb."""
@@ -40,19 +48,27 @@ class Verbs(TyperGroup):
         try:
             return super().invoke(ctx)
         except TenfoldError as error:
-            for line in str(error).splitlines():
-                typer.secho(f"{prefix()}error: {line}", err=True, fg="red")
-            raise typer.Exit(2) from None
+            _refuse(str(error))
+        except UsageError as error:
+            _refuse(usage_sentence(error), error)
         except KeyboardInterrupt:
             if launched_rank():
                 raise typer.Exit(INTERRUPTED) from None
             say_interrupted("nothing was recorded")
 
 
+def _refuse(sentences: str, error: Exception | None = None) -> NoReturn:
+    """Print an error and exit with 2; without a sentence, let the parser show its own."""
+    if error is not None and not sentences:
+        raise error
+    for line in sentences.splitlines():
+        typer.secho(f"{prefix()}error: {line}", err=True, fg="red")
+    raise typer.Exit(2) from None
+
+
 app = typer.Typer(
     cls=Verbs,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -72,10 +88,10 @@ def _print_version(asked: bool) -> None:
 @app.callback()
 def _main(
     _version: bool = typer.Option(
-        False, "--version", help="Print the version and leave.", is_eager=True, callback=_print_version
+        False, "--version", help="Print the version and exit.", is_eager=True, callback=_print_version
     ),
 ) -> None:
-    """Train neural networks faster by dividing their data, and know beforehand how much faster."""
+    """Train PyTorch models faster by dividing their data among workers, and predict the speedup."""
 
 
 for verb in (
@@ -115,7 +131,7 @@ def main() -> None:
     except Exception:
         if not heard:
             raise
-        # A library that was just being imported made an error of its own out of it.
+        # A library that was being imported turned the interrupt into an error.
         tell_interrupted("nothing was recorded")
         sys.exit(INTERRUPTED)
     finally:

@@ -18,7 +18,7 @@ Output = Annotated[
     typer.Option(
         "--output",
         "-o",
-        help="Where to save the profile. [$TENFOLD_PROFILE, else the user's data folder]",
+        help="Where to save the profile. Default: $TENFOLD_PROFILE, else the user's data folder.",
         show_default=False,
     ),
 ]
@@ -26,7 +26,7 @@ Output = Annotated[
 
 File = Annotated[
     Optional[Path],  # noqa: UP045 - typer reads this form for an argument that may be left out
-    typer.Argument(help="The experiment whose steps to measure. Left out: the built-in networks.", show_default=False),
+    typer.Argument(help="The experiment whose steps to measure. Default: the built-in models.", show_default=False),
 ]
 
 
@@ -37,9 +37,9 @@ def calibrate(
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
-    """Measure this machine, in about a minute on a few cores, and save what was found as a profile.
+    """Measure the speed of this machine, in about a minute on a few cores, and save it as a profile for predictions.
 
-    Steps are those of an experiment, or of the built-in networks. Let nothing else run meanwhile.
+    The steps of an experiment, or of the built-in models, are timed. Run nothing else meanwhile.
 
     Examples: [cyan]tenfold calibrate[/], [cyan]tenfold calibrate lenet.toml -o machine.toml[/]
     """

@@ -7,6 +7,7 @@ import typer
 
 from tenfold.cli import options
 from tenfold.cli.grids import GRID, Form, Values, dimension, grid_of, print_side_by_side, watching
+from tenfold.common.catalog import MODELS, OPTIMIZERS, SOURCES, STRATEGIES
 
 
 def compare(
@@ -19,31 +20,33 @@ def compare(
         ),
     ] = None,
     workers: Annotated[Values, dimension("workers", "Replicas: 1,2,4.")] = None,
-    strategy: Annotated[Values, dimension("strategy", "Who averages with whom: allreduce,butterfly.")] = None,
+    strategy: Annotated[
+        Values, dimension("strategy", "Who averages with whom: allreduce,butterfly.", STRATEGIES)
+    ] = None,
     folds: Annotated[Values, dimension("folds", "Folds of a cross-validation: 2,5,10.")] = None,
     sync_every: Annotated[Values, dimension("sync-every", "Steps between rounds: 1,16.")] = None,
-    model: Annotated[Values, dimension("model", "Networks: lenet5,cnn.")] = None,
-    data: Annotated[Values, dimension("data", "Data sets.")] = None,
+    model: Annotated[Values, dimension("model", "Models: lenet5,cnn.", MODELS)] = None,
+    data: Annotated[Values, dimension("data", "Data sets: digits,mnist.", SOURCES)] = None,
     epochs: Annotated[Values, dimension("epochs", "Passes over the data.")] = None,
     batch_size: Annotated[Values, dimension("batch-size", "Samples per step.")] = None,
-    optimizer: Annotated[Values, dimension("optimizer", "Optimizers: sgd,adam.")] = None,
+    optimizer: Annotated[Values, dimension("optimizer", "Optimizers: sgd,adam.", OPTIMIZERS)] = None,
     lr: Annotated[Values, dimension("lr", "Learning rates.")] = None,
     loader_workers: Annotated[Values, dimension("loader-workers", "Processes that load batches: 0,4.")] = None,
-    threads: Annotated[Values, dimension("threads", "Threads of each worker.")] = None,
+    threads: Annotated[Values, dimension("threads", "Threads per worker.")] = None,
     device: Annotated[Values, dimension("device", "Devices: cpu,cuda.")] = None,
     target: options.Target = None,
     pin: options.Pin = None,
     repeats: Annotated[int, typer.Option(help="Runs of each setting, with different seeds.")] = 1,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Run again what is recorded already.")] = False,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write a page with plots, too.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Repeat runs that are already recorded.")] = False,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write an HTML report.")] = None,
     form: Annotated[Form, typer.Option("--format", help="How to print the result.")] = Form.TABLE,
     as_json: options.Json = False,
     runs: options.Runs = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Run an experiment with every combination of settings, in turns, and show them side by side.
+    """Run an experiment with every combination of settings, one after another, and show the results side by side.
 
-    What is recorded already is not run again, so an interrupted comparison goes on when it is started again.
+    Runs that are already recorded are not repeated, so starting an interrupted comparison again continues it.
 
     Examples: [cyan]tenfold compare lenet.toml --workers 1,2,4 --strategy allreduce,butterfly --repeats 3[/],
     [cyan]tenfold compare lenet.toml --workers 1,2,4,8 --target 0.99 -o compare.html[/],

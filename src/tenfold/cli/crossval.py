@@ -8,13 +8,17 @@ from tenfold.cli import options
 from tenfold.cli.output import Interruptible, fetching, print_run
 
 FOLDS = "How the folds are made and trained"
+KINDS = ("auto", "plain", "stratified", "group")
+MODES = ("auto", "folds-over-workers", "data-and-folds", "fold-by-fold", "fused")
 
-Folds = Annotated[int | None, options.field("folds", "Parts; each is once the validation part. [5]", FOLDS)]
-Kind = Annotated[str | None, options.field("fold-kind", "auto, plain, stratified, group.", FOLDS)]
-Repeats = Annotated[int | None, options.field("fold-repeats", "How often, each time with other folds.", FOLDS)]
+Folds = Annotated[
+    int | None, options.field("folds", "Number of folds; each is the validation part once. Default: 5.", FOLDS)
+]
+Kind = Annotated[str | None, options.field("fold-kind", f"{', '.join(KINDS)}.", FOLDS, KINDS)]
+Repeats = Annotated[int | None, options.field("fold-repeats", "Repetitions, each with different folds.", FOLDS)]
 Mode = Annotated[
     str | None,
-    options.field("fold-mode", "auto, folds-over-workers, data-and-folds, fold-by-fold, fused.", FOLDS),
+    options.field("fold-mode", f"{', '.join(MODES)}.", FOLDS, MODES),
 ]
 
 
@@ -44,7 +48,7 @@ def crossval(
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
-    """Train and validate a model on k folds, side by side, and record the whole and each fold.
+    """Train and validate a model on k folds in parallel, and record the cross-validation and each fold.
 
     Examples: [cyan]tenfold crossval lenet.toml --folds 10[/],
     [cyan]tenfold crossval lenet.toml --folds 10 --workers 4[/],

@@ -5,10 +5,12 @@ from typing import Annotated
 import typer
 
 from tenfold.cli import options
+from tenfold.cli.completion import complete_from
 from tenfold.cli.output import fetching, print_json, print_rich
+from tenfold.common.catalog import SOURCES
 
-app = typer.Typer(no_args_is_help=True, help="List, fetch and find the built-in data sets.")
-Name = Annotated[str, typer.Argument(help="A data set: digits, mnist, fashion-mnist.")]
+app = typer.Typer(no_args_is_help=True, help="List, download and find the built-in data sets.")
+Name = Annotated[str, typer.Argument(help=f"A data set: {', '.join(SOURCES)}.", autocompletion=complete_from(SOURCES))]
 
 
 @app.command("list")
@@ -30,7 +32,7 @@ def list_(as_json: options.Json = False) -> None:
 
 @app.command()
 def get(name: Name, quiet: options.Quiet = False, as_json: options.Json = False) -> None:
-    """Fetch a data set, unless it is there, and check it. Example: [cyan]tenfold data get mnist[/]"""
+    """Download a data set unless it is already there, and verify it. Example: [cyan]tenfold data get mnist[/]"""
     from tenfold import data
 
     with fetching(quiet or as_json) as progress:
@@ -45,14 +47,12 @@ def where(name: Name, as_json: options.Json = False) -> None:
     from tenfold.errors import DataError
 
     folder = data.where(name)
-    if folder is None and data.SOURCES[name].files:
+    if folder is None and SOURCES[name].files:
         raise DataError(f"{name} is not on this machine; `tenfold data get {name}` fetches it")
     print_json({"name": name, "where": folder}) if as_json else typer.echo(_place(name, folder))
 
 
 def _place(name: str, folder: object) -> str:
-    from tenfold.data import SOURCES
-
     if folder is not None:
         return str(folder)
-    return f"not here; `tenfold data get {name}`" if SOURCES[name].files else "ships with scikit-learn"
+    return f"not downloaded; `tenfold data get {name}`" if SOURCES[name].files else "ships with scikit-learn"

@@ -11,7 +11,7 @@ MARKS = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "problem": "[red]probl
 
 
 def doctor(runs: options.Runs = None, as_json: options.Json = False) -> None:
-    """Look the machine over: cores, threads, memory, torch, GPUs, MPI, data sets; and say what to do.
+    """Check the machine (cores, threads, memory, torch, GPUs, MPI, data sets) and suggest fixes.
 
     Example: [cyan]tenfold doctor[/]
     """
@@ -36,4 +36,4 @@ def doctor(runs: options.Runs = None, as_json: options.Json = False) -> None:
         table.add_row(finding.topic, MARKS[finding.status], escape(finding.found), escape(finding.advice))
     print_rich(table)
     problems = sum(finding.status == "problem" for finding in findings)
-    typer.echo("nothing stands in the way" if not problems else f"{problems} problem(s); see the last column")
+    typer.echo("no problems found" if not problems else f"{problems} problem(s); see the last column")

@@ -2,7 +2,7 @@
 
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from tenfold.cli.completion import complete_list
 from tenfold.cli.options import parse_setting, parse_value
 from tenfold.cli.output import exit_partial, print_rich, say_interrupted
 from tenfold.errors import ExperimentError
@@ -35,9 +36,12 @@ class Form(StrEnum):
     MARKDOWN = "markdown"
 
 
-def dimension(name: str, text: str) -> Any:
-    """Return the option of a field that may take several values."""
-    return typer.Option(f"--{name}", help=text, show_default=False, rich_help_panel=GRID, metavar="A,B,...")
+def dimension(name: str, text: str, known: Iterable[str] = ()) -> Any:
+    """Return the option of a field that takes several values, with known ones for the shell to complete."""
+    complete = complete_list(known)
+    return typer.Option(
+        f"--{name}", help=text, show_default=False, rich_help_panel=GRID, metavar="A,B,...", autocompletion=complete
+    )
 
 
 def several(text: str) -> list[Any]:
@@ -50,12 +54,12 @@ def several(text: str) -> list[Any]:
 
 
 def _row(text: str, parts: list[str]) -> list[int]:
-    """Go on as the last two numbers before the dots do, by the same factor or else the same step, up to the last."""
+    """Continue a sequence by the factor, or else the step, of the last two numbers before the dots, up to the last."""
     place = parts.index(ELLIPSIS)
     known, ends = [parse_value(one) for one in parts[:place]], [parse_value(one) for one in parts[place + 1 :]]
     whole = all(isinstance(one, int) and one > 0 for one in (*known, *ends))
     if not whole or len(known) < 2 or len(ends) != 1 or not known[-2] < known[-1] <= ends[0]:
-        raise ExperimentError(f"'{text}' is no row of numbers; write it as 1,2,4,...,64 or 2,4,6,...,10")
+        raise ExperimentError(f"'{text}' is not a sequence of numbers; write it as 1,2,4,...,64 or 2,4,6,...,10")
     before, last, end = known[-2], known[-1], ends[0]
     by_factor = last % before == 0 and (len(known) < 3 or known[-3] * last == before * before)
     while (following := last * (last // before) if by_factor else 2 * last - before) < end:
@@ -68,7 +72,7 @@ def varied(text: str) -> tuple[str, list[Any]]:
     """Read "field=a,b" for any field."""
     name, equals, values = text.partition("=")
     if not (equals and name.strip() and values.strip()):
-        raise ExperimentError(f"'{text}' varies nothing; write field=a,b, such as momentum=0,0.9")
+        raise ExperimentError(f"expected field=a,b, such as momentum=0,0.9, got '{text}'")
     return _short(name.strip().replace("-", "_")), several(values.strip())
 
 
@@ -94,11 +98,11 @@ def _short(name: str) -> str:
 
 @contextmanager
 def watching(quiet: bool) -> "Iterator[Callable[[Turn], None] | None]":
-    """Give what tells of a grid's runs, and say how to go on when it is interrupted."""
+    """Yield what prints the runs of a grid as they finish; on an interrupt, say how to continue."""
     try:
         yield None if quiet else _say
     except KeyboardInterrupt:
-        say_interrupted("the same command goes on with what is left")
+        say_interrupted("run the same command again to do the rest")
 
 
 def print_side_by_side(result: "Comparison | Forecast", form: Form, output: Path | None) -> None:
@@ -132,6 +136,6 @@ def _say(turn: "Turn") -> None:
         said = f"failed: {turn.error}"
     else:
         name, value = next(iter(ordered_metrics(turn.run).items()), ("loss", None))
-        said = "recorded already, " if turn.recorded else ""
+        said = "already recorded, " if turn.recorded else ""
         said += f"{training_time(turn.run)}, {name} {metric_value(name, value)}"
     typer.secho(f"{CLEAR if terminal else ''}{line}: {said}", err=True, fg="red" if turn.run is None else None)

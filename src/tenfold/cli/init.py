@@ -1,5 +1,6 @@
 """`tenfold init`: write a commented experiment file."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +16,7 @@ def init(
     data: options.Data = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
 ) -> None:
-    """Write an experiment file in which every field is explained.
+    """Write an experiment file with a comment on every field.
 
     Examples: [cyan]tenfold init lenet.toml[/], [cyan]tenfold init mlp.toml --model mlp --set hidden=[128,64][/]
     """
@@ -23,7 +24,7 @@ def init(
     from tenfold.errors import ExperimentError
     from tenfold.experiment.template import commented
 
-    if path.exists() and not force:
+    if not force and os.path.lexists(path):
         raise ExperimentError(f"{path} exists; name another file, or replace it with --force")
     text = commented(options.experiment_from(None, settings, model=model, data=data))
     try:

@@ -27,7 +27,7 @@ class Launcher(StrEnum):
 def launch(
     file: Annotated[
         Optional[Path],  # noqa: UP045 - typer reads this form for an argument that may be left out
-        typer.Argument(help="An experiment file, or a script (.py) with a loop of your own.", show_default=False),
+        typer.Argument(help="An experiment file, or a script (.py) with your own training loop.", show_default=False),
     ] = None,
     arguments: Annotated[
         list[str] | None,
@@ -36,21 +36,24 @@ def launch(
         ),
     ] = None,
     hosts: Annotated[
-        Path | None, typer.Option(help="A file with a host a line: node1 slots=4.", show_default=False)
+        Path | None, typer.Option(help="A file with one host per line: node1 slots=4.", show_default=False)
     ] = None,
     launcher: Annotated[Launcher, typer.Option(help="What starts the processes.")] = Launcher.TORCHRUN,
     run: Annotated[bool, typer.Option("--run", help="Start it now, over ssh.")] = False,
     slurm: Annotated[bool, typer.Option("--slurm", help="Write a script for sbatch instead.")] = False,
-    nodes: Annotated[int | None, typer.Option(help="Nodes of the Slurm job. [2]", min=1, show_default=False)] = None,
+    nodes: Annotated[
+        int | None, typer.Option(help="Nodes of the Slurm job. Default: 2.", min=1, show_default=False)
+    ] = None,
     per_host: Annotated[
         int | None,
-        typer.Option(help="Processes on a host, where the hosts file says none.", min=1, show_default=False),
+        typer.Option(help="Processes per host, where the hosts file does not say.", min=1, show_default=False),
     ] = None,
-    port: Annotated[int, typer.Option(help="Where the hosts meet, on the first one.", min=1, max=65535)] = 29500,
+    port: Annotated[int, typer.Option(help="The port on the first host at which all meet.", min=1, max=65535)] = 29500,
     python: Annotated[
         str | None,
         typer.Option(
-            help="The interpreter on the hosts. Left out: from their path; with --run, this one.", show_default=False
+            help="The Python interpreter on the hosts. Default: python on their path; with --run, this one.",
+            show_default=False,
         ),
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")] = None,
@@ -176,7 +179,7 @@ def _write(text: str, path: Path, then: str) -> None:
 
 
 def _run(commands: Commands) -> int:
-    """Run the commands to their end; who ends this process by a signal ends them, too."""
+    """Run the commands to their end; a signal that ends this process ends them, too."""
     from tenfold.launch.remote import run_everywhere
 
     def say(host: str, line: str) -> None:

@@ -1,70 +1,86 @@
 """Options that several verbs have, declared once."""
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from tenfold.cli.completion import complete_field, complete_from, complete_run
 from tenfold.common.catalog import MODELS, OPTIMIZERS, SOURCES, STRATEGIES
-from tenfold.common.registry import Registry
 from tenfold.errors import ExperimentError
 
 if TYPE_CHECKING:
     from tenfold.experiment import Experiment
 
 EXPERIMENT, DIVISION, WHERE = "The experiment", "How the data are divided", "Where it runs"
+DEVICES = ("auto", "cpu", "cuda", "mps")
+BRACKETS = {"[": ("list", "]", '[64, 32] or ["a", "b"]'), "{": ("table", "}", "{sides = 1}")}
+PINS = ("none", "compact", "scatter")
 
 File = Annotated[
     Optional[Path],  # noqa: UP045 - typer reads this form for an argument that may be left out
-    typer.Argument(help="An experiment file; `tenfold init` writes one. Left out: the defaults.", show_default=False),
+    typer.Argument(
+        help="An experiment file; `tenfold init` writes one. Default: all fields at their defaults.", show_default=False
+    ),
 ]
 Set = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", "-s", help="Change any field: lr=0.1, training.lr=0.1, hidden=[64,32].", metavar="FIELD=VALUE"
+        "--set",
+        "-s",
+        help="Set any field: lr=0.1, training.lr=0.1, hidden=[64,32].",
+        metavar="FIELD=VALUE",
+        autocompletion=complete_field,
     ),
 ]
 Runs = Annotated[
     Path | None,
-    typer.Option("--runs", help="Folder of the run store. [$TENFOLD_RUNS, else ./runs]", show_default=False),
+    typer.Option("--runs", help="Folder of the run store. Default: $TENFOLD_RUNS, else ./runs.", show_default=False),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show progress.")]
 LogRanks = Annotated[
     str | None,
-    typer.Option("--log-ranks", help="Say also where the time of these ranks goes: 0,3 or all.", show_default=False),
+    typer.Option("--log-ranks", help="Also show how these ranks spend their time: 0,3 or all.", show_default=False),
 ]
-Reference = Annotated[str, typer.Argument(metavar="RUN", help="A run's number, its title, or last.")]
+Reference = Annotated[
+    str, typer.Argument(metavar="RUN", help="A run's number or title, or last.", autocompletion=complete_run)
+]
 
 
-def field(name: str, text: str, panel: str) -> Any:
-    """Return the option of an experiment's field; left out, the field keeps its value."""
-    return typer.Option(f"--{name}", help=text, show_default=False, rich_help_panel=panel)
+def field(name: str, text: str, panel: str, known: Iterable[str] = ()) -> Any:
+    """Return the option of an experiment's field, with known values for the shell to complete."""
+    complete = complete_from(known)
+    return typer.Option(f"--{name}", help=text, show_default=False, rich_help_panel=panel, autocompletion=complete)
 
 
-def _names(family: Registry[Any]) -> str:
+def _names(family: Iterable[str]) -> str:
     return ", ".join(family)
 
 
 Name = Annotated[str | None, field("name", "A title for tables and plots.", EXPERIMENT)]
-Model = Annotated[str | None, field("model", f"{_names(MODELS)}, or package.module:callable.", EXPERIMENT)]
-Data = Annotated[str | None, field("data", f"{_names(SOURCES)}, or package.module:callable.", EXPERIMENT)]
+Model = Annotated[str | None, field("model", f"{_names(MODELS)}, or package.module:callable.", EXPERIMENT, MODELS)]
+Data = Annotated[str | None, field("data", f"{_names(SOURCES)}, or package.module:callable.", EXPERIMENT, SOURCES)]
 Epochs = Annotated[int | None, field("epochs", "Passes over the training part.", EXPERIMENT)]
 BatchSize = Annotated[int | None, field("batch-size", "Samples per step of one replica.", EXPERIMENT)]
-Optimizer = Annotated[str | None, field("optimizer", f"{_names(OPTIMIZERS)}.", EXPERIMENT)]
+Optimizer = Annotated[str | None, field("optimizer", f"{_names(OPTIMIZERS)}.", EXPERIMENT, OPTIMIZERS)]
 Lr = Annotated[float | None, field("lr", "Learning rate.", EXPERIMENT)]
 Target = Annotated[
     float | None, field("target", "Stop at this value of the first metric on the watched part: 0.99.", EXPERIMENT)
 ]
-Seed = Annotated[int | None, field("seed", "Decides first weights, order and dropout.", EXPERIMENT)]
+Seed = Annotated[
+    int | None, field("seed", "Seed of the initial weights, the order of samples, and dropout.", EXPERIMENT)
+]
 Workers = Annotated[int | None, field("workers", "Replicas that train side by side.", DIVISION)]
-Strategy = Annotated[str | None, field("strategy", f"{_names(STRATEGIES)}.", DIVISION)]
-SyncEvery = Annotated[int | None, field("sync-every", "Steps between two rounds of mixing.", DIVISION)]
-Pin = Annotated[str | None, field("pin", "Cores for the workers: none, compact, scatter, or a list: 0,1,2,4.", WHERE)]
-Device = Annotated[str | None, field("device", "cpu, cuda, mps or auto.", WHERE)]
-Threads = Annotated[int | None, field("threads", "Threads of each worker.", WHERE)]
+Strategy = Annotated[str | None, field("strategy", f"{_names(STRATEGIES)}.", DIVISION, STRATEGIES)]
+SyncEvery = Annotated[int | None, field("sync-every", "Steps between two rounds of averaging.", DIVISION)]
+Pin = Annotated[
+    str | None, field("pin", "Cores for the workers: none, compact, scatter, or a list: 0,1,2,4.", WHERE, PINS)
+]
+Device = Annotated[str | None, field("device", f"{_names(DEVICES)}.", WHERE, DEVICES)]
+Threads = Annotated[int | None, field("threads", "Threads per worker.", WHERE)]
 
 
 def ranks_from(listed: str, count: int) -> set[int] | None:
@@ -73,7 +89,7 @@ def ranks_from(listed: str, count: int) -> set[int] | None:
         return None
     words = [word.strip() for word in listed.split(",")]
     if not all(word.isdecimal() for word in words):
-        raise ExperimentError(f"--log-ranks {listed} names no ranks; write numbers such as 0,3, or all")
+        raise ExperimentError(f"--log-ranks {listed} is not a list of ranks; write numbers such as 0,3, or all")
     ranks = {int(word) for word in words}
     if max(ranks) >= count:
         known = f"are ranks 0 to {count - 1}" if count > 1 else "is rank 0 alone"
@@ -103,14 +119,26 @@ def parse_setting(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     key, value = key.strip().replace("-", "_"), value.strip()
     if not equals or not key:
-        raise ExperimentError(f"'{text}' sets nothing; write field=value, such as lr=0.1")
+        raise ExperimentError(f"expected field=value, such as lr=0.1, got '{text}'")
     return key, parse_value(value)
 
 
 def parse_value(text: str) -> Any:
-    """Read a value as TOML would, else as text."""
+    """Read a value as TOML would, else as text; what begins as a list or a table has to be one."""
     try:
         read = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):
+        if text[:1] in BRACKETS:
+            raise ExperimentError(_unreadable(text)) from None
         return text
     return read["value"] if len(read) == 1 else text
+
+
+def _unreadable(text: str) -> str:
+    kind, closing, example = BRACKETS[text[0]]
+    shown = text if len(text) <= 60 else f"{text[:57]}..."
+    if not text.rstrip().endswith(closing):
+        return (
+            f"'{shown}' is an unfinished {kind}, it does not end with {closing}; write {example}, quoted for the shell"
+        )
+    return f"'{shown}' is not a valid {kind}; write {example}, with quotes around words"

@@ -1,4 +1,4 @@
-"""How verbs speak: tables and sentences for people, JSON for programs."""
+"""The output of verbs: tables and sentences for people, JSON for programs."""
 
 import json
 import sys
@@ -31,10 +31,10 @@ def launched_rank() -> int | None:
 
 
 def prefix() -> str:
-    """Return what comes before a line of a rank other than the first, which alone speaks without one."""
+    """Return what comes before each line that a rank other than 0 prints."""
     try:
         rank = launched_rank()
-    except MachineError:  # what the launcher set is wrong, of which the verb that needs it tells
+    except MachineError:  # the verb that needs the launcher's variables reports it
         return ""
     return f"[rank {rank}] " if rank else ""
 
@@ -69,9 +69,9 @@ def print_run(run: "Run", as_json: bool) -> None:
         print_json(run.summary())
     else:
         print_rich(result_table(run), *([fold_tables(run)] if run.kind == CROSSVAL else []))
-        typer.echo(f"`tenfold report {run.id}{_elsewhere(run.store.folder)}` makes a page of it")
+        typer.echo(f"`tenfold report {run.id}{_elsewhere(run.store.folder)}` writes an HTML report")
     if run.result.get("problem"):
-        typer.secho(f"error: not everything was kept: {run.result['problem']}", err=True, fg="red")
+        typer.secho(f"error: not everything was saved: {run.result['problem']}", err=True, fg="red")
         raise typer.Exit(2)
     failed = run.result.get("failed")
     if failed:
@@ -112,7 +112,7 @@ class Interruptible:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None or launched_rank() or self._number is None:
             return
-        how = f"`tenfold resume {self._number}{_elsewhere(self._runs)}` goes on from the last whole epoch"
+        how = f"`tenfold resume {self._number}{_elsewhere(self._runs)}` continues from the last completed epoch"
         if issubclass(kind, KeyboardInterrupt):
             say_interrupted(how)
         elif issubclass(kind, WorkerLost):
@@ -120,7 +120,7 @@ class Interruptible:
 
 
 def say_interrupted(how: str) -> NoReturn:
-    """Say that the command was interrupted and what to do now, and leave it."""
+    """Say that the command was interrupted and what to do now, and exit."""
     tell_interrupted(how)
     raise typer.Exit(INTERRUPTED) from None
 
@@ -176,5 +176,5 @@ def telling(quiet: bool) -> Iterator[Callable[[str], None]]:
         transient=True,
         disable=quiet or not sys.stderr.isatty(),
     ) as display:
-        task = display.add_task("getting ready", total=None)
+        task = display.add_task("preparing", total=None)
         yield lambda what: display.update(task, description=what)

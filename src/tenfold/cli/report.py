@@ -6,18 +6,20 @@ from typing import Annotated
 import typer
 
 from tenfold.cli import options
+from tenfold.cli.completion import complete_run
 from tenfold.cli.output import print_json
 
 
 def report(
     references: Annotated[
-        list[str] | None, typer.Argument(metavar="RUN...", help="Runs, by number, title or last.")
+        list[str] | None,
+        typer.Argument(metavar="RUN...", help="Runs by number or title, or last.", autocompletion=complete_run),
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("report.html"),
     runs: options.Runs = None,
     as_json: options.Json = False,
 ) -> None:
-    """Write one self-contained HTML page with plots, tables and the numbers to download.
+    """Write an HTML report, one self-contained file with plots, tables and data to download.
 
     Examples: [cyan]tenfold report last[/], [cyan]tenfold report 3 4 5 -o compare.html[/]
     """

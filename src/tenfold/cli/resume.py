@@ -1,4 +1,4 @@
-"""`tenfold resume`: go on with an interrupted run."""
+"""`tenfold resume`: continue an interrupted run."""
 
 from typing import Annotated
 
@@ -22,7 +22,7 @@ def resume(
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
-    """Go on with an interrupted run from its last whole epoch; it ends with the weights it would have had.
+    """Resume an interrupted run from its last completed epoch; the final weights are the same as without interruption.
 
     Examples: [cyan]tenfold resume 12[/], [cyan]tenfold resume last[/]
     """

@@ -1,4 +1,4 @@
-"""`tenfold simulate`: an experiment on hardware that is not there."""
+"""`tenfold simulate`: an experiment on a virtual cluster."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,6 +8,7 @@ import typer
 from tenfold.cli import options
 from tenfold.cli.grids import Form, Values, dimension, grid_of, print_side_by_side, watching
 from tenfold.cli.output import Interruptible, fetching, print_run, telling
+from tenfold.common.catalog import STRATEGIES
 
 if TYPE_CHECKING:
     from tenfold.experiment import Experiment
@@ -19,17 +20,23 @@ def simulate(
     file: options.File = None,
     settings: options.Set = None,
     workers: Annotated[Values, dimension("workers", "Nodes: 64, or several: 1,2,4,...,1024.")] = None,
-    strategy: Annotated[Values, dimension("strategy", "Who averages with whom: allreduce,butterfly.")] = None,
+    strategy: Annotated[
+        Values, dimension("strategy", "Who averages with whom: allreduce,butterfly.", STRATEGIES)
+    ] = None,
     sync_every: Annotated[Values, dimension("sync-every", "Steps between rounds: 1,16.")] = None,
     link: Annotated[
-        Values, dimension("link", "What joins the nodes: 1gbe, 10gbe, 25gbe, 100gbe, infiniband, ...")
+        Values, dimension("link", "Links between the nodes: 1gbe, 10gbe, 25gbe, 100gbe, infiniband, ...")
     ] = None,
     cluster: Annotated[
         str | None,
-        typer.Option("--cluster", help="A file that describes the nodes, or `here`.", rich_help_panel=CLUSTER),
+        typer.Option(
+            "--cluster",
+            help="A TOML file that describes the nodes, or `here` for this machine.",
+            rich_help_panel=CLUSTER,
+        ),
     ] = None,
     only_time: Annotated[
-        bool, typer.Option("--only-time", help="Predict the seconds, learn nothing.", rich_help_panel=CLUSTER)
+        bool, typer.Option("--only-time", help="Predict the time only; do not train.", rich_help_panel=CLUSTER)
     ] = False,
     model: options.Model = None,
     data: options.Data = None,
@@ -37,21 +44,23 @@ def simulate(
     batch_size: options.BatchSize = None,
     seed: options.Seed = None,
     device: options.Device = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write a page with plots, too.")] = None,
+    threads: options.Threads = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write an HTML report.")] = None,
     form: Annotated[Form, typer.Option("--format", help="How to print several settings.")] = Form.TABLE,
     runs: options.Runs = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
-    """Train as a virtual cluster would: the same weights as for real, and the seconds predicted.
+    """Train on a virtual cluster: the weights are those of a real run, the time is predicted.
 
-    The clock knows this machine from `tenfold calibrate`; what it does not know of a model's steps is measured first.
+    Predictions use the profile that `tenfold calibrate` measured; steps that it lacks are measured first.
 
     Examples: [cyan]tenfold simulate lenet.toml --workers 64 --link 10gbe[/],
     [cyan]tenfold simulate lenet.toml --workers 8 --cluster edge.toml[/],
     [cyan]tenfold simulate lenet.toml --workers 1,2,4,...,1024 --only-time -o speedup.html[/]
     """
-    fixed = {"model": model, "data": data, "epochs": epochs, "batch_size": batch_size, "seed": seed, "device": device}
+    fixed = {"model": model, "data": data, "epochs": epochs, "batch_size": batch_size, "seed": seed}
+    fixed |= {"device": device, "threads": threads}
     experiment = options.experiment_from(file, settings, engine="virtual", cluster=cluster, **fixed)
     given = {"workers": workers, "strategy": strategy, "sync_every": sync_every, "link": link}
     grid: dict[str, Any] = grid_of(given, None, settings)
@@ -60,8 +69,8 @@ def simulate(
         from tenfold.api.forecast import forecast
 
         with telling(quiet or form is Form.JSON) as listen:
-            foreseen = forecast(experiment, listen=listen, **grid)
-        print_side_by_side(foreseen, form, output)
+            predicted = forecast(experiment, listen=listen, **grid)
+        print_side_by_side(predicted, form, output)
         return
     from tenfold.workers.worker_pool import start_server
 
@@ -83,9 +92,9 @@ def _one(experiment: "Experiment", runs: Path | None, quiet: bool, as_json: bool
     with (
         Interruptible(runs) as interruptible,
         Progress(experiment, quiet=quiet or as_json) as progress,
-        fetching(quiet or as_json),
+        fetching(quiet or as_json) as bar,
     ):
-        run = run_virtually(experiment, runs=runs, listen=interruptible.watch(progress))
+        run = run_virtually(experiment, runs=runs, listen=interruptible.watch(progress), fetching=bar)
     print_run(run, as_json)
     if output is not None:
         from tenfold.report.pages.report import write_report

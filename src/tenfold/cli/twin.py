@@ -1,4 +1,4 @@
-"""`tenfold twin`: one experiment for real and virtually, side by side."""
+"""`tenfold twin`: one experiment with real processes and on a virtual cluster, side by side."""
 
 from pathlib import Path
 from typing import Annotated
@@ -22,12 +22,12 @@ def twin(
     strategy: options.Strategy = None,
     sync_every: options.SyncEvery = None,
     threads: options.Threads = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write a page with both, too.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write an HTML report.")] = None,
     runs: options.Runs = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
-    """Train with real processes and on a virtual cluster, and compare: the same weights? what error in time?
+    """Train with real processes and on a virtual cluster, and compare the weights and the times.
 
     Examples: [cyan]tenfold twin lenet.toml --workers 2[/],
     [cyan]tenfold twin --data digits --model mlp --workers 2 --strategy ring -o twin.html[/]
@@ -47,7 +47,7 @@ def twin(
         ):
             result = run_both(experiment, runs=runs, watch={"real": real, "virtual": virtual}.__getitem__)
     except KeyboardInterrupt:
-        say_interrupted("twins are compared when both have ended: start the same command again")
+        say_interrupted("a twin needs both runs to finish; run the same command again")
     if as_json:
         print_json(result.record())
     else:

@@ -10,10 +10,14 @@ from tenfold.errors import ExperimentError, TenfoldError
 T = TypeVar("T")
 
 
-def suggest(name: str, known: Iterable[str]) -> str:
-    """Return "did you mean 'x'? known: x, y, z", or only the list when nothing is near."""
+def suggest(name: str, known: Iterable[str], aliases: Mapping[str, str] | None = None) -> str:
+    """Return "did you mean 'x'? known: x, y, z", or only the list when nothing is near.
+
+    `aliases` are names that others use, with the known name of each.
+    """
     known = list(known)
-    near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.6)
+    alias = (aliases or {}).get(name.lower())
+    near = [alias] if alias else difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.6)
     listed = f"known: {', '.join(known)}"
     return f"did you mean '{near[0]}'? {listed}" if near else listed
 

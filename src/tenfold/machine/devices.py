@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import torch
 
 _KNOWN = ("auto", "cpu", "cuda", "cuda:<number>", "mps")
+_ALIASES = {"gpu": "cuda", "nvidia": "cuda", "metal": "mps"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ def resolve(device: str) -> "torch.device":
         kind = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
         return torch.device(kind)
     if kind not in ("cpu", "cuda", "mps") or (colon and not (kind == "cuda" and index.isdecimal())):
-        raise MachineError(f"unknown device '{device}'; {suggest(device, _KNOWN)}")
+        raise MachineError(f"unknown device '{device}'; {suggest(device, _KNOWN, _ALIASES)}")
     if kind == "cuda":
         _require_cuda(device, int(index or 0))
     if kind == "mps" and not torch.backends.mps.is_available():
