@@ -1,5 +1,6 @@
 """The engines keep their contract, and the laws hold in real processes."""
 
+import warnings
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -215,3 +216,23 @@ class TestWhatCannotBeDivided:
 
         with pytest.raises(ExperimentError, match="cannot be sent to worker processes: cannot pickle"):
             train(**SMALL | {"model": network, "hidden": None}, workers=2)
+
+
+class Warner(nn.Module):
+    """Warns at every step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        warnings.warn("the inputs look odd", stacklevel=2)
+        return self.linear(x.flatten(1))
+
+
+def test_a_warning_of_the_users_model_is_shown_once_with_its_worker() -> None:
+    with pytest.warns(UserWarning, match="the inputs look odd") as caught:
+        train(model=Warner, data="digits", limit=60, epochs=1, workers=2)
+    shown = [str(one.message) for one in caught if "look odd" in str(one.message)]
+    assert len(shown) == 1
+    assert shown[0] in ("UserWarning: the inputs look odd", "worker 1: UserWarning: the inputs look odd")

@@ -1,5 +1,7 @@
 """What ranks do beside their training: checkpoints that stay until better ones are whole, runs that are found again."""
 
+import os
+import signal
 import sqlite3
 from contextlib import nullcontext
 from pathlib import Path
@@ -11,7 +13,7 @@ from threaded import make_task
 
 from tenfold.engines import Outcome, validate
 from tenfold.engines.launched import engine as launched
-from tenfold.engines.launched.rank import RankConnection
+from tenfold.engines.launched.rank import EndedByLauncher, RankConnection, ending_by_signal
 from tenfold.engines.launched.relaunch import find_begun
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
@@ -65,6 +67,22 @@ class TestPost:
         save(tmp_path, 2)
         assert not teller.tell(Saved(epoch=2, seconds=2.0)).saved
         assert "epoch-1-worker-0.pt" in saved(tmp_path)
+
+
+class TestTermination:
+    def test_the_signal_becomes_an_error_and_the_handler_is_given_back(self) -> None:
+        before = signal.getsignal(signal.SIGTERM)
+        with pytest.raises(EndedByLauncher, match="worker 3 was ended by the launcher"), ending_by_signal(3):
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert signal.getsignal(signal.SIGTERM) is before
+
+    def test_after_an_error_the_signal_does_not_disturb_the_recording(self) -> None:
+        before = signal.getsignal(signal.SIGTERM)
+        with ending_by_signal(0):
+            with pytest.raises(ZeroDivisionError), ending_by_signal(0):
+                raise ZeroDivisionError
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert signal.getsignal(signal.SIGTERM) is before
 
 
 @pytest.mark.parametrize("size", [1, 2])

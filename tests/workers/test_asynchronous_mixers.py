@@ -92,10 +92,10 @@ def test_staleness_is_told_by_every_worker() -> None:
 
 def test_what_is_pushed_is_where_the_replica_is() -> None:
     """The device without memory stands for a GPU."""
-    from tenfold.workers.channels import alone
+    from tenfold.workers.channels import single_worker_channels
     from tenfold.workers.make_mixer import make_mixer
 
-    links = alone(16, torch.device("meta"))
+    links = single_worker_channels(16, torch.device("meta"), centre=True)
     replica: Any = SimpleNamespace(flat=SimpleNamespace(vector=links.weights.buffer, parameters=16))
     mixer = make_mixer(Division(strategy="downpour"), replica, links, [1.0])
     mixer.mix(1)

@@ -1,7 +1,7 @@
 """Files: TOML that is read with a sentence for whatever is wrong, and writing that is whole or not done at all."""
 
 import os
-import tempfile
+import secrets
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,18 +17,16 @@ PARTIAL = ".part"
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Open a file that takes `path`'s place when the block ends well; on any error `path` stays as it was."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PARTIAL)
-    os.close(handle)
+    temporary = path.parent / f".{path.name[:200]}.{secrets.token_hex(8)}{PARTIAL}"
     try:
-        with Path(temporary).open("wb") as file:
+        with temporary.open("xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        Path(temporary).chmod(0o666 & ~_umask())
-        Path(temporary).replace(path)
+        temporary.replace(path)
     except BaseException:
         with suppress(OSError):
-            Path(temporary).unlink()
+            temporary.unlink()
         raise
 
 
@@ -74,9 +72,3 @@ def sweep(folder: Path) -> None:
     for path in folder.rglob(f".*{PARTIAL}"):
         with suppress(OSError):
             path.unlink()
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -11,7 +11,7 @@ from tenfold.engines.outcome import Outcome
 from tenfold.engines.recovery import divide_among, shrink
 from tenfold.errors import WorkerLost, name_workers
 from tenfold.mixing.builders import make_strategy
-from tenfold.runs import Clock, Emit
+from tenfold.runs import Clock, Emit, Warned
 from tenfold.runs.resumption import Resumption
 from tenfold.training import flat_size
 from tenfold.transport import clean_up_orphans
@@ -83,9 +83,14 @@ class Processes(Engine):
     def _supervise(self, pool: WorkerPool, supervisor: Supervisor, emit: Emit) -> None:
         """Pass events on, and answer the workers whenever all have sent the same kind of message."""
         heard: dict[int, tuple[Message, ...]] = {}
+        warned: set[str] = set()
         for place, content in pool.messages():
             if isinstance(content, list):
                 for event in content:
+                    if isinstance(event, Warned):  # of all workers that say the same, one is enough
+                        if event.text in warned:
+                            continue
+                        warned.add(event.text)
                     emit(event)
             elif isinstance(content, BaseException):
                 raise _named(content, pool.ranks[place])
@@ -103,10 +108,10 @@ class Processes(Engine):
 
 def _make_channels(task: Task) -> SharedChannels:
     division = task.experiment.division
-    numel = flat_size(make_network(task))
-    locks = [context().Lock() for _ in range(task.workers + 1)]
-    second, centre = division.needs_second_buffer, make_strategy(division).has_centre
-    return SharedChannels(task.workers, numel, locks, second=second, centre=centre)
+    strategy = make_strategy(division)
+    locks = [context().Lock() for _ in range(task.workers + 1)] if strategy.asynchronous else []
+    numel, second = flat_size(make_network(task)), division.needs_second_buffer
+    return SharedChannels(task.workers, numel, locks, second=second, centre=strategy.has_centre)
 
 
 def _named(error: BaseException, ranks: range) -> BaseException:

@@ -1,23 +1,24 @@
-"""One replica in this process: the world of one, by the same code as any other."""
+"""One replica in this process, trained by the same worker as any other."""
 
 import torch
 
 from tenfold.engines.base import Engine
 from tenfold.engines.outcome import Outcome
 from tenfold.machine import affinity, devices, memory
+from tenfold.mixing.builders import make_strategy
 from tenfold.runs import Clock, Emit, Warned
 from tenfold.runs.resumption import Resumption
 from tenfold.training import flat_size
 from tenfold.training.precision import multiplying
 from tenfold.training.randomness import undisturbed
-from tenfold.workers.channels import alone
+from tenfold.workers.channels import single_worker_channels
 from tenfold.workers.supervisor import Supervisor
 from tenfold.workers.task import Task, make_network
 from tenfold.workers.worker import Worker
 
 
 class Serial(Engine):
-    """Trains one replica here."""
+    """Trains one replica in this process."""
 
     name = "serial"
 
@@ -43,8 +44,9 @@ class Serial(Engine):
         device = devices.resolve(task.experiment.machine.device)
         network = make_network(task).to(device)
         supervisor = Supervisor(task, clock, emit, resumption.manifest if resumption else None)
-        links = alone(flat_size(network), device)
-        worker = Worker(task, network, links, clock, emit, lambda message: supervisor.hear([message]))
+        centre = make_strategy(task.experiment.division).has_centre
+        channels = single_worker_channels(flat_size(network), device, centre=centre)
+        worker = Worker(task, network, channels, clock, emit, lambda message: supervisor.hear([message]))
         if resumption is not None:
             worker.resume(resumption.state(0))
         supervisor.start(resumed=resumption is not None)

@@ -17,7 +17,7 @@ from tenfold.experiment import Division
 from tenfold.loop.replica import LoopReplica
 from tenfold.workers.channels import Channels
 from tenfold.workers.make_mixer import make_rounds
-from tenfold.workers.rounds import Rounds, exchange
+from tenfold.workers.rounds import exchange
 
 DONE = -1.0
 
@@ -35,7 +35,7 @@ class Meeting:
         counts = self._agree(division, samples)
         links.weights.broadcast()
         replica.flat.centre()
-        self._rounds = make_rounds(division, replica, links, counts, Rounds)
+        self._rounds = make_rounds(division, replica, links, counts)
 
     @property
     def rounds(self) -> int:

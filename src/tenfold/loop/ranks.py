@@ -8,7 +8,7 @@ import torch
 from tenfold.errors import MachineError, TrainingError
 from tenfold.launch.detect import World, recognise
 from tenfold.transport.network.join import join
-from tenfold.workers.channels import Channels, alone
+from tenfold.workers.channels import Channels, single_worker_channels
 
 ALONE = World(rank=0, size=1, local_rank=0, local_size=1, launcher="")
 REASON_SECONDS = 2.0
@@ -41,7 +41,7 @@ def joined(numel: int, device: torch.device, *, second: bool) -> Iterator[tuple[
     """
     world = here()
     if world.size == 1:
-        yield alone(numel, device), lambda _: None
+        yield single_worker_channels(numel, device), lambda _: None
         return
     others = join(world)
     weights = others.transport(numel, device=device)

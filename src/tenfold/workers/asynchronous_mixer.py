@@ -21,6 +21,8 @@ class AsynchronousMixer(Mixer):
     exchange with one another, its own weights.
     """
 
+    bytes_moved: float = 0.0
+
     def __init__(self, strategy: AsynchronousStrategy, replica: Replica, links: Channels, samples: list[float]) -> None:
         self.strategy = strategy
         self.replica = replica
@@ -87,6 +89,11 @@ class AsynchronousMixer(Mixer):
             self.staleness.append(float(versions[self.size] - self._seen))
             versions[self.size] += 1
         self._seen = float(versions[self.size])
+
+    def take_staleness(self) -> list[float]:
+        """Return the staleness of the exchanges since the last call."""
+        taken, self.staleness = self.staleness, []
+        return taken
 
     def consensus(self) -> None:
         """Take the mean of all replicas; of the parameters, the centre's where there is one."""

@@ -1,7 +1,7 @@
-"""What a worker mixes through: transports for weights and for a second vector, and a centre for asynchronous rules."""
+"""What connects a worker to the others: transports for vectors, and shared memory for asynchronous strategies."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -15,20 +15,20 @@ from tenfold.transport.memory.counters import Until
 
 @dataclass
 class Channels:
-    """A worker's ways to the others."""
+    """One worker's connections to the others."""
 
     weights: Transport
     """Its buffer is the replica's whole state."""
     second: Transport
     """For gradients or optimizer state; its buffer has the size of the parameters."""
     centre: Tensor
-    """What asynchronous rules keep in common: a row of weights and a row of Adagrad's sums."""
+    """What asynchronous strategies keep for all workers: a row of weights and a row of Adagrad's sums."""
     replicas: Tensor
-    """All workers' states, one a row, for rules that reach into another's."""
+    """All workers' states, one a row, for strategies that change a partner's weights."""
     versions: Any
-    """How often each replica, and last the centre, was changed by anyone."""
+    """How often each replica, and last the centre, was changed by any worker."""
     locks: Sequence[AbstractContextManager[Any]]
-    """One for each replica, and the last for the centre."""
+    """One for each replica, and the last for the centre; none where all workers mix in rounds."""
     lock_seconds: float = 0.0
     exchange_seconds: float = 0.0
 
@@ -45,24 +45,15 @@ class Channels:
         self.lock_seconds += held - asked
 
 
-def alone(numel: int, device: torch.device) -> Channels:
-    """Return the links of a world of one."""
-    weights, second = SingleWorkerTransport(numel, device=device), SingleWorkerTransport(numel, device=device)
-    centre = torch.zeros(2, numel, device=device)
-    locks = [_Free(), _Free()]
-    return Channels(weights, second, centre, weights.buffer[None], [0.0, 0.0], locks)
-
-
-class _Free:
-    """The lock of something that nobody else wants."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...
+def single_worker_channels(numel: int, device: torch.device, *, centre: bool = False) -> Channels:
+    """Return the channels of a single worker; it never sends a second vector, and few strategies keep a centre."""
+    weights, second = SingleWorkerTransport(numel, device=device), SingleWorkerTransport(1, device=device)
+    rows = torch.zeros(2, numel if centre else 0, device=device)
+    return Channels(weights, second, rows, weights.buffer[None], [0.0, 0.0], [nullcontext(), nullcontext()])
 
 
 class SharedChannels:
-    """The memory of all workers' links, made by who starts them; a worker `opens` its own end."""
+    """The shared memory of all workers' channels, made by the process that starts them; each worker opens its own."""
 
     def __init__(self, workers: int, numel: int, locks: Sequence[Any], *, second: bool, centre: bool) -> None:
         self.locks = locks
@@ -75,9 +66,9 @@ class SharedChannels:
         self._attached: list[Segment] = []
 
     def open(self, rank: int, until: Until | None = None, lock: AbstractContextManager[Any] | None = None) -> Channels:
-        """Return the links of one worker, in its process.
+        """Return the channels of one worker, in its process.
 
-        Where workers share a process, `until` is how they wait, and `lock` stands for all locks.
+        Where workers share a process, `until` is how they wait, and `lock` replaces all locks.
         """
         if not self._attached:
             self._attached = [Segment.attach(name) for name in self.names]
@@ -92,12 +83,12 @@ class SharedChannels:
         )
 
     def stop(self, verdict: Any, rank: int) -> None:
-        """End everybody's waiting."""
+        """Let all workers that wait for others stop with an error."""
         for segment in self._segments:
             segment.stop(verdict, rank)
 
     def close(self) -> None:
-        """Let go of the memory."""
+        """Free the shared memory."""
         for segment in self._segments:
             segment.close()
 

@@ -1,6 +1,4 @@
-"""From the experiment's division to the mixer that carries it out."""
-
-from typing import TypeVar
+"""Builds the mixer that an experiment's division asks for."""
 
 from tenfold.experiment import Division
 from tenfold.mixing import AsynchronousStrategy
@@ -9,29 +7,26 @@ from tenfold.training import Replica
 from tenfold.workers.asynchronous_mixer import AsynchronousMixer
 from tenfold.workers.channels import Channels
 from tenfold.workers.mixer import GradientMixer, Mixer, RoundMixer
-from tenfold.workers.rounds import Mixed, Rounds
+from tenfold.workers.rounds import MixedReplica, Rounds
 
 
 def can_capture(division: Division) -> bool:
-    """Say whether a replica's steps may be captured whole: rounds then touch nothing but its weights."""
+    """Return whether whole steps may be captured in a graph, because rounds change nothing but the weights."""
     plain = division.average == "weights" and division.optimizer_state == "local"
     return plain and not make_strategy(division).asynchronous
 
 
-def make_mixer(division: Division, replica: Replica, links: Channels, samples: list[float]) -> Mixer:
-    """Return what mixes this replica with the others."""
+def make_mixer(division: Division, replica: Replica, channels: Channels, samples: list[float]) -> Mixer:
+    """Return what mixes this replica with the others; `samples` are the sizes of all workers' shards."""
     strategy = make_strategy(division)
     if isinstance(strategy, AsynchronousStrategy):
-        return AsynchronousMixer(strategy, replica, links, samples)
+        return AsynchronousMixer(strategy, replica, channels, samples)
     kind = RoundMixer if division.average == "weights" else GradientMixer
-    return make_rounds(division, replica, links, samples, kind)
+    return kind(replica, make_rounds(division, replica, channels, samples))
 
 
-R = TypeVar("R", bound=Rounds)
-
-
-def make_rounds(division: Division, replica: Mixed, links: Channels, samples: list[float], kind: type[R]) -> R:
-    """Return the rounds of a replica, of the kind that its driver needs."""
+def make_rounds(division: Division, replica: MixedReplica, channels: Channels, samples: list[float]) -> Rounds:
+    """Return the rounds of a replica."""
     size = replica.flat.parameters if division.average == "weights" else sum(p.numel() for p in replica.learning)
     strategy, outer, compressor = make_strategy(division), make_outer(division), make_compressor(division, size)
-    return kind(division, strategy, outer, compressor, replica, links, samples)
+    return Rounds(division, strategy, outer, compressor, replica, channels, samples)

@@ -1,4 +1,4 @@
-"""What rounds do to a replica, from the strategy to the optimizer's state; who drives the replica is another matter."""
+"""What a round does to a replica: mixing, compression, the outer optimizer, and the optimizer's state."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -14,7 +14,7 @@ from tenfold.training import FlatState
 from tenfold.workers.channels import Channels
 
 
-class Mixed(Protocol):
+class MixedReplica(Protocol):
     """What rounds need of a replica."""
 
     @property
@@ -41,7 +41,7 @@ class Mixed(Protocol):
 class Rounds:
     """The rounds of one replica, in which all replicas take part."""
 
-    replica: Mixed
+    replica: MixedReplica
     bytes_moved: float = 0.0
 
     def __init__(
@@ -50,8 +50,8 @@ class Rounds:
         strategy: Strategy,
         outer: OuterOptimizer,
         compressor: Compressor,
-        replica: Mixed,
-        links: Channels,
+        replica: MixedReplica,
+        channels: Channels,
         samples: list[float],
     ) -> None:
         self.division = division
@@ -59,9 +59,9 @@ class Rounds:
         self.outer = outer
         self.compressor = compressor
         self.replica = replica
-        self.links = links
+        self.channels = channels
         self.samples = samples
-        self.size = links.weights.size
+        self.size = channels.weights.size
         self.rounds = 0
         self.parameters = replica.flat.vector[: replica.flat.parameters]
         self.outer_state = outer.start(self.parameters)
@@ -74,7 +74,7 @@ class Rounds:
         return self.strategy.round(self.rounds, self.size)
 
     def is_due(self, step: int) -> bool:
-        """Say whether a round follows this step, counted from 1 over the run."""
+        """Return whether a round follows this step, counted from 1 over the run."""
         return due(step, self.division.pace, self.division.local_after)
 
     def mix(self, step: int) -> None:
@@ -115,7 +115,7 @@ class Rounds:
         gradients = [parameter.grad for parameter in learning if parameter.grad is not None]
         if not round_.is_idle:
             nbytes = self._compress_gradients(gradients)
-            exchange(self.links, round_, gradients, samples)
+            exchange(self.channels, round_, gradients, samples)
             self._count(round_, nbytes)
 
     def state(self) -> dict[str, Any]:
@@ -129,7 +129,7 @@ class Rounds:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Take on a saved state."""
+        """Restore a saved state."""
         device, error = self.parameters.device, state["error"]
         self.rounds, self.bytes_moved = state["rounds"], state["bytes_moved"]
         self.outer_state = {name: tensor.to(device) for name, tensor in state["outer"].items()}
@@ -152,7 +152,7 @@ class Rounds:
         if round_.is_idle:
             return
         self.replica.flat.to_moments()
-        self.links.weights.mix(round_, samples)
+        self.channels.weights.mix(round_, samples)
         self.replica.flat.to_variances(alike=round_.is_exact)
 
     def _mix_optimizer(self, round_: Round) -> None:
@@ -164,7 +164,7 @@ class Rounds:
         for key in dict.fromkeys(key for state in states for key in state):
             tensors = [state[key] for state in states if isinstance(state.get(key), Tensor) and state[key].ndim]
             if tensors:
-                exchange(self.links, round_, tensors, self.samples)
+                exchange(self.channels, round_, tensors, self.samples)
 
     def _compress_gradients(self, gradients: list[Tensor]) -> int:
         if self.compressor.name == "none":
@@ -177,16 +177,16 @@ class Rounds:
         return packed.nbytes
 
     def _count(self, round_: Round, nbytes: int) -> None:
-        self.bytes_moved += round_.bytes_per_worker(nbytes)[self.links.weights.rank]
+        self.bytes_moved += round_.bytes_per_worker(nbytes)[self.channels.weights.rank]
 
 
-def exchange(links: Channels, round_: Round, tensors: list[Tensor], weights: Sequence[float]) -> None:
+def exchange(channels: Channels, round_: Round, tensors: list[Tensor], weights: Sequence[float]) -> None:
     """Mix tensors that are not part of the replica's flat state, in place, through the second transport."""
-    buffer, start = links.second.buffer, 0
+    buffer, start = channels.second.buffer, 0
     for tensor in tensors:
         buffer[start : start + tensor.numel()].copy_(tensor.reshape(-1))
         start += tensor.numel()
-    links.second.mix(round_, weights)
+    channels.second.mix(round_, weights)
     start = 0
     for tensor in tensors:
         tensor.copy_(buffer[start : start + tensor.numel()].view_as(tensor))

@@ -19,7 +19,6 @@ from tenfold.runs import Clock, Emit, Metric, Warned, checkpoint
 from tenfold.training import choose_loss, predict
 from tenfold.training.graphs import make_replica
 from tenfold.training.randomness import seed_everything
-from tenfold.workers.asynchronous_mixer import AsynchronousMixer
 from tenfold.workers.channels import Channels
 from tenfold.workers.make_mixer import can_capture, make_mixer
 from tenfold.workers.messages import Decision, Evaluated, Finished, Message, Reviewed, Saved
@@ -32,10 +31,12 @@ Tell = Callable[[Message], Decision]
 class Worker:
     """One worker with its replica."""
 
-    def __init__(self, task: Task, network: nn.Module, links: Channels, clock: Clock, emit: Emit, tell: Tell) -> None:
+    def __init__(
+        self, task: Task, network: nn.Module, channels: Channels, clock: Clock, emit: Emit, tell: Tell
+    ) -> None:
         self.task = task
-        self.rank = links.weights.rank
-        self.links = links
+        self.rank = channels.weights.rank
+        self.channels = channels
         self.clock = clock
         self.emit = emit
         self.tell = tell
@@ -50,10 +51,10 @@ class Worker:
             steps_per_epoch=task.steps_per_epoch,
             rate_scale=rate_scale(task.experiment.division),
             warmup=warmup_epochs(task.experiment),
-            vector=links.weights.buffer,
+            vector=channels.weights.buffer,
         )
         samples = [float(len(shard)) for shard in task.shards]
-        self.mixer = make_mixer(task.experiment.division, self.replica, links, samples)
+        self.mixer = make_mixer(task.experiment.division, self.replica, channels, samples)
         self.time = Timekeeper(clock, emit, self.rank)
         self.epoch = 0
         self.best: dict[str, Any] | None = None
@@ -65,7 +66,7 @@ class Worker:
         training = self.task.experiment.training
         stopped = False
         self._warn(self.replica.prepare(self._sizes_to_come()))
-        self.links.weights.barrier()
+        self.channels.weights.barrier()
         self.time.begin()
         while self.epoch < training.epochs and not stopped:
             loss, samples, last = self._train_epoch()
@@ -75,14 +76,16 @@ class Worker:
         self._finish()
 
     def resume(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state."""
+        """Continue from a saved state."""
         try:
             self.replica.load(state["replica"])
         except (RuntimeError, ValueError, KeyError) as error:
             raise ModelError(f"the checkpoint does not fit model {self.task.experiment.model.name}: {error}") from None
         self.mixer.load(state["mixer"])
         before = state.get("steps_per_epoch", self.task.steps_per_epoch)
-        self.replica.steps = self.replica.steps * self.task.steps_per_epoch // before  # other shards, the same progress
+        self.replica.steps = (
+            self.replica.steps * self.task.steps_per_epoch // before
+        )  # the same progress with other shards
         self.epoch, self.best = state["epoch"], state["best"]
         self.time.seconds, self.time.times = state["seconds"], dict(state["times"])
 
@@ -100,14 +103,14 @@ class Worker:
         for step in range(1, task.steps_per_epoch + 1):
             x, y = next(stream, (None, None))
             time.lap("data")
-            waited, communicated = self._talking()
+            waited, communicated = self._exchange_times()
             self._step(x, y, task.batch_sizes[step - 1])
             self.mixer.mix(first + step)
             evaluating = step in task.evaluation_steps
             telling = task.tells_after(step) or evaluating
             if telling:
                 self.replica.settle()
-            now_waited, now_communicated = self._talking()
+            now_waited, now_communicated = self._exchange_times()
             time.lap("compute", waited=now_waited - waited, communicated=now_communicated - communicated)
             if telling:
                 added = self._log(first + step)
@@ -126,12 +129,12 @@ class Worker:
         if trouble:
             self.emit(Warned(at=self.clock.now(), text=trouble))
 
-    def _talking(self) -> tuple[float, float]:
+    def _exchange_times(self) -> tuple[float, float]:
         """Return the seconds spent waiting and communicating so far."""
-        weights, second = self.links.weights, self.links.second
+        weights, second = self.channels.weights, self.channels.second
         return (
-            weights.wait_seconds + second.wait_seconds + self.links.lock_seconds,
-            weights.communicate_seconds + second.communicate_seconds + self.links.exchange_seconds,
+            weights.wait_seconds + second.wait_seconds + self.channels.lock_seconds,
+            weights.communicate_seconds + second.communicate_seconds + self.channels.exchange_seconds,
         )
 
     def _step(self, x: Any, y: Any, sizes: Sequence[int]) -> None:
@@ -153,7 +156,7 @@ class Worker:
             ) from error
 
     def _log(self, step: int) -> tuple[float, int]:
-        """Tell of the steps since the last time; return the sum of their losses over samples, and the samples."""
+        """Log the steps since the last time; return the sum of their losses over samples, and the samples."""
         if not self._losses:
             return 0.0, 0
         losses = torch.stack(self._losses).tolist()
@@ -166,9 +169,8 @@ class Worker:
         if self.rank == 0:
             self._measure("loss", total / samples, step)
             self._measure("lr", self.replica.rate, step)
-        if isinstance(self.mixer, AsynchronousMixer) and self.mixer.staleness:
-            self._measure("staleness", sum(self.mixer.staleness) / len(self.mixer.staleness), step)
-            self.mixer.staleness.clear()
+        if staleness := self.mixer.take_staleness():
+            self._measure("staleness", sum(staleness) / len(staleness), step)
         self.time.tell()
         return total, samples
 
@@ -200,7 +202,7 @@ class Worker:
     def _mean(self) -> Iterator[Tensor | None]:
         """Take the mean of all replicas, and yield this worker's share of its outputs; then put the weights back."""
         flat = self.replica.flat.vector
-        self.links.weights.barrier()  # until then a partner may still reach into this replica
+        self.channels.weights.barrier()  # until then a partner may still change this replica
         own = flat.clone()
         self.mixer.consensus()
         yield self._predict(self.task.watched)
@@ -256,7 +258,7 @@ class Worker:
         if self.best is not None:
             self.replica.network.load_state_dict(self.best)
         if self.task.experiment.training.patience is not None:
-            self.links.weights.broadcast()
+            self.channels.weights.broadcast()
         outputs = self._predict(self.task.splits.test)
         self.time.lap("evaluate")
         weights = {name: tensor.detach().cpu().clone() for name, tensor in self.replica.network.state_dict().items()}
