@@ -203,7 +203,7 @@ def test_who_is_cut_off_is_named_on_both_sides(hosts: Hosts, tmp_path: Path) -> 
         run = tenfold.open_run(runs=tmp_path / "host0" / "runs")
     assert run.status == "interrupted"
     assert run.error.startswith("worker 1 (process ")
-    assert "on host1) has given no sign of life for" in run.error
+    assert "on host1) has sent no heartbeat for" in run.error
     until = time.monotonic() + 20
     while is_alive(far.pid):  # its launcher, cut off as well, may not have noticed its end
         assert time.monotonic() < until, "the rank that is cut off goes on"

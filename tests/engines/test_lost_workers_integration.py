@@ -137,7 +137,7 @@ class TestAWorkerThatIsLost:
 
     def test_stopped(self, whole: tenfold.Run) -> None:
         strike = Strike(1, signal.SIGSTOP)
-        with pytest.raises(WorkerLost, match=f"worker 1 .* has given no sign of life for {crew.SILENCE:g} s") as lost:
+        with pytest.raises(WorkerLost, match=f"worker 1 .* has sent no heartbeat for {crew.SILENCE:g} s") as lost:
             train(**LAWFUL, workers=3, listen=strike)
         self.assert_named_in_time(lost.value, strike)
         self.assert_resumes_to(whole)

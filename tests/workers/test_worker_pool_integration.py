@@ -90,7 +90,7 @@ def test_a_stopped_worker_is_named(start: Start, monkeypatch: pytest.MonkeyPatch
     numbers = pids(three)
     lost = lose(three)
     assert lost.rank == 2
-    assert "has given no sign of life for 1.5 s" in str(lost)
+    assert "has sent no heartbeat for 1.5 s" in str(lost)
     three.end()
     assert gone(numbers), "a stopped process must be killed, since it cannot end"
 

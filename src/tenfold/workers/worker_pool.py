@@ -150,7 +150,7 @@ class WorkerPool:
     def _check_beats(self, now: float) -> None:
         for rank, beat in enumerate(self.beats):
             if beat and now - beat > SILENCE:
-                raise self._loss(rank, f"has given no sign of life for {SILENCE:g} s")
+                raise self._loss(rank, f"has sent no heartbeat for {SILENCE:g} s")
 
     def end(self) -> None:
         """End all processes, whatever they are doing."""
