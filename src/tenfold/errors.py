@@ -6,11 +6,12 @@
       ModelError            a model cannot be built, or does not accept the data
       StoreError            a run cannot be found, recorded or resumed
       TrainingError         training itself failed: the loss is no number, say
+        UserCodeError       the user's own model, loss, metric or data raised an error; its lines are in the message
         WorkerLost          a worker died or hangs; the run can be resumed
       MachineError          this machine lacks what was asked for (cores, a device, an MPI)
 
 Every message says what was wrong, where, and what would be right. Anything else that is raised is a bug or comes from
-the user's own code, and keeps its traceback.
+the user's own code, and keeps its traceback; the command line shows the lines of it that are the user's.
 """
 
 from collections.abc import Sequence
@@ -38,6 +39,10 @@ class StoreError(TenfoldError):
 
 class TrainingError(TenfoldError):
     """Training itself failed."""
+
+
+class UserCodeError(TrainingError):
+    """The user's own model, loss, metric or data raised an error."""
 
 
 class WorkerLost(TrainingError):  # noqa: N818 - it says what happened, not that something is wrong

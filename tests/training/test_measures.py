@@ -5,9 +5,10 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from tenfold.errors import ExperimentError
+from tenfold.errors import ExperimentError, ModelError
 from tenfold.experiment import Training
 from tenfold.training import LOSSES, METRICS, choose_loss, choose_metrics
+from tenfold.training.alignment import describe_failure
 
 law = settings(deadline=None, derandomize=True, max_examples=40)
 
@@ -67,11 +68,11 @@ def test_losses_of_columns_and_rows_are_those_of_equal_shapes(name, function):
 
 
 def test_the_loss_is_chosen_by_the_targets_or_by_name():
-    assert choose_loss(Training(), 10) is LOSSES["cross-entropy"]
-    assert choose_loss(Training(), None) is LOSSES["mse"]
-    assert choose_loss(Training(loss="l1"), 10) is LOSSES["l1"]
-    assert choose_loss(Training(loss="torch.nn.functional:huber_loss"), None) is functional.huber_loss
-    assert choose_loss(Training(loss=worst), None) is worst
+    assert choose_loss(Training(), 10).function is LOSSES["cross-entropy"]
+    assert choose_loss(Training(), None).function is LOSSES["mse"]
+    assert choose_loss(Training(loss="l1"), 10).function is LOSSES["l1"]
+    assert choose_loss(Training(loss="torch.nn.functional:huber_loss"), None).function is functional.huber_loss
+    assert choose_loss(Training(loss=worst), None).function is worst
 
 
 @pytest.mark.parametrize("loss", [nn.CrossEntropyLoss, nn.CrossEntropyLoss(), "torch.nn:CrossEntropyLoss"])
@@ -82,15 +83,18 @@ def test_torchs_loss_classes_work_as_losses(loss):
 
 
 def test_metrics_are_chosen_by_the_targets_or_by_name():
-    assert choose_metrics(Training(), 10) == {"accuracy": METRICS["accuracy"]}
-    assert choose_metrics(Training(), None) == {}
+    def chosen_metrics(*choice):
+        return {name: metric.function for name, metric in choose_metrics(*choice).items()}
+
+    assert chosen_metrics(Training(), 10) == {"accuracy": METRICS["accuracy"]}
+    assert chosen_metrics(Training(), None) == {}
     assert choose_metrics(Training(loss="mse"), 10) == choose_metrics(Training(loss="l1"), 2) == {}
-    assert choose_metrics(Training(loss="bce"), 2) == {"accuracy": METRICS["accuracy"]}
+    assert chosen_metrics(Training(loss="bce"), 2) == {"accuracy": METRICS["accuracy"]}
     chosen = Training(metrics=["mae", worst, "torch.nn.functional:l1_loss"])
-    assert choose_metrics(chosen, None) == {"mae": METRICS["mae"], "worst": worst, "l1_loss": functional.l1_loss}
-    assert choose_metrics(Training(metrics={"largest": worst}), None) == {"largest": worst}
-    assert choose_metrics(Training(metrics=worst), 10) == {"worst": worst}
-    assert choose_metrics(Training(metrics="mae"), 10) == {"mae": METRICS["mae"]}
+    assert chosen_metrics(chosen, None) == {"mae": METRICS["mae"], "worst": worst, "l1_loss": functional.l1_loss}
+    assert chosen_metrics(Training(metrics={"largest": worst}), None) == {"largest": worst}
+    assert chosen_metrics(Training(metrics=worst), 10) == {"worst": worst}
+    assert chosen_metrics(Training(metrics="mae"), 10) == {"mae": METRICS["mae"]}
 
 
 @pytest.mark.parametrize(
@@ -110,3 +114,38 @@ def test_what_is_no_measure_is_explained(fields, message):
     with pytest.raises(ExperimentError) as caught:
         choose_loss(training, 3), choose_metrics(training, 3)
     assert message in str(caught.value)
+
+
+def squared(outputs, targets):
+    return ((outputs - targets) ** 2).mean()
+
+
+@pytest.mark.parametrize("measure", [nn.MSELoss(), nn.MSELoss, squared, lambda o, t: ((o - t) ** 2).mean(), "mse"])
+@pytest.mark.parametrize("shapes", [((-1, 1), (-1,)), ((-1,), (-1, 1)), ((-1, 1, 1), (-1,)), ((-1, 1, 3), (-1, 3))])
+def test_outputs_and_targets_are_aligned_before_any_loss_or_metric(measure, shapes):
+    outputs, targets = torch.randn(12), torch.randn(12)
+    expected = functional.mse_loss(outputs, targets)
+    given = outputs.reshape(shapes[0]), targets.reshape(shapes[1])
+    assert torch.equal(choose_loss(Training(loss=measure), None)(*given), expected)
+    if measure != "mse":
+        (metric,) = choose_metrics(Training(metrics=measure), None).values()
+        assert torch.equal(metric(*given), expected)
+
+
+@pytest.mark.filterwarnings("ignore:Using a target size")
+@pytest.mark.parametrize("loss", ["mse", "l1", "bce", nn.MSELoss(), squared])
+@pytest.mark.parametrize("shape", [(), (1, 3), (5, 3)])
+def test_what_cannot_be_aligned_names_both_shapes(loss, shape):
+    with pytest.raises((ModelError, RuntimeError)) as caught:
+        choose_loss(Training(loss=loss), None)(torch.randn(shape), torch.randn(6))
+    said = describe_failure(caught.value)
+    assert str(shape) in said
+    assert "(6,)" in said
+
+
+def test_a_loss_may_compare_several_outputs_with_one_target():
+    def likelihood(outputs, targets):
+        return functional.gaussian_nll_loss(outputs[:, 0], targets, outputs[:, 1].exp())
+
+    loss = choose_loss(Training(loss=likelihood), None)
+    assert loss(torch.randn(6, 2), torch.randn(6)).ndim == 0

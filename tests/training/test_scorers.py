@@ -79,7 +79,7 @@ def judged(name):
 
 
 def test_the_built_in_ones_come_first():
-    assert choose_metrics(Training(metrics=["accuracy"]), 3)["accuracy"] is METRICS["accuracy"]
+    assert choose_metrics(Training(metrics=["accuracy"]), 3)["accuracy"].function is METRICS["accuracy"]
 
 
 def test_a_wrong_name_finds_the_nearest():

@@ -109,7 +109,7 @@ class TestErrors:
             (DataError("no file"), DataError, "worker 2: no file"),
             (WorkerLost(1, "worker 1 died"), WorkerLost, "worker 1 died"),
             (KeyboardInterrupt(), WorkerLost, "worker 2 was interrupted"),
-            (ZeroDivisionError("a mistake"), RuntimeError, "worker 2 failed:\nZeroDivisionError: a mistake\n"),
+            (ZeroDivisionError("a mistake"), RuntimeError, "worker 2 failed:\nZeroDivisionError: a mistake"),
         ],
     )
     def test_travel_by_name_and_message(self, error: BaseException, kind: type[Exception], message: str) -> None:

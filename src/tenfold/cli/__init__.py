@@ -55,14 +55,29 @@ class Verbs(TyperGroup):
             if launched_rank():
                 raise typer.Exit(INTERRUPTED) from None
             say_interrupted("nothing was recorded")
+        except Exception as error:
+            from tenfold.common.user_code import describe_error, user_frames
+
+            if not user_frames(error):
+                raise
+            print_error(describe_error(error))
+            raise typer.Exit(1) from None
+
+
+def print_error(text: str) -> None:
+    """Print an error's sentences, each marked as one, and the lines of the user's code that follow them."""
+    sentences, frames, rest = text.partition('\n  File "')
+    for line in sentences.splitlines():
+        typer.secho(f"{prefix()}error: {line}", err=True, fg="red")
+    for line in (frames + rest).strip("\n").splitlines():
+        typer.secho(f"{prefix()}{line}", err=True)
 
 
 def _refuse(sentences: str, error: Exception | None = None) -> NoReturn:
     """Print an error and exit with 2; without a sentence, let the parser show its own."""
     if error is not None and not sentences:
         raise error
-    for line in sentences.splitlines():
-        typer.secho(f"{prefix()}error: {line}", err=True, fg="red")
+    print_error(sentences)
     raise typer.Exit(2) from None
 
 

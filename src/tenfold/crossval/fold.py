@@ -1,12 +1,12 @@
 """Training one fold: a task like any other, recorded as its own run, and measured on all three parts."""
 
-import traceback
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
 import torch
 
+from tenfold.common.user_code import describe_error
 from tenfold.crossval.fold_experiment import fold_experiment, fold_mode
 from tenfold.crossval.fold_splits import FoldSplit
 from tenfold.data import Part, SubsetPart
@@ -90,7 +90,7 @@ def try_fold(train: Train, whole: Task, context: FoldContext, job: FoldJob, list
     except TenfoldError as error:
         return FoldEnd(error=str(error))
     except Exception as error:
-        return FoldEnd(error="".join(traceback.format_exception_only(error)).strip())
+        return FoldEnd(error=describe_error(error))
 
 
 def train_fold(train: Train, whole: Task, context: FoldContext, job: FoldJob, listen: Emit) -> dict[str, Any]:

@@ -1,12 +1,12 @@
 """Recording work as a run: events as they happen, the result and the weights at the end, however it ends."""
 
-import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tenfold.common.files import sweep
+from tenfold.common.user_code import describe_error
 from tenfold.engines.outcome import Outcome, Train
 from tenfold.errors import StoreError, TenfoldError, WorkerLost
 from tenfold.runs import (
@@ -74,8 +74,8 @@ def record(
     except KeyboardInterrupt:
         end("interrupted")
         raise
-    except BaseException:
-        end("failed", traceback.format_exc())
+    except BaseException as error:
+        end("failed", describe_error(error))
         raise
     outcome.result["total_seconds"] = clock.now()
     try:

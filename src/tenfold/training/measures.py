@@ -13,6 +13,7 @@ from tenfold.common.registry import Registry
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
 from tenfold.experiment.python_objects import PythonObject, RecordedObject
+from tenfold.training.alignment import AlignedMeasure, align, require_same_shape
 
 Measure = Callable[[Any, Any], Any]
 
@@ -21,24 +22,31 @@ def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return the share of samples whose largest output, or the sign of whose only one, names the right class."""
     if outputs.ndim == targets.ndim + 1 and outputs.shape[1] > 1:
         return (outputs.argmax(1) == targets).float().mean()
-    return ((outputs.reshape(targets.shape) > 0) == (targets > 0.5)).float().mean()
+    outputs = _aligned(outputs, targets)
+    return ((outputs > 0) == (targets > 0.5)).float().mean()
 
 
 def mean_absolute_error(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return the mean of |output - target|."""
-    return (outputs.reshape(targets.shape) - targets).abs().mean()
+    return (_aligned(outputs, targets) - targets).abs().mean()
 
 
 def root_mean_square_error(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return the root of the mean of (output - target)^2."""
-    return (outputs.reshape(targets.shape) - targets).square().mean().sqrt()
+    return (_aligned(outputs, targets) - targets).square().mean().sqrt()
+
+
+def _aligned(outputs: Tensor, targets: Tensor) -> Tensor:
+    outputs = align(outputs, targets, "this loss or metric")
+    require_same_shape(outputs, targets)
+    return outputs
 
 
 def _shaped(loss: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
-    """Let (batch, 1) outputs meet (batch,) targets without broadcasting into (batch, batch)."""
+    """Compare outputs and targets of one shape and dtype."""
 
     def shaped(outputs: Tensor, targets: Tensor) -> Tensor:
-        return loss(outputs.reshape(targets.shape), targets.to(outputs.dtype))
+        return loss(_aligned(outputs, targets), targets.to(outputs.dtype))
 
     return shaped
 
@@ -53,9 +61,7 @@ METRICS: Registry[Measure] = catalog.METRICS
 
 def choose_loss(training: Training, classes: int | None) -> Measure:
     """Return the loss of the experiment; unset: cross-entropy where there are classes, else the squared error."""
-    if training.loss is None:
-        return LOSSES["cross-entropy" if classes is not None else "mse"]
-    return _find(training.loss, LOSSES)
+    return _find(training.loss or ("cross-entropy" if classes is not None else "mse"), LOSSES)
 
 
 def choose_metrics(training: Training, classes: int | None) -> dict[str, Measure]:
@@ -90,7 +96,7 @@ def _by_name(name: str, family: Registry[Measure]) -> Measure:
     return family[name]
 
 
-def _find(name: str | PythonObject | RecordedObject, family: Registry[Measure]) -> Measure:
+def _find(name: str | PythonObject | RecordedObject, family: Registry[Measure]) -> AlignedMeasure:
     if isinstance(name, PythonObject):
         value = name.value
     elif isinstance(name, RecordedObject):
@@ -101,4 +107,4 @@ def _find(name: str | PythonObject | RecordedObject, family: Registry[Measure]) 
         value = value()
     if not callable(value):
         raise ExperimentError(f"the {family.kind} {name} is a {type(value).__name__}; it must be f(outputs, targets)")
-    return value
+    return AlignedMeasure(value, f"the {family.kind} {_label(name)}")

@@ -8,10 +8,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from tenfold.common.user_code import user_frames
 from tenfold.data import Part
 from tenfold.errors import ModelError, StoreError
 from tenfold.runs import CheckpointFailed, Clock, Emit, EpochEnded, Metric, Started, checkpoint
 from tenfold.training import all_targets, choose_loss, choose_metrics, measure
+from tenfold.training.alignment import describe_failure
 from tenfold.training.target import is_reached, target_metric
 from tenfold.workers.messages import Decision, Evaluated, Finished, Message, Reviewed, Saved
 from tenfold.workers.task import Task
@@ -113,10 +115,10 @@ class Supervisor:
         joined = torch.cat([output for output in outputs if output is not None and len(output)])
         try:
             return measure(joined, self._targets[id(part)], self.loss, self.metrics)
-        except (RuntimeError, ValueError, TypeError) as error:
+        except Exception as error:  # a user's metric may raise anything
             raise ModelError(
                 f"outputs {tuple(joined.shape)} and targets {tuple(self._targets[id(part)].shape)} of the "
-                f"{name} part cannot be measured: {error}"
+                f"{name} part cannot be measured: {describe_failure(error)}{user_frames(error)}"
             ) from error
 
     def _tell(self, review: Reviewed | Evaluated, part: Any, name: str, value: float) -> None:

@@ -12,11 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tenfold.common.user_code import user_frames
 from tenfold.data import Part, batches, order
 from tenfold.errors import ModelError, StoreError, TenfoldError
 from tenfold.mixing.learning_rate import rate_scale, warmup_epochs
 from tenfold.runs import Clock, Emit, Metric, Warned, checkpoint
 from tenfold.training import choose_loss, predict
+from tenfold.training.alignment import describe_failure
 from tenfold.training.graphs import make_replica
 from tenfold.training.randomness import seed_everything
 from tenfold.workers.channels import Channels
@@ -152,7 +154,7 @@ class Worker:
             x, y = self.replica.batch(x, y)
             raise ModelError(
                 f"model {name} failed on its first batch, inputs {_described(x)} and targets {_described(y)}: "
-                f"{type(error).__name__}: {error}"
+                f"{describe_failure(error)}{user_frames(error)}"
             ) from error
 
     def _log(self, step: int) -> tuple[float, int]:

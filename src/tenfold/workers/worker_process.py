@@ -2,7 +2,6 @@
 
 import pickle
 import time
-import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -12,7 +11,8 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from tenfold.errors import TenfoldError
+from tenfold.common.user_code import describe_error, user_frames
+from tenfold.errors import TenfoldError, UserCodeError
 from tenfold.machine import affinity, memory
 from tenfold.runs import Clock, Emit, Event, Warned
 from tenfold.runs.resumption import Resumption
@@ -57,9 +57,12 @@ class WorkerConnection:
             self._events = []
 
     def fail(self, error: BaseException) -> None:
-        """Send an error: as it is when it is written for the user, else as its traceback."""
+        """Send an error: as it is when it is written for the user; else with the user's lines, or its traceback."""
         self.flush()
-        self._send(error if isinstance(error, TenfoldError) else RuntimeError(traceback.format_exc()))
+        if not isinstance(error, TenfoldError):
+            kind = UserCodeError if user_frames(error) else RuntimeError
+            error = kind(describe_error(error))
+        self._send(error)
 
     def _send(self, content: Any) -> None:
         self.connection.send_bytes(pickle.dumps(content))

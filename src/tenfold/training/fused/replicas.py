@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tenfold.common.user_code import user_frames
 from tenfold.data import Part, SubsetPart, Tensors
 from tenfold.experiment import Training
+from tenfold.training.alignment import describe_failure
 from tenfold.training.capture import capture, captures, synchronize
 from tenfold.training.fused.device_memory import free_memory, groups_for_memory, peak_memory
 from tenfold.training.fused.gradient_methods import GRADIENT_METHODS, GradientMethod, Loop
@@ -206,7 +208,7 @@ class Fused:
             synchronize(self.device)
             return (perf_counter() - began) / PROBE_STEPS
         except Exception as error:  # a user's network may raise anything
-            failures[name] = f"{type(error).__name__}: {error}".partition("\n")[0]
+            failures[name] = describe_failure(error).partition("\n")[0] + user_frames(error)
             return None
 
     def _capture(self, shape: Shape) -> str:
@@ -243,7 +245,7 @@ def resident(part: Part) -> tuple[Tensors, Tensor | None] | None:
 
 def _describe(k: int, best: str, seconds: dict[str, float | None], failures: dict[str, str], at_once: int) -> str:
     others = [
-        f"{name} {time * 1e3:.2g} ms" if time is not None else f"{name} fails ({failures[name]})"
+        f"{name} {time * 1e3:.2g} ms" if time is not None else f"{name} fails ({failures[name].partition(chr(10))[0]})"
         for name, time in seconds.items()
     ]
     why = f" (one step: {', '.join(others)})" if len(seconds) > 1 else ""

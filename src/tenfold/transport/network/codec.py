@@ -6,7 +6,6 @@ and the dataclasses that were given to `register`, and refuses everything else.
 
 import json
 import math
-import traceback
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from tenfold import errors
+from tenfold.common.user_code import describe_error, user_frames
 from tenfold.errors import TenfoldError, TrainingError, WorkerLost
 
 MOST_HEADER_BYTES = 1 << 26
@@ -115,9 +115,9 @@ def encode_error(error: BaseException | None, rank: int) -> bytes:
         kind = next(base.__name__ for base in type(error).__mro__ if base.__name__ in ERRORS)
         message = str(error) if isinstance(error, WorkerLost) else f"worker {rank}: {error}"
     else:
-        kind = "RuntimeError"
-        trace = "".join(traceback.format_exception(error))
-        message = f"worker {rank} failed:\n{trace[-MOST_ERROR_CHARACTERS:]}"
+        kind = "UserCodeError" if user_frames(error) else "RuntimeError"
+        said = describe_error(error)[-MOST_ERROR_CHARACTERS:]
+        message = f"worker {rank}: {said}" if kind == "UserCodeError" else f"worker {rank} failed:\n{said}"
     about = error.rank if isinstance(error, WorkerLost) else rank
     return json.dumps({"type": kind, "message": message[: 2 * MOST_ERROR_CHARACTERS], "rank": about}).encode()
 

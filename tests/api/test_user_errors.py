@@ -1,0 +1,135 @@
+"""Errors in the user's own code keep the user's lines, and no others."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from typer.testing import CliRunner
+
+import tenfold
+from tenfold.cli import app
+from tenfold.errors import ModelError, UserCodeError
+
+X = torch.randn(96, 5, generator=torch.Generator().manual_seed(0))
+Y = X @ torch.tensor([1.0, -2.0, 0.5, 0.0, 1.0])
+BASE = {"data": (X, Y), "epochs": 2, "batch_size": 16, "model": lambda: nn.Linear(5, 1)}
+LINES = re.compile(r'^  File "([^"]+)", line (\d+), in (\w+)$', re.MULTILINE)
+
+
+def files(text: str) -> set[str]:
+    return {Path(name).name for name, _, _ in LINES.findall(text)}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_custom_loss_trains_the_same_model_as_the_built_in_one(workers: int) -> None:
+    found = [
+        tenfold.train(**BASE, workers=workers, loss=loss, metrics=["rmse", root], lr=0.05)
+        for loss in ("mse", nn.MSELoss(), lambda outputs, targets: ((outputs - targets) ** 2).mean())
+    ]
+    for run in found:
+        assert run.metrics == pytest.approx(found[0].metrics)
+        assert run.metrics["root"] == pytest.approx(run.metrics["rmse"])
+        assert torch.allclose(run.weights["weight"], found[0].weights["weight"])
+
+
+def root(outputs: Tensor, targets: Tensor) -> Tensor:
+    return ((outputs - targets) ** 2).mean().sqrt()
+
+
+def failing_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    return outputs.reshape(7, 3) - targets
+
+
+class Sleepy(nn.Linear):
+    calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        type(self).calls += 1
+        if self.calls > 2:
+            raise LookupError("asleep")
+        return super().forward(x)
+
+
+def broken_metric(outputs: Tensor, targets: Tensor) -> Tensor:
+    return {}["missing"]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+class TestInPython:
+    def test_the_first_batch(self, workers: int) -> None:
+        with pytest.raises(ModelError) as caught:
+            tenfold.train(**BASE, workers=workers, loss=failing_loss)
+        first, _, rest = str(caught.value).partition("\n")
+        assert "failed on its first batch, inputs (16, 5) float32" in first
+        assert "the loss failing_loss was given outputs of shape (16,) and targets of shape (16,)" in first
+        assert files(rest) == {"test_user_errors.py"}
+        assert "return outputs.reshape(7, 3) - targets" in rest
+        assert tenfold.open_run().error == str(caught.value)
+
+    def test_a_metric(self, workers: int) -> None:
+        with pytest.raises(ModelError, match="cannot be measured: KeyError: 'missing'") as caught:
+            tenfold.train(**BASE, workers=workers, metrics=broken_metric)
+        assert files(str(caught.value)) == {"test_user_errors.py"}
+
+
+def test_a_later_batch_with_several_workers() -> None:
+    with pytest.raises(UserCodeError, match=r"^worker \d: LookupError: asleep\n") as caught:
+        tenfold.train(**BASE | {"model": lambda: Sleepy(5, 1)}, workers=2)
+    assert files(str(caught.value)) == {"test_user_errors.py"}
+
+
+def test_a_later_batch_with_one_worker() -> None:
+    Sleepy.calls = 0
+    with pytest.raises(LookupError):
+        tenfold.train(**BASE | {"model": lambda: Sleepy(5, 1)})
+    error = tenfold.open_run().error
+    assert error.startswith("LookupError: asleep\n")
+    assert files(error) == {"test_user_errors.py"}
+
+
+USERS = """
+import torch
+from torch import nn
+
+class Net(nn.Linear):
+    calls = 0
+    def forward(self, x):
+        Net.calls += 1
+        if Net.calls > AFTER:
+            return x.undefined
+        return super().forward(x)
+
+def network():
+    return Net(5, 2)
+
+def data():
+    x = torch.randn(96, 5)
+    return x, (x[:, 0] > 0).long()
+
+def broken():
+    return 1 / 0
+"""
+
+
+@pytest.mark.parametrize(("after", "data"), [(0, "data"), (2, "data"), (0, "broken")])
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_on_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int, data: str, workers: str
+) -> None:
+    name = f"users_{after}_{data}_{workers}"
+    (tmp_path / f"{name}.py").write_text(USERS.replace("AFTER", str(after)))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    command = ["train", "--model", f"{name}:network", "--data", f"{name}:{data}", "--workers", workers, "--epochs", "1"]
+    said = CliRunner().invoke(app, [*command, "--set", "batch_size=16"])
+    assert said.exit_code in (1, 2)
+    assert "error: " in said.stderr
+    assert files(said.stderr) == {f"{name}.py"}
+    assert ("return 1 / 0" if data == "broken" else "return x.undefined") in said.stderr
+    assert said.stderr.count("error: ") == 1
+    if data == "data":
+        shown = CliRunner().invoke(app, ["show", "last"])
+        assert f"{name}.py" in shown.stdout.replace("\n", "")
+        assert "return x.undefined" in shown.stdout
