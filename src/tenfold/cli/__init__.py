@@ -55,6 +55,8 @@ class Verbs(TyperGroup):
             if launched_rank():
                 raise typer.Exit(INTERRUPTED) from None
             say_interrupted("nothing was recorded")
+        except (typer.Exit, typer.Abort):
+            raise
         except Exception as error:
             from tenfold.common.user_code import describe_error, user_frames
 
