@@ -81,7 +81,7 @@ def test_the_data_are_divided_among_those_who_are_left_and_the_rate_follows() ->
         task = divide_among(three, left)
         assert np.array_equal(np.sort(np.concatenate(task.shards)), np.arange(48))
         assert len(task.shards) == left
-        assert rate_scale(task.experiment.division) == left
+        assert rate_scale(task.experiment) == left
         assert torch.equal(torch.cat([task.share(task.splits.test, rank) for rank in range(left)]), torch.arange(6))
 
 

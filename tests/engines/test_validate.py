@@ -95,8 +95,8 @@ def test_one_worker_has_no_room_for_two() -> None:
 
 
 def test_an_outer_optimizer_takes_the_learning_rate_as_it_is_and_rarer_rounds() -> None:
-    division = Experiment(workers=4, outer="bmuf").division
-    assert (rate_scale(division), division.pace) == (1, 16)
+    experiment = Experiment(workers=4, outer="bmuf")
+    assert (rate_scale(experiment), experiment.division.pace) == (1, 16)
     assert Experiment(workers=4, outer="bmuf", sync_every=2).division.pace == 2
     assert Experiment(workers=4).division.pace == 4
 
@@ -105,4 +105,10 @@ def test_an_outer_optimizer_takes_the_learning_rate_as_it_is_and_rarer_rounds() 
     ("strategy", "scale"), [("allreduce", 2), ("ring", 2), ("none", 1), ("easgd", 1), ("ad-psgd", 1)]
 )
 def test_the_learning_rate_grows_where_replicas_average_in_rounds(strategy: str, scale: float) -> None:
-    assert rate_scale(Experiment(workers=4, strategy=strategy).division) == scale
+    assert rate_scale(Experiment(workers=4, strategy=strategy)) == scale
+
+
+@pytest.mark.parametrize(("optimizer", "scale"), [("sgd", 2), ("adam", 2), ("muon", 8)])
+def test_with_muon_the_learning_rate_grows_by_sqrt_at_any_size(optimizer: str, scale: float) -> None:
+    assert rate_scale(Experiment(workers=64, optimizer=optimizer)) == scale
+    assert rate_scale(Experiment(workers=64, optimizer=optimizer, lr_scaling="none")) == 1

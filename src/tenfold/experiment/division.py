@@ -39,7 +39,7 @@ class Division(Section):
     """Keyword arguments of the compression, such as {fraction = 0.01} for topk."""
     lr_scaling: Annotated[str, OneOf(LR_SCALINGS)] = "auto"
     """How the learning rate grows with the workers that average in rounds, each of which takes fewer steps. auto:
-    sqrt for up to 8 workers, twice the rate for more."""
+    sqrt with muon; with other optimizers sqrt for up to 8 workers, and twice the rate for more."""
     optimizer_state: Literal["local", "average", "reset"] = "local"
     """What a round does to the optimizers' momenta."""
     shards: Literal["iid", "contiguous", "label-skew", "fractions"] = "iid"

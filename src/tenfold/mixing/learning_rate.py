@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from tenfold.common import catalog
 from tenfold.common.registry import Registry
-from tenfold.experiment import Division, Experiment
+from tenfold.experiment import Experiment
 from tenfold.mixing.builders import make_strategy
 
 LARGEST_SQRT, FACTOR_BEYOND = 8, 2.0
@@ -39,16 +39,18 @@ def scale_sqrt(n: int) -> float:
 LR_SCALINGS: Registry[Callable[[int], float]] = catalog.LR_SCALINGS
 
 
-def rate_scale(division: Division) -> float:
+def rate_scale(experiment: Experiment) -> float:
     """Return the factor of the learning rate that makes up for averaging.
 
     It is 1 for replicas that have no rounds, which are not averaged, and with an outer optimizer, whose momentum makes
-    up for averaging.
+    up for averaging. "auto" is sqrt(n) for Muon, for which that was found to work up to 64 replicas.
     """
+    division = experiment.division
     strategy, n = make_strategy(division), division.workers
     rounds = (strategy.round(r, n) for r in range(strategy.period(n) or 1))
     averaged = any(not one.is_idle for one in rounds) and division.outer == "none"
-    return LR_SCALINGS[division.lr_scaling](n) if averaged else 1.0
+    by_sqrt = division.lr_scaling == "auto" and experiment.training.optimizer == "muon"
+    return LR_SCALINGS["sqrt" if by_sqrt else division.lr_scaling](n) if averaged else 1.0
 
 
 def warmup_epochs(experiment: Experiment) -> float:
@@ -56,4 +58,4 @@ def warmup_epochs(experiment: Experiment) -> float:
     training = experiment.training
     if training.warmup is not None:
         return training.warmup
-    return min(1.0, training.epochs / 5) if rate_scale(experiment.division) > 1 else 0.0
+    return min(1.0, training.epochs / 5) if rate_scale(experiment) > 1 else 0.0

@@ -51,7 +51,7 @@ class Worker:
             warn=self._warn,
             capturing=can_capture(task.experiment.division),
             steps_per_epoch=task.steps_per_epoch,
-            rate_scale=rate_scale(task.experiment.division),
+            rate_scale=rate_scale(task.experiment),
             warmup=warmup_epochs(task.experiment),
             vector=channels.weights.buffer,
         )

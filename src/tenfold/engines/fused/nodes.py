@@ -32,7 +32,7 @@ class NodeTraining(FusedTraining):
         fused = make_fused(
             task,
             task.workers,
-            scale=rate_scale(division),
+            scale=rate_scale(task.experiment),
             warmup=warmup_epochs(task.experiment),
             gradients_only=self.by_gradients,
         )
