@@ -53,7 +53,10 @@ class TestPost:
         assert saved(tmp_path) == ["epoch-1-worker-0.pt"]
         save(tmp_path, 3)
         assert teller.tell(Saved(epoch=3, seconds=3.0)).saved
-        assert saved(tmp_path) == ["epoch-3-worker-0.pt"]
+        assert saved(tmp_path) == ["epoch-1-worker-0.pt", "epoch-3-worker-0.pt"], "the one before stays, too"
+        save(tmp_path, 4)
+        assert teller.tell(Saved(epoch=4, seconds=4.0)).saved
+        assert saved(tmp_path) == ["epoch-3-worker-0.pt", "epoch-4-worker-0.pt"]
 
     def test_also_where_the_manifest_cannot_be_written(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         teller = post(alone(), tmp_path)
