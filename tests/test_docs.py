@@ -83,7 +83,7 @@ def parsed(line: str) -> str:
     command: Any = typer.main.get_command(app)
     verb = words.pop(0)
     if verb.startswith("-"):
-        assert verb in ("--help", "--version"), line
+        assert verb in ("--help", "--version", "--install-completion", "--show-completion"), line
         return verb
     while verb is not None:
         assert verb in command.commands, (

@@ -11,9 +11,20 @@ import torch
 
 from tenfold.data import SOURCES, Tensors
 from tenfold.data.sources import idx, locate
-from tenfold.data.sources.source import Source
+from tenfold.data.sources.source import Source, SourceFile
 
 CONTENTS = {name: idx.encode(np.arange(n, dtype=np.uint8)) for name, n in (("tiny-x", 40), ("tiny-y", 10))}
+
+
+def source_file(data: bytes) -> SourceFile:
+    """Describe a file of a source by its content."""
+    gz = idx.compress(data)
+    return SourceFile(
+        size=len(data),
+        sha256=sha256(data).hexdigest(),
+        download_size=len(gz),
+        download_sha256=sha256(gz).hexdigest(),
+    )
 
 
 @dataclass
@@ -64,8 +75,13 @@ def tiny(mirror, monkeypatch) -> Source:
         part = Tensors(x.reshape(10, 4).float(), y.long())
         return part, part
 
-    shas = {name: sha256(data).hexdigest() for name, data in CONTENTS.items()}
-    source = Source(name="tiny", description="a tiny set", load=load, files=shas, mirrors=(mirror.address,))
+    source = Source(
+        name="tiny",
+        description="a tiny set",
+        load=load,
+        files={name: source_file(data) for name, data in CONTENTS.items()},
+        mirrors=(mirror.address,),
+    )
     monkeypatch.setitem(SOURCES._members, "tiny", source)
     return source
 

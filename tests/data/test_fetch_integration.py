@@ -1,14 +1,15 @@
 import errno
+import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from tenfold.common.files import PARTIAL
-from tenfold.data import get, load
+from tenfold.data import SOURCES, get, load
 from tenfold.data.sources.fetch import fetch
 from tenfold.errors import DataError
 
@@ -62,7 +63,7 @@ def test_the_fallback_helps_when_no_mirror_answers(cache, tiny, put, tmp_path):
 
 
 def test_a_wrong_fallback_is_refused(cache, tiny):
-    with pytest.raises(DataError, match=r"what came for tiny-x\.gz is damaged"):
+    with pytest.raises(DataError, match="the content of tiny-x is damaged"):
         fetch(replace(tiny, mirrors=(), fallback=lambda: {"tiny-x": b"something else"}), cache)
     assert names(cache) == [".lock"]
 
@@ -73,14 +74,43 @@ def test_without_network_the_error_says_what_was_tried_and_what_to_do(cache, tin
     message = str(caught.value)
     assert f"tried {NOBODY} (tiny-x.gz: " in message
     assert "refused" in message
-    assert f"Put tiny-x.gz, tiny-y.gz into {cache} by hand, or use data 'digits'" in message
+    assert f"Put tiny-x.gz, tiny-y.gz into {cache}, or use data 'digits'" in message
 
 
 def test_a_mirror_that_serves_something_else_leaves_nothing(cache, tiny, mirror):
-    mirror.files["tiny-x.gz"] = b"<html>Please log in</html>"
-    with pytest.raises(DataError, match=r"what came for tiny-x\.gz is damaged"):
+    mirror.files["tiny-x.gz"] = b"<html>Log in</html>"
+    with pytest.raises(DataError, match=r"tiny-x\.gz is damaged or not the expected file: its sha256 is wrong"):
         get("tiny")
     assert names(cache) == [".lock"]
+
+
+def test_nothing_larger_than_it_should_be_is_received(cache, tiny, mirror):
+    mirror.files["tiny-x.gz"] = bytes(10**6)
+    with pytest.raises(DataError, match=r"tiny-x\.gz is larger than the \d+ bytes that it should have"):
+        get("tiny")
+    assert names(cache) == [".lock"]
+
+
+def test_what_is_received_is_verified_before_it_is_decompressed(cache, tiny, mirror, monkeypatch):
+    def refuse(*_):
+        raise AssertionError("decompressed")
+
+    monkeypatch.setattr("gzip.open", refuse)
+    mirror.files["tiny-x.gz"] = mirror.files["tiny-x.gz"][:-1] + b"?"
+    with pytest.raises(DataError, match="its sha256 is wrong"):
+        get("tiny")
+
+
+def test_a_package_is_named_where_there_is_one(cache, tiny):
+    with pytest.raises(DataError, match=r"Install Debian's package dataset-tiny, or put tiny-x\.gz, tiny-y\.gz into"):
+        fetch(replace(tiny, mirrors=(), package="dataset-tiny"), cache)
+
+
+def test_built_in_data_sets_come_over_https_first():
+    for source in (SOURCES["mnist"], SOURCES["fashion-mnist"]):
+        secure = [mirror.startswith("https://") for mirror in source.mirrors]
+        assert secure[:2] == [True, True]
+        assert secure == sorted(secure, reverse=True)
 
 
 def test_a_connection_that_breaks_off_leaves_no_half_file(cache, tiny, mirror):
@@ -136,12 +166,14 @@ def test_a_read_only_cache_is_explained(cache, tiny):
 
 PROGRAM = """
 import sys
+import json
 from pathlib import Path
 from tenfold.data.sources.fetch import fetch
-from tenfold.data.sources.source import Source
+from tenfold.data.sources.source import Source, SourceFile
 
-folder, mirror, *files = sys.argv[1:]
-source = Source(name="tiny", description="", load=None, files=dict(f.split("=") for f in files), mirrors=(mirror,))
+folder, mirror, files = sys.argv[1:]
+files = {name: SourceFile(**fields) for name, fields in json.loads(files).items()}
+source = Source(name="tiny", description="", load=None, files=files, mirrors=(mirror,))
 print("ready", flush=True)
 sys.stdin.readline()
 print(sum(map(len, fetch(source, Path(folder)).values())), flush=True)
@@ -149,8 +181,8 @@ print(sum(map(len, fetch(source, Path(folder)).values())), flush=True)
 
 
 def test_processes_that_fetch_at_once_share_one_download(cache, tiny, mirror):
-    files = [f"{name}={sha}" for name, sha in tiny.files.items()]
-    command = [sys.executable, "-c", PROGRAM, str(cache), mirror.address, *files]
+    files = json.dumps({name: asdict(file) for name, file in tiny.files.items()})
+    command = [sys.executable, "-c", PROGRAM, str(cache), mirror.address, files]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     workers = [subprocess.Popen(command, **pipes) for _ in range(2)]
     assert [worker.stdout.readline() for worker in workers] == ["ready\n"] * 2

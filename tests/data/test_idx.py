@@ -31,7 +31,7 @@ def test_the_header_is_as_the_format_says():
 def test_content_is_the_same_plain_and_gzipped(tmp_path, zipped):
     data = idx.encode(np.arange(5, dtype=np.uint8))
     (tmp_path / "small").write_bytes(idx.compress(data) if zipped else data)
-    assert idx.content(tmp_path / "small") == data
+    assert idx.content(tmp_path / "small", 10**6) == data
 
 
 def test_the_same_bytes_give_the_same_file_at_any_time(monkeypatch):
@@ -58,14 +58,22 @@ def test_truncated_data_are_noticed(kept):
 def test_a_damaged_gzip_is_named(tmp_path, content):
     (tmp_path / "bad.gz").write_bytes(content)
     with pytest.raises(DataError, match=r"bad\.gz cannot be read"):
-        idx.content(tmp_path / "bad.gz")
+        idx.content(tmp_path / "bad.gz", 10**6)
 
 
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(DataError, match="nothing-here cannot be read"):
-        idx.content(tmp_path / "nothing-here")
+        idx.content(tmp_path / "nothing-here", 10**6)
 
 
 def test_types_that_idx_cannot_hold_are_refused():
     with pytest.raises(DataError, match="cannot hold int64"):
         idx.encode(np.arange(3))
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+def test_no_more_is_read_than_allowed(tmp_path, compressed):
+    data = bytes(10**7)
+    (tmp_path / "bomb").write_bytes(idx.compress(data) if compressed else data)
+    with pytest.raises(DataError, match="bomb holds more than the 1,000 bytes that it should have"):
+        idx.content(tmp_path / "bomb", 1000)

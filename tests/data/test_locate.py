@@ -42,7 +42,7 @@ def truncate(path: Path) -> None:
 
 
 def alter(path: Path) -> None:
-    path.write_bytes(idx.compress(idx.content(path)[:-1] + b"?"))
+    path.write_bytes(idx.compress(idx.content(path, 10**6)[:-1] + b"?"))
 
 
 def garble(path: Path) -> None:
@@ -53,7 +53,11 @@ def empty(path: Path) -> None:
     path.write_bytes(b"")
 
 
-@pytest.mark.parametrize("harm", [truncate, alter, garble, empty])
+def bomb(path: Path) -> None:
+    path.write_bytes(idx.compress(bytes(10**8)))
+
+
+@pytest.mark.parametrize("harm", [truncate, alter, garble, empty, bomb])
 class TestDamage:
     def test_in_the_cache_is_named_and_fetched_again(self, cache, put, harm, mirror):
         harm(put(cache) / "tiny-y.gz")

@@ -17,7 +17,7 @@ class TestEverySource:
         source = SOURCES[name]
         assert source.name == name
         assert source.description
-        assert all(len(sha) == 64 for sha in source.files.values())
+        assert all(len(file.sha256) == len(file.download_sha256) == 64 for file in source.files.values())
         assert all(mirror.endswith("/") for mirror in source.mirrors)
         assert bool(source.files) == bool(source.mirrors)
 

@@ -9,57 +9,57 @@ from tenfold.experiment.section import Section
 from tenfold.experiment.values import AsTuple, Count, Fraction, NonNegative, OneOf, Options
 
 FOLD_FIELDS = ("folds", "fold_kind", "fold_repeats", "fold_mode")
-"""Of the division, what a cross-validation goes by."""
+"""The fields of the division that describe a cross-validation."""
 
 
 class Division(Section):
     """How the training data are divided among replicas, and how these mix."""
 
     workers: Count = 1
-    """Replicas that train side by side, each on its own shard."""
+    """Replicas that train in parallel, each on its own shard."""
     strategy: Annotated[str, OneOf(STRATEGIES)] = "allreduce"
     """Who averages with whom in a round."""
     strategy_options: Options = {}
     """Keyword arguments of the strategy, such as {sides = 1} for ring."""
     sync_every: Count | None = None
-    """Steps between two rounds; without meaning for gradients (every step) and asynchronous strategies (own pace).
+    """Steps between two rounds; ignored when gradients are averaged (every step) and by asynchronous strategies.
 
-    Unset: 4, or 16 with an outer optimizer, whose momentum makes each round count for more."""
+    Default: 4, or 16 with an outer optimizer."""
     local_after: NonNegative = 0
     """Mix at every step until this one, then every `sync_every` (post-local SGD)."""
     average: Literal["weights", "gradients"] = "weights"
     """What a round averages."""
     outer: Annotated[str, OneOf(OUTER)] = "none"
-    """What the average is used for: taken as it is, or as a step of an outer optimizer."""
+    """Optimizer that turns the average of a round into an outer step; none takes the average as it is."""
     outer_options: Options = {}
     """Keyword arguments of the outer optimizer."""
     compression: Annotated[str, OneOf(COMPRESSIONS)] = "none"
-    """How what travels is made smaller."""
+    """How messages between workers are compressed."""
     compression_options: Options = {}
     """Keyword arguments of the compression, such as {fraction = 0.01} for topk."""
     lr_scaling: Annotated[str, OneOf(LR_SCALINGS)] = "auto"
     """How the learning rate grows with the workers that average in rounds, each of which takes fewer steps. auto:
     sqrt with muon; with other optimizers sqrt for up to 8 workers, and twice the rate for more."""
     optimizer_state: Literal["local", "average", "reset"] = "local"
-    """What a round does to the optimizers' momenta."""
+    """What a round does to the state of the optimizers (momenta)."""
     shards: Literal["iid", "contiguous", "label-skew", "fractions"] = "iid"
-    """How the samples are dealt out to the replicas."""
+    """How the training samples are divided among the replicas."""
     skew: Annotated[float, Field(gt=0)] = 0.5
-    """Dirichlet's alpha for label-skew shards: the smaller, the more one-sided."""
+    """Dirichlet's alpha for label-skew shards: smaller values give more uneven shards."""
     fractions: Annotated[tuple[Fraction, ...] | None, AsTuple] = None
     """Each worker's share of the samples, for shards = "fractions"."""
     folds: Annotated[int, Field(ge=2, lt=2**63)] | None = None
-    """Parts of a cross-validation. Unset: none."""
+    """Number of folds of a cross-validation. Default: none."""
     fold_kind: Literal["auto", "plain", "stratified", "group"] = "auto"
     """How folds are cut. auto: group where there are groups, else stratified for classes, else plain."""
     fold_repeats: Count = 1
-    """How often the cross-validation is done, each time with other folds."""
+    """Repetitions of the cross-validation, each with different folds."""
     fold_mode: Literal["auto", "folds-over-workers", "data-and-folds", "fold-by-fold", "fused"] = "auto"
     """How folds are trained. auto: fold-by-fold for several workers; for one, folds-over-workers on cpu, else fused."""
 
     @property
     def pace(self) -> int:
-        """Steps between two rounds: `sync_every`, or what is usual."""
+        """Steps between two rounds: `sync_every`, or its default."""
         return self.sync_every or (4 if self.outer == "none" else 16)
 
     @property

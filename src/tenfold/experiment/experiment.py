@@ -81,7 +81,7 @@ class Experiment(Section):
         return True
 
     def save(self, path: str | Path) -> None:
-        """Write the experiment as TOML; fields that are unset are left out."""
+        """Write the experiment as TOML; fields without a value are left out."""
         write_toml(Path(path), self.model_dump(mode="json", exclude_none=True))
 
     def replace(self, /, **fields: Any) -> Self:
@@ -108,7 +108,7 @@ class Experiment(Section):
         return [field for field, values in fields.items() if any(isinstance(value, RecordedObject) for value in values)]
 
     def flat(self) -> dict[str, Any]:
-        """Return every field's value as text, numbers and lists, by its short name; the pace also where it is unset."""
+        """Return every field by its short name, as text, numbers and lists; `sync_every` with its default filled in."""
         dumped = self.model_dump(mode="json")
         values = {short: dumped[section][field] for short, (section, field) in FIELDS.items()}
         return {"name": self.name} | values | {"sync_every": self.division.pace}

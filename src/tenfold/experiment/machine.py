@@ -7,12 +7,12 @@ from tenfold.experiment.values import AsTable, Count, Options, Text
 
 
 class Machine(Section):
-    """Where it runs."""
+    """The hardware that runs the experiment."""
 
     device: Text = "cpu"
-    """cpu, cuda, cuda:1, mps, or auto (the fastest there is)."""
+    """cpu, cuda, cuda:1, mps, or auto (the fastest available)."""
     threads: Count | None = None
-    """Threads of each worker. Unset: the cores this process may use, shared among the workers."""
+    """Threads per worker. Default: the cores that this process may use, divided among the workers."""
     pin: Text = "none"
     """Cores for the workers: none, compact, scatter, or a list such as "0,1,2,4"."""
     oversubscribe: bool = False
@@ -22,12 +22,15 @@ class Machine(Section):
     transport: Literal["auto", "shared-memory", "torch", "mpi"] = "auto"
     """How tensors move between workers. auto: in shared memory; under a launcher also by torch.distributed or MPI."""
     on_failure: Literal["end", "continue"] = "end"
-    """When a worker is lost: end the run, to be resumed, or go on with the others from the last whole epoch."""
+    """When a worker is lost: end the run, which can be resumed, or continue with the others from the
+    last completed epoch."""
     fused: Literal["auto", "vmap", "loop"] = "auto"
     """How replicas on one device step: in the same operations, one by one, or whichever a short probe finds faster."""
     cluster: Annotated[Text | Options | None, AsTable] = None
-    """Hardware of a virtual cluster: a file, the same as a table, or "here" for the processes of this machine.
+    """Hardware of a virtual cluster: a TOML file, a table, or "here" for this machine.
 
-    Unset: nodes of one worker each, any two of them joined by `link`."""
+    Default: nodes of one worker each, any two of them connected by `link`."""
     link: Annotated[Text | Options | None, AsTable] = None
-    """What joins the nodes of a virtual cluster: 1gbe, 10gbe, wifi, ..., or its latency and bandwidth. Unset: 10gbe."""
+    """The links between the nodes of a virtual cluster: 1gbe, 10gbe, wifi, ..., or a table of latency and bandwidth.
+
+    Default: 10gbe."""

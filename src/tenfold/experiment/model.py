@@ -14,16 +14,16 @@ class Model(Section):
     """The network that every replica trains."""
 
     name: NameOrObject = "lenet5"
-    """A built-in network (lenet5, cnn, mlp), "package.module:callable", or a callable that returns an nn.Module."""
+    """A built-in model (lenet5, cnn, mlp), "package.module:callable", or a callable that returns an nn.Module."""
     hidden: Annotated[tuple[Count, ...] | None, AsTuple] = None
-    """Widths of the mlp's hidden layers, such as [128, 64]. Unset: the network's own."""
+    """Widths of the mlp's hidden layers, such as [128, 64]. Default: [128]."""
     activation: Literal["relu", "sigmoid", "tanh", "gelu"] | None = None
-    """The function between layers. Unset: the network's own (relu)."""
+    """The function between layers. Default: relu."""
     dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
-    """Probability of dropping a unit while training. Unset: the network's own (0)."""
+    """Probability of dropping a unit while training. Default: 0."""
     batchnorm: bool | None = None
-    """Whether to normalise batches between layers. Unset: the network's own (no)."""
+    """Whether to use batch normalization between layers. Default: false."""
     options: Options = {}
-    """Further keyword arguments for a callable of your own."""
+    """Further keyword arguments of your own callable."""
 
     _known = field_validator("name")(lambda name: check_name(name, "model", MODELS))

@@ -1,4 +1,4 @@
-"""What all sections of an experiment have in common."""
+"""The base of all sections of an experiment."""
 
 from pydantic import BaseModel, ConfigDict
 

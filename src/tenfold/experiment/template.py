@@ -11,7 +11,7 @@ WIDTH = 118
 
 
 def commented(experiment: Experiment) -> str:
-    """Return the experiment as TOML, every field under its explanation; unset fields are there as comments."""
+    """Return the experiment as TOML, every field under its explanation; fields without a value are commented out."""
     dumped = experiment.model_dump(mode="json")
     lines = ["# A Tenfold experiment. Run it: tenfold train FILE. Change a field for one run: --set lr=0.1", ""]
     lines += [*_explained("A title for tables and plots."), f"name = {_value(experiment.name)}"]

@@ -30,15 +30,15 @@ class Training(Section):
     batch_size: Count = 64
     """Samples per step of one replica."""
     optimizer: Annotated[str, OneOf(OPTIMIZERS)] = "sgd"
-    """The rule that turns gradients into steps."""
+    """The optimizer."""
     lr: Annotated[float, Field(gt=0)] | None = None
-    """Learning rate. Unset: usual for the optimizer (sgd 0.05, muon and adagrad 0.01, lbfgs 0.1, the others 0.001)."""
+    """Learning rate. Default: sgd 0.05, muon and adagrad 0.01, lbfgs 0.1, the others 0.001."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     """Momentum of sgd and muon; other optimizers have their own."""
     nesterov: bool = False
     """Nesterov's momentum, for sgd."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    """Pull of the weights towards zero."""
+    """Weight decay."""
     optimizer_options: Options = {}
     """Further keyword arguments of the optimizer, such as {betas = [0.9, 0.99]}.
 
@@ -47,19 +47,21 @@ class Training(Section):
     schedule: Annotated[str, OneOf(SCHEDULES)] = "cosine"
     """How the learning rate changes over the run."""
     warmup: Annotated[float, Field(ge=0)] | None = None
-    """Epochs, or parts of one, in which the learning rate rises from near zero.
+    """Epochs, or a fraction of one, over which the learning rate rises from near zero.
 
-    Unset: a fifth of the run, at most one epoch, where several workers scale the rate up; else none."""
+    Default: a fifth of the run, at most one epoch, if several workers scale the rate up; else none."""
     clip: Annotated[float, Field(gt=0)] | None = None
-    """Largest norm of a step's gradient. Unset: not clipped."""
+    """Largest norm of a step's gradient. Default: not clipped."""
     precision: Literal["fp32", "tf32", "bf16"] = "fp32"
     """Number format of forward and backward passes: tf32 (NVIDIA GPUs) and bf16 keep the weights in fp32."""
     loss: NameOrObject | None = None
-    """cross-entropy, mse, l1, bce, "package.module:callable", or f(outputs, targets). Unset: chosen by the targets."""
+    """cross-entropy, mse, l1, bce, "package.module:callable", or f(outputs, targets).
+
+    Default: cross-entropy for classes, mse for numbers."""
     metrics: NamesOrObjects = ()
-    """accuracy, mae, rmse, a scorer of scikit-learn (f1_macro), or f(outputs, targets). Empty: accuracy for classes."""
+    """accuracy, mae, rmse, a scikit-learn scorer (f1_macro), or f(outputs, targets). Empty: accuracy for classes."""
     patience: Count | None = None
-    """Stop after this many epochs without a better watched loss, and keep the best epoch's weights. Unset: never."""
+    """Stop after this many epochs without a better watched loss, and keep the best epoch's weights. Default: never."""
     target: float | None = None
     """Stop when the watched part reaches this value of the first metric: at least, or for loss, mae, rmse at most.
 
@@ -67,7 +69,7 @@ class Training(Section):
     evaluate_every: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Epochs between two evaluations of the watched part, at most 1; their time is not training time."""
     seed: NonNegative = 0
-    """Decides the first weights, the order of samples and the dropout."""
+    """Seed of the initial weights, the order of samples, and dropout."""
     log_every: Count = 20
     """Steps between two points of the training curve."""
 

@@ -19,15 +19,18 @@ _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E:
 _GZIP = b"\x1f\x8b"
 
 
-def content(path: Path, name: str | None = None) -> bytes:
-    """Return what a file holds, unzipped if it is gzipped; `name` is what an error calls it."""
+def content(path: Path, limit: int) -> bytes:
+    """Return what a file holds, decompressed if it is gzipped; more than `limit` bytes are an error, and not read."""
     try:
-        raw = path.read_bytes()
-        return gzip.decompress(raw) if raw.startswith(_GZIP) else raw
+        with path.open("rb") as plain:
+            gzipped = plain.read(2) == _GZIP
+        with gzip.open(path) if gzipped else path.open("rb") as file:
+            data = file.read(limit + 1)
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(
-            f"{name or path} cannot be read ({error}); it should be an idx file, plain or gzipped"
-        ) from error
+        raise DataError(f"{path} cannot be read ({error}); it should be an idx file, plain or gzipped") from error
+    if len(data) > limit:
+        raise DataError(f"{path} holds more than the {limit:,} bytes that it should have")
+    return data
 
 
 def decode(data: bytes) -> NDArray[Any]:

@@ -67,7 +67,7 @@ def contents(source: Source, progress: Progress | None = None) -> tuple[Path | N
     for folder in places(source.name):
         if _complete(source, folder):
             try:
-                return folder, {name: read(folder, name, sha) for name, sha in source.files.items()}
+                return folder, {name: read(folder, name, file) for name, file in source.files.items()}
             except DataError as error:
                 warnings.warn(f"{error}; looking for another copy", stacklevel=2)
     folder = cache() / source.name

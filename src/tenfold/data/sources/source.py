@@ -12,6 +12,18 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SourceFile:
+    """A file of a data set: what it holds, and the gzipped form in which mirrors serve it."""
+
+    size: int
+    """Bytes of the content."""
+    sha256: str
+    """Of the content, so that it does not matter who compressed it."""
+    download_size: int
+    download_sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Source:
     """A built-in data set."""
 
@@ -19,12 +31,14 @@ class Source:
     description: str
     load: "Callable[[Mapping[str, bytes]], tuple[Tensors, Tensors]]"
     """Makes the standard train and test parts out of the contents of the files."""
-    files: Mapping[str, str] = field(default_factory=dict)
-    """File name without .gz -> sha256 of the unzipped content, so that it does not matter who gzipped it."""
+    files: Mapping[str, SourceFile] = field(default_factory=dict)
+    """The files by name, without .gz."""
     mirrors: tuple[str, ...] = ()
-    """Web folders that hold the files with .gz appended."""
+    """Web folders that hold the files with .gz appended, tried in order."""
     fallback: Callable[[], Mapping[str, bytes]] | None = None
     """Gets the contents of the files when no mirror answers."""
+    package: str = ""
+    """The Debian package that installs the files."""
 
 
 SOURCES: Registry[Source] = catalog.SOURCES
