@@ -68,6 +68,8 @@ VALUES = {
     "folds": st.none() | st.integers(2, 2**63 - 1),
     "fold_repeats": counts,
     "device": texts,
+    "target": st.none() | st.floats(0.1, 10),
+    "evaluate_every": st.floats(0.1, 1.0),
     "threads": st.none() | counts,
     "pin": texts,
     "oversubscribe": st.booleans(),
@@ -94,7 +96,7 @@ CHOICES = {
 }
 for short in FIELDS:
     if short not in VALUES:
-        VALUES[short] = st.sampled_from([*choices(short), *([None] if short == "activation" else [])])
+        VALUES[short] = st.sampled_from([*choices(short), *([None] if short in ("activation", "schedule") else [])])
 # These shares have a rule of their own, tested below.
 VALUES["shards"] = VALUES["shards"].filter(lambda kind: kind != "fractions")
 

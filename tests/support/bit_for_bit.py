@@ -17,7 +17,8 @@ from typing import Any
 
 import tenfold
 
-BASE: dict[str, Any] = {"model": "mlp", "data": "digits", "epochs": 2, "batch_size": 32, "threads": 1}
+SETTINGS = {"optimizer": "sgd", "schedule": "cosine", "average": "weights", "optimizer_state": "local"}
+BASE: dict[str, Any] = SETTINGS | {"model": "mlp", "data": "digits", "epochs": 2, "batch_size": 32, "threads": 1}
 ROUNDS = ("allreduce", "butterfly", "ring", "hopping-ring", "gossip", "hierarchical", "parameter-server", "none")
 ASYNCHRONOUS = ("downpour", "easgd", "ad-psgd")
 BY_HAND = {
@@ -42,7 +43,7 @@ def experiments() -> dict[str, dict[str, Any]]:
         found[f"processes {outer}"] = {"workers": 2, "outer": outer}
     for compression in ("bf16", "int8", "topk", "1bit"):
         found[f"processes {compression}"] = {"workers": 2, "compression": compression}
-    found["processes gradients"] = {"workers": 2, "average": "gradients"}
+    found["processes gradients"] = {"workers": 2, "average": "gradients", "warmup": 0.4}
     found["processes average state"] = {"workers": 2, "optimizer_state": "average", "optimizer": "adam"}
     found["processes skew"] = {"workers": 2, "shards": "label-skew", "batchnorm": True}
     return found

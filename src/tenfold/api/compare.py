@@ -12,7 +12,7 @@ from tenfold.api.open_run import open_run
 from tenfold.api.train import train
 from tenfold.common.registry import suggest
 from tenfold.engines import require_no_launcher
-from tenfold.engines.prepare import settle_device
+from tenfold.engines.prepare import settle
 from tenfold.errors import ExperimentError, TenfoldError
 from tenfold.experiment import FIELDS, FOLD_FIELDS, SECTIONS, Division, Experiment
 from tenfold.experiment.values import TakesList
@@ -124,10 +124,11 @@ def plan(base: Experiment, dimensions: dict[str, list[Any]], repeats: int) -> It
     for repeat in range(repeats):
         for values in product(*dimensions.values()):
             one = base.replace(**dict(zip(dimensions, values, strict=True)))
-            one = settle_device(one.replace(seed=one.training.seed + repeat))
+            one = one.replace(seed=one.training.seed + repeat)
             if one.division.workers == 1:
                 kept = {name: getattr(one.division, name) for name in FOLD_FIELDS}
                 one = one.replace(division=Division(**kept))
+            one = settle(one)
             if one not in seen:  # by equality, which tells apart Python objects of one name
                 seen.append(one)
                 yield one

@@ -8,7 +8,7 @@ from tenfold.api.finished import finished_run, warn
 from tenfold.crossval import CrossValidation
 from tenfold.data import Progress as Fetching
 from tenfold.engines import RecordedRun, require_no_launcher
-from tenfold.engines.prepare import describe, prepare, settle_device
+from tenfold.engines.prepare import describe, prepare, settle
 from tenfold.experiment import Experiment
 from tenfold.launch.detect import recognise
 from tenfold.runs import Clock, Emit, Store
@@ -55,7 +55,7 @@ def cross_validate(
     """
     require_no_launcher("a cross-validation", recognise())
     clock, runs = Clock(), absolute(runs)  # before the user's own code can change the current folder
-    experiment = settle_device((experiment or Experiment()).replace(**fields))
+    experiment = settle((experiment or Experiment()).replace(**fields))
     if experiment.division.folds is None:
         experiment = experiment.replace(folds=USUAL_FOLDS)
     crossval.check_folds(experiment)

@@ -9,7 +9,7 @@ from tenfold.api.finished import finished_run, warn
 from tenfold.api.open_run import load_model
 from tenfold.common.files import sweep
 from tenfold.engines import RecordedRun
-from tenfold.engines.prepare import check_same_data, prepare, settle_device
+from tenfold.engines.prepare import check_same_data, prepare, settle
 from tenfold.errors import StoreError
 from tenfold.experiment import Experiment
 from tenfold.runs import Clock, Emit, Run, Store
@@ -61,7 +61,7 @@ def resume(
 
 
 def _resume_folds(store: Store, record: dict[str, Any], experiment: Experiment, listen: Emit, *, force: bool) -> Run:
-    experiment = settle_device(experiment)
+    experiment = settle(experiment)
     crossval.check_folds(experiment)
     if experiment.machine.device == "cpu":
         start_server()

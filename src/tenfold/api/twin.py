@@ -7,7 +7,7 @@ from typing import Any
 from tenfold.api.simulate import VIRTUAL, on_cluster
 from tenfold.api.train import train
 from tenfold.engines import require_no_launcher
-from tenfold.engines.prepare import prepare
+from tenfold.engines.prepare import prepare, settle
 from tenfold.experiment import Experiment
 from tenfold.launch.detect import recognise
 from tenfold.prediction.task_prediction import predict_task
@@ -33,7 +33,7 @@ def twin(
     if real.machine.engine == VIRTUAL:
         real = real.replace(engine="auto", cluster=None, link=None)
     virtual = on_cluster(real, "here")
-    predict_task(prepare(virtual))  # measures the step times that it needs before either of the two runs
+    predict_task(prepare(settle(virtual)))  # measures the step times that it needs before either of the two runs
     done = {
         name: train(one, runs=runs, kind="twin", listen=watch(name) if watch else None)
         for name, one in {"real": real, VIRTUAL: virtual}.items()

@@ -6,7 +6,7 @@ from typing import Any
 
 from tenfold.data import Progress
 from tenfold.engines.outcome import Outcome, RecordedRun
-from tenfold.engines.prepare import check_same_data, describe, prepare, settle_device
+from tenfold.engines.prepare import check_same_data, describe, prepare, settle
 from tenfold.engines.recording import reopen, train_recorded
 from tenfold.experiment import Experiment
 from tenfold.runs import Clock, Emit, Store
@@ -25,7 +25,7 @@ class Engine(ABC):
 
     def prepare(self, experiment: Experiment, fetching: Progress | None = None) -> Task:
         """Load the data and decide where the workers run, before anything is recorded."""
-        return prepare(settle_device(experiment), fetching)
+        return prepare(settle(experiment), fetching)
 
     def train(
         self,

@@ -13,6 +13,7 @@ from tenfold import data
 from tenfold.common.imports import resolve
 from tenfold.errors import DataError, StoreError
 from tenfold.experiment import Experiment, Machine
+from tenfold.experiment.defaults import with_defaults
 from tenfold.experiment.python_objects import PythonObject, RecordedObject
 from tenfold.machine import affinity, cores, devices, facts, threads
 from tenfold.models import parameter_count
@@ -22,11 +23,11 @@ MOST_CLASSES = 100
 """Beyond so many, the audit of shards counts samples but not classes."""
 
 
-def settle_device(experiment: Experiment) -> Experiment:
-    """Return the experiment with the device that "auto" stands for here."""
-    if experiment.machine.device != "auto":
-        return experiment
-    return experiment.replace(device=str(devices.resolve("auto")))
+def settle(experiment: Experiment) -> Experiment:
+    """Return the experiment with what "auto" and unset fields stand for here; the number of workers has to be final."""
+    if experiment.machine.device == "auto":
+        experiment = experiment.replace(device=str(devices.resolve("auto")))
+    return with_defaults(experiment)
 
 
 def prepare(

@@ -7,6 +7,7 @@ cores and memory is checked by `prepare`, before a run is recorded.
 from tenfold.engines.virtual_cluster import cluster_of
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Division, Experiment
+from tenfold.experiment.defaults import with_defaults
 from tenfold.launch.detect import World
 from tenfold.mixing import Strategy
 from tenfold.mixing.builders import make_compressor, make_outer, make_strategy
@@ -30,7 +31,7 @@ def validate(experiment: Experiment, world: World | None) -> None:
         experiment = experiment.replace(workers=world.size)
     else:
         _validate_one_machine(experiment)
-    validate_mixing(experiment)
+    validate_mixing(with_defaults(experiment))
 
 
 def is_launched(experiment: Experiment, world: World) -> bool:

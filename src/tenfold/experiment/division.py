@@ -27,8 +27,9 @@ class Division(Section):
     Default: 4, or 16 with an outer optimizer."""
     local_after: NonNegative = 0
     """Mix at every step until this one, then every `sync_every` (post-local SGD)."""
-    average: Literal["weights", "gradients"] = "weights"
-    """What a round averages."""
+    average: Literal["auto", "weights", "gradients"] = "auto"
+    """What is averaged: weights in rounds, or gradients before every step. auto: gradients where all replicas average
+    exactly and nothing is said about rounds (sync_every, local_after, outer, compression, optimizer_state)."""
     outer: Annotated[str, OneOf(OUTER)] = "none"
     """Optimizer that turns the average of a round into an outer step; none takes the average as it is."""
     outer_options: Options = {}
@@ -40,8 +41,9 @@ class Division(Section):
     lr_scaling: Annotated[str, OneOf(LR_SCALINGS)] = "auto"
     """How the learning rate grows with the workers that average in rounds, each of which takes fewer steps. auto:
     sqrt with muon; with other optimizers sqrt for up to 8 workers, and twice the rate for more."""
-    optimizer_state: Literal["local", "average", "reset"] = "local"
-    """What a round does to the state of the optimizers (momenta)."""
+    optimizer_state: Literal["auto", "local", "average", "reset"] = "auto"
+    """What a round does to the state of the optimizers (momenta). auto: average for muon in synchronous rounds of
+    weights, else local."""
     shards: Literal["iid", "contiguous", "label-skew", "fractions"] = "iid"
     """How the training samples are divided among the replicas."""
     skew: Annotated[float, Field(gt=0)] = 0.5

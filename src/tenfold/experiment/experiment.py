@@ -13,6 +13,7 @@ from pydantic import ValidationError, field_validator, model_validator
 from tenfold.common.files import read_toml, write_toml
 from tenfold.errors import ExperimentError
 from tenfold.experiment.data import Data
+from tenfold.experiment.defaults import with_defaults
 from tenfold.experiment.division import Division
 from tenfold.experiment.explain import explain
 from tenfold.experiment.fields import FIELDS, SECTIONS, nested, suggest_field
@@ -108,8 +109,8 @@ class Experiment(Section):
         return [field for field, values in fields.items() if any(isinstance(value, RecordedObject) for value in values)]
 
     def flat(self) -> dict[str, Any]:
-        """Return every field by its short name, as text, numbers and lists; `sync_every` with its default filled in."""
-        dumped = self.model_dump(mode="json")
+        """Return every field by its short name, as text, numbers and lists; unset fields have their defaults."""
+        dumped = with_defaults(self).model_dump(mode="json")
         values = {short: dumped[section][field] for short, (section, field) in FIELDS.items()}
         return {"name": self.name} | values | {"sync_every": self.division.pace}
 

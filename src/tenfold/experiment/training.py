@@ -22,17 +22,20 @@ def _scorers(metric: object) -> list[str]:
     return [name for name in near if name not in METRICS]
 
 
+USUAL_BATCH = 64
+
+
 class Training(Section):
     """How one replica learns."""
 
     epochs: Count = 3
     """Passes over the training part."""
-    batch_size: Count = 64
-    """Samples per step of one replica."""
-    optimizer: Annotated[str, OneOf(OPTIMIZERS)] = "sgd"
+    batch_size: Count | None = None
+    """Samples per step of one replica. Default: 64 for up to 8 workers, then fewer as workers grow, down to 16."""
+    optimizer: Annotated[str, OneOf(OPTIMIZERS)] = "muon"
     """The optimizer."""
     lr: Annotated[float, Field(gt=0)] | None = None
-    """Learning rate. Default: sgd 0.05, muon and adagrad 0.01, lbfgs 0.1, the others 0.001."""
+    """Learning rate. Default: sgd 0.05, muon 0.015, adagrad 0.01, lbfgs 0.1, the others 0.001."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     """Momentum of sgd and muon; other optimizers have their own."""
     nesterov: bool = False
@@ -44,12 +47,13 @@ class Training(Section):
 
     For muon: steps (of Newton-Schulz), nesterov, partner (sgd or adamw, for what is not a matrix), partner_lr, and
     output (muon or partner: which of the two changes the last layer)."""
-    schedule: Annotated[str, OneOf(SCHEDULES)] = "cosine"
-    """How the learning rate changes over the run."""
+    schedule: Annotated[str | None, OneOf(SCHEDULES)] = None
+    """How the learning rate changes over the run. Default: linear for muon, cosine for the others."""
     warmup: Annotated[float, Field(ge=0)] | None = None
     """Epochs, or a fraction of one, over which the learning rate rises from near zero.
 
-    Default: a fifth of the run, at most one epoch, if several workers scale the rate up; else none."""
+    Default: if several workers scale the rate up, a twentieth of the run where gradients are averaged, and a fifth of
+    it, at most one epoch, where weights are; else none."""
     clip: Annotated[float, Field(gt=0)] | None = None
     """Largest norm of a step's gradient. Default: not clipped."""
     precision: Literal["fp32", "tf32", "bf16"] = "fp32"
@@ -72,6 +76,16 @@ class Training(Section):
     """Seed of the initial weights, the order of samples, and dropout."""
     log_every: Count = 20
     """Steps between two points of the training curve."""
+
+    @property
+    def samples_per_step(self) -> int:
+        """The batch size, or the usual one where it is unset."""
+        return self.batch_size or USUAL_BATCH
+
+    @property
+    def rate_schedule(self) -> str:
+        """The schedule, or the usual one of the optimizer where it is unset."""
+        return self.schedule or ("linear" if self.optimizer == "muon" else "cosine")
 
     _known_loss = field_validator("loss")(lambda loss: loss and check_name(loss, "loss", LOSSES))
     _known_metrics = field_validator("metrics")(

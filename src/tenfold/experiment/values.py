@@ -30,8 +30,9 @@ class OneOf:
         hint = suggest(name, self.family) if isinstance(name, str) else f"known: {', '.join(self.family)}"
         raise PydanticCustomError("unknown_name", "{hint}", {"hint": hint})
 
-    def __get_pydantic_core_schema__(self, _source: Any, _handler: Any) -> core_schema.CoreSchema:
-        return core_schema.no_info_plain_validator_function(self._check)
+    def __get_pydantic_core_schema__(self, source: Any, _handler: Any) -> core_schema.CoreSchema:
+        known = core_schema.no_info_plain_validator_function(self._check)
+        return known if source is str else core_schema.nullable_schema(known)
 
     def __get_pydantic_json_schema__(self, _schema: Any, _handler: Any) -> dict[str, Any]:
         return {"type": "string", "enum": list(self.family)}

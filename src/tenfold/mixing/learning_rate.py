@@ -54,8 +54,10 @@ def rate_scale(experiment: Experiment) -> float:
 
 
 def warmup_epochs(experiment: Experiment) -> float:
-    """Return the epochs of warm-up: as set, else one, or a fifth of a short run, where the learning rate is scaled."""
+    """Return the epochs of warm-up: as set, else a part of the run where the learning rate is scaled up."""
     training = experiment.training
     if training.warmup is not None:
         return training.warmup
-    return min(1.0, training.epochs / 5) if rate_scale(experiment) > 1 else 0.0
+    if rate_scale(experiment) == 1:
+        return 0.0
+    return training.epochs / 20 if experiment.division.average == "gradients" else min(1.0, training.epochs / 5)

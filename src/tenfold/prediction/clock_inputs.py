@@ -63,7 +63,7 @@ def workload_of(task: Task, *, compressed: bool = False) -> Workload:
         strategy=make_strategy(division),
         sync_every=division.pace,
         local_after=division.local_after,
-        average=division.average,
+        average="gradients" if division.average == "gradients" else "weights",
         nbytes=nbytes,
         compression=_travelling(task, nbytes) if compressed else 1.0,
         batch_sizes=task.batch_sizes,
@@ -105,7 +105,7 @@ def hardware_of_cluster(task: Task, profile: Profile, workload: Workload, cluste
 
 
 def _work(task: Task) -> tuple[str, int]:
-    return work.describe(task.experiment, task.splits), task.experiment.training.batch_size
+    return work.describe(task.experiment, task.splits), task.experiment.training.samples_per_step
 
 
 def _other_costs(task: Task, profile: Profile, workload: Workload) -> dict[str, Any]:

@@ -120,7 +120,7 @@ def plan_rates(
     epochs = warmup if warmup is not None else training.warmup or 0.0
     steps = steps_per_epoch * training.epochs
     return Rates(
-        learning_rate(training) * rate_scale, training.schedule, steps=steps, warmup_steps=epochs * steps_per_epoch
+        learning_rate(training) * rate_scale, training.rate_schedule, steps=steps, warmup_steps=epochs * steps_per_epoch
     )
 
 

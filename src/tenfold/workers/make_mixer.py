@@ -12,7 +12,7 @@ from tenfold.workers.rounds import MixedReplica, Rounds
 
 def can_capture(division: Division) -> bool:
     """Return whether whole steps may be captured in a graph, because rounds change nothing but the weights."""
-    plain = division.average == "weights" and division.optimizer_state == "local"
+    plain = division.average != "gradients" and division.optimizer_state not in ("average", "reset")
     return plain and not make_strategy(division).asynchronous
 
 
@@ -21,12 +21,12 @@ def make_mixer(division: Division, replica: Replica, channels: Channels, samples
     strategy = make_strategy(division)
     if isinstance(strategy, AsynchronousStrategy):
         return AsynchronousMixer(strategy, replica, channels, samples)
-    kind = RoundMixer if division.average == "weights" else GradientMixer
+    kind = GradientMixer if division.average == "gradients" else RoundMixer
     return kind(replica, make_rounds(division, replica, channels, samples))
 
 
 def make_rounds(division: Division, replica: MixedReplica, channels: Channels, samples: list[float]) -> Rounds:
     """Return the rounds of a replica."""
-    size = replica.flat.parameters if division.average == "weights" else sum(p.numel() for p in replica.learning)
+    size = replica.flat.parameters if division.average != "gradients" else sum(p.numel() for p in replica.learning)
     strategy, outer, compressor = make_strategy(division), make_outer(division), make_compressor(division, size)
     return Rounds(division, strategy, outer, compressor, replica, channels, samples)

@@ -65,7 +65,7 @@ class Rounds:
         self.rounds = 0
         self.parameters = replica.flat.vector[: replica.flat.parameters]
         self.outer_state = outer.start(self.parameters)
-        differences = compressor.name != "none" and division.average == "weights"
+        differences = compressor.name != "none" and division.average != "gradients"
         self.reference = self.parameters.clone() if differences else None
 
     @property
@@ -93,7 +93,7 @@ class Rounds:
         self.outer.update(self.outer_state, self.parameters, n=self.size, lr=self.replica.rate)
         if self.reference is not None:
             self.reference.copy_(self.parameters)
-        if self.division.optimizer_state != "local":
+        if self.division.optimizer_state in ("average", "reset"):
             self._mix_optimizer(round_)
         self._count(round_, nbytes)
 

@@ -59,7 +59,7 @@ class Supervisor:
                 at=self.clock.now(),
                 epoch=self.epochs,
                 steps_per_epoch=self.task.steps_per_epoch,
-                batch_size=self.task.experiment.training.batch_size,
+                batch_size=self.task.experiment.training.samples_per_step,
                 workers=self.task.workers,
                 train_samples=len(self.task.splits.train),
                 resumed=resumed,

@@ -67,7 +67,7 @@ class Task:
     @cached_property
     def batch_sizes(self) -> list[tuple[int, ...]]:
         """For each step of an epoch, how many samples each replica has; 0 when it has none left."""
-        size = self.experiment.training.batch_size
+        size = self.experiment.training.samples_per_step
         return list(zip_longest(*(batch_sizes(len(shard), size) for shard in self.shards), fillvalue=0))
 
     @cached_property

@@ -97,7 +97,7 @@ class Worker:
         time.epoch = self.epoch
         seed_everything(training.seed, self.epoch, self.rank)
         self.replica.network.train()
-        visits = batches(order(task.shards[self.rank], training.seed, self.epoch, self.rank), training.batch_size)
+        visits = batches(order(task.shards[self.rank], training.seed, self.epoch, self.rank), training.samples_per_step)
         stream = self.replica.feed(task.splits.train, visits)
         loss, samples = 0.0, 0
         first = self.epoch * task.steps_per_epoch

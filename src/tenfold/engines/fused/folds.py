@@ -24,7 +24,7 @@ class FoldTraining(FusedTraining):
         training = tasks[0].experiment.training
         longest = max(tasks, key=lambda task: task.steps_per_epoch)
         fused = make_fused(longest, len(tasks), warmup=training.warmup)
-        lockstep = Lockstep(fused, [len(task.splits.train) for task in tasks], training.batch_size)
+        lockstep = Lockstep(fused, [len(task.splits.train) for task in tasks], training.samples_per_step)
         super().__init__(fused, lockstep, training.epochs, clock, self._emit_to_all)
         self.tasks = tasks
         self.emits = emits

@@ -36,7 +36,7 @@ class NodeTraining(FusedTraining):
             warmup=warmup_epochs(task.experiment),
             gradients_only=self.by_gradients,
         )
-        lockstep = Lockstep(fused, [len(shard) for shard in task.shards], training.batch_size)
+        lockstep = Lockstep(fused, [len(shard) for shard in task.shards], training.samples_per_step)
         super().__init__(fused, lockstep, training.epochs, clock, emit)
         self.rounds = StackedRounds(division, fused, [float(len(shard)) for shard in task.shards])
         self.supervisor = Supervisor(task, clock, emit, resumption.manifest if resumption else None)

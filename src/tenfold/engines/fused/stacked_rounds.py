@@ -34,10 +34,10 @@ class StackedRounds:
         self.outer = make_outer(division)
         self.weights = fused.optimizer.weights
         self.outer_state = self.outer.start(self.weights[0])
-        size = self.weights.shape[1] if division.average == "weights" else len(self.columns)
+        size = self.weights.shape[1] if division.average != "gradients" else len(self.columns)
         self.compressors = [make_compressor(division, size) for _ in range(fused.k)]
         self.compressed = self.compressors[0].name != "none"
-        self.reference = self.weights.clone() if self.compressed and division.average == "weights" else None
+        self.reference = self.weights.clone() if self.compressed and division.average != "gradients" else None
         self.rounds = 0
         self.bytes_moved = [0.0] * fused.k
         self._matrices: dict[int, tuple[Round, Tensor]] = {}

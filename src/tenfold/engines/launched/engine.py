@@ -32,6 +32,7 @@ from tenfold.engines.recording import reopen, train_recorded
 from tenfold.engines.recovery import assign_states
 from tenfold.errors import ExperimentError, TrainingError, WorkerLost
 from tenfold.experiment import Experiment
+from tenfold.experiment.defaults import with_defaults
 from tenfold.launch.detect import World
 from tenfold.machine import affinity, cores, memory
 from tenfold.runs import Clock, Emit, Store, Warned
@@ -138,7 +139,7 @@ class Launched(Engine):
         fetching: Progress | None = None,
     ) -> RecordedRun:
         """Train with all ranks; after a restart by the launcher, continue the run that they had begun."""
-        experiment = experiment.replace(workers=self.world.size)
+        experiment = with_defaults(experiment.replace(workers=self.world.size))
         with self.session():
             task = self.prepare(experiment, fetching)
             if not self.records:
@@ -156,7 +157,7 @@ class Launched(Engine):
         self, experiment: Experiment, store: Store, record: dict[str, Any], listen: Emit, *, force: bool = False
     ) -> RecordedRun:
         """Continue a run with all ranks; each has found the run's record."""
-        experiment = experiment.replace(workers=self.world.size)
+        experiment = with_defaults(experiment.replace(workers=self.world.size))
         with self.session():
             task = self.prepare(experiment)
             if not self.records:

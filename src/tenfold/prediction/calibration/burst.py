@@ -147,7 +147,7 @@ def _price(arrived: Floats, left: Floats, strategy: Strategy) -> float:
 
 def _task(experiment: Experiment, splits: Splits, steps: int, checkpoints: Path | None) -> Task:
     """Return a task of about so many steps on some of the data, with nothing in it but training."""
-    division, batch = experiment.division, experiment.training.batch_size
+    division, batch = experiment.division, experiment.training.samples_per_step
     sample = next(splits.train.batches([[0]]))[0]
     affordable = MOST_BYTES // max(1, getattr(sample, "nbytes", 1)) // (batch * division.workers)
     each = max(SYNC_EVERY, min(steps, affordable) // SYNC_EVERY * SYNC_EVERY)

@@ -8,7 +8,7 @@ from typing import Any
 from tenfold.cluster.cluster import Cluster
 from tenfold.common.catalog import MODELS
 from tenfold.data import Splits
-from tenfold.engines.prepare import prepare, settle_device
+from tenfold.engines.prepare import prepare, settle
 from tenfold.errors import MachineError
 from tenfold.experiment import Experiment
 from tenfold.machine import cores, facts, threads
@@ -45,7 +45,7 @@ def calibrate(
         fits = workers <= cores.budget() or experiment.machine.oversubscribe
         return steps(known, experiment, sorted({*counts, *[workers] * fits}), listen)
     for name in MODELS:
-        built_in = Experiment(model=name)
+        built_in = settle(Experiment(model=name))
         known = _with_steps(known, built_in, random_images(), _shared(built_in, counts), listen)
     return known
 
@@ -65,7 +65,7 @@ def ensure(
     a round. Without a profile it is the one at `path` (default: this machine's own), or a new one.
     """
     listen = listen or _silent
-    task = experiment if isinstance(experiment, Task) else prepare(experiment)
+    task = experiment if isinstance(experiment, Task) else prepare(settle(experiment))
     place = Path(path) if path is not None else default_path()
     if profile is None:
         profile = Profile.load(place) if place.exists() else Profile(made=_now(), machine=machine())
@@ -75,7 +75,7 @@ def ensure(
     if cluster is None and task.workers > 1 and not known.averaging:
         known = rounds(known, listen)
     asked = {(task.threads, task.workers)} if cluster is None else _on_nodes(cluster)
-    name, batch = work.describe(task.experiment, task.splits), task.experiment.training.batch_size
+    name, batch = work.describe(task.experiment, task.splits), task.experiment.training.samples_per_step
     missing = sorted(setting for setting in asked if not known.has_step(name, batch, *setting))
     if missing:
         known = _with_steps(known, task.experiment, task.splits, missing, listen)
@@ -99,7 +99,7 @@ def rounds(profile: Profile, listen: Listen | None = None) -> Profile:
 
 def steps(profile: Profile, experiment: Experiment, counts: Iterable[int], listen: Listen | None = None) -> Profile:
     """Measure an experiment's steps with each of these numbers of workers; they take turns."""
-    experiment = settle_device(experiment)
+    experiment = settle(experiment)
     splits = prepare(experiment.replace(workers=1, shards="iid", fractions=None)).splits
     return _with_steps(profile, experiment, splits, _shared(experiment, counts), listen or _silent)
 
@@ -133,7 +133,7 @@ def _with_steps(
     """Measure an experiment's steps in settings (threads, workers together), at its batch size and a smaller one."""
     if experiment.machine.device != "cpu":
         raise MachineError(f'machine.device = "{experiment.machine.device}": steps are measured on cpu only; take cpu')
-    asked, batch = list(asked), experiment.training.batch_size
+    asked, batch = list(asked), experiment.training.samples_per_step
     smaller = {max(1, batch // BRIEF)} - {batch}
     settings = [(batch, *setting) for setting in asked]
     settings += [(size, *setting) for size in smaller for setting in {asked[0], asked[-1]}]

@@ -65,7 +65,7 @@ def steps(
 ) -> tuple[list[Step], list[Evaluating]]:
     """Measure steps in settings (batch size, threads, workers together); all take turns."""
     lengths: dict[tuple[int, int, int], int] = {}
-    batch = experiment.training.batch_size
+    batch = experiment.training.samples_per_step
 
     def measure(setting: tuple[int, int, int], length: int | None = None) -> Burst:
         batch_size, threads, together = setting
