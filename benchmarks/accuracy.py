@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from tenfold.data import Splits
 from tenfold.engines.fused import train_nodes
-from tenfold.engines.prepare import prepare
+from tenfold.engines.prepare import prepare, settle
 from tenfold.errors import TenfoldError, TrainingError
 from tenfold.experiment import Experiment
 from tenfold.runs import Clock
@@ -175,7 +175,7 @@ def train(
     if arguments.part == "validation":
         fields["validation_fraction"] = VALIDATION
     fields |= {"device": arguments.device, "threads": arguments.threads, "oversubscribe": True, "log_every": 10**6}
-    made = prepare(Experiment(**fields), splits=splits.get(task))
+    made = prepare(settle(Experiment(**fields)), splits=splits.get(task))
     splits[task] = made.splits
     if arguments.part == "validation":
         made = replace(made, splits=replace(made.splits, test=None))

@@ -36,13 +36,13 @@ class TestPlan:
         planned = list(plan(Experiment(), grid, 2))
         assert len(planned) == 2 * (1 + 4)
         alone = [one for one in planned if one.division.workers == 1]
-        assert [one.division for one in alone] == [Division(), Division()]
+        assert [one.division for one in alone] == [Experiment().settled.division] * 2
 
     def test_one_worker_keeps_its_folds(self) -> None:
         grid = {"workers": [1, 2], "folds": [2, 4], "strategy": ["ring", "butterfly"]}
         planned = list(plan(Experiment(fold_kind="plain"), grid, 1))
         assert settings(planned, "workers", "folds") == [(1, 2), (1, 4), (2, 2), (2, 2), (2, 4), (2, 4)]
-        assert planned[0].division == Division(folds=2, fold_kind="plain")
+        assert planned[0].division == Experiment(folds=2, fold_kind="plain").settled.division
 
     def test_python_objects_of_one_name_are_different(self) -> None:
         models = [lambda: nn.Linear(1, 1), lambda: nn.Linear(2, 2)]

@@ -99,8 +99,8 @@ class TestTheRun:
 
     def test_an_experiment_is_taken_whole_and_fields_beside_it_change_it(self) -> None:
         experiment = tenfold.Experiment(**SMALL)
-        assert tenfold.train(experiment).experiment == experiment
-        assert tenfold.train(experiment, epochs=1).experiment == experiment.replace(epochs=1)
+        assert tenfold.train(experiment).experiment == experiment.settled
+        assert tenfold.train(experiment, epochs=1).experiment == experiment.replace(epochs=1).settled
 
     def test_it_learns(self) -> None:
         run = train(model="mlp", data="digits", epochs=5)

@@ -209,7 +209,7 @@ MISFITS = [
     "optimizer_options = {fused = true, foreach = true}",
     "optimizer_options = {lr = 1.0}",
     "optimizer_options = {speed = 1.0}",
-    "optimizer = \"sgd\"\nnesterov = true\nmomentum = 0.0",
+    'optimizer = "sgd"\nnesterov = true\nmomentum = 0.0',
     'optimizer = "lbfgs"\nweight_decay = 0.1',
     'metrics = ["accuracy", "accuracy"]',
     'loss = "math:pi"',

@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 
 import tenfold
 
-PLAIN: dict[str, Any] = {"schedule": "constant", "sync_every": 1, "lr_scaling": "none"}
+PLAIN: dict[str, Any] = {"optimizer": "sgd", "schedule": "constant", "sync_every": 1, "lr_scaling": "none"}
 """What makes many replicas comparable with one: a round at every step, and one learning rate."""
 SMALL = PLAIN | {"model": "mlp", "data": "digits", "hidden": [16], "limit": 300, "epochs": 3, "batch_size": 20}
 """A minute part of a small data set."""

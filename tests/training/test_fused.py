@@ -72,7 +72,7 @@ def orders(steps, seed=0, size=BATCH):
 
 
 def settings_of(**fields):
-    return Training(**({"epochs": 1, "schedule": "cosine", "warmup": 0.2} | fields))
+    return Training(**({"optimizer": "sgd", "epochs": 1, "schedule": "cosine", "warmup": 0.2} | fields))
 
 
 def fused(network, training, *, k=K, steps=50, method="loop", **options):

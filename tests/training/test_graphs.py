@@ -39,7 +39,7 @@ def visits(steps=STEPS, size=BATCH):
 
 
 def training(**fields):
-    return Training(**({"epochs": 1, "schedule": "cosine", "warmup": 0.2} | fields))
+    return Training(**({"optimizer": "sgd", "epochs": 1, "schedule": "cosine", "warmup": 0.2} | fields))
 
 
 def graphed(made, part, device="cpu", **fields):

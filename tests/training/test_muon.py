@@ -161,7 +161,7 @@ def test_stacked_replicas_step_as_each_would_alone(method, options):
     frozen = next(iter(network.parameters()))
     frozen.requires_grad_(False)
     alone = [Replica(copy.deepcopy(network), training, loss, steps_per_epoch=9) for _ in range(3)]
-    rates = Rates(0.01, "cosine", steps=27, warmup_steps=0)
+    rates = Rates(0.01, "linear", steps=27, warmup_steps=0)
     fused = Fused(network, 3, training, loss, part, rates=rates, method=method)
     for step in batches:
         fused.step(step)

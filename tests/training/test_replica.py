@@ -25,7 +25,7 @@ def batches(count=BATCHES):
 
 
 def replica(made=None, steps_per_epoch=BATCHES, rate_scale=1.0, **fields):
-    training = Training(**({"epochs": 1, "schedule": "constant"} | fields))
+    training = Training(**({"optimizer": "sgd", "epochs": 1, "schedule": "constant"} | fields))
     return Replica(
         made or network(), training, functional.cross_entropy, steps_per_epoch=steps_per_epoch, rate_scale=rate_scale
     )

@@ -129,5 +129,5 @@ def test_what_cannot_be_stacked_is_said():
     with pytest.raises(ExperimentError, match="optimizer for replicas side by side 'lbfgs'; known: sgd"):
         make_rule(Training(optimizer="lbfgs"), NETWORK)
     with pytest.raises(ExperimentError, match="'maximise' of sgd"):
-        make_rule(Training(optimizer_options={"maximise": True}), NETWORK)
-    assert make_rule(Training(optimizer_options={"foreach": True}), NETWORK).weight_decay == 0
+        make_rule(Training(optimizer="sgd", optimizer_options={"maximise": True}), NETWORK)
+    assert make_rule(Training(optimizer="sgd", optimizer_options={"foreach": True}), NETWORK).weight_decay == 0

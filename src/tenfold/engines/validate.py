@@ -31,7 +31,7 @@ def validate(experiment: Experiment, world: World | None) -> None:
         experiment = experiment.replace(workers=world.size)
     else:
         _validate_one_machine(experiment)
-    validate_mixing(with_defaults(experiment))
+    validate_mixing(experiment)
 
 
 def is_launched(experiment: Experiment, world: World) -> bool:
@@ -52,6 +52,7 @@ def require_no_launcher(what: str, world: World | None) -> None:
 
 def validate_mixing(experiment: Experiment) -> None:
     """Raise ExperimentError for a strategy, outer optimizer, compression and optimizer that do not work together."""
+    experiment = with_defaults(experiment)
     division, n = experiment.division, experiment.division.workers
     strategy = make_strategy(division)
     may_shrink = experiment.machine.on_failure == "continue" and experiment.machine.engine != "virtual"

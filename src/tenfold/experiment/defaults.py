@@ -30,8 +30,6 @@ def with_defaults(experiment: "Experiment") -> "Experiment":
         synchronous = division.strategy not in ASYNCHRONOUS_STRATEGIES
         averages = training.optimizer == "muon" and by_weights and synchronous and division.outer == "none"
         changes["optimizer_state"] = "average" if averages else "local"
-    if division.lr_scaling == "auto" and training.optimizer == "muon":
-        changes["lr_scaling"] = "sqrt"
     return experiment.replace(**changes) if changes else experiment
 
 

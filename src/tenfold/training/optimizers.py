@@ -20,7 +20,7 @@ USUAL_RATES = {
     "rmsprop": 0.001,
     "adagrad": 0.01,
     "lbfgs": 0.1,
-    "muon": 0.01,
+    "muon": 0.015,
 }
 FUSED = ("sgd", "adam", "adamw", "adagrad")  # one kernel for all parameters: a fifth of a LeNet-5 step on CPU
 
