@@ -79,7 +79,14 @@ def test_twins_stop_at_the_same_step() -> None:
 
 
 def test_fused_replicas_stop_as_workers_do() -> None:
-    fields = DIGITS | {"average": "weights", "workers": 2, "target": 0.85, "evaluate_every": 0.5, "fused": "loop", "threads": 1}
+    fields = DIGITS | {
+        "average": "weights",
+        "workers": 2,
+        "target": 0.85,
+        "evaluate_every": 0.5,
+        "fused": "loop",
+        "threads": 1,
+    }
     outcome = train_nodes(make_task(**fields, oversubscribe=True), Clock(), lambda _: None)
     real = train(**fields, engine="processes")
     assert outcome.result["steps_to_target"] == real.result["steps_to_target"]
