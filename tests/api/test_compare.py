@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import tenfold
 from tenfold.api.compare import Turn, compare, parts, plan
 from tenfold.errors import ExperimentError
-from tenfold.experiment import Division, Experiment
+from tenfold.experiment import Experiment
 from tenfold.experiment.python_objects import PythonObject
 
 SMALL: dict[str, Any] = {"model": "mlp", "data": "digits", "limit": 100, "epochs": 1, "threads": 1, "hidden": [4]}
