@@ -128,7 +128,7 @@ class TestTerminal:
         text = shown(run_tables.runs_table([real, virtual]))
         assert text.count("144 ms predicted") == 1
         assert text.count("144 ms") == 2
-        assert "training: measured, unless said to be predicted" in text
+        assert "training: measured, unless marked as predicted" in text
 
     def test_a_virtual_run_that_has_no_time_yet_shows_none(self, folder):
         running = make_run(folder, empty=True, status="running", engine="virtual")

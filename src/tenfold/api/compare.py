@@ -19,7 +19,7 @@ from tenfold.experiment.values import TakesList
 from tenfold.launch.detect import recognise
 from tenfold.report.differences import describe_settings
 from tenfold.report.results.comparison import Comparison
-from tenfold.runs import Run, Store
+from tenfold.runs import Emit, Run, Store
 from tenfold.runs.store import CROSSVAL
 
 KIND = "compare"
@@ -34,6 +34,7 @@ class Turn:
     count: int
     label: str
     """Its settings in words."""
+    experiment: Experiment
     run: Run | None = None
     recorded: bool = False
     """Whether the run was recorded already and stands for this one."""
@@ -55,6 +56,7 @@ def compare(
     runs: str | Path | None = None,
     fresh: bool = False,
     watch: Watch | None = None,
+    listen: Emit | None = None,
     **grid: Any,
 ) -> Comparison:
     """Run an experiment with every combination of the listed settings, and return them side by side.
@@ -63,7 +65,7 @@ def compare(
     the grid, anything else changes the experiment. Repeats differ in the seed and come in turns, so that a machine
     that slows down slows all down. Where `folds` is set, every setting is cross-validated. What is recorded already is
     not run again, unless `fresh`; what fails is reported and does not stop the rest. `watch` is called with a `Turn`
-    when a run begins and when it is done.
+    when a run begins and when it is done, `listen` with every event of every run.
     """
     require_no_launcher("a comparison", recognise())
     base, dimensions = parts(experiment or Experiment(), grid)
@@ -74,7 +76,7 @@ def compare(
     done: list[Run] = []
     failed: dict[str, str] = {}
     for place, one in enumerate(planned, 1):
-        turn = Turn(place, len(planned), _label(one, dimensions, repeats))
+        turn = Turn(place, len(planned), _label(one, dimensions, repeats), one)
         recorded = known.get(one.model_dump_json())
         if recorded is not None:
             done.append(open_run(recorded, runs=store.folder))
@@ -82,7 +84,7 @@ def compare(
             continue
         watch(turn)
         try:
-            done.append(_run(one, store))
+            done.append(_run(one, store, listen))
         except TenfoldError as error:
             failed[turn.label] = str(error).replace("\n", "; ")
             watch(replace(turn, error=failed[turn.label]))
@@ -101,10 +103,10 @@ def parts(experiment: Experiment, grid: dict[str, Any]) -> tuple[Experiment, dic
     return experiment.replace(**fixed), {key: list(value) for key, value in grid.items() if _listed(key, value)}
 
 
-def _run(experiment: Experiment, store: Store) -> Run:
+def _run(experiment: Experiment, store: Store, listen: Emit | None) -> Run:
     if experiment.division.folds is None:
-        return train(experiment, runs=store.folder, kind=KIND)
-    return cross_validate(experiment, runs=store.folder).run
+        return train(experiment, runs=store.folder, kind=KIND, listen=listen)
+    return cross_validate(experiment, runs=store.folder, listen=listen).run
 
 
 def plan(base: Experiment, dimensions: dict[str, list[Any]], repeats: int) -> Iterable[Experiment]:

@@ -75,6 +75,14 @@ def compare(
         start_server()
     from tenfold.api.compare import compare as run_all
 
-    with watching(quiet) as watch:
-        result = run_all(experiment, repeats=repeats, runs=runs, fresh=fresh, watch=watch, **grid)
+    with watching(quiet) as grid_watch:
+        result = run_all(
+            experiment,
+            repeats=repeats,
+            runs=runs,
+            fresh=fresh,
+            watch=grid_watch.watch,
+            listen=grid_watch.listen,
+            **grid,
+        )
     print_side_by_side(result, Form.JSON if as_json else form, output)

@@ -1,8 +1,6 @@
 """What verbs over a grid of settings have in common: how it is written, watched and shown."""
 
-import shutil
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -17,14 +15,13 @@ from tenfold.errors import ExperimentError
 
 if TYPE_CHECKING:
     from tenfold.api.compare import Turn
+    from tenfold.report.live.grid_progress import GridProgress
     from tenfold.report.results.comparison import Comparison
     from tenfold.report.results.forecast_result import Forecast
 
 Values = str | None
 GRID = "The grid: values separated by commas"
 ELLIPSIS = "..."
-CLEAR = "\r\x1b[K"
-"""Begins the terminal's line anew."""
 
 
 class Form(StrEnum):
@@ -96,11 +93,38 @@ def _short(name: str) -> str:
     return {f"{section}.{field}": short for short, (section, field) in FIELDS.items()}.get(name, name)
 
 
+class GridWatch:
+    """Shows the runs of a grid: pass its methods on to `compare`."""
+
+    def __init__(self, progress: "GridProgress") -> None:
+        self._progress = progress
+        self.listen = progress.listen
+
+    def watch(self, turn: "Turn") -> None:
+        """Show which run is running, and write a line for each that is done."""
+        from tenfold.report.clocks import training_time
+        from tenfold.report.formatting import metric_value
+        from tenfold.report.summary import ordered_metrics
+
+        line = f"{turn.place:>{len(str(turn.count))}}/{turn.count}  {turn.label}"
+        if turn.begins:
+            self._progress.start_run(line, turn.experiment)
+        elif turn.run is None:
+            self._progress.end_run(f"{line}: failed: {turn.error}", failed=True)
+        else:
+            name, value = next(iter(ordered_metrics(turn.run).items()), ("loss", None))
+            recorded = "already recorded, " if turn.recorded else ""
+            self._progress.end_run(f"{line}: {recorded}{training_time(turn.run)}, {name} {metric_value(name, value)}")
+
+
 @contextmanager
-def watching(quiet: bool) -> "Iterator[Callable[[Turn], None] | None]":
-    """Yield what prints the runs of a grid as they finish; on an interrupt, say how to continue."""
+def watching(quiet: bool) -> "Iterator[GridWatch]":
+    """Show the progress of a grid's runs, and say how to continue when it is interrupted."""
+    from tenfold.report.live.grid_progress import GridProgress
+
     try:
-        yield None if quiet else _say
+        with GridProgress(quiet=quiet) as progress:
+            yield GridWatch(progress)
     except KeyboardInterrupt:
         say_interrupted("run the same command again to do the rest")
 
@@ -117,25 +141,3 @@ def print_side_by_side(result: "Comparison | Forecast", form: Form, output: Path
         typer.echo(f"the report is in {result.report(output)}", err=form is not Form.TABLE)
     if isinstance(result, Comparison) and not result.complete:
         exit_partial("some runs or folds failed; run the same command again to repeat them")
-
-
-def _say(turn: "Turn") -> None:
-    """Print a line for each run when it is done; on a terminal, until then, which one is running."""
-    from tenfold.report.clocks import training_time
-    from tenfold.report.formatting import metric_value
-    from tenfold.report.summary import ordered_metrics
-
-    line = f"{turn.place:>{len(str(turn.count))}}/{turn.count}  {turn.label}"
-    terminal = sys.stderr.isatty()
-    if turn.begins:
-        if terminal:
-            room = shutil.get_terminal_size().columns - 5
-            typer.secho(f"{line[:room]} ...", err=True, nl=False, dim=True)
-        return
-    if turn.run is None:
-        said = f"failed: {turn.error}"
-    else:
-        name, value = next(iter(ordered_metrics(turn.run).items()), ("loss", None))
-        said = "already recorded, " if turn.recorded else ""
-        said += f"{training_time(turn.run)}, {name} {metric_value(name, value)}"
-    typer.secho(f"{CLEAR if terminal else ''}{line}: {said}", err=True, fg="red" if turn.run is None else None)

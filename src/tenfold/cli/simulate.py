@@ -78,8 +78,8 @@ def simulate(
     if any(len(values) != 1 for values in grid.values()):
         from tenfold.api.compare import compare
 
-        with watching(quiet) as watch:
-            compared = compare(experiment, runs=runs, watch=watch, **grid)
+        with watching(quiet) as grid_watch:
+            compared = compare(experiment, runs=runs, watch=grid_watch.watch, listen=grid_watch.listen, **grid)
         print_side_by_side(compared, form, output)
         return
     _one(experiment.replace(**{name: values[0] for name, values in grid.items()}), runs, quiet, as_json, output)

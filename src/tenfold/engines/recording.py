@@ -1,5 +1,6 @@
 """Recording work as a run: events as they happen, the result and the weights at the end, however it ends."""
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from tenfold.common.files import sweep
 from tenfold.common.user_code import describe_error
 from tenfold.engines.outcome import Outcome, Train
 from tenfold.errors import StoreError, TenfoldError, WorkerLost
+from tenfold.machine.load import machine_load
 from tenfold.runs import (
     CheckpointFailed,
     Clock,
@@ -50,6 +52,7 @@ def record(
     then it is interrupted and can be resumed.
     """
     path = run_folder(store, run)
+    load_before = machine_load()
     journal = _Journal(Recorder(store, run), listen, dict(known or {}))
 
     def end(status: Ending, error: str = "", result: dict[str, Any] | None = None) -> bool:
@@ -78,6 +81,9 @@ def record(
         end("failed", describe_error(error))
         raise
     outcome.result["total_seconds"] = clock.now()
+    load_after = machine_load()
+    if load_before is not None and load_after is not None:
+        outcome.result["load"] = {"before": load_before, "after": load_after, "cores": os.cpu_count()}
     try:
         checkpoint.save(outcome.weights, path / "model.pt")
     except StoreError as error:

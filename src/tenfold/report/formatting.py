@@ -92,8 +92,8 @@ def date_time(then: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(then))
 
 
-CROSSVAL_TIME = "cross-validation: from the first step to the end of the last fold, including evaluation and saving"
-"""What the training time of a cross-validation includes."""
+CROSSVAL_TIME = "cross-validation: training time of the folds on the core with the longest sum"
+"""What the training time of a cross-validation is."""
 
 
 def plural(number: float, thing: str) -> str:

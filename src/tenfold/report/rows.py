@@ -230,7 +230,9 @@ def _cores(run: Run, workers: int, threads: int | None) -> int:
 
 
 def _load_doubts(group: Sequence[Run]) -> tuple[Doubt, ...]:
-    return ("load",) if any(_load_per_core(run) > MOST_LOAD_PER_CORE for run in group) else ()
+    """Return the doubt about times that were measured while other programs kept the machine busy."""
+    measured = [run for run in group if run.clock == clocks.MEASURED]
+    return ("load",) if any(_load_per_core(run) > MOST_LOAD_PER_CORE for run in measured) else ()
 
 
 def _load_per_core(run: Run) -> float:

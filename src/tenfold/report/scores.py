@@ -3,15 +3,16 @@
 from collections.abc import Iterable, Mapping
 
 LOWER_IS_BETTER = ("loss", "error", "mae", "mse", "rmse", "mape", "perplexity", "distance", "divergence")
-"""A metric whose name contains one of these words is better when it is smaller, unless it starts with "neg_"."""
+"""Metrics with one of these words in their name are better when they are smaller, unless it starts with "neg_"."""
 
 
 def higher_is_better(metric: str) -> bool:
     """Return whether a larger value of this metric means a better model, judging by its name."""
-    words = metric.lower().replace("-", "_").split("_")
+    lower = metric.lower()
+    words = lower.replace("-", "_").split("_")
     if words[0] == "neg":  # scikit-learn's negated errors
         return True
-    return not any(word in words or (len(word) > 4 and word in metric.lower()) for word in LOWER_IS_BETTER)
+    return not any(word in words or lower.endswith(word) for word in LOWER_IS_BETTER)
 
 
 def direction(metric: str) -> str:

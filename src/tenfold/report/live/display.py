@@ -1,4 +1,4 @@
-"""A place on the terminal that is drawn anew while something runs, with lines that stay above it."""
+"""A part of the terminal that is redrawn while something runs, below lines that stay."""
 
 import io
 from abc import ABC, abstractmethod
@@ -21,9 +21,9 @@ def as_plain_text(renderable: Any, width: int) -> str:
 
 
 class Display(ABC):
-    """Shows progress while its `with` block lasts: a live drawing on a terminal, plain lines elsewhere.
+    """Shows progress while its `with` block lasts: a live display on a terminal, plain lines elsewhere.
 
-    It writes to standard error unless it is given a console. Drawing is left to rich's own thread.
+    It writes to standard error unless it is given a console. Rich draws in a thread of its own.
     """
 
     def __init__(self, *, quiet: bool = False, console: Console | None = None) -> None:
@@ -33,7 +33,7 @@ class Display(ABC):
 
     @abstractmethod
     def _drawing(self) -> Table:
-        """Draw where things stand; called by rich's thread, a few times a second."""
+        """Draw the current state; called by rich's thread a few times per second."""
 
     def __enter__(self) -> Self:
         console = self.console
@@ -62,5 +62,5 @@ class Display(ABC):
                 self.console.print(Text(line, style=style))
             else:
                 print(line, file=self.console.file, flush=True)
-        except OSError:  # nobody reads on; that must not stop the training
+        except OSError:  # the reader is gone, which must not stop the training
             self.quiet = True

@@ -1,4 +1,4 @@
-"""How far the folds of a cross-validation are, while they are trained: a bar for each, and a line when it is done."""
+"""Progress of a cross-validation: a bar for each fold in training, and a line for each that is done."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -29,8 +29,8 @@ class _Fold:
 class FoldProgress(Display):
     """A listener that shows a cross-validation's progress while its `with` block lasts.
 
-    Every fold that is done leaves a line; on a terminal bars below tell how far those are that are being trained. It
-    writes to standard error unless it is given a console.
+    Every fold that is done leaves a line; on a terminal, bars below show the progress of those in training. It writes
+    to standard error unless it is given a console.
     """
 
     def __init__(self, *, quiet: bool = False, console: Console | None = None) -> None:
@@ -72,7 +72,7 @@ class FoldProgress(Display):
             fold.loss = metric.value
 
     def _drawing(self) -> Table:
-        """Draw where the folds stand."""
+        """Draw the progress of the folds."""
         drawn = Table.grid(padding=(0, 2, 0, 0))
         for fold in self._folds:
             if fold.status in ("started", "resumed"):
@@ -83,14 +83,14 @@ class FoldProgress(Display):
                 facts = [f"epoch {epoch}/{self.epochs}", *loss, *_scores(fold.measured)]
                 drawn.add_row(Text(fold.name), bar, Text("  ".join(facts)))
         done = sum(fold.status in ("finished", "failed") for fold in self._folds)
-        told = f"{done} of {plural(len(self._folds), 'fold')} done" if self._folds else "starting"
-        drawn.add_row(Text(told, style="dim"), Text(), Text())
+        summary = f"{done} of {plural(len(self._folds), 'fold')} done" if self._folds else "starting"
+        drawn.add_row(Text(summary, style="dim"), Text(), Text())
         for column in drawn.columns:
             column.no_wrap = True
         return drawn
 
 
 def _scores(metrics: Mapping[str, float]) -> list[str]:
-    """Return the measurements in words; the loss only where there is nothing else."""
+    """Return the metrics as text; the loss only where there is no other."""
     names = [name for name in metrics if name != "loss"] or list(metrics)
     return [f"{one_line(name)} {metric_value(name, metrics[name])}" for name in names]

@@ -1,4 +1,4 @@
-"""How far a run is, while it runs: a live line on a terminal, plain lines elsewhere."""
+"""Progress of a run: a live line on a terminal, plain lines elsewhere."""
 
 import time
 from dataclasses import replace
@@ -20,10 +20,10 @@ from tenfold.runs import Ended, EpochEnded, Event, Lifecycle, Metric, Span, Star
 class Progress(Display):
     """A listener that shows a run's progress while its `with` block lasts.
 
-    Every epoch leaves a line, whose time is the training time so far; on a terminal a bar below tells how far the
-    current epoch is. An event only stores its values: drawing is left to rich's own thread. It writes to standard
-    error unless it is given a console. Every time is said to be measured or, of a virtual cluster, predicted. `ranks`
-    adds lines that say where these ranks' time went.
+    Every epoch leaves a line with the training time so far; on a terminal, a bar below shows the progress of the
+    current epoch. Events only store values: rich draws in a thread of its own. It writes to standard error unless it is
+    given a console. Every time is marked as measured or, for a virtual cluster, predicted. `ranks` adds lines that show
+    what these ranks spent their time on.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Progress(Display):
         self._latest: Metric | None = None
         self._score = ""
         self._epoch: dict[str, Metric] = {}
-        self._first: Metric | None = None  # the time left is judged from here, which leaves out the start
+        self._first: Metric | None = None  # the time left is estimated from here on, which excludes startup
         self._before: tuple[float, int] | None = (0.0, 0)  # training time and step at the end of the last epoch
 
     def __exit__(
@@ -72,7 +72,7 @@ class Progress(Display):
         if type(event) is Metric:
             if event.part == "train" and event.name == "loss":
                 self._turn_to(event.epoch)
-                if self._virtual:  # what is left to wait for is the simulation's own time
+                if self._virtual:  # the time left is that of the simulation itself
                     event = replace(event, at=time.monotonic())
                 self._before = self._before or (event.seconds, event.step)
                 self._first = self._first or event
@@ -99,11 +99,11 @@ class Progress(Display):
             self._end_epoch()
 
     def _end_epoch(self) -> None:
-        """Leave a line for the epoch, if anything was measured at its end."""
+        """Write the line of an epoch, if anything was measured at its end."""
         if not self._epoch:
             return
         last = next(reversed(self._epoch.values()))
-        shown = {name: metric for name, metric in self._epoch.items() if _is_telling(name, self._epoch)}
+        shown = {name: metric for name, metric in self._epoch.items() if _is_shown(name, self._epoch)}
         scores = [f"{name.removeprefix('train epoch_')} {metric_value(name, one.value)}" for name, one in shown.items()]
         seconds = f"{duration(last.seconds)} {self._clock}"
         self._say("  ".join([self._epoch_of(last), *scores, *self._speed(last), seconds]))
@@ -117,7 +117,7 @@ class Progress(Display):
         return f"epoch {metric.epoch + 1}/{self.epochs}"
 
     def _speed(self, metric: Metric) -> list[str]:
-        """Return the samples a second since the last epoch's end, if known."""
+        """Return the samples per second since the end of the last epoch, if known."""
         seconds, step = self._before or (metric.seconds, metric.step)
         if not self._steps_per_epoch or not self._samples or metric.seconds <= seconds or metric.step <= step:
             return []
@@ -125,7 +125,7 @@ class Progress(Display):
         return [f"{rate(per_second)} {self._clock}" if self._virtual else rate(per_second)]
 
     def _time_left(self, metric: Metric) -> list[str]:
-        """Return how long it will take if it goes on as it did, evaluation included."""
+        """Return the estimated time left, including evaluation."""
         first = self._first
         if not self._steps_per_epoch or first is None or metric.step <= first.step:
             return []
@@ -133,7 +133,7 @@ class Progress(Display):
         return [f"{_clock((metric.at - first.at) / (metric.step - first.step) * steps_left)} left"]
 
     def _drawing(self) -> Table:
-        """Draw where the run stands."""
+        """Draw the progress of the run."""
         latest, steps = self._latest, self._steps_per_epoch
         line = Table.grid(padding=(0, 2, 0, 0))
         if latest is None:
@@ -150,8 +150,8 @@ class Progress(Display):
         return line
 
 
-def _is_telling(name: str, epoch: dict[str, Metric]) -> bool:
-    """Leave out the evaluated loss where something better was measured on the same part."""
+def _is_shown(name: str, epoch: dict[str, Metric]) -> bool:
+    """Return whether to show a metric: the evaluated loss only where there is no other on the same part."""
     part, _, what = name.partition(" ")
     return part == "train" or what != "loss" or not any(other.startswith(part) and other != name for other in epoch)
 

@@ -1,14 +1,14 @@
-"""Where the time of single ranks goes, epoch by epoch."""
+"""What single ranks spend their time on, epoch by epoch."""
 
 from tenfold.report.formatting import duration
 from tenfold.runs import Span
 
 
 class RankTimes:
-    """Adds up the spans of some ranks, and says at an epoch's end what they came to."""
+    """Adds up the spans of some ranks in each epoch."""
 
     def __init__(self, ranks: set[int] | None = None) -> None:
-        """Watch these ranks; without any, all."""
+        """Watch these ranks; by default, all."""
         self._ranks = ranks
         self._sums: dict[int, dict[str, float]] = {}
 
@@ -19,7 +19,7 @@ class RankTimes:
             sums[span.kind] = sums.get(span.kind, 0.0) + span.seconds
 
     def lines(self) -> list[str]:
-        """Return a line for each rank with what was added since the last time."""
+        """Return a line for each rank with the times since the last call."""
         lines = [
             f"[rank {rank}] " + "  ".join(f"{kind} {duration(seconds)}" for kind, seconds in self._sums[rank].items())
             for rank in sorted(self._sums)

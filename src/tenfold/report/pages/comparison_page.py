@@ -22,6 +22,7 @@ from tenfold.report.selection import (
     quality,
     rows_metric,
 )
+from tenfold.report.tables.columns import OPTIONAL
 from tenfold.runs import Run
 
 MOST_CURVES = 8
@@ -53,6 +54,7 @@ def settings_table(results: ResultTable, styles: PlotStyles) -> dict[str, Any]:
     return {
         "columns": list(zip(names, texts, strict=True)),
         "rows": list(zip(colours, cells, doubtful, strict=True)),
+        "optional": OPTIONAL,
     }
 
 

@@ -182,7 +182,7 @@ def flatten_facts(facts: Any, *path: str) -> Iterable[tuple[str, str]]:
 def event_list(run: Run) -> list[dict[str, str]]:
     """Return what the run said about itself, but for the epochs, which have a table of their own.
 
-    In a simulation such things happen at no time of the virtual cluster, so none is told.
+    Events of a simulation have no time on the virtual cluster, so they are shown without one.
     """
 
     def moment(seconds: float) -> str:

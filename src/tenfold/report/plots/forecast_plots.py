@@ -25,7 +25,7 @@ MOST_BANDS = 3
 def forecast_speedup_plot(rows: Sequence[Row], styles: PlotStyles) -> str:
     """Return the speedup over the workers on logarithmic axes; rings show where it levels off.
 
-    The interval is drawn as a band where there are so few curves that the bands can be told apart.
+    Intervals are drawn as bands, unless there are too many curves.
     """
     curves = scaling_curves(rows, styles)
     if not curves:

@@ -1,4 +1,4 @@
-"""Colours that read on white as on near-black, and that can be told apart with any eyes.
+"""Colours that are legible on white and near-black, and distinguishable with any colour vision.
 
 Each has a contrast of at least 3:1 on both backgrounds of the report, and any two are at least 20 apart in CIELAB, also
 as seen without red, green or blue cones (Machado, Oliveira & Fernandes 2009). Runs also get a marker each.

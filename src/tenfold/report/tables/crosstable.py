@@ -40,14 +40,16 @@ def make_crosstables(rows: Sequence[Row]) -> list[Crosstable]:
             if row.clock == clock and _belongs(row, other)
         }
         for column in cells:
-            told = f"{column.name}, {clock}" if column is cells[0] else column.name
-            told = f"{told}, {clocks.INTERVAL}" if column is cells[0] and clock == clocks.PREDICTED else told
-            found.append(_crossed(", ".join(part for part in (describe_settings(other), told) if part), column, places))
+            title = f"{column.name}, {clock}" if column is cells[0] else column.name
+            title = f"{title}, {clocks.INTERVAL}" if column is cells[0] and clock == clocks.PREDICTED else title
+            found.append(
+                _crossed(", ".join(part for part in (describe_settings(other), title) if part), column, places)
+            )
     return found
 
 
 def _belongs(row: Row, other: dict[str, Any]) -> bool:
-    """Tell whether a row has these settings; one worker has any way of mixing."""
+    """Return whether a row has these settings; one worker has any way of mixing."""
     return all(
         row.settings[name] == value or (row.workers == 1 and name in MIXING_FIELDS) for name, value in other.items()
     )

@@ -120,7 +120,7 @@ def _deviation(name: str, spread: dict[str, Any]) -> str:
 
 def _took(run: Run) -> str:
     mode = str(run.result.get("mode", "")).replace("-", " ")
-    took = f"; {duration(run.seconds)} {run.clock}, from the first step to the end of the last fold"
+    took = f"; {duration(run.seconds)} {run.clock}, on the core with the longest sum"
     return mode + (took if run.seconds is not None else "")
 
 

@@ -1,4 +1,4 @@
-"""Runs as tables for a terminal: pure functions from runs to what rich can print."""
+"""Tables of runs for a terminal."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,14 +23,17 @@ from tenfold.report.formatting import (
     metric_value,
     one_line,
 )
+from tenfold.report.scores import main_metric
 from tenfold.runs import Run
 from tenfold.runs.store import CROSSVAL
 
+MOST_METRICS = 2
+"""How many metrics the list of runs has columns for."""
 STATUS_STYLES = {"finished": "green", "running": "cyan", "failed": "bold red", "interrupted": "yellow"}
 
 
 def result_table(run: Run) -> Table:
-    """Return what came out of a run: what `tenfold train` prints at its end."""
+    """Return the results of a run, as `tenfold train` prints them."""
     table = _grid()
     table.add_row(f"run {run.id}", Text.assemble((one_line(run.title), "bold"), "  ", _status(run)))
     for name, text in summary.result_rows(run):
@@ -42,14 +45,13 @@ def result_table(run: Run) -> Table:
 
 
 def runs_table(runs: Sequence[Run], *, now: float | None = None) -> Table:
-    """Return one line a run, with the fields that tell it from the others: what `tenfold runs` prints."""
-    measured = {run.id: _scored(run) for run in runs}
-    scores = [name for name in ("accuracy", "loss") if any(name in one for one in measured.values())][:1] or [
-        "accuracy"
-    ]
-    if any(one and scores[0] not in one for one in measured.values()):
-        scores = ["accuracy", "loss"]
-    table = _table("run", "title, and what differs", "status", "when", "epochs", *scores, "training")
+    """Return one line for each run, with the fields that differ, as `tenfold runs` prints them."""
+    measured = {run.id: _final_metrics(run) for run in runs}
+    found = dict.fromkeys(name for one in measured.values() if (name := main_metric(one)))
+    scores = list(found)[:MOST_METRICS] or ["accuracy"]
+    table = _table(
+        "run", "title and differences", "status", "when", "epochs", *(one_line(name) for name in scores), "training"
+    )
     _right(table, 0, *range(4, len(table.columns)))
     for run in runs:
         table.add_row(
@@ -61,21 +63,21 @@ def runs_table(runs: Sequence[Run], *, now: float | None = None) -> Table:
             *(metric_value(name, measured[run.id].get(name)) for name in scores),
             _training(run),
         )
-    unless = ", unless said to be predicted" if any(run.clock == clocks.PREDICTED for run in runs) else ""
-    table.caption = f"training: measured{unless}, without start, evaluation and saving" if runs else "no runs yet"
+    unless = ", unless marked as predicted" if any(run.clock == clocks.PREDICTED for run in runs) else ""
+    table.caption = f"training: measured{unless}, without startup, evaluation and saving" if runs else "no runs yet"
     if any(run.kind == CROSSVAL for run in runs):
         table.caption += f"; {CROSSVAL_TIME}"
     return table
 
 
-def _scored(run: Run) -> dict[str, float]:
-    """Return what a run scored; a fold on its validation part, as the mean of its cross-validation is about that."""
+def _final_metrics(run: Run) -> dict[str, float]:
+    """Return the final metrics of a run; for a fold, those of its validation part."""
     found: dict[str, float] = run.result.get("crossval", {}).get("metrics", {}).get("validation") or run.metrics
     return found
 
 
 def show_tables(run: Run) -> Group:
-    """Return all about one run: what `tenfold show` prints."""
+    """Return all tables about one run, as `tenfold show` prints them."""
     tables = [result_table(run), experiment_table(run)]
     if run.history:
         tables.append(history_table(run))
@@ -85,12 +87,12 @@ def show_tables(run: Run) -> Group:
 
 
 def experiment_table(run: Run) -> Table:
-    """Return every field: first those that differ from the defaults, one a line, then the rest by section."""
+    """Return every field: first those that differ from the defaults, then the rest by section."""
     table = _grid(title="experiment")
     changed = changed_fields(run.experiment)
     for key, value in changed.items():
         table.add_row(key, Text(field_value(value), style="bold", overflow="fold"))
-    table.add_row("defaults", Text("for all the rest" if changed else "for everything"))
+    table.add_row("defaults", Text("all other fields" if changed else "all fields"))
     flat = run.experiment.flat()
     for section in SECTIONS:
         rest = (
@@ -103,7 +105,7 @@ def experiment_table(run: Run) -> Table:
 
 
 def history_table(run: Run) -> Table:
-    """Return one line an epoch."""
+    """Return one line for each epoch."""
     names = history_columns(run)
     table = _table(
         "epoch", "step", f"training, {run.clock}", *(one_line(name.replace("_", " ")) for name in names), title="epochs"
@@ -116,7 +118,7 @@ def history_table(run: Run) -> Table:
 
 
 def history_columns(run: Run) -> list[str]:
-    """Return the names of what was measured in any epoch, such as train_loss and test_accuracy."""
+    """Return the names of the metrics of all epochs, such as train_loss and test_accuracy."""
     names = dict.fromkeys(name for row in run.history for name in row)
     return [name for name in names if name not in ("epoch", "step", "seconds")]
 
@@ -133,7 +135,7 @@ def times_table(run: Run) -> Table:
 
 
 def origin_table(run: Run) -> Table:
-    """Return when, by which command and from which code the run came, and where its files are."""
+    """Return when and by which command and code the run was made, and its files."""
     table = _grid(title="origin")
     ended = f", ended {date_time(run.ended)}" if run.ended is not None else ""
     table.add_row("began", f"{date_time(run.created)}{ended}")
@@ -146,7 +148,7 @@ def origin_table(run: Run) -> Table:
 
 
 def shards_table(run: Run) -> Table:
-    """Return the audit of how the training data were dealt out: samples, and classes where there are few."""
+    """Return how the training samples were divided among the replicas, with classes where there are few."""
     dealt = run.facts.get("shards", {})
     samples, classes = dealt.get("samples", []), dealt.get("classes")
     labels = [f"class {label}" for label in range(len(classes[0]))] if classes else []
@@ -155,7 +157,7 @@ def shards_table(run: Run) -> Table:
     for replica, number in enumerate(samples):
         table.add_row(str(replica), count(number), *(count(one) for one in (classes[replica] if classes else ())))
     total = f"{count(sum(samples))} samples"
-    table.caption = f"{total}, every one exactly once" if dealt.get("once") else f"{total}; NOT every one exactly once"
+    table.caption = f"{total}, each exactly once" if dealt.get("once") else f"{total}; NOT each exactly once"
     return table
 
 
@@ -182,15 +184,15 @@ def _right(table: Table, *columns: int) -> None:
         table.columns[column].justify = "right"
 
 
-def _titled(run: Run, among: Sequence[Run]) -> Text:
-    told = ("└ " if run.kind == "fold" else "", one_line(run.title), "  ", (describe_difference(run, among), "dim"))
-    return Text.assemble(*told, overflow="fold")
+def _titled(run: Run, runs: Sequence[Run]) -> Text:
+    parts = ("└ " if run.kind == "fold" else "", one_line(run.title), "  ", (describe_difference(run, runs), "dim"))
+    return Text.assemble(*parts, overflow="fold")
 
 
 def _training(run: Run) -> str:
-    """Return the training time; the table's caption speaks for those that were measured."""
-    told = f" {run.clock}" if run.clock == clocks.PREDICTED and run.seconds is not None else ""
-    return f"{duration(run.seconds)}{told}"
+    """Return the training time, marked where it is predicted."""
+    clock = f" {run.clock}" if run.clock == clocks.PREDICTED and run.seconds is not None else ""
+    return f"{duration(run.seconds)}{clock}"
 
 
 def _status(run: Run) -> Text:

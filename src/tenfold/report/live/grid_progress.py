@@ -1,0 +1,72 @@
+"""Progress of a comparison: one line for each run that is done, and a bar for the one that is running."""
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tenfold.experiment import Experiment
+from tenfold.report.formatting import one_line
+from tenfold.report.live.display import Display
+from tenfold.report.live.fold_progress import FoldProgress
+from tenfold.report.live.progress import Progress
+from tenfold.runs import Event, Warned
+
+
+class GridProgress(Display):
+    """Shows the progress of a comparison while its `with` block lasts.
+
+    Pass its `listen` on as the listener of each run. On a terminal it draws which run is running, how far that is and
+    how long it will take; elsewhere only the lines of finished runs are written.
+    """
+
+    def __init__(self, *, quiet: bool = False, console: Console | None = None) -> None:
+        super().__init__(quiet=quiet, console=console)
+        self._label = ""
+        self._running: _RunBar | _FoldBars | None = None
+
+    def start_run(self, label: str, experiment: Experiment) -> None:
+        """Show this run as the running one."""
+        self._label = label
+        if experiment.division.folds is None:
+            self._running = _RunBar(experiment, console=self.console)
+        else:
+            self._running = _FoldBars(console=self.console)
+
+    def end_run(self, line: str, *, failed: bool = False) -> None:
+        """Write the line of a run that is done."""
+        self._running = None
+        self._say(line, style="red" if failed else "")
+
+    def listen(self, event: Event) -> None:
+        """Take note of an event of the running run."""
+        if isinstance(event, Warned):
+            self._say(f"warning: {one_line(event.text)}", style="yellow")
+        elif self._running is not None:
+            self._running(event)
+
+    def _drawing(self) -> Table:
+        drawn = Table.grid()
+        if self._running is not None:
+            drawn.add_row(Text(self._label, style="dim", no_wrap=True, overflow="ellipsis"))
+            drawn.add_row(self._running.drawing())
+        return drawn
+
+
+class _RunBar(Progress):
+    """The bar of a run, without lines for its epochs."""
+
+    def drawing(self) -> Table:
+        return self._drawing()
+
+    def _say(self, line: str, style: str = "") -> None:
+        pass
+
+
+class _FoldBars(FoldProgress):
+    """The bars of a cross-validation, without lines for its folds."""
+
+    def drawing(self) -> Table:
+        return self._drawing()
+
+    def _say(self, line: str, style: str = "") -> None:
+        pass
