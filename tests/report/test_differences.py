@@ -1,4 +1,4 @@
-from made_runs import make_run
+from made_runs import make_run, read_run
 
 from tenfold.report import differences
 
@@ -54,6 +54,8 @@ def test_a_setting_in_words_leaves_out_what_one_worker_cannot_do():
 def test_python_objects_of_one_name_are_not_taken_for_repeats(tmp_path):
     runs = [make_run(tmp_path, empty=True, model=model) for model in (lambda: 1, lambda: 2)]
     assert len(differences.group_repeats(runs)) == 1  # read back from the store, only their name is known
-    for run, model in zip(runs, (lambda: 1, lambda: 2), strict=True):
-        run.experiment = run.experiment.replace(model=model)
-    assert len(differences.group_repeats(runs)) == 2
+    models = (lambda: 1, lambda: 2)
+    given = [
+        read_run(run.store, run.id, run.experiment.replace(model=one)) for run, one in zip(runs, models, strict=True)
+    ]
+    assert len(differences.group_repeats(given)) == 2

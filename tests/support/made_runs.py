@@ -154,18 +154,28 @@ def make_run(
                 "stopped_early": False,
                 "best_epoch": None,
             }
-    record.close(result=came_out | (result or {}), status=status, error=error)
+    if status == "running":  # it is claimed by this process as long as its store exists, which the run refers to
+        record.flush()
+    else:
+        record.close(result=came_out | (result or {}), status=status, error=error)
     return read_run(store, number)
 
 
-def read_run(store: Store, number: int) -> Run:
+def read_run(store: Store, number: int, experiment: Experiment | None = None) -> Run:
     def build(run: Run) -> Any:
         raise NotImplementedError
 
-    return Run(store, store.find(number), build=build)
+    return Run(store, store.find(number), build=build, experiment=experiment)
 
 
-def make_virtual_run(folder: Path, *, calibrated: bool = True, steps_per_epoch: int = 938, **fields: Any) -> Run:
+def make_virtual_run(
+    folder: Path,
+    *,
+    calibrated: bool = True,
+    steps_per_epoch: int = 938,
+    result: dict[str, Any] | None = None,
+    **fields: Any,
+) -> Run:
     """Record a run on a virtual cluster: the same events, of times that were predicted."""
     seconds = fields.get("epochs", 3) * steps_per_epoch * 0.0036
     told = {
@@ -175,7 +185,7 @@ def make_virtual_run(folder: Path, *, calibrated: bool = True, steps_per_epoch: 
         "reasons": ["Two workers swap their weights in every round: <b>all</b> are the same exchange."],
         "simulated_in": 2.1,
     }
-    return make_run(folder, result=told, engine="virtual", steps_per_epoch=steps_per_epoch, **fields)
+    return make_run(folder, result=told | (result or {}), engine="virtual", steps_per_epoch=steps_per_epoch, **fields)
 
 
 def made_folds(count: int = 5, *, failed: Sequence[int] = (), cores: int = 2, repeats: int = 1) -> dict[str, Any]:

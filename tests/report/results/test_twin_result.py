@@ -15,8 +15,8 @@ def runs(tmp_path_factory):
     times = {"data": 1.0, "compute": 3.0, "wait": 0.5, "communicate": 0.0, "evaluate": 2.0, "start": 1.0}
     told = {"data": 0.0, "compute": 5.0, "wait": 0.25, "communicate": 0.1, "evaluate": 2.0, "start": 1.5}
     real = make_run(folder, **SHORT, result={"times": times, "seconds": 4.6})
-    virtual = make_virtual_run(folder, **SHORT, cluster="here")
-    virtual.result |= {"times": told, "seconds": 5.5, "interval": [5.0, 6.0]}
+    predicted = {"times": told, "seconds": 5.5, "interval": [5.0, 6.0]}
+    virtual = make_virtual_run(folder, **SHORT, cluster="here", result=predicted)
     return real, virtual
 
 
