@@ -228,5 +228,5 @@ def test_a_low_limit_of_open_files(patient: Patient, limit: int, status: str) ->
 def test_a_read_only_shared_memory(patient: Patient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor.os, "access", lambda *_: False)
     finding = patient.look("shared memory")
-    assert (finding.found, finding.status) == ("/dev/shm is read-only", "problem")
+    assert (finding.found, finding.status) == ("/dev/shm is read-only", "note")
     assert "mount it writable" in finding.advice

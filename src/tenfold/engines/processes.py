@@ -22,7 +22,7 @@ from tenfold.workers.snapshot import TaskSnapshot
 from tenfold.workers.supervisor import Supervisor
 from tenfold.workers.task import Task, make_network
 from tenfold.workers.worker_loss import WorkerLoss, losses_in
-from tenfold.workers.worker_pool import WorkerPool, context, start_server
+from tenfold.workers.worker_pool import WorkerPool, start_server
 from tenfold.workers.worker_process import run_workers
 
 
@@ -108,10 +108,9 @@ class Processes(Engine):
 
 def _make_channels(task: Task) -> SharedChannels:
     division = task.experiment.division
-    strategy = make_strategy(division)
-    locks = [context().Lock() for _ in range(task.workers + 1)] if strategy.asynchronous else []
-    numel, second = flat_size(make_network(task)), division.needs_second_buffer
-    return SharedChannels(task.workers, numel, locks, second=second, centre=strategy.has_centre)
+    numel = flat_size(make_network(task))
+    second, centre = division.needs_second_buffer, make_strategy(division).has_centre
+    return SharedChannels(task.workers, numel, second=second, centre=centre)
 
 
 def _named(error: BaseException, ranks: range) -> BaseException:

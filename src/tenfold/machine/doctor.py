@@ -138,10 +138,8 @@ def _shared_memory(root: Path) -> Iterator[Finding]:
         return
     size = shutil.disk_usage(folder).total
     if not os.access(folder, os.W_OK):
-        advice = (
-            "torch's loader processes and locks between workers need it: mount it writable (docker: --tmpfs /dev/shm)"
-        )
-        yield Finding("shared memory", "/dev/shm is read-only", "problem", advice)
+        advice = "torch's loader processes pass batches there; mount it writable (docker: --tmpfs /dev/shm)"
+        yield Finding("shared memory", "/dev/shm is read-only", "note", advice)
         return
     advice = "torch's loader processes pass batches there; enlarge it (docker: --shm-size=2g)"
     if size <= _DOCKER_SHARED_MEMORY:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tenfold.transport import Segment, SharedMemory, SingleWorkerTransport, Transport
+from tenfold.transport import Segment, SharedMemory, SingleWorkerTransport, StopReason, Transport
 from tenfold.transport.memory.counters import Until
 
 
@@ -55,7 +55,17 @@ def single_worker_channels(numel: int, device: torch.device, *, centre: bool = F
 class SharedChannels:
     """The shared memory of all workers' channels, made by the process that starts them; each worker opens its own."""
 
-    def __init__(self, workers: int, numel: int, locks: Sequence[Any], *, second: bool, centre: bool) -> None:
+    def __init__(
+        self,
+        workers: int,
+        numel: int,
+        locks: Sequence[AbstractContextManager[Any]] | None = None,
+        *,
+        second: bool,
+        centre: bool,
+    ) -> None:
+        """Create the memory; `locks`, one for each worker and one for the centre, are for workers that are threads."""
+        self.workers = workers
         self.locks = locks
         self._segments = [
             Segment.create(workers, numel),
@@ -73,19 +83,21 @@ class SharedChannels:
         if not self._attached:
             self._attached = [Segment.attach(name) for name in self.names]
         weights, second, centre = self._attached
+        count = self.workers + 1
+        locks = self.locks or [centre.lock(number) for number in range(count)]
         return Channels(
             SharedMemory(weights, rank, until=until),
             SharedMemory(second, rank, until=until),
             torch.from_numpy(centre.buffers),
             torch.from_numpy(weights.buffers),
             centre.mailboxes.reshape(-1),
-            self.locks if lock is None else [lock] * len(self.locks),
+            locks if lock is None else [lock] * count,
         )
 
-    def stop(self, verdict: Any, rank: int) -> None:
+    def stop(self, reason: StopReason, rank: int) -> None:
         """Let all workers that wait for others stop with an error."""
         for segment in self._segments:
-            segment.stop(verdict, rank)
+            segment.stop(reason, rank)
 
     def close(self) -> None:
         """Free the shared memory."""
@@ -93,4 +105,4 @@ class SharedChannels:
             segment.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"names": self.names, "locks": self.locks, "_attached": []}
+        return {"names": self.names, "workers": self.workers, "locks": None, "_attached": []}

@@ -1,10 +1,13 @@
 """The worker processes of a run: started together, watched, and ended together."""
 
+import atexit
 import contextlib
 import multiprocessing
 import multiprocessing.forkserver
+import multiprocessing.util
 import os
 import pickle
+import shutil
 import signal
 import sys
 import threading
@@ -19,6 +22,7 @@ from typing import Any
 from tenfold.errors import WorkerLost, name_workers
 from tenfold.machine import open_files
 from tenfold.machine.threads import wait_policy_for_children
+from tenfold.workers.shared_floats import SharedFloats
 
 BEAT = 0.5
 """Seconds between two heartbeats of a worker."""
@@ -26,6 +30,7 @@ SILENCE = 4.0
 """Seconds without a heartbeat after which a worker is lost."""
 PATIENCE = 1.0
 """Seconds a worker has to end by itself before it is killed."""
+SERVER_FOLDER = "TENFOLD_SERVER_FOLDER"
 PRELOADED = "tenfold.workers.worker_process"
 """What the server imports, by name: nothing here imports it, so the server can start before torch is imported here."""
 
@@ -40,7 +45,14 @@ def start_server() -> None:
     """Start the server that workers are forked from; it imports what they need while this process continues."""
     if context().get_start_method() == "forkserver":
         multiprocessing.set_forkserver_preload([PRELOADED])
-        with _no_main(), _importing_as_here(), wait_policy_for_children(), _ignoring_interrupts():
+        folder = multiprocessing.util.get_temp_dir()  # where the server's socket is
+        with (
+            _no_main(),
+            _importing_as_here(),
+            _environment(SERVER_FOLDER, folder),
+            wait_policy_for_children(),
+            _ignoring_interrupts(),
+        ):
             multiprocessing.forkserver.ensure_running()
 
 
@@ -62,7 +74,7 @@ class WorkerPool:
         open_files.check(size)
         started = context()
         self.ranks = ranks or [range(place, place + 1) for place in range(size)]
-        self.beats = started.RawArray("d", size)
+        self.beats = SharedFloats(size)
         self._theirs, self._lifeline = started.Pipe(duplex=False)
         self._target, self._arguments = target, arguments
         self.connections: list[Connection] = []
@@ -166,6 +178,7 @@ class WorkerPool:
             process.close()
         for connection in (*self.connections, self._theirs, self._lifeline):
             connection.close()
+        self.beats.close()
         self.processes, self.connections = [], []
 
     def join(self) -> None:
@@ -202,17 +215,34 @@ def _no_main() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-@contextlib.contextmanager
-def _importing_as_here() -> Iterator[None]:
+def _importing_as_here() -> contextlib.AbstractContextManager[None]:
     """Let the server find modules where this process finds them."""
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(str(Path(place).resolve()) for place in sys.path if place)
+    return _environment("PYTHONPATH", os.pathsep.join(str(Path(place).resolve()) for place in sys.path if place))
+
+
+@contextlib.contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    """Set a variable for the processes that start in this block."""
+    before = os.environ.get(name)
+    os.environ[name] = value
     try:
         yield
     finally:
-        del os.environ["PYTHONPATH"]
+        del os.environ[name]
         if before is not None:
-            os.environ["PYTHONPATH"] = before
+            os.environ[name] = before
+
+
+def remove_server_folder_at_exit() -> None:
+    """In the server: if its parent was killed, remove the folder of its socket, which nobody else does."""
+    folder, parent = os.environ.pop(SERVER_FOLDER, None), os.getppid()
+
+    def remove() -> None:
+        if os.getppid() != parent:
+            shutil.rmtree(str(folder), ignore_errors=True)
+
+    if folder is not None:
+        atexit.register(remove)
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """What runs in a worker process."""
 
+import os
 import pickle
 import time
 import warnings
@@ -23,7 +24,9 @@ from tenfold.workers.messages import Decision, Message
 from tenfold.workers.snapshot import TaskSnapshot
 from tenfold.workers.task import Task, make_network
 from tenfold.workers.worker import Worker
-from tenfold.workers.worker_pool import start_heartbeat
+from tenfold.workers.worker_pool import remove_server_folder_at_exit, start_heartbeat
+
+remove_server_folder_at_exit()  # only the server that worker processes are forked from imports this module
 
 EVENTS_TOGETHER = 256
 SECONDS_BETWEEN = 0.25
@@ -47,7 +50,11 @@ class WorkerConnection:
         """Send the messages of all workers in this process and return the supervisor's answer."""
         self.flush()
         self._send(messages)
-        return pickle.loads(self.connection.recv_bytes())  # type: ignore[no-any-return]
+        try:
+            answer = self.connection.recv_bytes()
+        except (EOFError, ConnectionResetError):
+            os._exit(1)
+        return pickle.loads(answer)  # type: ignore[no-any-return]
 
     def flush(self) -> None:
         """Send the events that are kept."""
@@ -65,7 +72,11 @@ class WorkerConnection:
         self._send(error)
 
     def _send(self, content: Any) -> None:
-        self.connection.send_bytes(pickle.dumps(content))
+        content = pickle.dumps(content)
+        try:
+            self.connection.send_bytes(content)
+        except (BrokenPipeError, ConnectionResetError):  # the parent is gone: there is nobody to tell
+            os._exit(1)
 
 
 def run_workers(

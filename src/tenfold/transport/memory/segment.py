@@ -30,6 +30,7 @@ import torch
 from numpy.typing import NDArray
 
 from tenfold.errors import MachineError, TrainingError
+from tenfold.transport.memory.file_lock import FileLock
 from tenfold.transport.memory.shared_integers import KEEPS_STORES_IN_ORDER, WORD, LockedIntegers, SharedIntegers
 
 MAGIC = 0x74656E666F6C6401
@@ -136,6 +137,10 @@ class Segment:
     def stop_reason(self) -> tuple[StopReason, int]:
         """Why all workers must stop, and the rank that it is about."""
         return StopReason(self.words[LINE]), self.words[LINE + 1]
+
+    def lock(self, number: int) -> FileLock:
+        """Return one of as many locks as are wanted; for a process that has the segment open."""
+        return FileLock(self._fd, number)
 
     def abort(self) -> None:
         """Stop all workers on request."""
