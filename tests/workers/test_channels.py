@@ -1,4 +1,6 @@
-"""What connects workers takes no more memory and no more locks than they use."""
+"""What connects workers takes no more memory than they use, and no semaphores."""
+
+from pathlib import Path
 
 import torch
 from threaded import make_task
@@ -6,6 +8,7 @@ from threaded import make_task
 from tenfold.engines import processes
 from tenfold.workers.channels import single_worker_channels
 
+SEMAPHORES = Path("/dev/shm")
 SMALL = {"model": "mlp", "data": "digits", "hidden": [4], "limit": 60, "workers": 3}
 
 
@@ -16,8 +19,9 @@ def test_a_single_worker_has_one_buffer_of_the_size_of_its_weights() -> None:
     assert single_worker_channels(1000, torch.device("cpu"), centre=True).centre.shape == (2, 1000)
 
 
-def test_only_asynchronous_strategies_have_locks() -> None:
-    for strategy, locks in {"allreduce": 0, "ring": 0, "downpour": 4}.items():
-        channels = processes._make_channels(make_task(**SMALL, strategy=strategy))
-        channels.close()
-        assert len(channels.locks) == locks
+def test_locks_are_no_semaphores() -> None:
+    before = set(SEMAPHORES.glob("sem.*"))
+    channels = processes._make_channels(make_task(**SMALL, strategy="downpour"))
+    assert len(channels.open(0).locks) == 4
+    channels.close()
+    assert not {path for path in SEMAPHORES.glob("sem.mp-*") if path not in before}
