@@ -70,8 +70,6 @@ VALUES = {
     "folds": st.none() | st.integers(2, 2**63 - 1),
     "fold_repeats": counts,
     "device": texts,
-    "target": st.none() | st.floats(0.1, 10),
-    "evaluate_every": st.floats(0.1, 1.0),
     "threads": st.none() | counts,
     "pin": texts,
     "oversubscribe": st.booleans(),
