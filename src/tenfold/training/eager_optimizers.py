@@ -1,4 +1,4 @@
-"""torch's optimizers without their hooks for torch.compile.
+"""Built-in optimizers without torch's hooks for torch.compile.
 
 torch wraps the methods of its optimizers so that the compiler skips them; the first call imports that compiler
 (torch._dynamo with sympy), which takes about a second. Tenfold never compiles an optimizer, so it calls the methods
@@ -14,8 +14,8 @@ METHODS = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
 
 
 def eager(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
-    """Return a subclass of one of torch's optimizers that does not import the compiler; other classes as they are."""
-    if not kind.__module__.startswith("torch.optim."):
+    """Return a subclass of a built-in optimizer that does not import the compiler, or a user's class as it is."""
+    if not kind.__module__.startswith(("torch.optim.", "tenfold.")):
         return kind
     if kind in _EAGER:
         return _EAGER[kind]
