@@ -1,13 +1,16 @@
 """What does not fit together is one sentence, said before anything starts."""
 
+import re
 from typing import Any
 
 import pytest
+import torch
 
 from tenfold.engines import choose
 from tenfold.engines.validate import validate, validate_mixing
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
+from tenfold.machine import devices
 from tenfold.mixing import COMPRESSIONS, OUTER, STRATEGIES
 from tenfold.mixing.builders import make_strategy
 from tenfold.mixing.learning_rate import rate_scale
@@ -92,6 +95,22 @@ def test_the_engine_that_fits(fields: dict[str, Any], name: str) -> None:
 def test_one_worker_has_no_room_for_two() -> None:
     with pytest.raises(ExperimentError, match=r'"serial" runs one worker, but division\.workers = 2; use auto or'):
         validate(Experiment(workers=2, engine="serial"), None)
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:1", "mps", "auto"])
+def test_several_workers_are_supported_on_cpu_only(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "resolve", lambda _: torch.device("cuda"))
+    sentence = f'machine.device = "{device}": several workers are supported on CPU only; '
+    for engine in ("auto", "processes"):
+        with pytest.raises(ExperimentError, match=re.escape(sentence)):
+            validate(Experiment(workers=2, device=device, engine=engine), None)
+    validate(Experiment(workers=1, device=device), None)
+    validate(Experiment(workers=2, device=device, engine="virtual"), None)
+
+
+def test_auto_is_the_cpu_where_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "resolve", lambda _: torch.device("cpu"))
+    validate(Experiment(workers=2, device="auto"), None)
 
 
 def test_an_outer_optimizer_takes_the_learning_rate_as_it_is_and_rarer_rounds() -> None:

@@ -26,5 +26,5 @@ def finished_run(recorded: RecordedRun) -> Run:
 def warn(event: Event) -> None:
     """Show warning events as Python warnings, where no other listener is given."""
     if isinstance(event, Warned | WorkerDropped):
-        names = event.worker and isinstance(event, Warned)
-        warnings.warn(f"worker {event.worker}: {event.text}" if names else event.text, stacklevel=2)
+        rank = event.rank if isinstance(event, Warned) else None
+        warnings.warn(event.text if rank is None else f"worker {rank}: {event.text}", stacklevel=2)

@@ -9,6 +9,7 @@ from tenfold.errors import ExperimentError
 from tenfold.experiment import Division, Experiment
 from tenfold.experiment.defaults import with_defaults
 from tenfold.launch.detect import World
+from tenfold.machine import devices
 from tenfold.mixing import Strategy
 from tenfold.mixing.builders import make_compressor, make_outer, make_strategy
 
@@ -106,6 +107,12 @@ def _validate_one_machine(experiment: Experiment) -> None:
     if machine.engine == "serial" and workers > 1:
         raise ExperimentError(
             f'machine.engine = "serial" runs one worker, but division.workers = {workers}; use auto or processes'
+        )
+    device = str(devices.resolve("auto")) if machine.device == "auto" else machine.device
+    if workers > 1 and device != "cpu":
+        raise ExperimentError(
+            f'machine.device = "{machine.device}": several workers are supported on CPU only; '
+            'set machine.device = "cpu", or start one rank per GPU with torchrun'
         )
 
 

@@ -108,6 +108,8 @@ class Warned(Lifecycle):
 
     KIND = "warning"
     text: str
+    rank: int | None = None
+    """The worker that it concerns, if it concerns one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

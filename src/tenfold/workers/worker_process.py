@@ -121,7 +121,7 @@ def forward_warnings(emit: Emit, clock: Clock, rank: int) -> None:
     """In a worker process: emit Python's warnings as events, which name the worker, instead of printing them."""
 
     def show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-        emit(Warned(at=clock.now(), text=f"{category.__name__}: {message}", worker=rank))
+        emit(Warned(at=clock.now(), text=f"{category.__name__}: {message}", worker=rank, rank=rank))
 
     warnings.showwarning = show
 

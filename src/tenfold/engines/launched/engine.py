@@ -259,7 +259,7 @@ class Launched(Engine):
                 affinity.pinned(cpus) as trouble,
             ):
                 if trouble:
-                    post.emit(Warned(at=clock.now(), text=trouble, worker=self.world.rank))
+                    post.emit(Warned(at=clock.now(), text=trouble, worker=self.world.rank, rank=self.world.rank))
                 network = make_network(task).to(task.experiment.machine.device)
                 links = self._links(task, flat_size(network))
                 with links.second, links.weights, self.session():

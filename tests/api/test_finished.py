@@ -1,0 +1,17 @@
+"""How warnings of a run reach a caller without a listener."""
+
+import pytest
+
+from tenfold.api.finished import warn
+from tenfold.runs import Warned
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_warning_names_its_worker(rank: int) -> None:
+    with pytest.warns(UserWarning, match=rf"^worker {rank}: odd$"):
+        warn(Warned(at=0.0, text="odd", worker=rank, rank=rank))
+
+
+def test_a_warning_about_the_run_names_none() -> None:
+    with pytest.warns(UserWarning, match="^odd$"):
+        warn(Warned(at=0.0, text="odd"))
