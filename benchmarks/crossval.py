@@ -78,6 +78,7 @@ def ours(folds: int, limit: int | None, **fields: Any) -> list[float]:
             data="mnist",
             epochs=1,
             batch_size=BATCH,
+            optimizer="sgd",
             lr=RATE,
             momentum=MOMENTUM,
             schedule="constant",

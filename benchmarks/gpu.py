@@ -34,7 +34,7 @@ from tenfold.training.precision import multiplying
 from tenfold.training.replica import autocast
 from tenfold.workers.task import Task, make_network
 
-COMMON = {"data": "mnist", "precision": "tf32", "log_every": 1_000_000, "oversubscribe": True}
+COMMON = {"data": "mnist", "precision": "tf32", "log_every": 1_000_000, "oversubscribe": True, "optimizer": "sgd"}
 LENET = {"model": "lenet5", "batch_size": 256, "lr": 0.2, "epochs": 12, "warmup": 1.0}
 MLP = {"model": "mlp", "hidden": [128, 64], "batch_size": 64}
 FOLDS, NODES, MANY = 10, 64, 1024

@@ -35,6 +35,7 @@ from tenfold.training import Replica
 SETTINGS = {"lenet5": 12_800, "cnn": 2_560, "mlp": 25_600}
 """Samples in an epoch of each model."""
 BATCH, RATE, MOMENTUM = 64, 0.05, 0.9
+SGD = {"optimizer": "sgd", "lr": RATE, "momentum": MOMENTUM}
 
 
 def main() -> None:
@@ -71,7 +72,7 @@ def network(model: str) -> nn.Module:
 
 def ours(model: str, threads: int, x: torch.Tensor, y: torch.Tensor) -> Callable[[], float]:
     data = {"train": (x, y), "test": (x[:BATCH], y[:BATCH])}
-    experiment = Experiment(model=model, data=data, epochs=2, batch_size=BATCH, lr=RATE, threads=threads)
+    experiment = Experiment(model=model, data=data, epochs=2, batch_size=BATCH, **SGD, threads=threads)
 
     def turn() -> float:
         silent = Console(file=io.StringIO())
@@ -101,7 +102,7 @@ def copied_loop(model: str, x: torch.Tensor, y: torch.Tensor) -> Callable[[], fl
 
 
 def bare(model: str, x: torch.Tensor, y: torch.Tensor) -> Callable[[], float]:
-    training = Experiment(lr=RATE, batch_size=BATCH).training
+    training = Experiment(**SGD, batch_size=BATCH).training
     laid_out = network(model).to(memory_format=torch.channels_last)
     replica = Replica(laid_out, training, nn.functional.cross_entropy, steps_per_epoch=len(x) // BATCH)
     part = Tensors(x, y)

@@ -86,6 +86,8 @@ def ours(model: str, workers: int, x: torch.Tensor, y: torch.Tensor, strategy: s
             data={"train": (x, y), "test": (x[:BATCH], y[:BATCH])},
             epochs=EPOCHS,
             batch_size=BATCH,
+            optimizer="sgd",
+            average="weights",
             lr=RATE,
             momentum=MOMENTUM,
             workers=workers,

@@ -153,7 +153,7 @@ def test_a_schedule_scales_both_rates():
 def test_stacked_replicas_step_as_each_would_alone(method, options):
     torch.manual_seed(0)
     part = Tensors(torch.randn(48, 1, 28, 28), torch.arange(48) % 10)
-    training = Training(optimizer="muon", optimizer_options=options, weight_decay=0.1)
+    training = Training(optimizer="muon", lr=0.01, schedule="cosine", optimizer_options=options, weight_decay=0.1)
     loss = nn.functional.cross_entropy
     batches = torch.randint(48, (5, 3, 8))
     batchnorm = "partner" not in options  # a bias before it has a gradient of rounding errors, which adamw enlarges

@@ -1,0 +1,190 @@
+"""Seconds of training to an accuracy: LeNet-5 on MNIST, each side with the shortest schedule that reaches it.
+
+    python benchmarks/target.py --json target.json
+
+- copied: the PyTorch loop that people copy, with a DataLoader, SGD, a cosine over its epochs, and all threads
+- ddp: DistributedDataParallel over gloo, one thread a rank, a rank a core, SGD with the best of a few rates
+- one worker: Tenfold with its defaults and all threads
+- a worker a core: Tenfold with its defaults and one thread each
+- gpu: Tenfold with its defaults on the GPU, where there is one
+
+For each side the epochs grow from 1 until all seeds reach the target at the end of training. The time is that of
+training with these epochs: start-up and evaluation are not in it, on no side. Sides take turns, seed by seed.
+"""
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+
+import tenfold
+from tenfold.data import batches, load
+from tenfold.experiment import Model
+from tenfold.machine import cores
+from tenfold.models import build
+
+BATCH, MOMENTUM = 64, 0.9
+RATES = {"copied": (0.05,), "ddp": (0.05, 0.1, 0.2)}
+Trained = tuple[float, float]
+"""Accuracy and seconds."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", type=float, default=0.99)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--most-epochs", type=int, default=8)
+    parser.add_argument("--cores", type=int, default=cores.budget())
+    parser.add_argument("--sides", nargs="+", default=["copied", "ddp", "one worker", "a worker a core", "gpu"])
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    data = load("mnist")
+    train, test = data.train, data.test
+    x, y, tests = train.x, train.y, (test.x, test.y)  # type: ignore[attr-defined, union-attr]
+    count = arguments.cores
+    every: dict[str, Callable[[int, int], Trained]] = {
+        "copied": lambda epochs, seed: copied(x, y, tests, epochs, seed, RATES["copied"][0], count),
+        **{
+            f"ddp, rate {rate:g}": lambda epochs, seed, rate=rate: ddp(x, y, tests, epochs, seed, rate, count)
+            for rate in RATES["ddp"]
+        },
+        "one worker": lambda epochs, seed: ours(epochs, seed, workers=1, threads=count, device="cpu"),
+        "a worker a core": lambda epochs, seed: ours(epochs, seed, workers=count, threads=1, device="cpu"),
+        "gpu": lambda epochs, seed: ours(epochs, seed, workers=1, device="cuda"),
+    }
+    sides = {name: side for name, side in every.items() if name.partition(",")[0] in arguments.sides}
+    if not torch.cuda.is_available():
+        sides.pop("gpu", None)
+    found = race(sides, arguments)
+    fastest = {name: statistics.median(times) for name, (_, times) in found.items()}
+    for name, (epochs, times) in found.items():
+        against = f"{fastest['copied'] / fastest[name]:6.2f}x" if "copied" in fastest else ""
+        spread = f"[{min(times):.2f}-{max(times):.2f}]"
+        print(f"{name:<18}{epochs:>3} epochs {statistics.median(times):8.2f} s {spread}{against}")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(found, indent=2))
+
+
+def race(sides: dict[str, Callable[[int, int], Trained]], arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return for each side the fewest epochs with which all seeds reach the target, and their seconds."""
+    found: dict[str, Any] = {}
+    for epochs in range(1, arguments.most_epochs + 1):
+        results: dict[str, list[Trained]] = {name: [] for name in sides if name not in found}
+        for seed in range(arguments.seeds):
+            for name in results:
+                if all(accuracy >= arguments.target for accuracy, _ in results[name]):
+                    results[name].append(sides[name](epochs, seed))
+                    accuracy, seconds = results[name][-1]
+                    print(f"  {name}, {epochs} epochs, seed {seed}: {accuracy:.2%} after {seconds:.2f} s", flush=True)
+        for name, trained in results.items():
+            if all(accuracy >= arguments.target for accuracy, _ in trained):
+                found[name] = epochs, [seconds for _, seconds in trained]
+    for name in sides.keys() - found.keys():
+        print(f"{name}: {arguments.target:.2%} not reached in {arguments.most_epochs} epochs")
+    return {name: found[name] for name in sides if name in found}
+
+
+def ours(epochs: int, seed: int, **machine: Any) -> Trained:
+    with tempfile.TemporaryDirectory() as folder:
+        run = tenfold.train(model="lenet5", data="mnist", epochs=epochs, seed=seed, runs=folder, **machine)
+    return float(run.accuracy or 0.0), float(run.seconds or 0.0)
+
+
+def copied(
+    x: Tensor, y: Tensor, tests: tuple[Tensor, Tensor], epochs: int, seed: int, rate: float, threads: int
+) -> Trained:
+    torch.set_num_threads(threads)
+    torch.manual_seed(seed)
+    net, criterion = build(Model(name="lenet5"), (1, 28, 28), 10, seed=seed), nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(net.parameters(), lr=rate, momentum=MOMENTUM)
+    loader = DataLoader(TensorDataset(x, y), batch_size=BATCH, shuffle=True)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * len(loader))
+    began = perf_counter()
+    for _ in range(epochs):
+        for inputs, targets in loader:
+            optimizer.zero_grad()
+            criterion(net(inputs), targets).backward()
+            optimizer.step()
+            schedule.step()
+    return evaluated(net, tests, perf_counter() - began)
+
+
+def ddp(x: Tensor, y: Tensor, tests: tuple[Tensor, Tensor], epochs: int, seed: int, rate: float, ranks: int) -> Trained:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    context = mp.get_context("forkserver")
+    answers = context.SimpleQueue()
+    for tensor in (x, y, *tests):
+        tensor.share_memory_()
+    crew = [
+        context.Process(target=peer, args=(rank, ranks, x, y, tests, epochs, seed, rate, port, answers))
+        for rank in range(ranks)
+    ]
+    for process in crew:
+        process.start()
+    found = [answers.get() for _ in crew]
+    for process in crew:
+        process.join()
+    return found[0][0], max(seconds for _, seconds in found)
+
+
+def peer(
+    rank: int, ranks: int, x: Any, y: Any, tests: Any, epochs: int, seed: int, rate: float, port: int, answers: Any
+) -> None:
+    torch.set_num_threads(1)
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    dist.init_process_group("gloo", rank=rank, world_size=ranks)
+    plain = build(Model(name="lenet5"), (1, 28, 28), 10, seed=seed).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    net = DistributedDataParallel(plain)
+    optimizer = torch.optim.SGD(net.parameters(), lr=rate, momentum=MOMENTUM, fused=True)
+    steps = epochs * -(-len(x) // (ranks * BATCH))
+    warm = max(1, steps // 20)
+    schedule = torch.optim.lr_scheduler.SequentialLR(
+        optimizer,
+        [
+            torch.optim.lr_scheduler.LinearLR(optimizer, 1 / warm, total_iters=warm),
+            torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(1, steps - warm)),
+        ],
+        [warm],
+    )
+    generator = torch.Generator().manual_seed(seed)
+    dist.barrier()
+    began = perf_counter()
+    for _ in range(epochs):
+        mine = torch.randperm(len(x), generator=generator)[rank::ranks]
+        for rows in batches(mine[: len(x) // ranks], BATCH):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(net(x.index_select(0, rows)), y.index_select(0, rows)).backward()
+            optimizer.step()
+            schedule.step()
+    answers.put(evaluated(plain, tests, perf_counter() - began))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def evaluated(net: nn.Module, tests: tuple[Tensor, Tensor], seconds: float) -> Trained:
+    net.eval()
+    with torch.no_grad():
+        right = sum(
+            int((net(a).argmax(1) == b).sum()) for a, b in zip(*(part.split(500) for part in tests), strict=True)
+        )
+    return right / len(tests[1]), seconds
+
+
+if __name__ == "__main__":
+    mp.set_forkserver_preload(["torch", "tenfold.workers.worker_process"])
+    main()
