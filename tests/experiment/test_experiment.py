@@ -58,6 +58,8 @@ VALUES = {
     "loss": st.none() | st.sampled_from([*catalog.LOSSES, "package.module:loss"]),
     "metrics": st.lists(st.sampled_from([*catalog.METRICS, "f1_macro"]), unique=True).map(tuple),
     "patience": st.none() | counts,
+    "target": st.none() | not_negative,
+    "evaluate_every": st.floats(0, 1, exclude_min=True),
     "seed": whole,
     "log_every": counts,
     "workers": counts,

@@ -11,7 +11,7 @@ from tenfold.training import Replica
 from tenfold.training.fused.replicas import Fused
 from tenfold.training.muon import Muon, as_matrices, find_matrices
 from tenfold.training.newton_schulz import COEFFICIENTS, factors, gram
-from tenfold.training.schedules import Rates
+from tenfold.training.replica import plan_rates
 
 STEPS = 3
 
@@ -161,7 +161,7 @@ def test_stacked_replicas_step_as_each_would_alone(method, options):
     frozen = next(iter(network.parameters()))
     frozen.requires_grad_(False)
     alone = [Replica(copy.deepcopy(network), training, loss, steps_per_epoch=9) for _ in range(3)]
-    rates = Rates(0.01, "linear", steps=27, warmup_steps=0)
+    rates = plan_rates(training, steps_per_epoch=9)
     fused = Fused(network, 3, training, loss, part, rates=rates, method=method)
     for step in batches:
         fused.step(step)
