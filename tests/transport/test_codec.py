@@ -139,7 +139,7 @@ ALLOWED = {
     "workers/snapshot.py": "the task, which goes through these pipes",
     "prediction/calibration/peers.py": "the same pipes, while calibrating",
     "crossval/fold_pool.py": "the same pipes, of processes that train folds",
-    "experiment/values.py": "a user's own objects, which go through these pipes",
+    "experiment/python_objects.py": "a user's own objects, which go through these pipes",
     "runs/checkpoint.py": "torch.load with weights_only=True",
 }
 
