@@ -28,16 +28,19 @@ def resume(
     loss: Any = None,
     metrics: Any = None,
     groups: Any = None,
+    optimizer: Any = None,
+    schedule: Any = None,
 ) -> Run:
     """Resume an interrupted run from the checkpoint of its last completed epoch; it ends with the same weights.
 
     The finished folds of a cross-validation are not trained again, and one whose folds failed can be resumed, too. What
-    the run was given as Python objects (model, data, loss, metrics, groups) has to be given again. `force` resumes the
-    run even if another process seems to work on it. Only use it when that process is certainly gone: two processes
-    that write to one run spoil it.
+    the run was given as Python objects (model, data, loss, metrics, groups, optimizer, schedule) has to be given again.
+    `force` resumes the run even if another process seems to work on it. Use it only when that process is certainly
+    gone: two processes that write to one run spoil it.
     """
     listen = listen or warn
     given = {"model": model, "data": data, "loss": loss, "metrics": metrics, "groups": groups}
+    given |= {"optimizer": optimizer, "schedule": schedule}
     store = run.store if isinstance(run, Run) else Store(runs, create=False)
     record = store.find(run.id if isinstance(run, Run) else run)
     number = record["id"]

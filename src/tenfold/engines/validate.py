@@ -77,7 +77,7 @@ def validate_mixing(experiment: Experiment) -> None:
         _validate_shrinking(division, strategy)
     if division.average == "gradients":
         _validate_gradients(experiment)
-    if division.optimizer_state == "average" and experiment.training.optimizer == "lbfgs":
+    if division.optimizer_state == "average" and experiment.training.needs_closure:
         raise ExperimentError(
             'training.optimizer = "lbfgs" has no state to average; set division.optimizer_state = "local"'
         )
@@ -92,7 +92,7 @@ def validate_mixing(experiment: Experiment) -> None:
                 raise ExperimentError(
                     f'division.strategy = "{division.strategy}" requires division.{field} = "{plain}"'
                 )
-        if experiment.training.optimizer == "lbfgs":
+        if experiment.training.needs_closure:
             raise ExperimentError(f'training.optimizer = "lbfgs" cannot be used with "{division.strategy}"; use sgd')
 
 
@@ -154,7 +154,7 @@ def _validate_gradients(experiment: Experiment) -> None:
             raise ExperimentError(
                 f'division.average = "gradients" mixes before every step and requires division.{field} = "{plain}"'
             )
-    if experiment.training.optimizer == "lbfgs":
+    if experiment.training.needs_closure:
         raise ExperimentError(
             'training.optimizer = "lbfgs" evaluates several gradients a step, which cannot be averaged; '
             'set division.average = "weights"'

@@ -76,7 +76,7 @@ def check_memory(task: Task) -> str:
     """Return a sentence about the memory that the replicas need; raise MachineError if there is not enough."""
     training, division = task.experiment.training, task.experiment.division
     # weights, gradients, a copy during evaluation, the optimizer's state, and what rounds add
-    vectors = 3 + STATES[training.optimizer] + division.needs_second_buffer
+    vectors = 3 + STATES.get(str(training.optimizer), 2) + division.needs_second_buffer
     needed = weight_bytes(task) * vectors * task.workers
     free = free_memory(devices.resolve(task.experiment.machine.device))
     if needed > free:

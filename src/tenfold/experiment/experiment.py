@@ -103,6 +103,8 @@ class Experiment(Section):
             "model": (self.model.name,),
             "data": (self.data.name,),
             "groups": (self.data.groups,),
+            "optimizer": (self.training.optimizer,),
+            "schedule": (self.training.schedule,),
             "loss": (self.training.loss,),
             "metrics": self.training.metrics,
         }

@@ -66,17 +66,32 @@ class RecordedObject:
         return cls(text[1:-1]) if text.startswith("<") and text.endswith(">") and len(text) > 2 else text
 
 
+WANTED = {
+    "model": "a callable that returns an nn.Module",
+    "optimizer": "a class such as torch.optim.NAdam, or a function of the parameters that returns an optimizer",
+    "schedule": "a function of the progress from 0 to 1, or of the optimizer that returns a scheduler",
+}
+"""What an object in the place of a name should be, by kind; for the others, a function of outputs and targets."""
+
+
 def check_name(
     name: str | PythonObject | RecordedObject, kind: str, known: Collection[str]
 ) -> str | PythonObject | RecordedObject:
     """Refuse a name that is neither built in nor "package.module:callable", and an object that cannot be called."""
     if isinstance(name, PythonObject):
         if kind != "data set" and not callable(name.value):
-            wanted = "a callable that returns an nn.Module" if kind == "model" else "f(outputs, targets)"
-            raise ValueError(f"a {kind} is a name or {wanted}, not a {name.name}")
+            article = "an" if kind == "optimizer" else "a"
+            raise ValueError(
+                f"{article} {kind} is a name or {WANTED.get(kind, 'f(outputs, targets)')}, not a {name.name}"
+            )
     elif isinstance(name, str) and name not in known and ":" not in name:
         raise ValueError(f"unknown {kind} '{name}'; {suggest(name, known)}, or \"package.module:callable\"")
     return name
+
+
+def named_or_imported(known: Collection[str]) -> WithJsonSchema:
+    """Return the schema of a field that takes one of the known names or "package.module:callable"."""
+    return WithJsonSchema({"anyOf": [{"type": "string", "enum": list(known)}, {"type": "string", "pattern": ":"}]})
 
 
 def _unpack(value: bytes, name: str) -> PythonObject:

@@ -5,9 +5,16 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from tenfold.common.catalog import LOSSES, METRICS, OPTIMIZERS, SCHEDULES
-from tenfold.experiment.python_objects import NameOrObject, NamesOrObjects, check_name
+from tenfold.experiment.python_objects import (
+    NameOrObject,
+    NamesOrObjects,
+    PythonObject,
+    RecordedObject,
+    check_name,
+    named_or_imported,
+)
 from tenfold.experiment.section import Section
-from tenfold.experiment.values import Count, NonNegative, OneOf, Options
+from tenfold.experiment.values import Count, NonNegative, Options
 
 
 def _scorers(metric: object) -> list[str]:
@@ -32,8 +39,9 @@ class Training(Section):
     """Passes over the training part."""
     batch_size: Count | None = None
     """Samples per step of one replica. Default: 64 for up to 8 workers, then fewer as workers grow, down to 16."""
-    optimizer: Annotated[str, OneOf(OPTIMIZERS)] = "muon"
-    """The optimizer."""
+    optimizer: Annotated[NameOrObject, named_or_imported(OPTIMIZERS)] = "muon"
+    """The optimizer: sgd, adam, adamw, rmsprop, adagrad, lbfgs or muon;
+    "package.module:Optimizer", a class such as torch.optim.NAdam, or a function of the parameters that returns one."""
     lr: Annotated[float, Field(gt=0)] | None = None
     """Learning rate. Default: sgd 0.05, muon 0.015, adagrad 0.01, lbfgs 0.1, the others 0.001."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
@@ -47,8 +55,13 @@ class Training(Section):
 
     For muon: steps (of Newton-Schulz), nesterov, partner (sgd or adamw, for what is not a matrix), partner_lr, and
     output (muon or partner: which of the two changes the last layer)."""
-    schedule: Annotated[str | None, OneOf(SCHEDULES)] = None
-    """How the learning rate changes over the run. Default: linear for muon, cosine for the others."""
+    schedule: Annotated[NameOrObject | None, named_or_imported(SCHEDULES)] = None
+    """How the learning rate changes over the run: constant, cosine, linear, one-cycle, "package.module:callable", a
+    function of the progress from 0 to 1, or a scheduler of torch (a class, or a function of the optimizer).
+
+    Default: linear for muon, cosine for the others."""
+    schedule_options: Options = {}
+    """Keyword arguments of a schedule of your own, such as {step_size = 100}."""
     warmup: Annotated[float, Field(ge=0)] | None = None
     """Epochs, or a fraction of one, over which the learning rate rises from near zero.
 
@@ -83,11 +96,18 @@ class Training(Section):
         return self.batch_size or USUAL_BATCH
 
     @property
-    def rate_schedule(self) -> str:
+    def rate_schedule(self) -> "str | PythonObject | RecordedObject":
         """The schedule, or the usual one of the optimizer where it is unset."""
         return self.schedule or ("linear" if self.optimizer == "muon" else "cosine")
 
+    _known_optimizer = field_validator("optimizer")(lambda name: check_name(name, "optimizer", OPTIMIZERS))
+    _known_schedule = field_validator("schedule")(lambda name: name and check_name(name, "schedule", SCHEDULES))
     _known_loss = field_validator("loss")(lambda loss: loss and check_name(loss, "loss", LOSSES))
     _known_metrics = field_validator("metrics")(
         lambda metrics: tuple(check_name(metric, "metric", (*METRICS, *_scorers(metric))) for metric in metrics)
     )
+
+    @property
+    def needs_closure(self) -> bool:
+        """Whether the optimizer is L-BFGS, which evaluates several gradients in one step."""
+        return self.optimizer == "lbfgs" or repr(self.optimizer).endswith(":LBFGS")

@@ -17,7 +17,7 @@ from tenfold.training.replica import Replica
 
 def obstacle(training: Training, part: Part) -> str:
     """Return why steps of this experiment cannot be captured, as the end of a sentence; "" when they can."""
-    if training.optimizer == "lbfgs":
+    if training.needs_closure:
         return "lbfgs decides on the CPU when a step is over"
     if resident(part) is None:
         scattered = isinstance(getattr(part, "x", None), Tensor)  # tensors, but not of all samples

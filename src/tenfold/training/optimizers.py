@@ -11,6 +11,7 @@ from tenfold.common.registry import Registry
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
 from tenfold.training.eager_optimizers import eager
+from tenfold.training.own_optimizers import has_sparse_gradients, make_own_optimizer, usual_rate
 
 OPTIMIZERS: Registry[type[torch.optim.Optimizer]] = catalog.OPTIMIZERS
 USUAL_RATES = {
@@ -27,11 +28,17 @@ FUSED = ("sgd", "adam", "adamw", "adagrad")  # one kernel for all parameters: a 
 
 def learning_rate(training: Training) -> float:
     """Return the learning rate that was given, or the usual one of the optimizer."""
-    return training.lr if training.lr is not None else USUAL_RATES[training.optimizer]
+    if training.lr is not None:
+        return training.lr
+    if isinstance(training.optimizer, str) and training.optimizer in USUAL_RATES:
+        return USUAL_RATES[training.optimizer]
+    return usual_rate(training)
 
 
 def make_optimizer(training: Training, network: nn.Module) -> torch.optim.Optimizer:
     """Return the optimizer of a network's parameters, as the experiment describes it."""
+    if not isinstance(training.optimizer, str) or training.optimizer not in OPTIMIZERS:
+        return make_own_optimizer(training, network)
     parameters = list(network.parameters())
     options: dict[str, Any] = {"lr": learning_rate(training)}
     if training.optimizer == "sgd":
@@ -45,7 +52,7 @@ def make_optimizer(training: Training, network: nn.Module) -> torch.optim.Optimi
     given = training.optimizer_options
     if "lr" in given:
         raise ExperimentError("training.optimizer_options: the learning rate is a field of its own; set training.lr")
-    plain = all(p.dtype.is_floating_point and _dense(p) for p in parameters)
+    plain = all(p.dtype.is_floating_point and _dense(p) for p in parameters) and not has_sparse_gradients(network)
     if training.optimizer == "adagrad" and any(p.device.type != "cpu" for p in parameters):
         plain = False  # torch has that kernel for CPU alone
     if training.optimizer in FUSED and plain and not given.keys() & {"foreach", "differentiable", "capturable"}:

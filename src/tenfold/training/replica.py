@@ -13,6 +13,7 @@ from tenfold.training.capture import synchronize
 from tenfold.training.flat import FlatState
 from tenfold.training.measures import Measure
 from tenfold.training.optimizers import learning_rate, make_optimizer
+from tenfold.training.own_schedules import choose_schedule
 from tenfold.training.schedules import Rates
 
 
@@ -119,9 +120,9 @@ def plan_rates(
     """Return the learning rates of a run; `warmup`, in epochs, goes before the experiment's own."""
     epochs = warmup if warmup is not None else training.warmup or 0.0
     steps = steps_per_epoch * training.epochs
-    return Rates(
-        learning_rate(training) * rate_scale, training.rate_schedule, steps=steps, warmup_steps=epochs * steps_per_epoch
-    )
+    base = learning_rate(training)
+    schedule = choose_schedule(training, base, steps_per_epoch)
+    return Rates(base * rate_scale, schedule, steps=steps, warmup_steps=epochs * steps_per_epoch)
 
 
 def autocast(precision: str, device_type: str) -> AbstractContextManager[Any]:

@@ -44,9 +44,14 @@ def factor(schedule: str, step: int, steps: int, warmup_steps: int = 0) -> float
 
 
 class Rates:
-    """The learning rate of every step of a run: the base, times the schedule after a warm-up."""
+    """The learning rate of every step of a run: the base, times the schedule after a warm-up.
 
-    def __init__(self, base: float, schedule: str, *, steps: int, warmup_steps: float) -> None:
+    A schedule is a built-in name, or a function of the step and the number of steps after the warm-up.
+    """
+
+    def __init__(
+        self, base: float, schedule: str | Callable[[int, int], float], *, steps: int, warmup_steps: float
+    ) -> None:
         self.base = base
         self.schedule = schedule
         self.steps = steps
@@ -54,4 +59,7 @@ class Rates:
 
     def at(self, step: int) -> float:
         """Return the rate of a step, counted from 0."""
-        return self.base * factor(self.schedule, step, self.steps, self.warmup_steps)
+        if isinstance(self.schedule, str) or step < self.warmup_steps:
+            named = self.schedule if isinstance(self.schedule, str) else "constant"
+            return self.base * factor(named, step, self.steps, self.warmup_steps)
+        return self.base * self.schedule(step - self.warmup_steps, max(1, self.steps - self.warmup_steps))

@@ -110,6 +110,6 @@ def make_network(task: Task) -> nn.Module:
     """
     experiment, splits = task.experiment, task.splits
     network = build(experiment.model, splits.shape, splits.outputs, seed=experiment.training.seed)
-    if experiment.model.name in NETWORKS and experiment.training.optimizer != "lbfgs":
+    if experiment.model.name in NETWORKS and not experiment.training.needs_closure:
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return network

@@ -25,6 +25,11 @@ RULES: Registry[type[Rule]] = Registry(
 
 def make_rule(training: Training, network: nn.Module) -> Rule:
     """Return the rule that the experiment describes, or say what cannot be done side by side on one device."""
+    if not isinstance(training.optimizer, str) or ":" in training.optimizer:
+        raise ExperimentError(
+            f"training.optimizer = {training.optimizer} is your own, which steps one replica at a time; replicas side "
+            f"by side on one device use one of {', '.join(RULES)}"
+        )
     rule = RULES[training.optimizer]
     options: dict[str, Any] = {"weight_decay": training.weight_decay}
     if training.optimizer == "sgd":
