@@ -32,7 +32,7 @@ def test_it_trains(workers):
 
 
 def test_folds_and_simulation():
-    assert tenfold.cross_validate(**BASE, **OWN, folds=2).accuracy > 0.7
+    assert tenfold.cross_validate(**BASE, **OWN, folds=2).best.accuracy > 0.7
     assert tenfold.simulate(**BASE, **OWN, workers=4).accuracy > 0.6
 
 

@@ -56,6 +56,7 @@ VALUES = {
     "warmup": not_negative,
     "clip": st.none() | positive,
     "target": st.none() | positive,
+    "evaluate_every": st.floats(0.01, 1),
     "loss": st.none() | st.sampled_from([*catalog.LOSSES, "package.module:loss"]),
     "metrics": st.lists(st.sampled_from([*catalog.METRICS, "f1_macro"]), unique=True).map(tuple),
     "patience": st.none() | counts,
@@ -232,7 +233,7 @@ def test_other_names_point_to_fields():
         ({"zzz": 1}, "zzz = 1: unknown field; `tenfold schema` lists the fields"),
         ({"training.lrr": 1}, "training.lrr = 1: unknown field; did you mean training.lr?"),
         ({"self": 1}, "self = 1: unknown field"),
-        ({"optimizer": "sdg"}, "training.optimizer = \"sdg\": did you mean 'sgd'? known: sgd, adam"),
+        ({"optimizer": "sdg"}, "training.optimizer: unknown optimizer 'sdg'; did you mean 'sgd'? known: sgd, adam"),
         ({"strategy": 3}, "division.strategy = 3: known: allreduce, butterfly"),
         ({"activation": "rleu"}, "model.activation = \"rleu\": did you mean 'relu'? known: relu, sigmoid, tanh, gelu"),
         ({"epochs": 0}, "training.epochs = 0: should be greater than 0"),
@@ -433,7 +434,7 @@ def test_the_schema_describes_every_field():
 
 def test_the_schema_lists_the_choices():
     properties = Experiment.model_json_schema()["$defs"]["Training"]["properties"]
-    assert properties["optimizer"]["enum"] == list(catalog.OPTIMIZERS)
+    assert properties["optimizer"]["anyOf"][0]["enum"] == list(catalog.OPTIMIZERS)
     assert properties["epochs"]["exclusiveMinimum"] == 0
 
 
