@@ -41,5 +41,5 @@ def usual_batch_size(workers: int) -> int:
 def _averages_gradients(experiment: "Experiment") -> bool:
     training, division = experiment.training, experiment.division
     silent = division.sync_every is None and division.local_after == 0 and division.optimizer_state == "auto"
-    plain = division.outer == "none" and division.compression == "none" and training.optimizer != "lbfgs"
+    plain = division.outer == "none" and division.compression == "none" and not training.needs_closure
     return division.workers > 1 and division.strategy in EXACT_STRATEGIES and silent and plain
