@@ -141,7 +141,10 @@ def test_a_function_of_the_progress_is_a_schedule():
         ({"schedule": lr_scheduler.StepLR}, "cannot be made: TypeError"),
         ({"schedule": lambda optimizer: 3}, "returned a int; it must return a scheduler"),
         ({"schedule": lambda progress: {}["x"]}, "failed at progress 0: KeyError"),
-        ({"schedule": "cosine", "schedule_options": {"a": 1}}, "are for a schedule of your own, but cosine was given a"),
+        (
+            {"schedule": "cosine", "schedule_options": {"a": 1}},
+            "are for a schedule of your own, but cosine was given a",
+        ),
         ({"schedule": "<made>"}, "the schedule <made> was given as a Python object; pass it again"),
     ],
 )
