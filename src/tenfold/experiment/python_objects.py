@@ -85,7 +85,7 @@ def check_name(
                 f"{article} {kind} is a name or {WANTED.get(kind, 'f(outputs, targets)')}, not a {name.name}"
             )
     elif isinstance(name, str) and name not in known and ":" not in name:
-        raise ValueError(f"unknown {kind} {name!r}; {suggest(name, known)}, or \"package.module:callable\"")
+        raise ValueError(f'unknown {kind} {name!r}; {suggest(name, known)}, or "package.module:callable"')
     return name
 
 
