@@ -55,8 +55,6 @@ VALUES = {
     "weight_decay": not_negative,
     "warmup": not_negative,
     "clip": st.none() | positive,
-    "target": st.none() | positive,
-    "evaluate_every": st.floats(0.01, 1),
     "loss": st.none() | st.sampled_from([*catalog.LOSSES, "package.module:loss"]),
     "metrics": st.lists(st.sampled_from([*catalog.METRICS, "f1_macro"]), unique=True).map(tuple),
     "patience": st.none() | counts,
