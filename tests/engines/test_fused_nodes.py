@@ -157,7 +157,7 @@ def test_what_cannot_be_done_is_said() -> None:
     with pytest.raises(ExperimentError, match='"easgd" has no rounds'):
         nodes(make_task(**FEW, strategy="easgd", workers=2))
     with pytest.raises(ExperimentError, match="side by side 'lbfgs'"):
-        nodes(make_task(**FEW, optimizer="lbfgs", workers=2))
+        nodes(make_task(**FEW | {"optimizer": "lbfgs", "workers": 2}))
     with pytest.raises(ExperimentError, match="read sample by sample"):
         nodes(make_task(**FEW | {"data": Numbered(40)}, workers=2))
     with pytest.raises(ModelError, match="the model failed on its first batch: RuntimeError: mat1 and mat2"):
