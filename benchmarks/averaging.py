@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from tenfold.mixing.round import exact_round
-from tenfold.prediction.calibration.peers import mpirun
+from tenfold.prediction.calibration.library_averaging import mpirun
 from tenfold.transport import Segment, SharedMemory
 
 SIZES = {"0.25 MB": (61_706, 60), "4.8 MB": (1_200_000, 20), "100 MB": (25_000_000, 5)}

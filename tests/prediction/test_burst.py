@@ -31,10 +31,10 @@ def spans_of(worker: int, compute: float, *, rounds: bool, late: float = 0.0, pr
 
 def test_steps_are_data_and_compute():
     found = burst.read(spans_of(0, 4e-3, rounds=False), 1, STRATEGIES["allreduce"](), RESULT)
-    assert found.steps.shape == (STEPS - STEPS // burst.COLD_SHARE, 1)
+    assert found.steps.shape == (STEPS - STEPS // burst.WARMUP_SHARE, 1)
     assert found.steps == pytest.approx(5e-3)
     assert found.round is None
-    assert found.cold == pytest.approx(0)
+    assert found.warmup == pytest.approx(0)
 
 
 def test_a_round_is_timed_from_the_arrival_of_the_last():
@@ -73,13 +73,13 @@ def test_first_steps_are_kept_apart():
     spans = spans_of(0, 4e-3, rounds=False)
     first = Span(at=0.0, kind="compute", seconds=24e-3)
     found = burst.read([spans[0], first, *spans[2:]], 1, STRATEGIES["none"](), RESULT)
-    assert found.cold == pytest.approx(20e-3)
+    assert found.warmup == pytest.approx(20e-3)
     assert found.steps.max() == pytest.approx(5e-3)
 
 
 def test_a_slower_worker_is_not_taken_for_cold():
     spans = spans_of(0, 4e-3, rounds=False) + spans_of(1, 6e-3, rounds=False)
-    assert burst.read(spans, 2, STRATEGIES["none"](), RESULT).cold == pytest.approx(0)
+    assert burst.read(spans, 2, STRATEGIES["none"](), RESULT).warmup == pytest.approx(0)
 
 
 def test_other_costs_are_those_of_one():

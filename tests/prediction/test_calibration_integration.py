@@ -11,7 +11,7 @@ from tenfold.errors import MachineError
 from tenfold.experiment import Experiment
 from tenfold.machine import cores
 from tenfold.prediction import calibration
-from tenfold.prediction.calibration import peers, probes
+from tenfold.prediction.calibration import library_averaging, probes
 from tenfold.prediction.profile import Profile
 
 pytestmark = pytest.mark.timeout(110)
@@ -23,7 +23,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cores, "budget", lambda: 2)
     monkeypatch.setattr(probes, "BURST_SECONDS", 0.01)
     monkeypatch.setattr(probes, "SIZES", {4096: 12, 65536: 12})
-    monkeypatch.setattr(peers, "averaging", lambda counts, listen: [])
+    monkeypatch.setattr(library_averaging, "averaging", lambda counts, listen: [])
     monkeypatch.setattr(probes, "TURNS", 1)
     monkeypatch.setattr(probes, "MOST_TURNS", 1)
 
@@ -38,12 +38,12 @@ def small() -> Experiment:
 def test_a_calibration_has_everything_that_a_clock_asks_for(tmp_path: Path) -> None:
     said: list[str] = []
     profile = calibration.calibrate(small(), listen=said.append)
-    assert {(step.together, step.batch_size) for step in profile.steps} == {(1, 2), (1, 8), (2, 2), (2, 8)}
+    assert {(step.workers, step.batch_size) for step in profile.steps} == {(1, 2), (1, 8), (2, 2), (2, 8)}
     for step in profile.steps:
         times = step.step_times()
         assert times is not None
-        assert times.shape == (step.samples // step.together, step.together)
-        assert (step.round is None) == (step.together == 1)
+        assert times.shape == (step.samples // step.workers, step.workers)
+        assert (step.round is None) == (step.workers == 1)
     assert [(entry.workers, entry.kind, entry.fan) for entry in profile.averaging] == [(2, "group", 2)]
     assert set(profile.costs.start) == {1, 2}
     assert set(profile.costs.save) == {4096, 65536}
@@ -53,24 +53,24 @@ def test_a_calibration_has_everything_that_a_clock_asks_for(tmp_path: Path) -> N
 
     before = profile.model_copy(update={"steps": ()})
     path = tmp_path / "known.toml"
-    known = calibration.ensure(small(), before, path=path)
-    assert {(step.together, step.batch_size) for step in known.steps} == {(2, 2), (2, 8)}
+    known = calibration.complete_profile(small(), before, path=path)
+    assert {(step.workers, step.batch_size) for step in known.steps} == {(2, 2), (2, 8)}
     assert Profile.load(path).averaging != ()
     said.clear()
-    assert calibration.ensure(small(), known, said.append) is known
+    assert calibration.complete_profile(small(), known, said.append) is known
     assert not said
     compressing = small().replace(compression="int8")
-    known = calibration.ensure(compressing, known, said.append, path=path)
-    assert list(known.costs.besides) == ["compression int8"]
-    assert len(known.costs.besides["compression int8"]) == 1
-    assert calibration.ensure(compressing, known) is known
+    known = calibration.complete_profile(compressing, known, said.append, path=path)
+    assert list(known.costs.round_overhead) == ["compression int8"]
+    assert len(known.costs.round_overhead["compression int8"]) == 1
+    assert calibration.complete_profile(compressing, known) is known
 
 
 @pytest.mark.usefixtures("hasty")
 def test_nodes_of_a_cluster_need_steps_alone(tmp_path: Path) -> None:
     path = tmp_path / "new.toml"
-    known = calibration.ensure(small(), cluster=Cluster.of(64), path=path)
-    assert {(step.threads, step.together, step.batch_size) for step in known.steps} == {(1, 1, 2), (1, 1, 8)}
+    known = calibration.complete_profile(small(), cluster=Cluster.of(64), path=path)
+    assert {(step.threads, step.workers, step.batch_size) for step in known.steps} == {(1, 1, 2), (1, 1, 8)}
     assert known.averaging == ()
     assert Profile.load(path).has_step(known.steps[0].work, 8, 1, 1)
 
@@ -90,25 +90,25 @@ def test_the_command_line_shows_what_was_measured_and_saves_it(tmp_path: Path, m
 def test_a_foreign_profile_is_refused(tmp_path: Path) -> None:
     foreign = Profile(made="", machine={"cpu": {"model": "Abacus"}})
     with pytest.raises(MachineError, match="its processor is Abacus"):
-        calibration.ensure(small(), foreign, path=tmp_path / "p.toml")
+        calibration.complete_profile(small(), foreign, path=tmp_path / "p.toml")
     assert not (tmp_path / "p.toml").exists()
 
 
 def test_gloo_is_measured_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "SIZES", {1024: 2, 4096: 2})
-    monkeypatch.setattr(peers, "mpirun", lambda: None)
-    entries = peers.averaging([2], lambda _: None)
-    assert [(entry.transport, set(entry.seconds)) for entry in entries] == [("gloo", set(peers.SIZES))]
+    monkeypatch.setattr(library_averaging, "SIZES", {1024: 2, 4096: 2})
+    monkeypatch.setattr(library_averaging, "mpirun", lambda: None)
+    entries = library_averaging.averaging([2], lambda _: None)
+    assert [(entry.transport, set(entry.seconds)) for entry in entries] == [("gloo", set(library_averaging.SIZES))]
 
 
 def test_a_transport_that_fails_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(n: int) -> dict[int, float]:
         raise subprocess.SubprocessError("no such network")
 
-    monkeypatch.setattr(peers, "_gloo", fail)
-    monkeypatch.setattr(peers, "mpirun", lambda: None)
+    monkeypatch.setattr(library_averaging, "_gloo", fail)
+    monkeypatch.setattr(library_averaging, "mpirun", lambda: None)
     said: list[str] = []
-    assert peers.averaging([2, 4], said.append) == []
+    assert library_averaging.averaging([2, 4], said.append) == []
     assert said[-1] == "gloo does not work here and is left out: no such network"
 
 
@@ -127,9 +127,9 @@ def test_what_mpirun_complains_of_is_told(
     launcher.write_text(f"#!/bin/sh\n{script}\n")
     launcher.chmod(0o755)
     monkeypatch.setattr(torch.distributed, "is_available", lambda: False)
-    monkeypatch.setattr(peers, "mpirun", lambda: str(launcher))
+    monkeypatch.setattr(library_averaging, "mpirun", lambda: str(launcher))
     said: list[str] = []
-    assert peers.averaging([2], said.append) == []
+    assert library_averaging.averaging([2], said.append) == []
     assert said[-1] == f"mpi does not work here and is left out: {sentence}"
 
 
@@ -138,10 +138,10 @@ def test_what_was_said_before_patience_ended_is_told(monkeypatch: pytest.MonkeyP
         raise subprocess.TimeoutExpired("mpirun", 30, stderr=b"waiting for node 7\n")
 
     monkeypatch.setattr(torch.distributed, "is_available", lambda: False)
-    monkeypatch.setattr(peers, "mpirun", lambda: "mpirun")
-    monkeypatch.setattr(peers, "_mpi", hang)
+    monkeypatch.setattr(library_averaging, "mpirun", lambda: "mpirun")
+    monkeypatch.setattr(library_averaging, "_mpi", hang)
     said: list[str] = []
-    assert peers.averaging([2], said.append) == []
+    assert library_averaging.averaging([2], said.append) == []
     assert said[-1] == "mpi does not work here and is left out: waiting for node 7"
 
 
@@ -151,8 +151,8 @@ def test_other_transports_are_measured_by_a_calibration_alone(tmp_path: Path, mo
     monkeypatch.setattr(probes, "averaging", lambda *counts, turns: ([], {}))
     monkeypatch.setattr(probes, "steps", lambda *settings: ([], []))
     asked: list[list[int]] = []
-    monkeypatch.setattr(peers, "averaging", lambda counts, listen: asked.append(counts) or [])
-    calibration.ensure(small(), path=tmp_path / "p.toml")
+    monkeypatch.setattr(library_averaging, "averaging", lambda counts, listen: asked.append(counts) or [])
+    calibration.complete_profile(small(), path=tmp_path / "p.toml")
     assert asked == []
     calibration.calibrate(small())
     assert asked == [[2, 4]]

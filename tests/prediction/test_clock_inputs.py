@@ -10,14 +10,14 @@ from tenfold.cluster.cluster import Cluster
 from tenfold.data import Splits, Tensors
 from tenfold.errors import MachineError
 from tenfold.experiment import Experiment
-from tenfold.prediction.calibration import work
+from tenfold.prediction.calibration import cost_keys
 from tenfold.prediction.clock_inputs import hardware_here, predict_from_profile, workload_of
 from tenfold.prediction.measurements import Averaging, Costs, Step
 from tenfold.prediction.profile import Profile
 from tenfold.workers.task import Task
 
 STEPS, BATCH = 8, 4
-STEP, ROUND, COLD = 10e-3, 2e-3, 5e-3
+STEP, ROUND, WARMUP = 10e-3, 2e-3, 5e-3
 
 
 def task_of(workers: int = 2, samples: int | None = None, **fields: Any) -> Task:
@@ -28,7 +28,7 @@ def task_of(workers: int = 2, samples: int | None = None, **fields: Any) -> Task
 
 
 def profile_for(task: Task, **step: Any) -> Profile:
-    name = work.describe(task.experiment, task.splits)
+    name = cost_keys.step_key(task.experiment, task.splits)
     rounds: Any = {"transport": "shared-memory", "seconds": {64: ROUND, 4096: ROUND}, "latency": ROUND}
     return Profile(
         made="",
@@ -40,7 +40,7 @@ def profile_for(task: Task, **step: Any) -> Profile:
             Averaging(workers=4, kind="neighbours", fan=3, bandwidth=1e12, **rounds),
         ),
         steps=tuple(
-            Step(**({"work": name, "batch_size": BATCH, "threads": 1, "together": n, "mean": STEP} | step))
+            Step(**({"work": name, "batch_size": BATCH, "threads": 1, "workers": n, "mean": STEP} | step))
             for n in (1, 2, 4)
         ),
     )
@@ -60,11 +60,11 @@ def test_one_worker_has_no_rounds():
 
 def test_first_steps_are_counted_once():
     task = task_of()
-    plain, cold = (predict_from_profile(task, profile_for(task, cold=cold)).seconds for cold in (0.0, COLD))
-    assert cold - plain == pytest.approx(COLD)
-    spans = [predict_from_profile(task, profile_for(task, cold=cold)).spans for cold in (0.0, COLD)]
+    plain, warmup = (predict_from_profile(task, profile_for(task, warmup=warmup)).seconds for warmup in (0.0, WARMUP))
+    assert warmup - plain == pytest.approx(WARMUP)
+    spans = [predict_from_profile(task, profile_for(task, warmup=warmup)).spans for warmup in (0.0, WARMUP)]
     ends = [max(span.start + span.seconds for span in told) for told in spans]
-    assert ends[1] - ends[0] == pytest.approx(COLD)
+    assert ends[1] - ends[0] == pytest.approx(WARMUP)
     assert len(spans[0]) == len(spans[1])
 
 
@@ -76,7 +76,7 @@ def test_compression_and_outer_optimizer_lengthen_every_round_but_the_last_mean(
         "outer slowmo": {nbytes: 1e-3},
         "compression int8": {nbytes: 1.0},
     }
-    known = profile.model_copy(update={"costs": profile.costs.model_copy(update={"besides": names})})
+    known = profile.model_copy(update={"costs": profile.costs.model_copy(update={"round_overhead": names})})
     for cluster in (None, Cluster.of(2)):
         longer = (
             predict_from_profile(task, known, cluster).seconds - predict_from_profile(task, profile, cluster).seconds
@@ -104,7 +104,7 @@ def test_a_disturbed_round_is_not_believed():
 
 def test_doubt_widens_the_interval():
     task = task_of()
-    found = predict_from_profile(task, profile_for(task, doubt=0.05))
+    found = predict_from_profile(task, profile_for(task, standard_error=0.05))
     low, high = found.interval
     assert low < 0.97 * found.seconds < found.seconds < high
 
@@ -145,5 +145,5 @@ def test_hardware_by_hand_needs_no_steps():
 
 def test_steps_that_were_never_measured_are_named():
     task = task_of()
-    with pytest.raises(MachineError, match=r"no steps of mlp hidden=\[4\], 3 -> 1, sgd, fp32"):
+    with pytest.raises(MachineError, match=r"no steps of mlp hidden=\[4\], 3 -> 1, \w+, fp32"):
         predict_from_profile(task, profile_for(task).model_copy(update={"steps": ()}))

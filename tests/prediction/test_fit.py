@@ -72,7 +72,7 @@ class TestSpread:
         calm, disturbed = np.full((20, 2), 1e-3), np.full((20, 2), 5e-3)
         found = fit.spread([calm, disturbed, calm])
         assert found.mean == pytest.approx(1e-3)
-        assert found.doubt > 0.5
+        assert found.standard_error > 0.5
 
     def test_rare_long_steps_are_kept(self) -> None:
         steps = np.ones((1000, 1))

@@ -40,7 +40,7 @@ class TestFiles:
         assert Profile.load(profile.save(tmp_path / "deep" / "profile.toml")) == profile
 
     def test_numbers_are_written_to_be_read(self, tmp_path: Path) -> None:
-        step = Step(work="mlp", batch_size=64, threads=1, together=1, mean=0.00123456789)
+        step = Step(work="mlp", batch_size=64, threads=1, workers=1, mean=0.00123456789)
         text = made_profile().add(steps=[step]).save(tmp_path / "p.toml").read_text()
         assert "mean = 0.0012346\n" in text
 
@@ -109,7 +109,7 @@ class TestStepTime:
 
     def test_other_numbers_of_workers_lie_between(self) -> None:
         profile = made_profile()
-        one, two, four = (profile.step_time("mlp", 64, 1, together).mean for together in (1, 2, 4))
+        one, two, four = (profile.step_time("mlp", 64, 1, workers).mean for workers in (1, 2, 4))
         assert one < two < four
         assert two == pytest.approx(np.sqrt(one * four))
         assert profile.step_time("mlp", 64, 1, 100).mean == pytest.approx(four)
@@ -131,7 +131,7 @@ class TestStepTime:
     @given(st.lists(st.lists(st.floats(1e-4, 1e-2), min_size=2, max_size=2), min_size=1, max_size=9))
     def test_a_written_trace_is_read_to_a_thousandth(self, rows: list[list[float]]) -> None:
         burst = np.array(rows)
-        fields = {"work": "w", "batch_size": 1, "threads": 1, "together": 2}
+        fields = {"work": "w", "batch_size": 1, "threads": 1, "workers": 2}
         read = Step(**fields, mean=burst.mean(), trace=write_trace(burst)).step_times()
         assert read is not None
         assert np.abs(read - burst).max() <= 1.001e-3 * burst.mean()
@@ -176,7 +176,7 @@ class TestRoundPrice:
 class TestAdd:
     def test_a_new_measurement_takes_the_place_of_the_old(self) -> None:
         profile = made_profile()
-        again = Step(work="mlp", batch_size=64, threads=1, together=1, mean=5e-3)
+        again = Step(work="mlp", batch_size=64, threads=1, workers=1, mean=5e-3)
         changed = profile.add(steps=[again])
         assert len(changed.steps) == len(profile.steps)
         assert changed.step_time("mlp", 64, 1, 1).mean == pytest.approx(5e-3)
@@ -203,7 +203,16 @@ class TestOtherCosts:
         profile = made_profile()  # 100 samples take one worker 10 ms
         assert profile.evaluation_seconds("mlp", 200, 1) == pytest.approx(0.02)
         assert profile.evaluation_seconds("mlp", 200, 4) == pytest.approx(0.005)
-        four = Evaluating(work="mlp", threads=1, together=4, samples=400, seconds=0.02)
+        four = Evaluating(work="mlp", threads=1, workers=4, samples=400, seconds=0.02)
         assert profile.add(evaluating=[four]).evaluation_seconds("mlp", 200, 4) == pytest.approx(0.01)
         assert profile.add(evaluating=[four]).evaluation_seconds("mlp", 200, 8) == pytest.approx(0.005)
         assert profile.evaluation_seconds("cnn", 200, 4) == 0
+
+
+def test_a_profile_of_an_earlier_version_is_to_be_measured_again(tmp_path: Path) -> None:
+    path = tmp_path / "profile.toml"
+    path.write_text(
+        'made = "2025"\n[machine]\n[[steps]]\nwork = "mlp"\nbatch_size = 64\nthreads = 1\ntogether = 1\nmean = 0.1\n'
+    )
+    with pytest.raises(MachineError, match=r"is not a valid profile of this version: .*; run `tenfold calibrate` again"):
+        Profile.load(path)

@@ -11,7 +11,7 @@ FACTS: dict[str, Any] = {"cpu": {"model": "Quick 1", "logical": 4, "budget": 4},
 def made_profile(work: str = "mlp") -> Profile:
     """Return a machine of 4 cores on which 4 workers are half as fast as one, and 1 MB is averaged in 2 ms."""
     shared: Any = {"transport": "shared-memory", "latency": 1e-3, "bandwidth": 1e9}
-    alone: Any = {"work": work, "threads": 1, "together": 1}
+    alone: Any = {"work": work, "threads": 1, "workers": 1}
     return Profile(
         made="2026-01-01T00:00:00+00:00",
         machine=FACTS,
@@ -30,7 +30,7 @@ def made_profile(work: str = "mlp") -> Profile:
                 work=work,
                 batch_size=64,
                 threads=1,
-                together=4,
+                workers=4,
                 mean=2e-3,
                 trace=("1000 1000 1000", "1000 900 1100", "1000 1000 1000", "1000 1000 1000"),
             ),

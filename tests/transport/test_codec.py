@@ -137,7 +137,7 @@ ALLOWED = {
     "workers/worker_process.py": "pipes between a program and the worker processes that it started",
     "workers/worker_pool.py": "the same pipes, at the program's end",
     "workers/snapshot.py": "the task, which goes through these pipes",
-    "prediction/calibration/peers.py": "the same pipes, while calibrating",
+    "prediction/calibration/library_averaging.py": "the same pipes, while calibrating",
     "crossval/fold_pool.py": "the same pipes, of processes that train folds",
     "experiment/python_objects.py": "a user's own objects, which go through these pipes",
     "runs/checkpoint.py": "torch.load with weights_only=True",

@@ -73,8 +73,8 @@ def _steps(profile: "Profile") -> Any:
         table.add_row(
             escape(step.work),
             str(step.batch_size),
-            f"{step.together} x {step.threads}",
-            f"{1e3 * step.mean:.3g} ± {step.doubt:.1%}",
+            f"{step.workers} x {step.threads}",
+            f"{1e3 * step.mean:.3g} ± {step.standard_error:.1%}",
             f"{step.between_steps:.1%}, {step.between_workers:.1%}",
             f"{1e3 * step.round:.3g}" if step.round is not None else "",
             f"{step.samples:,}",

@@ -14,7 +14,7 @@ from tenfold.cluster.workload import Workload
 from tenfold.mixing import Round
 from tenfold.mixing.builders import make_compressor, make_strategy
 from tenfold.mixing.round import exact_round
-from tenfold.prediction.calibration import work
+from tenfold.prediction.calibration import cost_keys
 from tenfold.prediction.measurements import Step
 from tenfold.prediction.profile import Profile
 from tenfold.workers.snapshot import bytes_to_share
@@ -41,7 +41,7 @@ def predict_from_profile(
     prediction = predict(replace(workload, marks=marks), hardware, seed=seed, repeats=repeats)
     if cluster is not None:
         return prediction
-    return _delayed(prediction, profile.nearest_step(*_work(task), task.threads, task.workers).cold)
+    return _delayed(prediction, profile.nearest_step(*_work(task), task.threads, task.workers).warmup)
 
 
 def workload_and_hardware(task: Task, profile: Profile, cluster: Cluster | None) -> tuple[Workload, Hardware]:
@@ -79,7 +79,7 @@ def hardware_here(task: Task, profile: Profile, workload: Workload) -> Hardware:
         step_time=profile.step_time(*setting),
         round_price=_with_copies(price, profile.costs.adding) if workload.average == "gradients" else price,
         start=profile.start_seconds(task.workers, bytes_to_share(task.splits)),
-        model_error=nearest.doubt,
+        model_error=nearest.standard_error,
         calibrated=True,
         **_other_costs(task, profile, workload),
     )
@@ -87,31 +87,31 @@ def hardware_here(task: Task, profile: Profile, workload: Workload) -> Hardware:
 
 def hardware_of_cluster(task: Task, profile: Profile, workload: Workload, cluster: Cluster) -> Hardware:
     """Return a cluster's times; a node steps as described by hand, else as its own profile or this machine's says."""
-    measured, doubt = {}, 0.0
+    measured, standard_error = {}, 0.0
     for group in cluster.groups:
         if group.step_seconds is None:
             own = Profile.load(group.profile) if group.profile is not None else profile
             setting = (*_work(task), group.threads, group.workers)
             measured[group.name] = own.step_time(*setting)
-            doubt = max(doubt, own.nearest_step(*setting).doubt)
+            standard_error = max(standard_error, own.nearest_step(*setting).standard_error)
     return cluster.hardware(
         task.workers,
         measured,
         start=profile.start_seconds(1),
-        model_error=doubt,
+        model_error=standard_error,
         calibrated=len(measured) == len(cluster.groups),
         **_other_costs(task, profile, workload),
     )
 
 
 def _work(task: Task) -> tuple[str, int]:
-    return work.describe(task.experiment, task.splits), task.experiment.training.samples_per_step
+    return cost_keys.step_key(task.experiment, task.splits), task.experiment.training.samples_per_step
 
 
 def _other_costs(task: Task, profile: Profile, workload: Workload) -> dict[str, Any]:
     watched, per_epoch = len(task.watched) if task.watched is not None else 0, len(task.evaluation_steps) + 1
     return {
-        "overhead": profile.besides_seconds(work.besides(task.experiment.division), workload.nbytes),
+        "overhead": profile.round_overhead_seconds(cost_keys.round_extras(task.experiment.division), workload.nbytes),
         "evaluation": profile.evaluation_seconds(_work(task)[0], watched, task.workers) * per_epoch,
         "save": profile.save_seconds(workload.nbytes * task.workers),
     }
@@ -126,7 +126,7 @@ def _price_here(profile: Profile, workload: Workload, nearest: Step) -> RoundPri
     if workload.workers == 1:
         return _free
     price = profile.round_price("shared-memory")
-    if nearest.round is None or nearest.together != workload.workers:
+    if nearest.round is None or nearest.workers != workload.workers:
         return price
     factor = nearest.round / float(price(exact_round(workload.workers), workload.nbytes))
     return profile.round_price("shared-memory", factor=min(MOST_FACTOR, max(LEAST_FACTOR, factor)))

@@ -68,7 +68,7 @@ class Spread:
     """Standard deviation of the logarithm of the steps of one worker."""
     quantiles: tuple[float, ...]
     """Steps divided by their worker's mean, at `LEVELS`."""
-    doubt: float
+    standard_error: float
     """Standard error of the mean, relative, by how much the bursts differ."""
 
 
@@ -87,8 +87,8 @@ def spread(bursts: Sequence[Floats]) -> Spread:
     by_chance = between_steps**2 / sum(len(burst) for burst in bursts)
     variance = float(np.var(workers, ddof=1)) - by_chance if len(workers) > 1 else 0.0
     means = [burst.mean() / mean for burst in bursts]
-    doubt = float(np.std(means, ddof=1) / np.sqrt(len(means))) if len(means) > 1 else 0.0
-    return Spread(mean, float(np.sqrt(max(0.0, variance))), between_steps, quantiles(steps), doubt)
+    standard_error = float(np.std(means, ddof=1) / np.sqrt(len(means))) if len(means) > 1 else 0.0
+    return Spread(mean, float(np.sqrt(max(0.0, variance))), between_steps, quantiles(steps), standard_error)
 
 
 def quantiles(sample: Floats) -> tuple[float, ...]:

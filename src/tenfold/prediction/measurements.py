@@ -23,10 +23,10 @@ class Step(Entry):
     """What is trained: network, shape of the data, optimizer, precision."""
     batch_size: Count
     threads: Count
-    together: Count
+    workers: Count
     """Workers that trained at the same time, on the same machine."""
     mean: Positive
-    doubt: float = 0.0
+    standard_error: float = 0.0
     """Standard error of the mean, relative."""
     between_workers: float = 0.0
     """Standard deviation of the logarithm of the workers' means."""
@@ -34,7 +34,7 @@ class Step(Entry):
     """Standard deviation of the logarithm of one worker's steps."""
     samples: int = 1
     """Steps that were measured, over all workers."""
-    cold: float = 0.0
+    warmup: float = 0.0
     """What the first steps of a process take more than others."""
     round: float | None = None
     """One exact round of all these workers amid these steps. Unset: there was one worker."""
@@ -101,7 +101,7 @@ class Evaluating(Entry):
 
     work: str
     threads: Count
-    together: Count
+    workers: Count
     samples: Count
     seconds: float
 
@@ -115,7 +115,7 @@ class Costs(Entry):
     """From the start of a run to its first step, by the number of workers; without the data."""
     sharing: float = 0.0
     """One byte of data put where all workers see it."""
-    besides: dict[str, dict[int, float]] = {}
+    round_overhead: dict[str, dict[int, float]] = {}
     """What a compression or an outer optimizer adds to a round, by the bytes of the weights."""
     save: dict[int, float] = {}
     """A checkpoint, by the bytes of the weights."""

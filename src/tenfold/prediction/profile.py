@@ -43,7 +43,7 @@ class Profile(Entry):
             raise MachineError(f"there is no profile {path}; {AGAIN} to measure this machine") from None
         except ValidationError as error:
             first = explain(error, cls).splitlines()[0]
-            raise MachineError(f"{path} is not a valid profile: {first}; {AGAIN} again") from None
+            raise MachineError(f"{path} is not a valid profile of this version: {first}; {AGAIN} again") from None
         except (OSError, ValueError) as error:
             raise MachineError(f"the profile {path} cannot be read: {error}; {AGAIN} again") from None
 
@@ -74,12 +74,12 @@ class Profile(Entry):
             merged[name] = tuple(by_setting[setting] for setting in sorted(by_setting))
         return self.model_copy(update=merged)
 
-    def has_step(self, work: str, batch_size: int, threads: int, together: int) -> bool:
+    def has_step(self, work: str, batch_size: int, threads: int, workers: int) -> bool:
         """Say whether steps in just this setting were measured."""
-        asked = (work, batch_size, threads, together)
-        return any((s.work, s.batch_size, s.threads, s.together) == asked for s in self.steps)
+        asked = (work, batch_size, threads, workers)
+        return any((s.work, s.batch_size, s.threads, s.workers) == asked for s in self.steps)
 
-    def nearest_step(self, work: str, batch_size: int, threads: int, together: int) -> Step:
+    def nearest_step(self, work: str, batch_size: int, threads: int, workers: int) -> Step:
         """Return the measured steps of this work that come nearest to a setting."""
         known = [step for step in self.steps if step.work == work]
         fitting = [step for step in known if step.threads == threads]
@@ -87,24 +87,24 @@ class Profile(Entry):
             listed = sorted({f"{step.threads}" for step in known})
             instead = f"; it has {', '.join(listed)} threads" if listed else ""
             raise MachineError(f"the profile has no steps of {work} with {threads} thread(s){instead}; {AGAIN} FILE")
-        return min(fitting, key=lambda step: (_apart(step.together, together), _apart(step.batch_size, batch_size)))
+        return min(fitting, key=lambda step: (_apart(step.workers, workers), _apart(step.batch_size, batch_size)))
 
-    def step_time(self, work: str, batch_size: int, threads: int, together: int) -> StepTime:
+    def step_time(self, work: str, batch_size: int, threads: int, workers: int) -> StepTime:
         """Return how long a step takes when so many workers train together.
 
         Seconds = a + b B is fitted over the batch sizes that were measured with the same number of workers; between
         numbers of workers the logarithms are interpolated. The trace is that of the nearest setting.
         """
-        nearest = self.nearest_step(work, batch_size, threads, together)
+        nearest = self.nearest_step(work, batch_size, threads, workers)
         by_count: dict[int, dict[int, float]] = {}
         for step in self.steps:
             if (step.work, step.threads) == (work, threads):
-                by_count.setdefault(step.together, {})[step.batch_size] = step.mean
+                by_count.setdefault(step.workers, {})[step.batch_size] = step.mean
         lines = {count: fit.line(list(means), list(means.values())) for count, means in by_count.items()}
         means = [by_count[count].get(batch_size, line(batch_size)) for count, line in lines.items()]
-        mean = fit.interpolate(together, list(lines), means)
+        mean = fit.interpolate(workers, list(lines), means)
         several = [count for count, measured in by_count.items() if len(measured) > 1] or list(by_count)
-        line = lines[min(several, key=lambda count: _apart(count, together))]
+        line = lines[min(several, key=lambda count: _apart(count, workers))]
         fixed = mean * line.intercept / line(batch_size)
         return StepTime(
             mean=mean,
@@ -140,11 +140,11 @@ class Profile(Entry):
         """Return the seconds of a checkpoint; beyond the largest that was measured, in proportion."""
         return _between(nbytes, self.costs.save) * max(1.0, nbytes / max(self.costs.save, default=nbytes))
 
-    def besides_seconds(self, names: Iterable[str], nbytes: int) -> float:
+    def round_overhead_seconds(self, names: Iterable[str], nbytes: int) -> float:
         """Return what these compressions and outer optimizers add to a round, where they were measured."""
-        return sum(self.costs.besides.get(name, {}).get(nbytes, 0.0) for name in names)
+        return sum(self.costs.round_overhead.get(name, {}).get(nbytes, 0.0) for name in names)
 
-    def evaluation_seconds(self, work: str, samples: int, together: int) -> float:
+    def evaluation_seconds(self, work: str, samples: int, workers: int) -> float:
         """Return the seconds of one evaluation, whose samples the workers share; 0 when none was measured.
 
         A worker takes as long for each of its samples as it took in the nearest setting that was measured.
@@ -152,8 +152,8 @@ class Profile(Entry):
         known = [entry for entry in self.evaluating if entry.work == work]
         if not known or not samples:
             return 0.0
-        nearest = min(known, key=lambda entry: _apart(entry.together, together))
-        return nearest.seconds * (samples / together) / (nearest.samples / nearest.together)
+        nearest = min(known, key=lambda entry: _apart(entry.workers, workers))
+        return nearest.seconds * (samples / workers) / (nearest.samples / nearest.workers)
 
 
 def default_path() -> Path:
@@ -188,7 +188,7 @@ def _apart(a: float, b: float) -> float:
 
 
 def _setting(entry: Entry) -> tuple[Any, ...]:
-    names = ("transport", "kind", "work", "threads", "together", "workers", "fan", "batch_size")
+    names = ("transport", "kind", "work", "threads", "workers", "fan", "batch_size")
     return tuple(getattr(entry, name, 0) for name in names)
 
 

@@ -10,7 +10,7 @@ from tenfold.cluster.prediction import Prediction
 from tenfold.cluster.workload import Workload
 from tenfold.engines.virtual_cluster import cluster_of
 from tenfold.mixing.builders import make_strategy
-from tenfold.prediction.calibration import Listen, ensure
+from tenfold.prediction.calibration import Listen, complete_profile
 from tenfold.prediction.clock_inputs import predict_from_profile, workload_and_hardware
 from tenfold.prediction.profile import Profile
 from tenfold.workers.task import Task
@@ -24,7 +24,9 @@ def predict_task(task: Task, listen: Listen | None = None) -> Prediction:
     """
     cluster = cluster_of(task.experiment)
     by_hand = cluster is not None and all(group.step_seconds is not None for group in cluster.groups)
-    profile = Profile(made="", machine={}) if by_hand else ensure(_on_cpu(task), listen=listen, cluster=cluster)
+    profile = (
+        Profile(made="", machine={}) if by_hand else complete_profile(_on_cpu(task), listen=listen, cluster=cluster)
+    )
     seed = task.experiment.training.seed
     prediction = predict_from_profile(task, profile, cluster, seed=seed, marks=_logged_steps(task))
     if not make_strategy(task.experiment.division).asynchronous:

@@ -23,7 +23,7 @@ SYNC_EVERY = 3
 """A round in every third step: one step mixes, one comes after, and one in between knows nothing of it."""
 MOST_STEPS = 150
 """Steps of a worker that are surely told one by one (see `timekeeper.SINGLE_SPANS`)."""
-COLD_STEPS, COLD_SHARE = 3, 4
+WARMUP_STEPS, WARMUP_SHARE = 3, 4
 """First steps of a process, in which torch prepares its kernels: so many, or so large a part of the burst if longer."""
 EVALUATED = 128
 """Samples that each worker evaluates at the end."""
@@ -37,7 +37,7 @@ class Burst:
 
     steps: Floats
     """Data and compute of each step [steps, workers], without what rounds add to it."""
-    cold: float
+    warmup: float
     """What the first steps took more than others."""
     round: float | None
     """One round, from the arrival of the last partner; with what it costs the steps before and after. None: no round"""
@@ -70,12 +70,12 @@ def read(spans: Sequence[Span], workers: int, strategy: Strategy, result: dict[s
         own, in_rounds = _without_rounds(own)
         rounds = slice(SYNC_EVERY - 1, None, SYNC_EVERY)
         price = in_rounds + _price(arrived[rounds], left[rounds], strategy)
-    begun = max(COLD_STEPS, len(own) // COLD_SHARE)
+    begun = max(WARMUP_STEPS, len(own) // WARMUP_SHARE)
     warm = own[begun:]
     times = result["times"]
     return Burst(
         steps=warm,
-        cold=max(0.0, _slowest(own[:begun]) - _usual(warm, begun)),
+        warmup=max(0.0, _slowest(own[:begun]) - _usual(warm, begun)),
         round=price,
         start=times["start"],
         evaluate=times["evaluate"] / (result["epochs"] + 1),
@@ -121,7 +121,7 @@ def _without_rounds(own: Floats) -> tuple[Floats, float]:
     The step that mixes has the bookkeeping to do, the one after finds its weights in another core's cache.
     """
     place = np.arange(len(own)) % SYNC_EVERY
-    usual, before, after = (own[COLD_STEPS:][place[COLD_STEPS:] == at] for at in (1, SYNC_EVERY - 1, 0))
+    usual, before, after = (own[WARMUP_STEPS:][place[WARMUP_STEPS:] == at] for at in (1, SYNC_EVERY - 1, 0))
     extra = [_beyond_chance(before, usual), _beyond_chance(after, usual)]
     without = own - np.select([place == SYNC_EVERY - 1, place == 0], extra, 0.0)[:, None]
     return np.maximum(without, own.min()), sum(extra)

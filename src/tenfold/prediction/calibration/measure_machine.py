@@ -12,9 +12,9 @@ from tenfold.engines.prepare import prepare, settle
 from tenfold.errors import MachineError
 from tenfold.experiment import Experiment
 from tenfold.machine import cores, facts, threads
-from tenfold.prediction.calibration import peers, probes, work
+from tenfold.prediction.calibration import cost_keys, library_averaging, probes
+from tenfold.prediction.calibration.calibration_data import random_images
 from tenfold.prediction.calibration.probes import Listen
-from tenfold.prediction.calibration.samples import random_images
 from tenfold.prediction.profile import Profile, default_path
 from tenfold.workers.task import Task, weight_bytes
 from tenfold.workers.worker_pool import start_server
@@ -38,7 +38,7 @@ def calibrate(
     known = profile if profile is not None and profile.check(here) is None else Profile(made="", machine=here)
     several = _several()
     known = rounds(known, listen)
-    known = known.add(averaging=peers.averaging(sorted({several[0], several[-1]}), listen))
+    known = known.add(averaging=library_averaging.averaging(sorted({several[0], several[-1]}), listen))
     counts = list(probes.counts_up_to(cores.budget()))
     if experiment is not None:
         workers = experiment.division.workers
@@ -50,7 +50,7 @@ def calibrate(
     return known
 
 
-def ensure(
+def complete_profile(
     experiment: Experiment | Task,
     profile: Profile | None = None,
     listen: Listen | None = None,
@@ -75,11 +75,11 @@ def ensure(
     if cluster is None and task.workers > 1 and not known.averaging:
         known = rounds(known, listen)
     asked = {(task.threads, task.workers)} if cluster is None else _on_nodes(cluster)
-    name, batch = work.describe(task.experiment, task.splits), task.experiment.training.samples_per_step
+    name, batch = cost_keys.step_key(task.experiment, task.splits), task.experiment.training.samples_per_step
     missing = sorted(setting for setting in asked if not known.has_step(name, batch, *setting))
     if missing:
         known = _with_steps(known, task.experiment, task.splits, missing, listen)
-    known = _with_besides(known, task, listen)
+    known = _with_round_overhead(known, task, listen)
     if known is not profile:
         known.save(place)
     return known
@@ -110,17 +110,19 @@ def machine() -> dict[str, Any]:
     return {name: known[name] for name in ("host", "platform", "python", "cpu", "torch", "packages")}
 
 
-def _with_besides(profile: Profile, task: Task, listen: Listen) -> Profile:
-    """Measure what a task's rounds compute besides averaging, as far as it is not known of a network of this size."""
-    asked = work.besides(task.experiment.division) if task.workers > 1 else {}
+def _with_round_overhead(profile: Profile, task: Task, listen: Listen) -> Profile:
+    """Measure what compression and outer optimizer add to a task's rounds, unless known for a network of this size."""
+    asked = cost_keys.round_extras(task.experiment.division) if task.workers > 1 else {}
     if not asked:
         return profile
-    nbytes, known = weight_bytes(task), profile.costs.besides
+    nbytes, known = weight_bytes(task), profile.costs.round_overhead
     added = {name: fields for name, fields in asked.items() if nbytes not in known.get(name, {})}
     if not added:
         return profile
-    found = probes.besides(task.experiment, task.splits, task.threads, added, listen)
-    return _with_costs(profile, besides=known | {name: known.get(name, {}) | {nbytes: found[name]} for name in found})
+    found = probes.round_overhead(task.experiment, task.splits, task.threads, added, listen)
+    return _with_costs(
+        profile, round_overhead=known | {name: known.get(name, {}) | {nbytes: found[name]} for name in found}
+    )
 
 
 def _with_costs(profile: Profile, **costs: Any) -> Profile:
@@ -130,14 +132,14 @@ def _with_costs(profile: Profile, **costs: Any) -> Profile:
 def _with_steps(
     profile: Profile, experiment: Experiment, splits: Splits, asked: Iterable[tuple[int, int]], listen: Listen
 ) -> Profile:
-    """Measure an experiment's steps in settings (threads, workers together), at its batch size and a smaller one."""
+    """Measure an experiment's steps in settings (threads, workers), at its batch size and a smaller one."""
     if experiment.machine.device != "cpu":
         raise MachineError(f'machine.device = "{experiment.machine.device}": steps are measured on cpu only; take cpu')
     asked, batch = list(asked), experiment.training.samples_per_step
     smaller = {max(1, batch // BRIEF)} - {batch}
     settings = [(batch, *setting) for setting in asked]
     settings += [(size, *setting) for size in smaller for setting in {asked[0], asked[-1]}]
-    name = work.describe(experiment, splits)
+    name = cost_keys.step_key(experiment, splits)
     steps, evaluating = probes.steps(name, experiment, splits, settings, listen)
     return profile.add(steps=steps, evaluating=evaluating)
 
@@ -154,7 +156,7 @@ def _shared(experiment: Experiment, counts: Iterable[int]) -> list[tuple[int, in
 
 
 def _on_nodes(cluster: Cluster) -> set[tuple[int, int]]:
-    """Return (threads, workers together) of the nodes that step as this machine does, as far as it has the cores."""
+    """Return (threads, workers) of the nodes that step as this machine does, as far as it has the cores."""
     alike = [group for group in cluster.groups if group.step_seconds is None and group.profile is None]
     return {(group.threads, min(group.workers, max(1, cores.budget() // group.threads))) for group in alike}
 

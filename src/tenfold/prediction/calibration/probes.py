@@ -1,4 +1,4 @@
-"""What is measured, in short bursts that take turns."""
+"""What is measured, in short interleaved bursts."""
 
 import statistics
 import tempfile
@@ -15,7 +15,7 @@ from tenfold.experiment import Experiment
 from tenfold.prediction import fit
 from tenfold.prediction.calibration import burst
 from tenfold.prediction.calibration.burst import MOST_STEPS, Burst
-from tenfold.prediction.calibration.samples import few_numbers
+from tenfold.prediction.calibration.calibration_data import tiny_regression
 from tenfold.prediction.measurements import Averaging, Evaluating, Step, write_trace
 from tenfold.transport import SharedTensor
 
@@ -37,7 +37,7 @@ PLAIN: dict[str, Any] = {
     "optimizer_state": "local",
     "oversubscribe": True,
 }
-"""Of the division, a burst keeps nothing."""
+"""The settings of a division that a burst replaces by the simplest."""
 
 
 class Kind(NamedTuple):
@@ -63,15 +63,15 @@ ROUNDS = {
 def steps(
     work: str, experiment: Experiment, splits: Splits, settings: Sequence[tuple[int, int, int]], listen: Listen
 ) -> tuple[list[Step], list[Evaluating]]:
-    """Measure steps in settings (batch size, threads, workers together); all take turns."""
+    """Measure steps in settings (batch size, threads, workers), interleaved."""
     lengths: dict[tuple[int, int, int], int] = {}
     batch = experiment.training.samples_per_step
 
     def measure(setting: tuple[int, int, int], length: int | None = None) -> Burst:
-        batch_size, threads, together = setting
-        listen(f"steps of {work}: batch {batch_size}, {together} worker(s) x {threads} thread(s)")
+        batch_size, threads, workers = setting
+        listen(f"steps of {work}: batch {batch_size}, {workers} worker(s) x {threads} thread(s)")
         asked = experiment.replace(
-            batch_size=batch_size, threads=threads, workers=together, strategy="allreduce", **PLAIN
+            batch_size=batch_size, threads=threads, workers=workers, strategy="allreduce", **PLAIN
         )
         found = burst.run(asked, splits, length or lengths.get(setting, lengths[settings[0]]))
         lengths[setting] = _burst_steps(found)
@@ -79,19 +79,19 @@ def steps(
 
     measure(settings[0], FEWEST_STEPS)  # says how many steps make a burst
     whole, smaller = ([setting for setting in settings if (setting[0] == batch) == usual] for usual in (True, False))
-    measured = take_turns(whole, measure, min(MOST_TURNS, max(TURNS, BURSTS // len(whole))))
-    measured |= take_turns(smaller, measure, TURNS // 2 + 1)
+    measured = measure_interleaved(whole, measure, min(MOST_TURNS, max(TURNS, BURSTS // len(whole))))
+    measured |= measure_interleaved(smaller, measure, TURNS // 2 + 1)
     return (
         [_step(work, setting, bursts) for setting, bursts in measured.items()],
         [
             Evaluating(
                 work=work,
                 threads=threads,
-                together=together,
+                workers=workers,
                 samples=bursts[0].evaluated,
                 seconds=statistics.median(one.evaluate for one in bursts),
             )
-            for (_, threads, together), bursts in measured.items()
+            for (_, threads, workers), bursts in measured.items()
             if bursts[0].evaluated
         ],
     )
@@ -101,7 +101,7 @@ def averaging(
     counts: Sequence[int], listen: Listen, turns: int | None = None
 ) -> tuple[list[Averaging], dict[int, float]]:
     """Measure rounds in shared memory, of every kind and size, among so many workers; return also their start-up."""
-    splits = few_numbers()
+    splits = tiny_regression()
     kinds = [(n, kind) for n in counts for kind, about in ROUNDS.items() if about.fits(n)]
     start: dict[int, list[float]] = {}
 
@@ -112,7 +112,7 @@ def averaging(
         start.setdefault(n, []).append(found.start)
         return max(found.round or 0.0, 1e-7)
 
-    measured = take_turns([(n, kind, nbytes) for n, kind in kinds for nbytes in SIZES], measure, turns)
+    measured = measure_interleaved([(n, kind, nbytes) for n, kind in kinds for nbytes in SIZES], measure, turns)
     entries = [
         Averaging.of(
             {nbytes: statistics.median(measured[n, kind, nbytes]) for nbytes in SIZES},
@@ -126,18 +126,18 @@ def averaging(
     return entries, {n: statistics.median(seconds) for n, seconds in start.items()}
 
 
-def besides(
+def round_overhead(
     experiment: Experiment, splits: Splits, threads: int, added: dict[str, dict[str, Any]], listen: Listen
 ) -> dict[str, float]:
-    """Measure by how much compressions and outer optimizers lengthen rounds amid an experiment's steps."""
+    """Measure how much longer rounds take with compressions and outer optimizers, between an experiment's steps."""
 
     def measure(name: str, length: int) -> Burst:
-        listen(f"rounds of 2 workers, {name or 'nothing besides'}")
+        listen(f"rounds of 2 workers, {name or 'no extras'}")
         fields = PLAIN | added.get(name, {}) | {"strategy": "allreduce", "workers": 2, "threads": threads}
         return burst.run(experiment.replace(**fields), splits, length)
 
     length = _burst_steps(measure("", FEWEST_STEPS))
-    measured = take_turns(["", *added], lambda name: measure(name, length).round or 0.0)
+    measured = measure_interleaved(["", *added], lambda name: measure(name, length).round or 0.0)
     plain = statistics.median(measured[""])
     return {name: max(0.0, statistics.median(measured[name]) - plain) for name in added}
 
@@ -148,7 +148,7 @@ def saving(listen: Listen) -> tuple[dict[int, float], float]:
     for nbytes in SIZES:
         listen(f"checkpoints of {nbytes / 1e6:.2g} MB")
         with tempfile.TemporaryDirectory() as folder:
-            found = burst.run(vector_experiment(nbytes), few_numbers(), FEWEST_STEPS, Path(folder))
+            found = burst.run(vector_experiment(nbytes), tiny_regression(), FEWEST_STEPS, Path(folder))
         seconds[nbytes] = found.save
         start.append(found.start)
     return seconds, statistics.median(start)
@@ -172,6 +172,7 @@ def vector_experiment(nbytes: int, **fields: Any) -> Experiment:
         model="tenfold.models.vector:Vector",
         model_options={"numel": nbytes // 4},
         batch_size=2,
+        optimizer="sgd",
         momentum=0.0,
         loss="mse",
         threads=1,
@@ -180,10 +181,10 @@ def vector_experiment(nbytes: int, **fields: Any) -> Experiment:
     )
 
 
-def take_turns(
+def measure_interleaved(
     settings: Iterable[Setting], measure: Callable[[Setting], Any], turns: int | None = None
 ) -> dict[Setting, list[Any]]:
-    """Measure all settings, one after another, several times over: what disturbs one turn spares the others."""
+    """Measure all settings in turn, several times, so that a disturbance does not affect one setting alone."""
     settings = list(settings)
     found: dict[Setting, list[Any]] = {setting: [] for setting in settings}
     for _ in range(turns or TURNS):
@@ -208,7 +209,7 @@ def _seconds(calls: int, call: Callable[[], object]) -> float:
 
 
 def _step(work: str, setting: tuple[int, int, int], bursts: Sequence[Burst]) -> Step:
-    batch_size, threads, together = setting
+    batch_size, threads, workers = setting
     found = fit.spread([one.steps for one in bursts])
     rounds = [one.round for one in bursts if one.round is not None]
     relative = np.concatenate([one.steps / one.steps.mean() for one in bursts])
@@ -216,13 +217,13 @@ def _step(work: str, setting: tuple[int, int, int], bursts: Sequence[Burst]) -> 
         work=work,
         batch_size=batch_size,
         threads=threads,
-        together=together,
+        workers=workers,
         mean=found.mean,
-        doubt=found.doubt,
+        standard_error=found.standard_error,
         between_workers=found.between_workers,
         between_steps=found.between_steps,
         samples=relative.size,
-        cold=statistics.median(one.cold for one in bursts),
+        warmup=statistics.median(one.warmup for one in bursts),
         round=statistics.median(rounds) if rounds else None,
         quantiles={f"{level:.1%}": value for level, value in zip(fit.LEVELS, found.quantiles, strict=True)},
         trace=write_trace(relative),

@@ -34,7 +34,7 @@ PATIENCE = 30.0
 
 
 def averaging(counts: Sequence[int], listen: Listen) -> list[Averaging]:
-    """Measure exact rounds of so many workers by the transports that are here; one that fails is told and left out."""
+    """Measure exact rounds by the libraries that are installed; one that fails is reported and left out."""
     transports: dict[Any, Callable[[int], Found]] = {}
     if torch.distributed.is_available() and torch.distributed.is_gloo_available():
         transports["gloo"] = _gloo

@@ -1,4 +1,4 @@
-"""The names of what is trained and of what rounds do, as far as they decide how long that takes."""
+"""Keys under which a profile keeps measured costs: equal for experiments whose steps or rounds cost the same."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from tenfold.experiment.python_objects import PythonObject
 from tenfold.models import build, parameter_count
 
 
-def describe(experiment: Experiment, splits: Splits) -> str:
+def step_key(experiment: Experiment, splits: Splits) -> str:
     """Return a line that is the same for experiments whose steps cost the same, such as
 
     "mlp hidden=[128, 64], 1x28x28 -> 10, sgd, fp32".
@@ -31,8 +31,8 @@ def describe(experiment: Experiment, splits: Splits) -> str:
     return ", ".join(parts)
 
 
-def besides(division: Division) -> dict[str, dict[str, Any]]:
-    """Return the fields of what its rounds compute besides averaging, each under a name that tells its options."""
+def round_extras(division: Division) -> dict[str, dict[str, Any]]:
+    """Return the compression and the outer optimizer of a division, as fields under a key that includes the options."""
     found = {}
     for field in ("compression", "outer"):
         name, options = getattr(division, field), getattr(division, f"{field}_options")

@@ -4,7 +4,7 @@ from torch import nn
 
 from tenfold.data import Splits, Tensors
 from tenfold.experiment import Experiment
-from tenfold.prediction.calibration.work import describe
+from tenfold.prediction.calibration.cost_keys import step_key
 
 IMAGES = Splits(
     name="noise",
@@ -16,8 +16,8 @@ IMAGES = Splits(
 
 
 def test_it_reads_as_a_line():
-    experiment = Experiment(model="mlp", hidden=[128, 64], dropout=0.1)
-    assert describe(experiment, IMAGES) == "mlp hidden=[128, 64] dropout=0.1, 1x28x28 -> 10, sgd, fp32"
+    experiment = Experiment(model="mlp", hidden=[128, 64], dropout=0.1, optimizer="sgd")
+    assert step_key(experiment, IMAGES) == "mlp hidden=[128, 64] dropout=0.1, 1x28x28 -> 10, sgd, fp32"
 
 
 @pytest.mark.parametrize(
@@ -33,17 +33,18 @@ def test_it_reads_as_a_line():
     ],
 )
 def test_what_changes_a_step_changes_the_line(change):
-    assert describe(Experiment(**change), IMAGES) != describe(Experiment(), IMAGES)
+    base = {"optimizer": "sgd"}
+    assert step_key(Experiment(**base | change), IMAGES) != step_key(Experiment(**base), IMAGES)
 
 
 @pytest.mark.parametrize("change", [{"lr": 0.1}, {"epochs": 9}, {"workers": 2, "strategy": "ring"}, {"seed": 3}])
 def test_what_does_not_leaves_it(change):
-    assert describe(Experiment(**change), IMAGES) == describe(Experiment(), IMAGES)
+    assert step_key(Experiment(**change), IMAGES) == step_key(Experiment(), IMAGES)
 
 
 def test_networks_made_on_the_spot_are_told_apart_by_their_size():
     lines = {
-        describe(Experiment(model=lambda width=width: nn.Sequential(nn.Flatten(), nn.Linear(784, width))), IMAGES)
+        step_key(Experiment(model=lambda width=width: nn.Sequential(nn.Flatten(), nn.Linear(784, width))), IMAGES)
         for width in (3, 4)
     }
     assert len(lines) == 2
