@@ -214,5 +214,7 @@ def test_a_profile_of_an_earlier_version_is_to_be_measured_again(tmp_path: Path)
     path.write_text(
         'made = "2025"\n[machine]\n[[steps]]\nwork = "mlp"\nbatch_size = 64\nthreads = 1\ntogether = 1\nmean = 0.1\n'
     )
-    with pytest.raises(MachineError, match=r"is not a valid profile of this version: .*; run `tenfold calibrate` again"):
+    with pytest.raises(
+        MachineError, match=r"is not a valid profile of this version: .*; run `tenfold calibrate` again"
+    ):
         Profile.load(path)
