@@ -58,6 +58,12 @@ class TestBaseline:
         rows = make_rows([timed(8.0), timed(4.0, workers=2, distribute="scatter", on_failure="continue")])
         assert [row.speedup for row in rows] == [1.0, 2.0]
 
+    def test_a_batch_size_that_follows_from_the_workers_is_no_difference(self, timed):
+        runs = [timed(8.0), timed(1.0, workers=16), timed(0.9, workers=16, batch_size=24)]
+        rows = make_rows(runs)
+        assert [row.speedup for row in rows] == [1.0, 8.0, None]
+        assert [row.label for row in make_rows(runs[:2])] == ["1 worker", "16 workers"]
+
     def test_what_is_learned_must_be_the_same(self, timed):
         rows = make_rows([timed(8.0), timed(4.0, workers=2, batch_size=32)])
         assert rows[1].speedup is None
@@ -73,10 +79,11 @@ class TestBaseline:
         two = timed(4.0, workers=2)
         found = find_baseline(two)
         assert found is not None
-        assert (found[0].id, found[1]) == (alone.id, 2.0)
+        assert (found.run.id, found.speedup, found.doubts) == (alone.id, 2.0, ())
         assert find_baseline(alone) is None
         assert find_baseline(timed(4.0, workers=2, lr=0.25)) is None
         assert f"over one worker, run {alone.id}" in render_report([two])
+        assert "doubtful: the machine" in render_report([timed(4.0, workers=2, load=BUSY)])
         assert other.id != alone.id
 
     def test_a_virtual_page_names_the_link_and_the_speedup(self, tmp_path):

@@ -1,10 +1,22 @@
 """The recorded run of one worker that a single run is compared with."""
 
-from tenfold.report.rows import make_rows
+from dataclasses import dataclass
+
+from tenfold.report.rows import Doubt, make_rows
 from tenfold.runs import Run
 
 
-def find_baseline(run: Run) -> tuple[Run, float] | None:
+@dataclass(frozen=True)
+class Baseline:
+    """A run of one worker, and the speedup of another run over it."""
+
+    run: Run
+    speedup: float
+    doubts: tuple[Doubt, ...]
+    """Why the speedup should not be trusted."""
+
+
+def find_baseline(run: Run) -> Baseline | None:
     """Return the latest finished run of one worker with the same settings and clock, and the speedup over it."""
     if run.experiment.division.workers == 1 or not run.seconds or run.experiment.division.folds is not None:
         return None
@@ -20,7 +32,7 @@ def find_baseline(run: Run) -> tuple[Run, float] | None:
         other = run.other(record["id"])
         if other.problem:
             continue
-        speedup = make_rows([run, other])[0].speedup if other.clock == run.clock else None
-        if speedup is not None:
-            return other, speedup
+        own, alone = make_rows([run, other])
+        if own.speedup is not None:
+            return Baseline(other, own.speedup, tuple(dict.fromkeys((*own.doubts, *alone.doubts))))
     return None

@@ -27,6 +27,14 @@ MIXING_FIELDS = tuple(
 )
 """How replicas share the data and mix, which means nothing for a single one."""
 
+DEPENDENT_DEFAULTS: dict[str, Any] = {
+    "batch_size": None,
+    "schedule": None,
+    "average": "auto",
+    "optimizer_state": "auto",
+}
+"""Fields whose default depends on other fields, and the value that stands for it."""
+DEFAULT = "default"
 CLUSTER_FIELDS = ("cluster", "link")
 """Fields of a virtual cluster."""
 
@@ -42,13 +50,23 @@ class HasExperiment(Protocol):
 
 def changed_fields(experiment: Experiment) -> dict[str, Any]:
     """Return the fields that differ from the defaults, except the name."""
-    defaults = Experiment().flat()
-    return {key: value for key, value in experiment.flat().items() if key != "name" and value != defaults[key]}
+    defaults, compared = comparable_fields(Experiment()), comparable_fields(experiment)
+    changed = [name for name, value in compared.items() if name != "name" and value != defaults[name]]
+    return {name: compared[name] for name in changed}
+
+
+def comparable_fields(experiment: Experiment) -> dict[str, Any]:
+    """Return all fields, with DEFAULT for the values that are the defaults for this number of workers or strategy."""
+    flat, usual = experiment.flat(), experiment.replace(**DEPENDENT_DEFAULTS).flat()
+    return flat | {name: DEFAULT for name in DEPENDENT_DEFAULTS if flat[name] == usual[name]}
 
 
 def differing_fields(runs: Sequence[HasExperiment]) -> dict[str, list[Any]]:
-    """Return the fields in which the experiments differ, with the value of each."""
-    flats = [run.experiment.flat() for run in runs]
+    """Return the fields in which the experiments differ, with the value of each.
+
+    A value that follows from other fields, such as a batch size from the number of workers, is no difference.
+    """
+    flats = [comparable_fields(run.experiment) for run in runs]
     names = [key for key in flats[0] if key != "name"] if flats else []
     values = {key: [flat[key] for flat in flats] for key in names}
     return {key: listed for key, listed in values.items() if any(value != listed[0] for value in listed)}

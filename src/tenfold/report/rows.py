@@ -3,12 +3,13 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from statistics import fmean, stdev
 from typing import Any, Literal
 
 from tenfold.experiment import FIELDS, Experiment
 from tenfold.report import clocks, summary
-from tenfold.report.differences import MIXING_FIELDS, group_repeats, label_runs, varied_fields
+from tenfold.report.differences import MIXING_FIELDS, comparable_fields, group_repeats, label_runs, varied_fields
 from tenfold.runs import Run
 
 MACHINE_FIELDS = (
@@ -98,6 +99,11 @@ class Row:
     def __post_init__(self) -> None:
         whole = sum(self.times.values()) or 1.0
         object.__setattr__(self, "shares", {kind: seconds / whole for kind, seconds in self.times.items()})
+
+    @cached_property
+    def comparable(self) -> dict[str, Any]:
+        """All fields, without the values of those that follow from others."""
+        return comparable_fields(self.experiment)
 
     @property
     def accuracy(self) -> Spread:
@@ -209,13 +215,14 @@ def cpu_row(row: Row, rows: Sequence[Row]) -> Row | None:
 
 def _closest_row(row: Row, rows: Sequence[Row], except_for: Sequence[str]) -> Row | None:
     """Return the row that agrees in clock and fields but for some; of several, the one run most similarly."""
-    ours = row.experiment.flat()
+    ours = row.comparable
     matters = [name for name in FIELDS if name not in (*except_for, *MACHINE_FIELDS, "seed")]
     best, alike = None, -1
     for other in rows:
-        theirs = other.experiment.flat()
-        usable = other.seconds.values and other.clock == row.clock
-        if usable and all(theirs[name] == ours[name] for name in matters):
+        if not other.seconds.values or other.clock != row.clock:
+            continue
+        theirs = other.comparable
+        if all(theirs[name] == ours[name] for name in matters):
             same = sum(theirs[name] == ours[name] for name in MACHINE_FIELDS)
             if same > alike:
                 best, alike = other, same

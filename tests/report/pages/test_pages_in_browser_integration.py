@@ -133,6 +133,22 @@ def test_a_comparison_loads_quietly_and_fits(browser, tmp_path, width):
     page.close()
 
 
+CUT = """[...document.querySelectorAll("table, svg.plot")]
+    .map(one => one.getBoundingClientRect()).filter(box => box.width && box.right > innerWidth).length"""
+
+
+def test_on_a_phone_nothing_is_cut_and_the_accuracy_is_visible(browser, tmp_path):
+    common = {"steps_per_epoch": 30, "epochs": 1}
+    runs = [make_run(tmp_path, **common), make_run(tmp_path, **common, workers=2, strategy="hopping-ring")]
+    page = browser.new_page(viewport={"width": 420, "height": 900})
+    page.goto(report.write_report(runs, tmp_path / "page.html").as_uri())
+    assert page.evaluate(CUT) == 0
+    assert page.locator("table.settings td[data-name='test accuracy %'] >> visible=true").count() == len(runs)
+    page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
+    assert page.evaluate(CUT) == 0
+    page.close()
+
+
 def crossval(folder):
     return report.write_report([make_crossval(folder, made_folds(5, failed=(2,), cores=4))], folder / "page.html")
 

@@ -71,12 +71,12 @@ def test_show_has_everything(tmp_path):
     lines = [line.split() for line in text.splitlines()]
     assert ["lr", "0.1"] in lines
     assert ["workers", "2"] in lines
-    assert "optimizer=sgd" in text
+    assert "optimizer=muon" in text
     assert "time, measured" in text
     assert "communication" in text
     assert "experiment.toml" in text
     assert "tenfold train --set lr=0.05" in text
-    assert lines.index(["lr", "0.1"]) < next(at for at, line in enumerate(lines) if "optimizer=sgd" in line)
+    assert lines.index(["lr", "0.1"]) < next(at for at, line in enumerate(lines) if "optimizer=muon" in line)
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])

@@ -19,6 +19,7 @@ from tenfold.report.formatting import (
     plural,
     ratio,
 )
+from tenfold.report.rows import DOUBTS
 from tenfold.report.scores import direction
 from tenfold.report.tables.fold_tables import fold_mean_note, fold_name
 from tenfold.report.tables.run_tables import history_columns
@@ -47,16 +48,15 @@ def run_headline(run: Run) -> list[dict[str, str]]:
     ]
     if run.seconds is not None:
         numbers.append(headline_number("training time", duration(run.seconds), clocks.describe_clock(run)))
-    if (found := find_baseline(run)) is not None:
-        other, speedup = found
-        numbers.append(headline_number(f"speedup, {run.clock}", ratio(speedup), f"over one worker, run {other.id}"))
+    if (baseline := find_baseline(run)) is not None:
+        doubts = "".join(f"; doubtful: {DOUBTS[doubt]}" for doubt in baseline.doubts)
+        note = f"over one worker, run {baseline.run.id}{doubts}"
+        numbers.append(headline_number(f"speedup, {run.clock}", ratio(baseline.speedup), note))
     if (speed := result.get("samples_per_second")) is not None:
         numbers.append(headline_number("samples per second", count(speed), run.clock))
     if "epochs" in result:
         steps = plural(result["steps"], "step") if "steps" in result else ""
         numbers.append(headline_number("epochs", count(result["epochs"]), steps))
-    if (size := summary.parameter_count(run)) is not None:
-        numbers.append(headline_number("parameters", count(size)))
     return numbers
 
 
