@@ -142,6 +142,22 @@ class TestAWorkerThatIsLost:
         self.assert_named_in_time(lost.value, strike)
         self.assert_resumes_to(whole)
 
+    @pytest.mark.parametrize("strategy", ["allreduce", "none"])
+    def test_waiting_for_a_lock_that_is_never_released(self, strategy: str) -> None:
+        options = {"number": 20, "epoch": 1, "how": "lock"}
+        fields = NUMBERED | {"epochs": 2, "strategy": strategy, "stall_after": 3, "model_options": options}
+        with pytest.raises(WorkerLost, match=r"^worker 1 \(process \d+\) has made no progress for 3 s; ") as lost:
+            train(**fields)
+        assert lost.value.rank == 1
+        assert "machine.stall_after (3)" in str(lost.value)
+        assert tenfold.open_run().status == "interrupted"
+        assert tenfold.resume(data=NUMBERED["data"]).status == "finished"
+
+    def test_together_with_all_others(self) -> None:
+        with pytest.raises(WorkerLost, match=r"^worker 0 .* no progress for 3 s, nor has worker 1, worker 2; "):
+            train(**NUMBERED | {"model": "engine_models:Blocking"}, model_options={"steps": 2}, stall_after=3)
+        assert tenfold.open_run().status == "interrupted"
+
     @pytest.mark.parametrize("strategy", ["none", "easgd", "ad-psgd"])
     def test_when_no_other_waits_for_it(self, strategy: str) -> None:
         with pytest.raises(WorkerLost, match=r"worker 1 .* was killed by SIGKILL"):

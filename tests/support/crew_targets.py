@@ -7,6 +7,7 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any
 
+from tenfold.workers.progress import Progress
 from tenfold.workers.worker_pool import start_heartbeat
 
 
@@ -69,3 +70,43 @@ def talk_much(rank: int, connection: Connection, lifeline: Connection, beats: An
     say(connection, b"x" * nbytes)
     say(connection, "done")
     hear(connection)
+
+
+def stop_before_the_first_beat(rank: int, connection: Connection, lifeline: Connection, beats: Any) -> None:
+    """The last of two is stopped as soon as it has started."""
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    start_heartbeat(rank, lifeline, beats)
+    time.sleep(60)
+
+
+def never_beat(rank: int, connection: Connection, lifeline: Connection, beats: Any) -> None:
+    """The last of two hangs before its heartbeat starts."""
+    if rank == 0:
+        start_heartbeat(rank, lifeline, beats)
+    lifeline.poll(60)
+
+
+def stop_in_mid_message(rank: int, connection: Connection, lifeline: Connection, beats: Any, nbytes: int) -> None:
+    """The last of two is stopped when it has sent the beginning of a message."""
+    start_heartbeat(rank, lifeline, beats)
+    if rank == 1:
+        content = pickle.dumps(b"x" * nbytes)
+        os.write(connection.fileno(), len(content).to_bytes(4, "big") + content[: nbytes // 2])
+        os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(60)
+
+
+def get_stuck(
+    rank: int, connection: Connection, lifeline: Connection, beats: Any, stuck: list[int], waiting: bool
+) -> None:
+    """Some make no progress after a while, though they beat; the others step, or wait for them."""
+    start_heartbeat(rank, lifeline, beats)
+    progress = Progress(beats, rank)
+    for _ in range(10):
+        progress.mark()
+        time.sleep(0.02)
+    while rank not in stuck:
+        progress.wait() if waiting else progress.mark()
+        time.sleep(0.05)
+    time.sleep(60)

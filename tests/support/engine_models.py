@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,9 @@ def recorded(folder: Path) -> dict[int, list[list[int]]]:
     return {int(path.name): [list(map(int, line.split())) for line in path.open()] for path in folder.iterdir()}
 
 
+_NEVER_RELEASED = threading.Lock()
+
+
 class Failing(nn.Module):
     """Raises in the worker whose shard holds the sample with this number, when it meets it in this epoch."""
 
@@ -93,8 +97,27 @@ class Failing(nn.Module):
             os._exit(7)
         if self.how == "sys.exit":
             raise SystemExit("the model left")
+        if self.how == "lock":
+            _NEVER_RELEASED.acquire()
+            _NEVER_RELEASED.acquire()
         os.kill(os.getpid(), getattr(signal, self.how))
         time.sleep(60)
+
+
+class Blocking(nn.Module):
+    """Waits for a lock that is never released, in every worker, from this step on."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+        self.steps = steps
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.steps -= self.training
+        if self.steps < 0:
+            _NEVER_RELEASED.acquire()
+            _NEVER_RELEASED.acquire()
+        return self.linear(x / 100)
 
 
 class Unpicklable:

@@ -23,8 +23,8 @@ Start = Callable[..., WorkerPool]
 def start() -> Iterator[Start]:
     started: list[WorkerPool] = []
 
-    def make(size: int, target: Callable[..., None], *arguments: Any) -> WorkerPool:
-        started.append(WorkerPool(size, target, arguments))
+    def make(size: int, target: Callable[..., None], *arguments: Any, **options: Any) -> WorkerPool:
+        started.append(WorkerPool(size, target, arguments, **options))
         return started[-1]
 
     yield make
@@ -93,6 +93,45 @@ def test_a_stopped_worker_is_named(start: Start, monkeypatch: pytest.MonkeyPatch
     assert "has sent no heartbeat for 1.5 s" in str(lost)
     three.end()
     assert gone(numbers), "a stopped process must be killed, since it cannot end"
+
+
+def test_a_worker_stopped_before_its_first_beat_is_named(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crew, "SILENCE", 1.5)
+    two = start(2, crew_targets.stop_before_the_first_beat)
+    with pytest.raises(WorkerLost, match=r"worker 1 .* was stopped before its first heartbeat") as lost:
+        next(two.messages())
+    assert lost.value.rank == 1
+
+
+def test_a_worker_that_never_beats_is_named(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crew, "STARTUP", 2)
+    two = start(2, crew_targets.never_beat)
+    with pytest.raises(WorkerLost, match=r"worker 1 .* has sent no heartbeat within 2 s of its start") as lost:
+        next(two.messages())
+    assert lost.value.rank == 1
+
+
+def test_a_worker_stopped_in_mid_message_is_named(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crew, "SILENCE", 1.5)
+    two = start(2, crew_targets.stop_in_mid_message, 100_000)
+    with pytest.raises(WorkerLost, match=r"worker 1 .* has sent no heartbeat for 1.5 s") as lost:
+        next(two.messages())
+    assert lost.value.rank == 1
+
+
+@pytest.mark.parametrize("waiting", [True, False])
+def test_a_worker_that_beats_but_makes_no_progress_is_named(start: Start, *, waiting: bool) -> None:
+    three = start(3, crew_targets.get_stuck, [1], waiting, stall_after=2)
+    with pytest.raises(WorkerLost, match=r"^worker 1 \(process \d+\) has made no progress for 2 s; ") as lost:
+        next(three.messages())
+    assert lost.value.rank == 1
+    assert "machine.stall_after (2)" in str(lost.value)
+
+
+def test_all_workers_that_make_no_progress_are_named(start: Start) -> None:
+    three = start(3, crew_targets.get_stuck, [0, 1, 2], True, stall_after=2)
+    with pytest.raises(WorkerLost, match=r"worker 0 .* has made no progress for 2 s, nor has worker 1, worker 2; "):
+        next(three.messages())
 
 
 def lose(three: WorkerPool) -> WorkerLost:

@@ -60,7 +60,8 @@ class Processes(Engine):
         with closing(_make_channels(task)) as channels, closing(TaskSnapshot(task)) as snapshot:
             ranks = self._ranks_by_process(task)
             arguments = (snapshot, channels, clock, resumption, ranks, self._exchange_times())
-            pool = WorkerPool(len(ranks), run_workers, arguments, ranks=ranks)
+            stall_after = task.experiment.machine.stall_after
+            pool = WorkerPool(len(ranks), run_workers, arguments, ranks=ranks, stall_after=stall_after)
             try:
                 supervisor.start(resumed=resumption is not None)
                 self._supervise(pool, supervisor, emit)

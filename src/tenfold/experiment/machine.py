@@ -3,7 +3,7 @@
 from typing import Annotated, Literal
 
 from tenfold.experiment.section import Section
-from tenfold.experiment.values import AsTable, Count, Options, Text
+from tenfold.experiment.values import AsTable, Count, Options, Positive, Text
 
 
 class Machine(Section):
@@ -24,6 +24,10 @@ class Machine(Section):
     on_failure: Literal["end", "continue"] = "end"
     """When a worker is lost: end the run, which can be resumed, or continue with the others from the
     last completed epoch."""
+    stall_after: Positive | None = None
+    """Seconds without progress (a step, an evaluated batch) after which a worker process is lost.
+
+    Default: 20 times the longest seen so far, at least 60; more at startup and in the first steps."""
     fused: Literal["auto", "vmap", "loop"] = "auto"
     """How replicas on one device step: in the same operations, one by one, or whichever a short probe finds faster."""
     cluster: Annotated[Text | Options | None, AsTable] = None

@@ -1,6 +1,7 @@
 """What connects a worker to the others: transports for vectors, and shared memory for asynchronous strategies."""
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from time import perf_counter
@@ -75,19 +76,31 @@ class SharedChannels:
         self.names = [segment.name for segment in self._segments]
         self._attached: list[Segment] = []
 
-    def open(self, rank: int, until: Until | None = None, lock: AbstractContextManager[Any] | None = None) -> Channels:
-        """Return the channels of one worker, in its process.
+    def open(
+        self,
+        rank: int,
+        until: Until | None = None,
+        lock: AbstractContextManager[Any] | None = None,
+        waiting: Callable[[], None] = lambda: None,
+    ) -> Channels:
+        """Return the channels of one worker, in its process; `waiting` is called again and again while it waits.
 
         Where workers share a process, `until` is how they wait, and `lock` replaces all locks.
         """
+
+        def check(_: float) -> None:
+            waiting()
+
+        # How long a worker may take is for the process that started it to decide.
+        timeout = math.inf
         if not self._attached:
             self._attached = [Segment.attach(name) for name in self.names]
         weights, second, centre = self._attached
         count = self.workers + 1
         locks = self.locks or [centre.lock(number) for number in range(count)]
         return Channels(
-            SharedMemory(weights, rank, until=until),
-            SharedMemory(second, rank, until=until),
+            SharedMemory(weights, rank, timeout, until=until, check=check),
+            SharedMemory(second, rank, timeout, until=until, check=check),
             torch.from_numpy(centre.buffers),
             torch.from_numpy(weights.buffers),
             centre.mailboxes.reshape(-1),

@@ -21,8 +21,12 @@ SHORTEST_NAP, LONGEST_NAP = 2e-5, 1e-3
 class Scheduler:
     """Runs the workers of a process in turns; `exchange_times` decides the order of those that ask for a turn."""
 
-    def __init__(self, exchange_times: NDArray[Any] | None = None) -> None:
-        """Grant turns in the order of `exchange_times` [steps, workers], when the steps of each worker end."""
+    def __init__(self, exchange_times: NDArray[Any] | None = None, waiting: Callable[[], None] = lambda: None) -> None:
+        """Grant turns in the order of `exchange_times` [steps, workers], when the steps of each worker end.
+
+        `waiting` is called again and again while all workers wait for those of other processes.
+        """
+        self._waiting = waiting
         self._times = exchange_times
         self._ready: dict[greenlet, Ready] = {}
         self._asking: dict[greenlet, tuple[int, int]] = {}
@@ -43,6 +47,7 @@ class Scheduler:
             elif self._asking:
                 self._grant_turn()
             else:  # all wait for workers of other processes
+                self._waiting()
                 sleep(nap)
                 nap = min(2 * nap, LONGEST_NAP)
 

@@ -6,7 +6,7 @@ The same code runs alone, in one of many processes, or under a launcher; only th
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from tenfold.training.randomness import seed_everything
 from tenfold.workers.channels import Channels
 from tenfold.workers.make_mixer import can_capture, make_mixer
 from tenfold.workers.messages import Decision, Evaluated, Finished, Message, Reviewed, Saved
+from tenfold.workers.progress import Progress
 from tenfold.workers.task import Task, diverged
 from tenfold.workers.timekeeper import Timekeeper
 
@@ -34,14 +35,24 @@ class Worker:
     """One worker with its replica."""
 
     def __init__(
-        self, task: Task, network: nn.Module, channels: Channels, clock: Clock, emit: Emit, tell: Tell
+        self,
+        task: Task,
+        network: nn.Module,
+        channels: Channels,
+        clock: Clock,
+        emit: Emit,
+        tell: Tell,
+        progress: Progress | None = None,
     ) -> None:
+        """Make the replica; `progress` is published to who watches this worker, if anybody does."""
         self.task = task
         self.rank = channels.weights.rank
         self.channels = channels
         self.clock = clock
         self.emit = emit
         self.tell = tell
+        self.mark = progress.mark if progress is not None else lambda: None
+        self.slowly: Callable[[], AbstractContextManager[None]] = progress.slowly if progress else nullcontext
         training = task.experiment.training
         self.replica = make_replica(
             network,
@@ -67,7 +78,8 @@ class Worker:
         """Train to the end, or until the supervisor says stop."""
         training = self.task.experiment.training
         stopped = False
-        self._warn(self.replica.prepare(self._sizes_to_come()))
+        with self.slowly():
+            self._warn(self.replica.prepare(self._sizes_to_come()))
         self.channels.weights.barrier()
         self.time.begin()
         while self.epoch < training.epochs and not stopped:
@@ -108,6 +120,7 @@ class Worker:
             waited, communicated = self._exchange_times()
             self._step(x, y, task.batch_sizes[step - 1])
             self.mixer.mix(first + step)
+            self.mark()
             evaluating = step in task.evaluation_steps
             telling = task.tells_after(step) or evaluating
             if telling:
@@ -233,7 +246,9 @@ class Worker:
         if part is None:
             return None
         precision = self.task.experiment.training.precision
-        return predict(self.replica.network, part, self.task.share(part, self.rank), precision=precision)
+        return predict(
+            self.replica.network, part, self.task.share(part, self.rank), precision=precision, mark=self.mark
+        )
 
     def _save(self) -> None:
         folder, problem = self.task.checkpoints, ""
@@ -248,7 +263,8 @@ class Worker:
                 "times": self.time.times,
             }
             try:
-                checkpoint.save(state, folder / checkpoint.file_name(self.epoch, self.rank))
+                with self.slowly():
+                    checkpoint.save(state, folder / checkpoint.file_name(self.epoch, self.rank))
             except StoreError as error:
                 problem = str(error)
         self.tell(Saved(epoch=self.epoch, seconds=self.time.seconds, problem=problem))

@@ -19,15 +19,21 @@ from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from tenfold.errors import WorkerLost, name_workers
 from tenfold.machine import open_files
 from tenfold.machine.threads import wait_policy_for_children
+from tenfold.workers.message_reader import MessageReader
+from tenfold.workers.progress import FIELDS, Progress, StallWatch
 from tenfold.workers.shared_floats import SharedFloats
 
 BEAT = 0.5
 """Seconds between two heartbeats of a worker."""
 SILENCE = 4.0
 """Seconds without a heartbeat after which a worker is lost."""
+STARTUP = 60.0
+"""Seconds that a worker has until its first heartbeat."""
 PATIENCE = 1.0
 """Seconds a worker has to end by itself before it is killed."""
 SERVER_FOLDER = "TENFOLD_SERVER_FOLDER"
@@ -69,22 +75,34 @@ class WorkerPool:
         arguments: tuple[Any, ...],
         *,
         ranks: Sequence[range] | None = None,
+        stall_after: float | None = None,
     ) -> None:
-        """Start the processes; `ranks` are the workers in each, by which errors name it (default: one in each)."""
+        """Start the processes; `ranks` are the workers in each, by which errors name it (default: one in each).
+
+        A worker that publishes progress may go without for `stall_after` seconds, or for much longer than it ever took.
+        """
         open_files.check(size)
         started = context()
         self.ranks = ranks or [range(place, place + 1) for place in range(size)]
-        self.beats = SharedFloats(size)
+        self.beats = SharedFloats(size * (1 + FIELDS))
+        """First the time of each process's last heartbeat, then the progress of each."""
+        self._progress = [Progress(self.beats, place) for place in range(size)]
+        self._stall_after = stall_after
+        self._stalls = StallWatch(self._progress, stall_after)
         self._theirs, self._lifeline = started.Pipe(duplex=False)
         self._target, self._arguments = target, arguments
         self.connections: list[Connection] = []
         self.processes: list[Any] = []
+        self._readers: list[MessageReader] = []
+        self._started: list[float] = []
         try:
             with _deferring_interrupts():
                 for rank in range(size):
                     connection, process = self._start(rank)
                     self.connections.append(connection)
                     self.processes.append(process)
+                    self._readers.append(MessageReader(connection))
+                    self._started.append(time.monotonic())
         except BaseException:
             self.end()
             raise
@@ -109,7 +127,10 @@ class WorkerPool:
         process.close()
         self.connections[rank].close()
         self.beats[rank] = 0.0
+        self._progress[rank].clear()
         self.connections[rank], self.processes[rank] = self._start(rank)
+        self._readers[rank] = MessageReader(self.connections[rank])
+        self._started[rank] = time.monotonic()
 
     def messages(self) -> Iterator[tuple[int, Any]]:
         """Yield (rank, message) as they come; raise when a worker is lost.
@@ -128,6 +149,9 @@ class WorkerPool:
             now = time.monotonic()
             if now - looked < 2 * BEAT:  # else this process itself was held up, and knows nothing
                 self._check_beats(now)
+                self._check_progress(now)
+            else:
+                self._stalls.restart(now)
             looked = now
 
     def send(self, rank: int, message: Any) -> None:
@@ -137,14 +161,9 @@ class WorkerPool:
 
     def _read(self, rank: int) -> tuple[list[Any], bool]:
         """Return what a worker has sent, and whether it is gone."""
-        connection, messages = self.connections[rank], []
         alive = self.processes[rank].is_alive()  # asked before reading: what the dead have sent is there
-        try:
-            while connection.poll():
-                messages.append(pickle.loads(connection.recv_bytes()))
-        except (EOFError, OSError):
-            return messages, True
-        return messages, not alive
+        messages, closed = self._readers[rank].read()
+        return messages, closed or not alive
 
     def _lost(self, rank: int) -> WorkerLost:
         process = self.processes[rank]
@@ -160,9 +179,28 @@ class WorkerPool:
         return WorkerLost(ranks[0], f"{name_workers(ranks)} (process {self.processes[place].pid}) {what}")
 
     def _check_beats(self, now: float) -> None:
-        for rank, beat in enumerate(self.beats):
+        for place, process in enumerate(self.processes):
+            beat, waited = self.beats[place], now - self._started[place]
             if beat and now - beat > SILENCE:
-                raise self._loss(rank, f"has sent no heartbeat for {SILENCE:g} s")
+                raise self._loss(place, f"has sent no heartbeat for {SILENCE:g} s")
+            if not beat and waited > SILENCE and _is_stopped(process.pid):
+                raise self._loss(place, "was stopped before its first heartbeat")
+            if not beat and waited > STARTUP:
+                raise self._loss(place, f"has sent no heartbeat within {STARTUP:g} s of its start")
+
+    def _check_progress(self, now: float) -> None:
+        stalled = self._stalls.stalled(now)
+        if not stalled:
+            return
+        first, *others = stalled
+        names = ", ".join(name_workers(self.ranks[place]) for place in others)
+        also = f", nor has {names}" if others else ""
+        value = "derived from the times of steps" if self._stall_after is None else f"{self._stall_after:g}"
+        raise self._loss(
+            first,
+            f"has made no progress for {max(stalled.values()):.3g} s{also}; it may wait for a lock or for data. "
+            f"If a step can take that long, set machine.stall_after ({value}) to more seconds",
+        )
 
     def end(self) -> None:
         """End all processes, whatever they are doing."""
@@ -179,13 +217,21 @@ class WorkerPool:
         for connection in (*self.connections, self._theirs, self._lifeline):
             connection.close()
         self.beats.close()
-        self.processes, self.connections = [], []
+        self.processes, self.connections, self._readers = [], [], []
 
     def join(self) -> None:
         """Wait for processes that are done."""
         for process in self.processes:
             process.join(PATIENCE)
         self.end()
+
+
+def _is_stopped(pid: int) -> bool:
+    """Return whether a process was stopped by a signal."""
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    except psutil.Error:
+        return False
 
 
 def start_heartbeat(rank: int, lifeline: Connection, beats: Any) -> None:

@@ -21,6 +21,7 @@ from tenfold.training.randomness import RngState
 from tenfold.workers.channels import SharedChannels
 from tenfold.workers.cooperative import MessageBatch, Scheduler, TurnLock
 from tenfold.workers.messages import Decision, Message
+from tenfold.workers.progress import Progress
 from tenfold.workers.snapshot import TaskSnapshot
 from tenfold.workers.task import Task, make_network
 from tenfold.workers.worker import Worker
@@ -30,13 +31,16 @@ remove_server_folder_at_exit()  # only the server that worker processes are fork
 
 EVENTS_TOGETHER = 256
 SECONDS_BETWEEN = 0.25
+POLL_SECONDS = 0.5
 
 
 class WorkerConnection:
     """A worker process's connection to the supervisor: events go in batches, messages wait for their answer."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, waiting: Callable[[], None] = lambda: None) -> None:
+        """Connect; `waiting` is called again and again while an answer is awaited."""
         self.connection = connection
+        self._waiting = waiting
         self._events: list[Event] = []
         self._sent = time.monotonic()
 
@@ -51,6 +55,8 @@ class WorkerConnection:
         self.flush()
         self._send(messages)
         try:
+            while not self.connection.poll(POLL_SECONDS):
+                self._waiting()
             answer = self.connection.recv_bytes()
         except (EOFError, ConnectionResetError):
             os._exit(1)
@@ -96,23 +102,28 @@ def run_workers(
     `exchange_times` [steps, workers] orders the exchanges of replicas without rounds that share a process.
     """
     start_heartbeat(place, lifeline, beats)
-    supervisor, ranks = WorkerConnection(connection), ranks_by_process[place]
+    progress, ranks = Progress(beats, place), ranks_by_process[place]
+    supervisor = WorkerConnection(connection, progress.wait)
     try:
         forward_warnings(supervisor.emit, clock, ranks[0])
-        task = snapshot.open()
+        with progress.slowly():
+            task = snapshot.open()
         problem = affinity.apply(task.cores.cpus(place))
         if problem and place == 0:
             supervisor.emit(Warned(at=clock.now(), text=problem))
         torch.set_num_threads(task.threads)
         memory.keep_freed()
         if len(ranks) == 1 and exchange_times is None:
-            channels = shared.open(ranks[0])
-            worker = Worker(
-                task, make_network(task), channels, clock, supervisor.emit, lambda message: supervisor.tell((message,))
-            )
+            channels = shared.open(ranks[0], waiting=progress.wait)
+
+            def tell(message: Message) -> Decision:
+                return supervisor.tell((message,))
+
+            with progress.slowly():
+                worker = Worker(task, make_network(task), channels, clock, supervisor.emit, tell, progress)
             _train(worker, resumption)
         else:
-            _train_several(ranks, task, shared, clock, supervisor, resumption, exchange_times)
+            _train_several(ranks, task, shared, clock, supervisor, resumption, exchange_times, progress)
     except BaseException as error:
         supervisor.fail(error)
 
@@ -128,7 +139,8 @@ def forward_warnings(emit: Emit, clock: Clock, rank: int) -> None:
 
 def _train(worker: Worker, resumption: Resumption | None) -> None:
     if resumption is not None:
-        worker.resume(resumption.state(worker.rank))
+        with worker.slowly():
+            worker.resume(resumption.state(worker.rank))
     worker.train()
 
 
@@ -140,9 +152,10 @@ def _train_several(
     supervisor: WorkerConnection,
     resumption: Resumption | None,
     exchange_times: NDArray[Any] | None,
+    progress: Progress,
 ) -> None:
     """Train several replicas, each until it has to wait for another."""
-    scheduler = Scheduler(exchange_times)
+    scheduler = Scheduler(exchange_times, progress.wait)
     batch = MessageBatch(len(ranks), supervisor.tell, scheduler)
 
     def train_at(place: int) -> None:
@@ -151,7 +164,8 @@ def _train_several(
         lock = TurnLock(scheduler, rank) if exchange_times is not None else None
         channels = shared.open(rank, scheduler.wait_until, lock)
         tell: Callable[[Message], Decision] = partial(batch.tell, place)
-        worker = Worker(task, make_network(task), channels, clock, supervisor.emit, tell)
+        with progress.slowly():
+            worker = Worker(task, make_network(task), channels, clock, supervisor.emit, tell, progress)
         if lock is not None:
             lock.step = lambda: worker.replica.steps
         _train(worker, resumption)
