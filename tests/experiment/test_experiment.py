@@ -73,6 +73,7 @@ VALUES = {
     "threads": st.none() | counts,
     "pin": texts,
     "oversubscribe": st.booleans(),
+    "stall_after": st.none() | positive,
     "cluster": st.none() | texts | options,
     "link": st.none() | texts,
 } | {short: options for short in FIELDS if short.endswith("options")}

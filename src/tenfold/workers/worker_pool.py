@@ -51,7 +51,8 @@ def start_server() -> None:
     """Start the server that workers are forked from; it imports what they need while this process continues."""
     if context().get_start_method() == "forkserver":
         multiprocessing.set_forkserver_preload([PRELOADED])
-        folder = multiprocessing.util.get_temp_dir()  # where the server's socket is
+        nested = multiprocessing.parent_process() is not None  # whose folder is its parent's
+        folder = "" if nested else multiprocessing.util.get_temp_dir()  # where the server's socket is
         with (
             _no_main(),
             _importing_as_here(),
@@ -287,7 +288,7 @@ def remove_server_folder_at_exit() -> None:
         if os.getppid() != parent:
             shutil.rmtree(str(folder), ignore_errors=True)
 
-    if folder is not None:
+    if folder:
         atexit.register(remove)
 
 
