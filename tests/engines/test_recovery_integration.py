@@ -95,7 +95,7 @@ class TestProcesses:
         assert "workers: 2 workers" in shown
         assert "was killed by SIGKILL; 2 workers continued from epoch 2" in shown
         page = render_report([run])
-        assert "Dotted: worker 1 (process" in page
+        assert "Dotted line: worker 1 (process" in page
         assert page.count("2 workers continue from epoch 2") == 1, "the moment is told among what happened"
         rates = {metric.epoch: metric.value for metric in run.measurements() if metric.name == "lr"}
         assert rates == pytest.approx({0: 0.03, 1: 0.02, 2: 0.02})

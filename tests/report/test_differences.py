@@ -17,7 +17,7 @@ def test_differing_fields_hold_a_value_for_each_run(tmp_path):
 
 def test_settings_leave_out_what_all_share_and_what_the_title_says(tmp_path):
     runs = [make_run(tmp_path, empty=True, epochs=5), make_run(tmp_path, empty=True, epochs=5, model="mlp", lr=0.3)]
-    assert [differences.describe_difference(run, runs) for run in runs] == ["", "lr=0.3"]
+    assert [differences.describe_difference(run, differences.differing_fields(runs)) for run in runs] == ["", "lr=0.3"]
 
 
 def test_labels_say_what_differs_and_are_never_the_same(tmp_path):

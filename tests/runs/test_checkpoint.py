@@ -181,5 +181,5 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, name):
 
 
 def test_a_manifest_of_an_earlier_version_has_no_checksum(tmp_path):
-    (tmp_path / checkpoint.MANIFEST).write_text('{"epoch": 3}')
-    assert checkpoint.latest(tmp_path) == {"epoch": 3}
+    (tmp_path / checkpoint.MANIFEST).write_text('{"epoch": 3, "workers": 2}')
+    assert checkpoint.latest(tmp_path) == {"epoch": 3, "workers": 2}

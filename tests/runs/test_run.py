@@ -137,7 +137,9 @@ def test_the_summary_is_json_with_the_experiment_in_it(tmp_path):
 def test_folds_have_the_model_of_the_whole_and_other_runs_their_own(tmp_path):
     original = Experiment(model=lambda: "built", data="digits", dropout=0.5)
     store, number = new_run(tmp_path, original)
-    fold = store.create(original.replace(lr=0.5), kind="fold", facts={"crossval": {"parent": number}})
+    fold = store.create(
+        original.replace(lr=0.5), kind="fold", facts={"crossval": {"parent": number, "fold": 1, "repeat": 1, "node": 0}}
+    )
     stranger = store.create(original, kind="train", facts={})
     run = opened(store, number, experiment=original)
     assert run.other(number, weights={}).experiment.model == original.model

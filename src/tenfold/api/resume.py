@@ -44,7 +44,7 @@ def resume(
     store = run.store if isinstance(run, Run) else Store(runs, create=False)
     record = store.find(run.id if isinstance(run, Run) else run)
     number = record["id"]
-    if record["problems"]:
+    if not record["experiment"] or "data" not in record["facts"]:
         raise StoreError(f"run {number} cannot be resumed: {'; '.join(record['problems'])}")
     if record["status"] == "finished" and not record["result"].get("failed"):
         unfinished = [one for one in store.runs() if one["status"] in ("interrupted", "failed")]

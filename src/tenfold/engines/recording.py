@@ -120,7 +120,7 @@ def reopen(store: Store, record: dict[str, Any], *, force: bool = False) -> tupl
     work on it.
     """
     run, folder = record["id"], store.path(record["id"], record["title"]) / "checkpoint"
-    if record["problems"]:
+    if not record["experiment"] or not record["facts"]:
         raise StoreError(f"run {run} cannot be resumed: {'; '.join(record['problems'])}")
     store.claim(run, force=force)
     try:

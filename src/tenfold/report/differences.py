@@ -1,7 +1,7 @@
 """In which fields runs differ, and short labels made of these."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from tenfold.experiment import FIELDS, FOLD_FIELDS, Experiment
@@ -83,13 +83,11 @@ def varied_fields(runs: Sequence[HasExperiment]) -> list[str]:
     return sorted(names, key=lambda name: name != "workers")
 
 
-def describe_difference(run: Run, runs: Sequence[Run]) -> str:
-    """Return "field=value ..." for the fields that differ both from the defaults and among these runs."""
+def describe_difference(run: Run, differing: Collection[str]) -> str:
+    """Return "field=value ..." for those of the fields in which some runs differ that are not at their defaults."""
     in_title = {"model", "data"} if not run.experiment.name else set()  # an unnamed run's title is its model and data
     own = changed_fields(run.experiment)
-    return " ".join(
-        f"{key}={field_value(own[key])}" for key in differing_fields(runs) if key in own and key not in in_title
-    )
+    return " ".join(f"{key}={field_value(own[key])}" for key in differing if key in own and key not in in_title)
 
 
 def describe_settings(fields: Mapping[str, Any]) -> str:

@@ -155,10 +155,7 @@ def merge_reasons(explained: Sequence[tuple[str, Iterable[str]]]) -> list[str]:
 def result_rows(run: Run) -> list[tuple[str, str]]:
     """Return the results of a run as pairs of name and text; what was not measured is omitted."""
     rows = [("model", describe_model(run)), ("data", describe_data(run)), ("trained", describe_length(run))]
-    rows += [
-        (f"{evaluated_part(run)} {one_line(name)}", metric_value(name, value))
-        for name, value in ordered_metrics(run).items()
-    ]
+    rows += score_rows(run)
     if run.seconds is not None:
         rows.append(("training time", describe_speed(run)))
     if run.experiment.training.target is not None:
@@ -167,6 +164,12 @@ def result_rows(run: Run) -> list[tuple[str, str]]:
         rows.append(("other time", other))
     rows += [("" if at else "prediction", text) for at, text in enumerate(prediction_notes(run))]
     return [*rows, ("workers", describe_workers(run)), *(("lost", text) for text in describe_lost_workers(run))]
+
+
+def score_rows(run: Run) -> list[tuple[str, str]]:
+    """Return the final metrics of a run as pairs of name and text."""
+    part = evaluated_part(run)
+    return [(f"{part} {one_line(name)}", metric_value(name, value)) for name, value in ordered_metrics(run).items()]
 
 
 def describe_lost_workers(run: Run) -> list[str]:

@@ -135,10 +135,16 @@ def _read(path: Path) -> dict[str, Any] | None:
     try:
         manifest = json.loads(path.read_text())
         checksum = manifest.pop(CHECKSUM, None)
-        good = isinstance(manifest.get("epoch"), int) and checksum in (None, _checksum(manifest))
+        good = checksum == _checksum(manifest) if checksum is not None else _is_plausible(manifest)
     except (OSError, ValueError, AttributeError, TypeError, RecursionError):
         return None
     return manifest if good else None
+
+
+def _is_plausible(manifest: dict[str, Any]) -> bool:
+    """Return whether a manifest without a checksum, as earlier versions wrote it, is what it should be."""
+    numbers = [manifest.get(name) for name in ("epoch", "workers")]
+    return all(isinstance(number, int) and number >= 0 for number in numbers)
 
 
 def _checksum(manifest: dict[str, Any]) -> str:

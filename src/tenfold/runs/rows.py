@@ -8,7 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tenfold.runs import entries
 from tenfold.runs.claim import is_claimed
+from tenfold.runs.entries import sound_entries
 from tenfold.runs.event_rows import from_row
 from tenfold.runs.events import Event
 
@@ -18,6 +20,7 @@ problems as well."""
 LISTED = "id, title, kind, status, created, ended"
 COLUMNS = f"{LISTED}, error, experiment, facts, result, host, pid"
 DECODED = ("experiment", "facts", "result")
+TYPES = {"facts": entries.FACTS, "result": entries.RESULT}
 
 
 def known(folder: Path, row: tuple[Any, ...]) -> Row:
@@ -26,13 +29,16 @@ def known(folder: Path, row: tuple[Any, ...]) -> Row:
     for name in ("title", "kind", "status", "error", "host"):
         if name in record:
             record[name] = str(record[name])
-    record["created"] = number(record["created"]) or 0.0
-    record["ended"] = number(record["ended"])
+    record["created"] = date(record["created"]) or 0.0
+    record["ended"] = date(record["ended"])
     if "result" in record:
         record["problems"] = []
         for name in DECODED:
             record[name], damaged = decoded(record[name])
-            record["problems"] += [f"its {name} {'are' if name == 'facts' else 'is'} damaged"] if damaged else []
+            if damaged:
+                record["problems"].append(f"its {name} {'are' if name == 'facts' else 'is'} damaged")
+            record[name], wrong = sound_entries(record[name], TYPES.get(name, {}))
+            record["problems"] += [f"{entry} in its {name} is damaged" for entry in wrong]
     if record["status"] == "running" and not is_claimed(path_of(folder, record["id"], record["title"])):
         record["status"] = "interrupted"
     return record
@@ -60,6 +66,12 @@ def number(value: Any) -> float | None:
         return float(value) if math.isfinite(value) else None
     except OverflowError:
         return None
+
+
+def date(value: Any) -> float | None:
+    """Return seconds since 1970 that a calendar can show; None where the value is nothing of the kind."""
+    seconds = number(value)
+    return seconds if seconds is not None and 0 <= seconds < 1e11 else None
 
 
 def event_of(body: Any) -> Event | None:

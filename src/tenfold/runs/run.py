@@ -52,17 +52,21 @@ class Run:
     @property
     def facts(self) -> dict[str, Any]:
         """Machine, package versions, command line, code version and data, as they were."""
-        return dict(self._held["facts"])
+        facts: dict[str, Any] = self._held["facts"]
+        return facts
 
     @property
     def result(self) -> dict[str, Any]:
         """Everything that came out, as numbers and text; the attributes below are its entries."""
-        return dict(self._held["result"])
+        result: dict[str, Any] = self._held["result"]
+        return result
 
     @property
     def experiment(self) -> Experiment:
         """The experiment; StoreError where this version of Tenfold cannot read it, see `problem`."""
         if self._experiment is None:
+            if not self._held["experiment"]:
+                raise StoreError(f"the experiment of run {self.id} is damaged")
             try:
                 self._experiment = Experiment(**self._held["experiment"])
             except ExperimentError as error:
@@ -74,12 +78,26 @@ class Run:
     def problem(self) -> str:
         """Why not all of the run can be read: it is damaged, or another version recorded it; empty for most runs."""
         found = list(self._held.get("problems", []))
-        if "its experiment is damaged" not in found:
+        if self.recorded_fields:
             try:
                 _ = self.experiment
             except StoreError as error:
                 found.append(str(error))
         return "; ".join(found)
+
+    @property
+    def readable(self) -> bool:
+        """Whether this version of Tenfold can read the run's experiment."""
+        try:
+            _ = self.experiment
+        except StoreError:
+            return False
+        return True
+
+    @property
+    def recorded_fields(self) -> dict[str, Any]:
+        """The fields of the experiment as they were recorded, by section, whether or not this version knows them."""
+        return dict(self._held["experiment"])
 
     @property
     def _held(self) -> dict[str, Any]:
@@ -215,7 +233,7 @@ class Run:
             "created": self.created,
             **self.result,
             "clock": self.clock,
-            "experiment": self._held["experiment"] if self.problem else self.experiment.flat(),
+            "experiment": self.experiment.flat() if self.readable else self.recorded_fields,
             **({"problem": self.problem} if self.problem else {}),
         }
 

@@ -1,6 +1,6 @@
 """Tables of runs for a terminal."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from rich import box
@@ -11,7 +11,7 @@ from rich.text import Text
 
 from tenfold.experiment import FIELDS, SECTIONS
 from tenfold.report import clocks, summary
-from tenfold.report.differences import changed_fields, describe_difference
+from tenfold.report.differences import changed_fields, describe_difference, differing_fields
 from tenfold.report.formatting import (
     CROSSVAL_TIME,
     NOTHING,
@@ -36,8 +36,10 @@ def result_table(run: Run) -> Table:
     """Return the results of a run, as `tenfold train` prints them."""
     table = _grid()
     table.add_row(f"run {run.id}", Text.assemble((one_line(run.title), "bold"), "  ", _status(run)))
-    for name, text in summary.result_rows(run):
+    for name, text in summary.result_rows(run) if run.readable else summary.score_rows(run):
         table.add_row(name, Text(text, style="bold" if name.endswith("accuracy") else ""))
+    if run.problem:
+        table.add_row("problem", Text(one_line(run.problem), style="yellow"))
     if ending := summary.describe_end(run):
         table.add_row(run.status, _styled(run, "\n".join(one_line(line) for line in ending.splitlines())))
     table.add_row("folder", Text(str(run.path), overflow="fold"))
@@ -53,10 +55,11 @@ def runs_table(runs: Sequence[Run], *, now: float | None = None) -> Table:
         "run", "title and differences", "status", "when", "epochs", *(one_line(name) for name in scores), "training"
     )
     _right(table, 0, *range(4, len(table.columns)))
+    differing = differing_fields([run for run in runs if run.readable])
     for run in runs:
         table.add_row(
             str(run.id),
-            _titled(run, runs),
+            _titled(run, differing),
             _status(run),
             ago(run.created, now),
             _epochs(run),
@@ -67,6 +70,9 @@ def runs_table(runs: Sequence[Run], *, now: float | None = None) -> Table:
     table.caption = f"training: measured{unless}, without startup, evaluation and saving" if runs else "no runs yet"
     if any(run.kind == CROSSVAL for run in runs):
         table.caption += f"; {CROSSVAL_TIME}"
+    for run in runs:
+        if run.problem:
+            table.caption += f"\nrun {run.id}: {one_line(run.problem)}"
     return table
 
 
@@ -78,7 +84,7 @@ def _final_metrics(run: Run) -> dict[str, float]:
 
 def show_tables(run: Run) -> Group:
     """Return all tables about one run, as `tenfold show` prints them."""
-    tables = [result_table(run), experiment_table(run)]
+    tables = [result_table(run), experiment_table(run) if run.readable else recorded_table(run)]
     if run.history:
         tables.append(history_table(run))
     if summary.times_by_kind(run):
@@ -101,6 +107,14 @@ def experiment_table(run: Run) -> Table:
             if home == section and key not in changed
         )
         table.add_row(f"  {section}", Text("  ".join(rest), style="dim"))
+    return table
+
+
+def recorded_table(run: Run) -> Table:
+    """Return the fields of an experiment that this version cannot read, as they were recorded."""
+    table = _grid(title="experiment, as recorded")
+    for name, fields in run.recorded_fields.items():
+        table.add_row(one_line(name), Text(field_value(fields), overflow="fold"))
     return table
 
 
@@ -184,8 +198,9 @@ def _right(table: Table, *columns: int) -> None:
         table.columns[column].justify = "right"
 
 
-def _titled(run: Run, runs: Sequence[Run]) -> Text:
-    parts = ("└ " if run.kind == "fold" else "", one_line(run.title), "  ", (describe_difference(run, runs), "dim"))
+def _titled(run: Run, differing: Collection[str]) -> Text:
+    difference = describe_difference(run, differing) if run.readable else "cannot be read by this version"
+    parts = ("└ " if run.kind == "fold" else "", one_line(run.title), "  ", (difference, "dim"))
     return Text.assemble(*parts, overflow="fold")
 
 
@@ -204,5 +219,8 @@ def _styled(run: Run, text: str) -> Text:
 
 
 def _epochs(run: Run) -> str:
-    wanted, done = run.experiment.training.epochs, run.result.get("epochs")
+    done = run.result.get("epochs")
+    if not run.readable:
+        return NOTHING if done is None else str(done)
+    wanted = run.experiment.training.epochs
     return str(wanted) if done == wanted else f"{NOTHING if done is None else done}/{wanted}"

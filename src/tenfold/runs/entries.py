@@ -1,0 +1,154 @@
+"""Which types the entries of a recorded result and of recorded facts have, to tell damaged ones from sound ones."""
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+Metrics = dict[str, float]
+
+
+class LostWorker(BaseModel):
+    """An entry of `lost`: a worker without which the others continued."""
+
+    worker: int
+    why: str
+    left: int
+    epoch: int
+
+
+class RecordedFold(BaseModel):
+    """An entry of `folds`."""
+
+    fold: int
+    repeat: int
+    node: int
+    run: int | None
+    status: str
+    error: str
+    metrics: dict[str, Metrics]
+    seconds: float
+    began: float
+    ended: float
+    cores: list[int]
+    threads: int | None
+    train_samples: int
+    validation_samples: int
+
+
+class FoldPlace(BaseModel):
+    """The facts of a fold."""
+
+    parent: int
+    fold: int
+    repeat: int
+    node: int
+
+
+class DataFacts(BaseModel):
+    """The facts of a data set."""
+
+    name: str | None = None
+    shape: list[int]
+    classes: int | None = None
+    outputs: int | None = None
+    train: int = 0
+    validation: int = 0
+    test: int = 0
+    fingerprint: str | None = None
+
+
+class FoldResult(BaseModel):
+    """What a fold's result says of its part in the cross-validation."""
+
+    metrics: dict[str, Metrics] = {}
+    began: float
+    ended: float
+    cores: list[int]
+    threads: int | None
+
+
+class ShardFacts(BaseModel):
+    """How the training data were divided."""
+
+    kind: str
+    samples: list[int]
+    classes: list[list[int]] | None = None
+    once: bool = False
+
+
+class CoreFacts(BaseModel):
+    """Which worker ran on which CPUs."""
+
+    workers: list[list[int]] = []
+
+
+class MachineFacts(BaseModel):
+    """The machine that a run ran on."""
+
+    cpu: dict[str, Any] | None = None
+    memory: dict[str, float | None] | None = None
+    gpus: list[dict[str, Any]] | None = None
+
+
+RESULT: dict[str, Any] = {
+    "part": str | None,
+    "metrics": Metrics,
+    "seconds": float | None,
+    "times": Metrics,
+    "epochs": int,
+    "steps": int,
+    "samples": int,
+    "samples_per_second": float | None,
+    "bytes_moved": float,
+    "workers": int,
+    "lost": list[LostWorker],
+    "threads": int | None,
+    "best_epoch": int | None,
+    "stopped_early": bool,
+    "clock": str,
+    "interval": list[float] | None,
+    "reasons": list[str],
+    "simulated_in": float,
+    "crossval": FoldResult,
+    "mode": str,
+    "folds": list[RecordedFold],
+    "failed": list[str],
+    "spread": dict[str, dict[str, dict[str, Any]]],
+    "models": dict[str, dict[str, Any]],
+    "problem": str,
+    "load": dict[str, float | None] | None,
+    "seconds_to_target": float | None,
+    "steps_to_target": int | None,
+}
+FACTS: dict[str, Any] = {
+    "machine": MachineFacts,
+    "packages": dict[str, Any],
+    "data": DataFacts,
+    "shards": ShardFacts,
+    "cores": CoreFacts | int,
+    "parameters": int | None,
+    "crossval": FoldPlace,
+    "launch": dict[str, Any],
+}
+
+
+def sound_entries(held: dict[str, Any], types: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return the entries without those of a wrong type, and the names of these; entries that are not known stay."""
+    damaged = [name for name, value in held.items() if name in types and not _fits(types[name], value)]
+    return {name: value for name, value in held.items() if name not in damaged}, damaged
+
+
+def _fits(kind: Any, value: Any) -> bool:
+    try:
+        _adapter(kind).validate_json(json.dumps(value), strict=True)
+    except ValidationError:
+        return False
+    return True
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)

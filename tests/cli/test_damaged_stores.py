@@ -1,0 +1,143 @@
+"""A damaged store, or a run of another version: a sentence each, no traceback, and the other runs stay usable."""
+
+import json
+import random
+import sqlite3
+import traceback
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import tenfold
+from tenfold.cli import app
+from tenfold.errors import StoreError
+from tenfold.runs import EpochEnded
+
+SMALL: dict[str, Any] = {"model": "mlp", "data": "digits", "epochs": 3, "threads": 1}
+VERBS = (
+    ("runs",),
+    ("runs", "--json"),
+    ("show", "1"),
+    ("show", "1", "--json"),
+    ("show", "1", "--shards"),
+    ("resume", "1"),
+)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a store with a run that was interrupted and one that finished."""
+    folder = tmp_path_factory.mktemp("made") / "runs"
+
+    def stop(event: Any) -> None:
+        if isinstance(event, EpochEnded) and event.epoch == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tenfold.train(**SMALL, workers=1, runs=folder, listen=stop)
+    tenfold.train(**SMALL, runs=folder)
+    return folder
+
+
+@pytest.fixture
+def store(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Copy it, to be damaged."""
+    import shutil
+
+    shutil.copytree(made, tmp_path / "runs")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "runs"
+
+
+def change(store: Path, statement: str, *values: Any) -> None:
+    connection = sqlite3.connect(store / "tenfold.db")
+    with connection:
+        connection.execute(statement, values)
+    connection.close()
+
+
+def read(store: Path, column: str, run: int = 1) -> str:
+    connection = sqlite3.connect(store / "tenfold.db")
+    (text,) = connection.execute(f"SELECT {column} FROM runs WHERE id = ?", (run,)).fetchone()
+    connection.close()
+    return str(text)
+
+
+def tenfold_(*arguments: str) -> Result:
+    said = CliRunner().invoke(app, arguments)
+    assert said.exception is None or isinstance(said.exception, SystemExit | tenfold.TenfoldError), (
+        arguments,
+        said.exception,
+        traceback.format_exception(said.exception),
+    )
+    assert "Traceback" not in said.output
+    return said
+
+
+def test_a_run_of_another_version_is_listed_shown_and_blocks_no_other(store: Path) -> None:
+    fields = json.loads(read(store, "experiment"))
+    fields["training"]["optimizer"] = "lion3"
+    change(store, "UPDATE runs SET experiment = ? WHERE id = 1", json.dumps(fields))
+    listed = tenfold_("runs").stdout
+    assert "cannot be read by this version" in listed
+    assert "lion3" in listed
+    assert "finished" in listed
+    shown = tenfold_("show", "1").stdout
+    assert "experiment, as recorded" in shown
+    assert 'optimizer = "lion3"' in shown or "optimizer = lion3" in shown
+    assert tenfold_("show", "2").exit_code == 0
+    (first, second) = tenfold.list_runs()
+    assert (first.readable, second.readable) == (False, True)
+    with pytest.raises(StoreError, match="the experiment of run 1 cannot be read by this version: .*lion3"):
+        tenfold.resume(1)
+    assert json.loads(tenfold_("runs", "--json").stdout)[0]["experiment"]["training"]["optimizer"] == "lion3"
+
+
+@pytest.mark.parametrize("column", ["experiment", "facts", "result", "error", "title", "status", "kind", "created"])
+def test_a_damaged_column(store: Path, column: str) -> None:
+    for value in ("", "{half", "[1, 2]", "null", b"\xff\xfe\x00", 1e300, -1):
+        change(store, f"UPDATE runs SET {column} = ? WHERE id = 1", value)
+        for verb in VERBS:
+            tenfold_(*verb)
+        assert tenfold_("show", "2").exit_code == 0
+        assert len(tenfold.list_runs()) == 2
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", range(2))
+def test_values_of_the_wrong_kind_anywhere_in_a_column(store: Path, seed: int) -> None:
+    """Each time one entry, however deep, is replaced or removed."""
+    chance = random.Random(seed)
+    for column in ("facts", "result", "experiment"):
+        whole = read(store, column, 2)
+        for _ in range(6):
+            spoilt = json.loads(whole)
+            spoil(spoilt, chance)
+            change(store, f"UPDATE runs SET {column} = ? WHERE id = 2", json.dumps(spoilt))
+            for verb in (("runs",), ("show", "2"), ("show", "2", "--json"), ("show", "2", "--shards"), ("report", "2")):
+                tenfold_(*verb)
+        change(store, f"UPDATE runs SET {column} = ? WHERE id = 2", whole)
+
+
+def spoil(value: Any, chance: random.Random) -> None:
+    while True:
+        key = chance.choice(list(value) if isinstance(value, dict) else list(range(len(value))))
+        if isinstance(value[key], dict | list) and value[key] and chance.random() < 0.7:
+            value = value[key]
+            continue
+        if chance.random() < 0.3:
+            del value[key]
+        else:
+            value[key] = chance.choice([None, "x", -1, 1e300, [], {}, [None], {"x": None}, True])
+        return
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "epoch-1-worker-0.pt"])
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"epoch": 1}', b"\0" * 500, b'{"epoch": -3, "workers": "many"}'])
+def test_a_damaged_checkpoint(store: Path, name: str, content: bytes) -> None:
+    (path,) = (store / "1-mlp-digits" / "checkpoint").glob(name)
+    path.write_bytes(content)
+    said = tenfold_("resume", "1")
+    assert said.exit_code in (0, 1, 2)
