@@ -90,7 +90,7 @@ def test_a_run_of_another_version_is_listed_shown_and_blocks_no_other(store: Pat
     assert tenfold_("show", "2").exit_code == 0
     (first, second) = tenfold.list_runs()
     assert (first.readable, second.readable) == (False, True)
-    with pytest.raises(StoreError, match="the experiment of run 1 cannot be read by this version: .*lion3"):
+    with pytest.raises(StoreError, match=r"the experiment of run 1 cannot be read by this version: .*lion3"):
         tenfold.resume(1)
     assert json.loads(tenfold_("runs", "--json").stdout)[0]["experiment"]["training"]["optimizer"] == "lion3"
 
