@@ -145,7 +145,7 @@ class TestVerbs:
         tenfold.Experiment(**SMALL).save("small.toml")
         ran = tenfold_("twin", "small.toml", "--workers", "2", "--threads", "1", "--quiet", "-o", "twin.html")
         assert ran.exit_code == 0, ran.output
-        assert "0.0, the same bits" in ran.stdout
+        assert "0.0, bit for bit the same" in ran.stdout
         assert "predicted" in ran.stdout
         assert Path("twin.html").stat().st_size > 10_000
 
