@@ -141,3 +141,11 @@ def test_a_damaged_checkpoint(store: Path, name: str, content: bytes) -> None:
     path.write_bytes(content)
     said = tenfold_("resume", "1")
     assert said.exit_code in (0, 1, 2)
+
+
+def test_the_doctor_says_what_is_damaged(store: Path) -> None:
+    assert "none damaged" in tenfold_("doctor", "--runs", str(store)).stdout
+    change(store, "UPDATE runs SET result = 'x' WHERE id = 2")
+    (found,) = [one for one in json.loads(tenfold_("doctor", "--json").stdout) if one["topic"] == "run 2"]
+    assert (found["found"], found["status"]) == ("its result is damaged", "problem")
+    assert "are sound" in found["advice"]

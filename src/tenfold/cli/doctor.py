@@ -1,33 +1,41 @@
 """`tenfold doctor`: what this machine has, and what to do about what is missing."""
 
 from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from tenfold.cli import options
 from tenfold.cli.output import print_json, print_rich
 
+if TYPE_CHECKING:
+    from tenfold.machine.doctor import Finding
+
 MARKS = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "problem": "[red]problem[/]"}
 
 
 def doctor(runs: options.Runs = None, as_json: options.Json = False) -> None:
-    """Check the machine (cores, threads, memory, torch, GPUs, MPI, data sets) and suggest fixes.
+    """Check the machine (cores, threads, memory, torch, GPUs, MPI, data sets) and the recorded runs, and suggest fixes.
 
-    Example: [cyan]tenfold doctor[/]
+    With --runs, the weights and checkpoints of all runs in that folder are read and checked for damage, too.
+
+    Examples: [cyan]tenfold doctor[/], [cyan]tenfold doctor --runs runs[/]
     """
     from rich.markup import escape
     from rich.table import Table
 
     from tenfold.data import SOURCES, available
     from tenfold.machine.doctor import Finding, examine
-    from tenfold.runs.store import default_folder
+    from tenfold.runs.store import absolute
 
-    findings = examine(runs or default_folder())
+    findings = examine(absolute(runs))
     for one in available():
         here = one.where is not None or not SOURCES[one.name].files
         found = str(one.where) if one.where else "ships with scikit-learn" if here else "not on this machine"
         advice = "" if here else f"`tenfold data get {one.name}` fetches it"
         findings.append(Finding(f"data: {one.name}", found, "ok" if here else "note", advice))
+    findings += _examine_runs(absolute(runs), files=runs is not None)
     if as_json:
         print_json([asdict(finding) for finding in findings])
         return
@@ -37,3 +45,14 @@ def doctor(runs: options.Runs = None, as_json: options.Json = False) -> None:
     print_rich(table)
     problems = sum(finding.status == "problem" for finding in findings)
     typer.echo("no problems found" if not problems else f"{problems} problem(s); see the last column")
+
+
+def _examine_runs(folder: Path, *, files: bool) -> "list[Finding]":
+    from tenfold.machine.doctor import Finding
+    from tenfold.runs.damage import find_damage
+
+    if not (folder / "tenfold.db").exists():
+        return [Finding("runs", f"none in {folder}")]
+    count, damaged = find_damage(folder, files=files)
+    sound = [] if damaged else [Finding("runs", f"{count} in {folder}, none damaged")]
+    return sound + [Finding(one.where, one.found, "problem", one.advice) for one in damaged]

@@ -1,0 +1,75 @@
+"""What is damaged in a store is found, and what can be saved is said."""
+
+import json
+import sqlite3
+
+import pytest
+import torch
+from made_store import DIGITS, new_run, some_events
+
+from tenfold.runs import checkpoint
+from tenfold.runs.damage import find_damage
+
+
+@pytest.fixture
+def store(tmp_path):
+    runs, number = new_run(tmp_path, events=some_events())
+    checkpoint.save({"w": torch.ones(1000)}, runs.path(number, "mlp-digits") / "model.pt")
+    runs.update(number, result={"seconds": 1.0}, status="finished")
+    other = runs.create(DIGITS, kind="train", facts={"cores": 2})
+    folder = runs.path(other, "mlp-digits") / "checkpoint"
+    for epoch in (1, 2):
+        checkpoint.save({"epoch": epoch}, folder / checkpoint.file_name(epoch, 0))
+        checkpoint.commit(folder, {"epoch": epoch, "workers": 1})
+    runs.update(other, result={}, status="interrupted")
+    return runs
+
+
+def change(store, statement, *values):
+    connection = sqlite3.connect(store.file)
+    with connection:
+        connection.execute(statement, values)
+    connection.close()
+
+
+def test_a_sound_store(store):
+    assert find_damage(store.folder) == (2, [])
+
+
+def test_a_column_an_event_and_another_version(store):
+    change(store, "UPDATE runs SET result = 'x' WHERE id = 1")
+    change(store, "UPDATE events SET body = 'x' WHERE id = 1")
+    fields = DIGITS.model_dump(mode="json")
+    fields["training"]["optimizer"] = "lion3"
+    change(store, "UPDATE runs SET experiment = ? WHERE id = 2", json.dumps(fields))
+    count, (first, second) = find_damage(store.folder)
+    assert count == 2
+    assert (first.where, first.found) == ("run 1", "its result is damaged; 1 of its 3 events cannot be read")
+    assert "model.pt are sound; `tenfold train" in first.advice
+    assert second.where == "run 2"
+    assert "cannot be read by this version" in second.found
+    assert "lion3" in second.found
+
+
+def test_weights_and_checkpoints(store):
+    path = store.path(1, "mlp-digits") / "model.pt"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(bytes(content))
+    (store.path(2, "mlp-digits") / "checkpoint" / checkpoint.file_name(2, 0)).write_bytes(b"")
+    assert find_damage(store.folder, files=False) == (2, [])
+    _, (weights, saved) = find_damage(store.folder)
+    assert "model.pt is damaged" in weights.found
+    assert "trains it again" in weights.advice
+    assert "continuing from epoch 1 instead" in saved.found
+    assert saved.advice == "`tenfold resume 2` continues from the checkpoint before it"
+
+
+def test_a_file_that_is_no_database(store):
+    store.file.write_bytes(b"x" * 9000)
+    for name in ("tenfold.db-wal", "tenfold.db-shm"):
+        (store.folder / name).unlink(missing_ok=True)
+    count, (damage,) = find_damage(store.folder)
+    assert count == 0
+    assert "cannot be opened: file is not a database" in damage.found
+    assert "each run's folder still has its experiment.toml and model.pt" in damage.advice
