@@ -1,12 +1,8 @@
-"""Hosts that are network namespaces of this one, joined by a switch; skipped with a reason where they cannot be made.
-
-Each has a name and a network of its own, so the ranks believe to be on different machines.
-"""
+"""Runs over several hosts, which are network namespaces; skipped with a reason where they cannot be made."""
 
 import os
 import shlex
 import shutil
-import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -16,93 +12,15 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from engine_models import LAWFUL, train
+from engine_models import train
 from launchers import mpirun
-from launching import TORCHRUN, environment
+from launching import TORCHRUN
+from network_hosts import ENDLESS, FIELDS, Hosts, quietly
 
 import tenfold
 from tenfold.transport.memory.counters import is_alive
 
 pytestmark = pytest.mark.timeout(120)
-FIELDS = LAWFUL | {"epochs": 2, "sync_every": 2, "threads": 1, "oversubscribe": True, "strategy": "butterfly"}
-FIELDS |= {"optimizer": "sgd", "lr": 0.05}
-ENDLESS = FIELDS | {"epochs": 100_000}
-
-
-def quietly(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
-class Hosts:
-    """Namespaces tenfold-<pid>-0, -1, ... on one bridge, with the addresses 10.213.0.1, .2, ..."""
-
-    def __init__(self, count: int) -> None:
-        self.names = [f"tenfold-{os.getpid()}-{number}" for number in range(count)]
-        self.addresses = [f"10.213.0.{number + 1}" for number in range(count)]
-        self.switch = f"tenfold-{os.getpid()}-switch"
-        self.ends = [f"tf{os.getpid() % 10**6}h{number}" for number in range(count)]
-
-    def make(self) -> str:
-        """Make the hosts; return why it cannot be done, if so."""
-        for program in ("ip", "unshare", "nsenter"):
-            if shutil.which(program) is None:
-                return f"there is no `{program}` on this machine"
-        if os.geteuid() != 0:
-            return "network namespaces need root"
-        within = ["ip", "-n", self.switch]
-        steps = [["ip", "netns", "add", name] for name in (*self.names, self.switch)]
-        steps += [[*within, "link", "add", "bridge", "type", "bridge"], [*within, "link", "set", "bridge", "up"]]
-        for name, end, address in zip(self.names, self.ends, self.addresses, strict=True):
-            inside, port = ["ip", "-n", name], end.replace("h", "p")
-            steps += [
-                ["ip", "link", "add", end, "netns", name, "type", "veth", "peer", "name", port, "netns", self.switch],
-                [*within, "link", "set", port, "master", "bridge", "up"],
-                [*inside, "addr", "add", f"{address}/24", "dev", end],
-                [*inside, "link", "set", end, "up"],
-                [*inside, "link", "set", "lo", "up"],
-            ]
-        for step in steps:
-            done = quietly(*step)
-            if done.returncode != 0:
-                return f"`{' '.join(step)}` does not work here: {done.stderr.strip()}"
-        return ""
-
-    def slow_down(self) -> None:
-        """Make the link as slow as an office's, where the kernel can: 100 Mbit/s, 5 ms each way."""
-        for name, end in zip(self.names, self.ends, strict=True):
-            quietly("tc", "-n", name, "qdisc", "add", "dev", end, "root", "netem", "delay", "5ms", "rate", "100mbit")
-
-    def cut(self) -> None:
-        quietly("ip", "-n", self.names[1], "link", "set", self.ends[1], "down")
-
-    def torchrun(self, number: int, folder: Path, *arguments: str) -> "subprocess.Popen[str]":
-        """Start torchrun on one of the hosts."""
-        torchrun = [word for word in TORCHRUN if word != "--standalone"]
-        torchrun += ["--nnodes", str(len(self.names)), "--rdzv-backend", "c10d", "--rdzv-id", self.names[0]]
-        torchrun += ["--rdzv-endpoint", f"{self.addresses[0]}:29500", "--rdzv-conf", f"is_host={int(number == 0)}"]
-        torchrun += ["--local-addr", self.addresses[number]]  # the hosts' names are not known to each other
-        return self.start(number, folder, *torchrun, *arguments)
-
-    def inside(self, number: int) -> list[str]:
-        """Return what goes before a command to run it on one of the hosts, with a name of its own."""
-        command = f'hostname host{number} && exec "$@"'
-        return ["ip", "netns", "exec", self.names[number], "unshare", "--uts", "sh", "-c", command, "sh"]
-
-    def start(self, number: int, folder: Path, *command: str) -> "subprocess.Popen[str]":
-        return subprocess.Popen(
-            [*self.inside(number), *command],
-            cwd=folder,
-            env=environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-
-    def remove(self) -> None:
-        for name in (*self.names, self.switch):
-            for pid in quietly("ip", "netns", "pids", name).stdout.split():
-                os.kill(int(pid), signal.SIGKILL)
-            quietly("ip", "netns", "del", name)
 
 
 @pytest.fixture

@@ -1,0 +1,99 @@
+"""Processes that are killed or stopped at a random moment, or wait for a lock that nobody releases."""
+
+import contextlib
+import os
+import signal
+import time
+
+from attempt import EXPERIMENT, LOSS_LIMIT, Attempt, Fell, save_experiment
+
+PARTS = ("worker", "worker", "parent", "server")
+MODEL = '''
+import os
+import threading
+from torch import nn
+
+class Locked(nn.Module):
+    """Waits for ever for a lock, in some workers, at some step."""
+
+    def __init__(self, step: int, workers: list[int]) -> None:
+        super().__init__()
+        self.flatten, self.linear = nn.Flatten(), nn.Linear(64, 10)
+        self.step, self.workers, self.steps = step, workers, 0
+
+    def forward(self, x):
+        if self.training:
+            self.steps += 1
+            name = __import__("multiprocessing").current_process().name
+            here = int(name.rpartition("-")[2]) if name[-1].isdigit() else 0
+            if self.steps == self.step and here in self.workers and not os.environ.get("CAMPAIGN_UNLOCKED"):
+                lock = threading.Lock()
+                lock.acquire()
+                lock.acquire()
+        return self.linear(self.flatten(x))
+'''
+
+
+def kill(attempt: Attempt) -> None:
+    """SIGKILL to a worker, the parent or the fork server; the run is resumed, perhaps after a second kill."""
+    file = attempt.write_experiment()
+    for arguments in (["train", str(file)], ["resume", "last"]):
+        _strike(attempt, signal.SIGKILL, arguments)
+        if attempt.random.random() < 0.7 or not attempt.runs() or attempt.runs()[-1]["status"] == "finished":
+            break
+    attempt.finish()
+
+
+def stop(attempt: Attempt) -> None:
+    """SIGSTOP to a worker, the fork server, or for some seconds the parent."""
+    _strike(attempt, signal.SIGSTOP, ["train", str(attempt.write_experiment())])
+    attempt.finish()
+
+
+def deadlock(attempt: Attempt) -> None:
+    """A model that waits for a lock in one worker or in all."""
+    (attempt.folder / "locked.py").write_text(MODEL)
+    workers = attempt.random.choice([[0], [1], [0, 1]])
+    fields = {"model": "locked:Locked", "epochs": 6, "hidden": None, "dropout": None, "batchnorm": None}
+    fields |= {"model_options": {"step": attempt.random.randint(1, 60), "workers": workers}}
+    plain = {name: value for name, value in fields.items() if value is not None}
+    usual = {name: value for name, value in EXPERIMENT.items() if name not in fields}
+    file = save_experiment(attempt.folder / "experiment.toml", usual | plain)
+    said = attempt.tenfold("train", str(file), "--quiet", limit=60)
+    attempt.check_said(said, (2,))
+    if "worker" not in said.err:
+        raise Fell(f"the sentence names no worker: {said.err}")
+    attempt.environment["CAMPAIGN_UNLOCKED"] = "1"
+    runs = attempt.runs()
+    if runs:
+        attempt.check_said(attempt.tenfold("resume", "last", "--quiet"), (0,))
+
+
+def _strike(attempt: Attempt, number: signal.Signals, arguments: list[str]) -> None:
+    """Start a command, send a signal to one of its processes at a random moment, and check how the command ends."""
+    part, delay = attempt.random.choice(PARTS), attempt.random.uniform(0, attempt.seconds())
+    with attempt.started(*arguments, "--quiet") as command:
+        began = time.monotonic()
+        while time.monotonic() - began < delay and command.process.poll() is None:
+            command.family()
+            time.sleep(0.01)
+        targets = command.wait_for(part)
+        if not targets:
+            attempt.check_said(command.wait(LOSS_LIMIT), (0,))
+            return
+        target = attempt.random.choice(targets)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(target.pid, number)
+        if number == signal.SIGSTOP and part == "parent":
+            time.sleep(attempt.random.uniform(0, 7))
+            target.send_signal(signal.SIGCONT)
+        try:
+            said = command.wait(LOSS_LIMIT + attempt.seconds())
+        except Fell as fell:
+            raise Fell(f"{number.name} to the {part} {delay:.1f} s after the start: {fell}") from None
+        codes = {"worker": (0, 2), "server": (0, 2), "parent": (-number, 0)}[part]
+        if part == "parent" and number == signal.SIGSTOP:
+            codes = (0,)
+        attempt.check_said(said, codes)
+        if said.code == 2 and part == "worker" and "worker" not in said.err:
+            raise Fell(f"the sentence names no worker: {said.err}")

@@ -1,0 +1,174 @@
+"""Full disks, flipped bits, clocks that step, and hosts that change their name."""
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from attempt import EXPERIMENT, SOURCES, Attempt, Fell
+
+SITE = """
+import os
+import socket
+import time
+
+_began, _time = time.monotonic(), time.time
+
+def _stepped():
+    step, after = float(os.environ["CAMPAIGN_STEP"]), float(os.environ["CAMPAIGN_STEP_AFTER"])
+    return _time() + (step if time.monotonic() - _began > after else 0.0)
+
+if "CAMPAIGN_STEP" in os.environ:
+    time.time = _stepped
+if "CAMPAIGN_HOST" in os.environ:
+    socket.gethostname = lambda: os.environ["CAMPAIGN_HOST"]
+"""
+FINISHED_FILES = ("model.pt", "tenfold.db")
+INTERRUPTED_FILES = ("checkpoint", "checkpoint", "manifest", "tenfold.db")
+
+
+def disk(attempt: Attempt) -> None:
+    """A disk that is full, or a limit on the size of files, at a random size."""
+    file = attempt.write_experiment()
+    arguments = ["train", str(file), "--quiet"]
+    if os.geteuid() == 0 and attempt.random.random() < 0.7:
+        size = attempt.random.choice([8, 64, 200, 260, 300, 400, 600, 1000])
+        with _small_disk(attempt.folder / "runs", size) as grow:
+            if grow is not None:
+                attempt.check_said(attempt.tenfold(*arguments), (0, 2))
+                attempt.runs()
+                grow()
+                attempt.finish()
+                return
+    size = attempt.random.choice([1_000, 20_000, 45_000, 60_000, 80_000, 200_000])
+    limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (size, size))
+    attempt.check_said(attempt.tenfold(*arguments, preexec_fn=limit), (0, 2))
+    attempt.finish()
+
+
+def flip(attempt: Attempt) -> None:
+    """One bit flipped in a checkpoint, a manifest, model.pt or the database."""
+    finished = attempt.random.random() < 0.5
+    shutil.copytree(_recorded(attempt.work, finished), attempt.folder / "runs")
+    kind = attempt.random.choice(FINISHED_FILES if finished else INTERRUPTED_FILES)
+    pattern = {"checkpoint": "*/checkpoint/*.pt", "manifest": "*/checkpoint/*.json", "model.pt": "*/model.pt"}
+    path = attempt.random.choice(sorted((attempt.folder / "runs").glob(pattern.get(kind, "tenfold.db"))))
+    content = bytearray(path.read_bytes())
+    place = attempt.random.randrange(8 * len(content))
+    content[place // 8] ^= 1 << place % 8
+    path.write_bytes(content)
+    where = f"bit {place} of {path.name}"
+    for verb in (["runs"], ["show", "last"], ["doctor", "--runs"]):
+        attempt.check_said(attempt.forked(*verb), (0, 1, 2))
+    if finished:
+        if kind == "model.pt" and _loads_other_weights(path, attempt):
+            raise Fell(f"{where} was flipped, and other weights are loaded")
+        return
+    said = attempt.forked("resume", "last", "--quiet")
+    attempt.check_said(said, (0, 2))
+    if said.code == 0:
+        (weights,) = (attempt.folder / "runs").glob("*/model.pt")
+        try:
+            attempt.check_weights(weights)
+        except Fell as fell:
+            raise Fell(f"{where} was flipped: {fell}") from None
+
+
+def clock(attempt: Attempt) -> None:
+    """The clock steps while a run trains; meanwhile nobody else may resume it, and after a crash it is resumed."""
+    step = attempt.random.choice([-1, 1]) * attempt.random.choice([3, 3600, 86_400, 10 * 365 * 86_400])
+    attempt.environment["CAMPAIGN_STEP"] = str(step)
+    attempt.environment["CAMPAIGN_STEP_AFTER"] = f"{attempt.random.uniform(0, attempt.seconds()):.2f}"
+    _strange(attempt)
+
+
+def host(attempt: Attempt) -> None:
+    """A run crashes on a host of one name and is resumed under another."""
+    attempt.environment["CAMPAIGN_HOST"] = "before"
+    _strange(attempt, CAMPAIGN_HOST="after")
+
+
+def _strange(attempt: Attempt, **later: str) -> None:
+    """Train in a changed world, try to resume the run meanwhile, kill it, and resume it."""
+    (attempt.folder / "site").mkdir()
+    (attempt.folder / "site" / "sitecustomize.py").write_text(SITE)
+    attempt.environment["PYTHONPATH"] = os.pathsep.join([str(attempt.folder / "site"), SOURCES])
+    file = attempt.write_experiment(epochs=200)
+    with attempt.started("train", str(file), "--quiet") as command:
+        until = time.monotonic() + 40
+        while not list(attempt.folder.glob("runs/*/checkpoint/manifest.json")):
+            if time.monotonic() > until or command.process.poll() is not None:
+                raise Fell(f"no checkpoint was written: {command.wait(1).text}")
+            time.sleep(0.05)
+        attempt.environment |= later
+        workers = command.family()["worker"]
+        os.kill(command.process.pid, signal.SIGSTOP)  # so that it cannot finish while another tries to take its run
+        try:
+            second = attempt.tenfold("resume", "last", "--quiet")
+        finally:
+            os.kill(command.process.pid, signal.SIGCONT)
+        if command.process.poll() is None and second.code == 0:
+            raise Fell("two processes trained one run at once")
+        attempt.check_said(second, (2,))
+        time.sleep(attempt.random.uniform(0, 1))
+        if attempt.random.random() < 0.5 and workers:
+            os.kill(command.process.pid, signal.SIGKILL)
+        command.kill()
+    attempt.finish(epochs=200)
+
+
+@contextmanager
+def _small_disk(folder: Path, kilobytes: int) -> Iterator[Any]:
+    """Mount a small disk; the value enlarges it, or is None where nothing can be mounted."""
+    folder.mkdir(exist_ok=True)
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        yield None
+        return
+    try:
+        yield lambda: subprocess.run(["mount", "-o", "remount,size=50m", str(folder)], check=True)
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=False)
+
+
+@cache
+def _recorded(work: Path, finished: bool) -> Path:
+    """Return a store with one run that has finished, or that was interrupted after half of its epochs."""
+    attempt = Attempt(f"recorded-{finished}", 0, 0, work)
+    file = attempt.write_experiment()
+    with attempt.started("train", str(file), "--quiet") as command:
+        if finished:
+            attempt.check_said(command.wait(60), (0,))
+        else:
+            until = time.monotonic() + 60
+            while time.monotonic() < until:
+                manifests = list(attempt.folder.glob("runs/*/checkpoint/manifest.json"))
+                if manifests and json.loads(manifests[0].read_text())["epoch"] >= EXPERIMENT["epochs"] // 2:
+                    break
+                time.sleep(0.02)
+            os.kill(command.process.pid, signal.SIGKILL)
+            command.kill()
+    return attempt.folder / "runs"
+
+
+def _loads_other_weights(path: Path, attempt: Attempt) -> bool:
+    from tenfold.errors import StoreError
+    from tenfold.runs import checkpoint
+
+    try:
+        checkpoint.load(path)
+    except StoreError:
+        return False
+    try:
+        attempt.check_weights(path)
+    except Fell:
+        return True
+    return False
