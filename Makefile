@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench clean
+.PHONY: help setup demo test check bench campaign clean
 
 help:  ## list what make can do
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-7s %s\n", $$1, $$2}' Makefile
@@ -29,6 +29,9 @@ check: setup  ## lint, types, import contract
 
 bench: setup  ## run every benchmark; each prints its ratios
 	for benchmark in benchmarks/*.py; do $(BIN)/python $$benchmark || exit 1; done
+
+campaign: setup  ## attack the program with seeded faults for 30 minutes
+	$(BIN)/python tests/campaign
 
 clean:  ## remove .venv and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -76,7 +76,7 @@ class TestNoRoomForTheWeights:
         assert "test accuracy" in said.out
         assert "epoch 3/3" in said.err
         assert "Traceback" not in said.err
-        assert said.err.strip().splitlines()[-1].startswith("error: not everything was kept: ")
+        assert said.err.strip().splitlines()[-1].startswith("error: not everything was saved: ")
         assert said.err.strip().endswith("model.pt cannot be written: File too large")
         assert_nothing_is_half_written(tmp_path / "runs")
         run = tenfold.open_run(runs=tmp_path / "runs")

@@ -33,7 +33,10 @@ def test_it_trains(workers):
 
 def test_folds_and_simulation():
     assert tenfold.cross_validate(**BASE, **OWN, folds=2).best.accuracy > 0.7
-    assert tenfold.simulate(**BASE, **OWN, workers=4).accuracy > 0.6
+    assert (
+        tenfold.simulate(**BASE, **OWN, workers=4, cluster={"groups": [{"count": 4, "step_seconds": 0.01}]}).accuracy
+        > 0.6
+    )
 
 
 @pytest.mark.parametrize("workers", [1, 2])

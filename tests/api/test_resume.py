@@ -335,7 +335,7 @@ class TestPythonObjects:
         with pytest.raises((StoreError, ModelError)):
             tenfold.resume(run, model=lambda: wide_network(), data=points())
 
-    @pytest.mark.parametrize("field", ["epochs", "lr", "workers", "schedule"])
+    @pytest.mark.parametrize("field", ["epochs", "lr", "workers", "batch_size"])
     def test_nothing_else_is_taken(self, field: str) -> None:
         run = interrupted(**SMALL)
         with pytest.raises(TypeError, match=f"unexpected keyword argument '{field}'"):

@@ -15,6 +15,7 @@ from tenfold.engines import Outcome, validate
 from tenfold.engines.launched import engine as launched
 from tenfold.engines.launched.rank import EndedByLauncher, RankConnection, ending_by_signal
 from tenfold.engines.launched.relaunch import find_begun
+from tenfold.engines.prepare import describe
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.launch.detect import World
@@ -100,9 +101,9 @@ class Begun:
     def __init__(self, folder: Path, launcher: str) -> None:
         self.store = Store(folder)
         self.world = World(0, 2, 0, 2, launcher, "77", restarts=1)
-        self.experiment = Experiment(**SMALL, oversubscribe=True, workers=2)
+        self.experiment = Experiment(**SMALL, oversubscribe=True, workers=2).settled
         self.task = make_task(**SMALL, workers=2)
-        facts = {"launch": {"name": "77"}, "data": {"fingerprint": self.task.splits.fingerprint()}}
+        facts = describe(self.task) | {"launch": {"name": "77"}}
         self.number = self.store.create(self.experiment, kind="train", facts=facts)
 
     def change(self, **columns: object) -> None:

@@ -24,7 +24,7 @@ def test_a_run_that_stops_early_takes_the_time_of_the_epochs_it_had() -> None:
     prediction = dataclasses.replace(prediction, times={**prediction.times, "start": prediction.times["wait"] * 0 + 5})
     heard: list[Event] = []
     told = PredictedEvents(task, prediction, 0.0, heard.append)
-    whole, early = told.result(6), told.result(2)
+    whole, early = told.result({"epochs": 6, "samples": 6 * 60}), told.result({"epochs": 2, "samples": 2 * 60})
     assert whole["seconds"] == prediction.seconds
     told(Metric(at=0.0, name="loss", value=1.0, part="train", step=2 * task.steps_per_epoch, epoch=1, seconds=0.0))
     (last,) = heard

@@ -138,6 +138,7 @@ ALLOWED = {
     "workers/worker_pool.py": "the same pipes, at the program's end",
     "workers/snapshot.py": "the task, which goes through these pipes",
     "prediction/calibration/library_averaging.py": "the same pipes, while calibrating",
+    "workers/message_reader.py": "the same pipes, read as far as they have arrived",
     "crossval/fold_pool.py": "the same pipes, of processes that train folds",
     "experiment/python_objects.py": "a user's own objects, which go through these pipes",
     "runs/checkpoint.py": "torch.load with weights_only=True",

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -22,8 +23,7 @@ tenfold.train(model="mlp", data="digits", hidden=[8], epochs=10**6, workers=3, o
 @pytest.mark.skipif(sys.platform != "linux", reason="memory without a name exists on Linux only")
 @pytest.mark.parametrize("strategy", ["allreduce", "easgd"])
 def test_a_killed_program_leaves_nothing_behind(strategy: str, tmp_path: Path) -> None:
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
+    temporary = Path(tempfile.mkdtemp(dir="/tmp"))  # the path of a socket in it must be short
     environment = os.environ | {"TMPDIR": str(temporary), "PYTHONPATH": str(Path(tenfold.__file__).parents[1])}
     command = [sys.executable, "-c", PROGRAM.replace("STRATEGY", strategy)]
     with (tmp_path / "output").open("w") as output:

@@ -2,14 +2,13 @@
 
 from typing import TYPE_CHECKING, Any
 
+from tenfold.common.catalog import STRATEGIES
 from tenfold.experiment.training import USUAL_BATCH
 
 if TYPE_CHECKING:
     from tenfold.experiment.experiment import Experiment
 
 SMALLEST_BATCH, LARGEST_GLOBAL_BATCH = 16, 512
-EXACT_STRATEGIES = ("allreduce", "parameter-server")
-ASYNCHRONOUS_STRATEGIES = ("downpour", "easgd", "ad-psgd")
 
 
 def with_defaults(experiment: "Experiment") -> "Experiment":
@@ -27,8 +26,8 @@ def with_defaults(experiment: "Experiment") -> "Experiment":
         changes["average"] = "gradients" if _averages_gradients(experiment) else "weights"
     if division.optimizer_state == "auto":
         by_weights = changes.get("average", division.average) == "weights" and division.workers > 1
-        synchronous = division.strategy not in ASYNCHRONOUS_STRATEGIES
-        averages = training.optimizer == "muon" and by_weights and synchronous and division.outer == "none"
+        plain = training.optimizer == "muon" and by_weights and division.outer == "none"
+        averages = plain and not STRATEGIES[division.strategy].asynchronous
         changes["optimizer_state"] = "average" if averages else "local"
     return experiment.replace(**changes) if changes else experiment
 
@@ -42,4 +41,4 @@ def _averages_gradients(experiment: "Experiment") -> bool:
     training, division = experiment.training, experiment.division
     silent = division.sync_every is None and division.local_after == 0 and division.optimizer_state == "auto"
     plain = division.outer == "none" and division.compression == "none" and not training.needs_closure
-    return division.workers > 1 and division.strategy in EXACT_STRATEGIES and silent and plain
+    return division.workers > 1 and silent and plain and STRATEGIES[division.strategy].always_exact
