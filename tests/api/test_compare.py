@@ -54,7 +54,7 @@ class TestPlan:
     @pytest.mark.parametrize(
         ("grid", "repeats", "sentence"),
         [
-            ({"strategi": ["ring"]}, 1, "'strategi' is no field of an experiment; did you mean 'strategy'?"),
+            ({"strategi": ["ring"]}, 1, "'strategi' is not an experiment field; did you mean 'strategy'?"),
             ({"lr": []}, 1, r"lr = \[\]: give at least one value to compare"),
             ({}, 0, "repeats = 0: should be at least 1"),
             ({"strategy": ["rong"]}, 1, "division.strategy"),

@@ -119,7 +119,7 @@ def plan(base: Experiment, dimensions: dict[str, list[Any]], repeats: int) -> It
         raise ExperimentError(f"repeats = {repeats}: should be at least 1")
     for name in dimensions:
         if name not in FIELDS:
-            raise ExperimentError(f"'{name}' is no field of an experiment; {suggest(name, FIELDS)}")
+            raise ExperimentError(f"'{name}' is not an experiment field; {suggest(name, FIELDS)}")
         if not dimensions[name]:
             raise ExperimentError(f"{name} = []: give at least one value to compare")
     seen: list[Experiment] = []

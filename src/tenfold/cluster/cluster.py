@@ -60,7 +60,7 @@ class Cluster(Section):
     between: Annotated[tuple[GroupLink, ...], AsTuple] = ()
     """Links between groups; two groups that are not listed have the slower of their own."""
     server: LinkField | None = None
-    """The link of a parameter server. Unset: the workers'."""
+    """The link of a parameter server. Default: the workers'."""
     adding: Annotated[float, Field(ge=0)] = 1e-10
     """Seconds to add one byte of what arrives."""
     stragglers: Stragglers = Stragglers()

@@ -45,9 +45,9 @@ class NodeGroup(Section):
     speed: Positive = 1.0
     """Speed of a worker relative to the profile: 2 takes half the time for a step."""
     step_seconds: Positive | None = None
-    """Seconds of a step, for hardware described by hand. Unset: from the profile."""
+    """Seconds of a step, for hardware described by hand. Default: from the profile."""
     profile: Text | None = None
-    """A profile of its own, as a file. Unset: this machine's."""
+    """A profile of its own, as a file. Default: this machine's."""
     link: LinkField = LINKS["10gbe"]
     """The link between nodes."""
     inside: LinkField = LINKS["shared-memory"]

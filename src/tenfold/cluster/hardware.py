@@ -75,7 +75,7 @@ class Hardware:
     """One for all workers, or one for each."""
     round_price: RoundPrice
     exchange_price: ExchangePrice | None = None
-    """For strategies without rounds. Unset: what `round_price` says of two workers that swap."""
+    """For strategies without rounds. Default: what `round_price` says of two workers that swap."""
     overhead: float = 0.0
     """Seconds that a worker computes in every round in addition to averaging: compression, outer optimizer."""
     start: float = 0.0

@@ -29,7 +29,7 @@ class Workload:
     compression: float = 1.0
     """What travels, as a share of `nbytes`."""
     batch_sizes: Sequence[Sequence[int]] | NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
-    """For each step of an epoch each worker's samples, 0 when it has none left. Unset: all batches are full."""
+    """For each step of an epoch each worker's samples, 0 when it has none left. Default: all batches are full."""
     marks: tuple[int, ...] = ()
     """Steps, counted from 1 over the run, whose time is wanted in addition to the ends of epochs."""
 

@@ -48,7 +48,7 @@ def read_toml(path: Path, kind: str, missing: str) -> dict[str, Any]:
         raise ExperimentError(f"{path} cannot be read: {error.strerror}") from None
     except RecursionError:
         raise ExperimentError(f"{path} is not {kind}: its values are nested too deeply") from None
-    except ValueError as error:  # besides TOMLDecodeError: a number with thousands of digits
+    except ValueError as error:  # TOMLDecodeError, or a number with thousands of digits
         raise ExperimentError(f"{path} is not valid TOML: {error}") from None
 
 

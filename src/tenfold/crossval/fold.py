@@ -47,7 +47,7 @@ class FoldJob:
 
 @dataclass(frozen=True)
 class FoldContext:
-    """What all folds of a cross-validation have in common, besides its task."""
+    """What all folds of a cross-validation have in common, apart from its task."""
 
     recorded: Experiment
     """The experiment as it is stored, with names in place of Python objects."""

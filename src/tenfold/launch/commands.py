@@ -14,7 +14,7 @@ Command = list[str]
 
 
 def program(file: Path, arguments: Sequence[str] = ()) -> Command:
-    """Return what every process runs: a script of one's own, or `tenfold train` for an experiment file."""
+    """Return what every process runs: your own script, or `tenfold train` for an experiment file."""
     own = [str(file)] if file.suffix == ".py" else ["-m", "tenfold", "train", str(file)]
     return [*own, *arguments]
 

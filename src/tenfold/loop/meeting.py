@@ -62,7 +62,7 @@ class Meeting:
 
     @contextmanager
     def mean(self) -> Iterator[None]:
-        """Let the model be the mean of all for a while; every rank must come here, and goes on with its own weights."""
+        """Give the model the mean of all ranks for a while; every rank must enter, and gets its own weights back."""
         self._wait_for_all()
         vector = self._replica.flat.vector
         own = vector.clone()

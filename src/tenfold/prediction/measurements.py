@@ -37,7 +37,7 @@ class Step(Entry):
     warmup: float = 0.0
     """What the first steps of a process take more than others."""
     round: float | None = None
-    """One exact round of all these workers amid these steps. Unset: there was one worker."""
+    """One exact round of all these workers amid these steps. Default: there was one worker."""
     quantiles: dict[str, float] = {}
     """Steps divided by their worker's mean: which share lies below."""
     trace: tuple[str, ...] = ()

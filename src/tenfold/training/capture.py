@@ -19,7 +19,7 @@ def captures(device: torch.device) -> bool:
 def capture(step: Callable[[Tensor], Tensor], example: Tensor) -> Callable[[Tensor], Tensor]:
     """Record what `step` does to an input like the example, and return a function that replays it for other inputs.
 
-    The step is done a few times on the way. Whatever it reads and writes besides its input must stay where it is.
+    The step is done a few times on the way. Whatever it reads and writes apart from its input must stay where it is.
     """
     given = example.clone()
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]

@@ -36,7 +36,7 @@ def choose_schedule(training: Training, base: float, steps_per_epoch: int) -> st
     if isinstance(value, type) and issubclass(value, ReduceLROnPlateau):
         raise ExperimentError(
             "training.schedule = ReduceLROnPlateau looks at the loss while training, but a schedule is known "
-            "beforehand; use a schedule of the step, and training.patience to stop early"
+            "before the run; use a schedule of the step, and training.patience to stop early"
         )
     names = _argument_names(value)
     if names[:1] == ["optimizer"]:

@@ -267,7 +267,7 @@ class Launched(Engine):
                     if resumption is not None:
                         worker.resume(resumption.state(self.world.rank))
                     else:
-                        links.weights.broadcast()  # a network of one's own may begin elsewhere on every rank
+                        links.weights.broadcast()  # a user's network may start from different weights on every rank
                     worker.train()
                 return {name: tensor.detach().cpu().clone() for name, tensor in network.state_dict().items()}
         finally:

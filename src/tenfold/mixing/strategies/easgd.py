@@ -15,7 +15,7 @@ class EASGD(AsynchronousStrategy):
     has_centre: ClassVar[bool] = True
 
     alpha: float | None = None
-    """How hard the spring pulls; stable for N x alpha up to 1. Unset: 0.9 / N, as in the paper."""
+    """How hard the spring pulls; stable for N x alpha up to 1. Default: 0.9 / N, as in the paper."""
 
     tau: int = 10
     """Steps between two exchanges of a worker."""
