@@ -32,8 +32,9 @@ def check_own_model(output: str, folder: Path) -> None:
 
 
 def check_compare_strategies(output: str, folder: Path) -> None:
+    rows = output.replace(" × 1 ! |", " × 1 |")  # a busy machine marks rows whose times are doubtful
     for row in ("| 1 × 1 | – |", "| 4 × 1 | allreduce |", "| 4 × 1 | butterfly |", "| 4 × 1 | none |"):
-        assert row in output
+        assert row in rows
     assert "least sent: butterfly" in output
     assert "<svg" in (folder / "compare.html").read_text()
 
