@@ -48,6 +48,10 @@ def naive(plan, means, price, start, evaluation, save):
             end = max(now) + (0.0 if final.is_idle else np.max(price(final, plan.travelling))) + evaluation + save
             not_training = [off + end - at for off, at in zip(not_training, now, strict=True)]
             now = [end] * n
+    if not plan.ends_equal:
+        final = plan.strategy.final(n)
+        last = 0.0 if final.is_idle else float(np.max(price(final, plan.travelling)))
+        talked, now = [total + last for total in talked], [at + last for at in now]
     return [at - off for at, off in zip(now, not_training, strict=True)], waited, talked, marks, now[0]
 
 

@@ -238,3 +238,14 @@ def test_patience_gives_the_best_epoch_to_all() -> None:
 
 def test_the_experiment_of_these_tests_is_what_it_claims() -> None:
     assert Experiment(**LAWFUL).model.batchnorm
+
+
+@pytest.mark.parametrize(("fields", "charged"), [({"strategy": "none"}, True), ({"sync_every": 1}, False)])
+def test_the_final_average_is_communication_where_replicas_differ(fields: dict[str, Any], charged: bool) -> None:
+    threads = Threads(make_task(**SMALL | FEW | fields, workers=2))
+    laps: list[str] = []
+    keeper = threads.workers[0].time
+    lap = keeper.lap
+    keeper.lap = lambda kind, **times: (laps.append(kind), lap(kind, **times))[1]  # type: ignore[assignment,func-returns-value]
+    threads.train()
+    assert ("communicate" in laps[-2:]) == charged

@@ -7,6 +7,8 @@ from typing import Any
 from tenfold.api import compare as grid
 from tenfold.api.simulate import on_cluster
 from tenfold.cluster import Cluster
+from tenfold.cluster.prediction import Prediction
+from tenfold.crossval.predict_folds import predict_folds
 from tenfold.data import Splits
 from tenfold.engines import require_no_launcher
 from tenfold.engines.prepare import prepare
@@ -25,11 +27,23 @@ def forecast(
     listen: Listen | None = None,
     **settings: Any,
 ) -> Forecast:
-    """Predict how long an experiment takes with every combination of the listed settings, without training."""
+    """Predict how long an experiment takes with every combination of the listed settings, without training.
+
+    Where `folds` is set, the time is that of the whole cross-validation.
+    """
     require_no_launcher("a forecast", recognise())
     base, dimensions = grid.parts(on_cluster(experiment, cluster), settings)
     tasks = _prepared(grid.plan(base, dimensions, repeats=1))
-    return Forecast([(task.experiment, predict_task(task, listen)) for task in tasks])
+
+    def predict(task: Task) -> Prediction:
+        return predict_task(task, listen)
+
+    return Forecast(
+        [
+            (task.experiment, predict(task) if task.experiment.division.folds is None else predict_folds(task, predict))
+            for task in tasks
+        ]
+    )
 
 
 def _prepared(experiments: Iterable[Experiment]) -> Iterator[Task]:

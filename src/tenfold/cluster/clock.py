@@ -2,7 +2,8 @@
 
     step    T_i <- T_i + Y_i
     round   T_i <- max over the group (or the neighbours) of i, then + what the round costs i
-    epoch   T_i <- max over all, then + the final round, evaluation and saving
+    epoch   T_i <- max over all, then + the mean of all, evaluation and saving
+    end     T_i <- T_i + the mean of all, unless the last step's round has made all replicas equal
 
 Times are arrays [repeats, workers]: several draws of the same run go through the recurrences together.
 """
@@ -111,6 +112,8 @@ class _Clock:
                 self._steps(at, last)
                 at = last + 1
             self._review(end)
+        if not plan.ends_equal:
+            self._finish()
         trained = self.now - self.not_training
         wait = trained - self.computed - self.talked
         reviewed = self.not_training - hardware.start - hardware.save * plan.epochs
@@ -181,6 +184,14 @@ class _Clock:
         not_training = self.not_training.min(axis=1)
         for k in np.flatnonzero(marked).tolist():
             self.marks[int(steps[k])] = together[:, k] - not_training
+
+    def _finish(self) -> None:
+        """Take the mean of all replicas, which is the trained model."""
+        before, price = self.now, float(np.max(self.final.price))
+        self.now = before + price
+        self.talked = self.talked + price
+        if self.plan.steps <= SINGLE_STEPS:
+            self.lanes.add("communicate", before[0], self.now[0])
 
     def _review(self, step: int) -> None:
         """End an epoch: wait for everybody, take the mean, evaluate and save."""

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from tenfold.errors import ExperimentError
 from tenfold.mixing import Strategy, due
+from tenfold.mixing.round_schedule import ends_equal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +75,13 @@ class Workload:
         if self.average == "gradients":
             return np.ones(len(steps), dtype=bool)
         return due(steps, self.sync_every, self.local_after)
+
+    @property
+    def ends_equal(self) -> bool:
+        """Whether all replicas are equal after the last step, so that the final average changes nothing."""
+        return ends_equal(
+            self.strategy, self.steps, 1 if self.average == "gradients" else self.sync_every, self.local_after
+        )
 
     @property
     def rounds(self) -> int:

@@ -5,7 +5,7 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from tenfold.mixing.base import require
+from tenfold.mixing.base import Strategy, require
 
 
 @overload
@@ -19,3 +19,8 @@ def due(step: int | NDArray[np.int64], sync_every: int, local_after: int = 0) ->
     """
     require(sync_every >= 1, f"sync_every is {sync_every}; it must be at least 1 step")
     return (step <= local_after) | ((step - local_after) % sync_every == 0)
+
+
+def ends_equal(strategy: Strategy, steps: int, sync_every: int, local_after: int = 0) -> bool:
+    """Return whether all replicas are equal after the last of `steps`, so that the final average changes nothing."""
+    return strategy.always_exact and due(steps, sync_every, local_after)

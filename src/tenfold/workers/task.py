@@ -13,6 +13,8 @@ from tenfold.data.shards import Shard
 from tenfold.errors import TrainingError
 from tenfold.experiment import Experiment
 from tenfold.machine.affinity import NOT_PINNED, CoreMap
+from tenfold.mixing.builders import make_strategy
+from tenfold.mixing.round_schedule import ends_equal
 from tenfold.models import NETWORKS, build
 from tenfold.training import flat_size, learning_rate
 
@@ -82,6 +84,12 @@ class Task:
         """Say whether to log after this step of the epoch; a short rest at the end goes with the window before."""
         every, last = self.experiment.training.log_every, self.steps_per_epoch
         return step == last or (step % every == 0 and (last - step) * 2 >= every)
+
+    def ends_equal(self, steps: int) -> bool:
+        """Say whether all replicas are equal after so many steps, so that averaging them changes nothing."""
+        division = self.experiment.division
+        pace = 1 if division.average == "gradients" else division.pace
+        return self.workers == 1 or ends_equal(make_strategy(division), steps, pace, division.local_after)
 
     def share(self, part: Part, rank: int) -> torch.Tensor:
         """Return the sample numbers of a part that this rank evaluates."""

@@ -272,7 +272,11 @@ class Worker:
         self.time.tell()
 
     def _finish(self) -> None:
+        self.time.skip()
+        waited, _ = self._exchange_times()
         self.mixer.consensus()
+        if not self.task.ends_equal(self.replica.steps):  # it made one model of the replicas, as any other round
+            self.time.lap("communicate", waited=self._exchange_times()[0] - waited)
         if self.best is not None:
             self.replica.network.load_state_dict(self.best)
         if self.task.experiment.training.patience is not None:

@@ -141,7 +141,10 @@ class NodeTraining(FusedTraining):
         self.time.seconds, self.time.times = state["seconds"], dict(state["times"])
 
     def _finish(self) -> None:
+        self.time.skip()
         self.rounds.consensus()
+        if not self.task.ends_equal(self.fused.steps):
+            self.time.lap("communicate")
         if self.best is not None:
             self.fused.load(0, self.best)
         outputs = self.predict(self.task, 0, self.task.splits.test)

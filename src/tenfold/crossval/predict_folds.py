@@ -1,0 +1,50 @@
+"""How long a cross-validation takes on a virtual cluster, predicted from the time of one of its folds."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from tenfold.cluster.prediction import Prediction
+from tenfold.crossval.fold import FoldJob, fold_task
+from tenfold.crossval.fold_experiment import fold_mode
+from tenfold.crossval.fold_splits import make_fold_splits
+from tenfold.crossval.prepare_folds import check_folds
+from tenfold.errors import ExperimentError
+from tenfold.workers.task import Task
+
+Predict = Callable[[Task], Prediction]
+
+
+def predict_folds(task: Task, predict: Predict) -> Prediction:
+    """Predict the time of all folds of a task; `predict` predicts a single training.
+
+    One fold is predicted, and multiplied by the turns that the busiest worker takes: all folds one after another where
+    every fold uses all workers or every node has its own folds, else a worker's share of them.
+    """
+    check_folds(task.experiment.replace(engine="auto", cluster=None, link=None))
+    mode, workers = fold_mode(task.experiment), task.workers
+    if mode == "fused":
+        raise ExperimentError(
+            'division.fold_mode = "fused" trains all folds on one device, which a virtual cluster does not have; use '
+            "folds-over-workers, data-and-folds or fold-by-fold"
+        )
+    splits = make_fold_splits(task.experiment, task.splits, task.shards)
+    longest = max(splits, key=lambda split: len(split.train))
+    models = len(splits) // workers if mode == "data-and-folds" else len(splits)
+    turns = math.ceil(models / workers) if mode == "folds-over-workers" else models
+    return _repeated(predict(fold_task(task, FoldJob(0, longest, threads=task.threads))), turns)
+
+
+def _repeated(one: Prediction, turns: int) -> Prediction:
+    """Return the prediction of so many trainings, one after another; workers start once."""
+    low, high = one.interval
+    kept = {kind: seconds if kind == "start" else seconds * turns for kind, seconds in one.times.items()}
+    start = max((float(seconds.max()) for kind, seconds in one.times.items() if kind == "start"), default=0.0)
+    return replace(
+        one,
+        seconds=one.seconds * turns,
+        interval=(low * turns, high * turns),
+        total=(one.total - start) * turns + start,
+        times=kept,
+        bytes_per_worker=one.bytes_per_worker * turns,
+    )
