@@ -43,9 +43,15 @@ def check_own_loop(output: str, folder: Path) -> None:
     assert "1 rank, 540 steps each: test accuracy 0.9" in output
 
 
+def check_find_runs(output: str, folder: Path) -> None:
+    assert "3 runs, 2 of them with lr > 0.01" in output
+    assert "tagged ('best',)" in output
+
+
 CHECKS: dict[str, Callable[[str, Path], None]] = {
     "compare_strategies.py": check_compare_strategies,
     "demo.py": check_demo,
+    "find_runs.py": check_find_runs,
     "own_loop.py": check_own_loop,
     "own_model.py": check_own_model,
 }

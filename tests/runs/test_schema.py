@@ -22,6 +22,8 @@ def made_by_version_0(folder):
     with sqlite3.connect(folder / "tenfold.db") as connection:
         for index in ("runs_by_title", "runs_by_kind", "runs_by_parent"):
             connection.execute(f"DROP INDEX {index}")
+        for table in ("tags", "notes"):
+            connection.execute(f"DROP TABLE {table}")
         connection.execute("PRAGMA user_version = 0")
     return number
 
@@ -70,7 +72,7 @@ def test_a_newer_store_is_read_but_not_written(tmp_path):
     assert list(newer.events(number)) == some_events()
     assert version(tmp_path / "tenfold.db") == schema.VERSION + 6
     for write in (lambda: newer.create(DIGITS, kind="train", facts={}), lambda: newer.reopen(number, epoch=0)):
-        with pytest.raises(StoreError, match=r"a newer version of Tenfold made it \(format 7, this version knows 1\)"):
+        with pytest.raises(StoreError, match=r"a newer version of Tenfold made it \(format 8, this version knows 2\)"):
             write()
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tenfold.runs import Run, Store
+from tenfold.runs.run_filter import filter_runs
 
 if TYPE_CHECKING:
     from torch import nn
@@ -15,10 +16,14 @@ def open_run(run: str | int = "last", *, runs: str | Path | None = None) -> Run:
     return Run(store, store.find(run), build=load_model)
 
 
-def list_runs(*, runs: str | Path | None = None) -> list[Run]:
-    """Return all recorded runs, oldest first."""
+def list_runs(*, runs: str | Path | None = None, filter: str = "") -> list[Run]:  # noqa: A002 - as the option
+    """Return the recorded runs, oldest first: all, or those that a filter selects.
+
+    >>> list_runs(filter="workers>=4 strategy=butterfly accuracy>99%")  # doctest: +SKIP
+    """
     store = Store(runs, create=False)
-    return [Run(store, record, build=load_model) for record in store.runs()]
+    listed = [Run(store, record, build=load_model) for record in store.runs()]
+    return filter_runs(listed, filter) if filter else listed
 
 
 def load_model(run: Run) -> "nn.Module":

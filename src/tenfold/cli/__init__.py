@@ -18,12 +18,14 @@ from tenfold.cli.init import init
 from tenfold.cli.launch import launch
 from tenfold.cli.output import INTERRUPTED, launched_rank, prefix, say_interrupted, tell_interrupted
 from tenfold.cli.recipe import app as recipe_app
+from tenfold.cli.remove import remove
 from tenfold.cli.report import report
 from tenfold.cli.resume import resume
 from tenfold.cli.runs import runs
 from tenfold.cli.schema import schema
 from tenfold.cli.show import show
 from tenfold.cli.simulate import simulate
+from tenfold.cli.tag import note, tag, untag
 from tenfold.cli.train import train
 from tenfold.cli.twin import twin
 from tenfold.cli.usage import UsageError, usage_sentence
@@ -120,6 +122,10 @@ for verb in (
     runs,
     show,
     report,
+    tag,
+    untag,
+    note,
+    remove,
     init,
     schema,
     doctor,

@@ -29,6 +29,17 @@ def complete_field(incomplete: str) -> list[str]:
     return [f"{name}=" for name in FIELDS if name.startswith(incomplete)]
 
 
+def complete_tag(context: typer.Context, incomplete: str) -> list[str]:
+    """Complete a tag from those that runs have."""
+    import tenfold
+
+    try:
+        recorded = tenfold.list_runs(runs=context.params.get("runs"))
+    except tenfold.TenfoldError:
+        return []
+    return [name for name in sorted({tag for run in recorded for tag in run.tags}) if name.startswith(incomplete)]
+
+
 def complete_run(context: typer.Context, incomplete: str) -> Iterator[tuple[str, str]]:
     """Complete the number of a run, with its title."""
     import tenfold

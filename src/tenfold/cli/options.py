@@ -48,6 +48,18 @@ LogRanks = Annotated[
 Reference = Annotated[
     str, typer.Argument(metavar="RUN", help="A run's number or title, or last.", autocompletion=complete_run)
 ]
+Filter = Annotated[
+    str,
+    typer.Option(
+        "--filter",
+        "-f",
+        help='Only runs for which all of this holds: "workers>=4 strategy=butterfly accuracy>99% tag=paper". Names: '
+        "status, title, kind, tag, note, run, created, age, seconds, a metric, or a field of the experiment; "
+        "operators: = != < <= > >= ~ (contains).",
+        show_default=False,
+        metavar="CONDITIONS",
+    ),
+]
 
 
 def field(name: str, text: str, panel: str, known: Iterable[str] = ()) -> Any:

@@ -11,21 +11,27 @@ from tenfold.cli.output import print_json, print_rich
 def runs(
     last: Annotated[int, typer.Option("--last", "-n", help="How many, newest last; 0 for all.")] = 20,
     folds: Annotated[bool, typer.Option("--folds", help="List the folds of cross-validations, too.")] = False,
+    chosen: options.Filter = "",
     runs: options.Runs = None,
     as_json: options.Json = False,
 ) -> None:
     """List the recorded runs, newest last; the folds of a cross-validation only when asked for.
 
-    Examples: [cyan]tenfold runs[/], [cyan]tenfold runs -n 0 --json[/], [cyan]tenfold runs --folds[/]
+    Examples: [cyan]tenfold runs[/], [cyan]tenfold runs -n 0 --json[/], [cyan]tenfold runs --folds[/],
+    [cyan]tenfold runs --filter "workers>=4 strategy=butterfly,ring accuracy>97%"[/],
+    [cyan]tenfold runs -f "tag=paper age<7d"[/]
     """
     import tenfold
     from tenfold.report.tables.run_tables import runs_table
     from tenfold.runs.store import FOLD
 
-    recorded = [run for run in tenfold.list_runs(runs=runs) if folds or run.kind != FOLD]
+    recorded = [run for run in tenfold.list_runs(runs=runs, filter=chosen) if folds or run.kind != FOLD]
     shown = recorded[-last:] if last > 0 else recorded
     if as_json:
         print_json([run.summary() for run in shown])
+        return
+    if chosen and not shown:
+        typer.echo(f"no runs match {chosen}")
         return
     print_rich(runs_table(shown))
     if len(shown) < len(recorded):

@@ -15,8 +15,8 @@ from tenfold.runs.event_rows import from_row
 from tenfold.runs.events import Event
 
 Row = dict[str, Any]
-"""A run: id, title, kind, status, created, ended; where it was read whole, experiment, facts, result, error and
-problems as well."""
+"""A run: id, title, kind, status, created, ended, tags, note; where it was read whole, experiment, facts, result,
+error and problems as well."""
 LISTED = "id, title, kind, status, created, ended"
 COLUMNS = f"{LISTED}, error, experiment, facts, result, host, pid"
 DECODED = ("experiment", "facts", "result")

@@ -39,6 +39,10 @@ class Run:
         self.created: float = record["created"]
         """When it began, in seconds since 1970."""
         self.ended: float | None = record["ended"]
+        self.tags: tuple[str, ...] = tuple(record.get("tags", ()))
+        """Its tags, sorted; `tag` and `untag` change them."""
+        self.note: str = record.get("note", "")
+        """What a person noted about it; `set_note` changes it."""
         self._record = record if "result" in record else None
         self._experiment = experiment
         self._build = build
@@ -193,6 +197,21 @@ class Run:
             raise StoreError(f"run {self.id} has no saved model: {way_out.get(self.status, otherwise)}")
         return dict(checkpoint.load(self.path / "model.pt"))
 
+    def tag(self, *names: str) -> None:
+        """Give the run tags, by which `list_runs(filter="tag=...")` finds it."""
+        self.store.tag(self.id, *names)
+        self.tags = tuple(sorted({*self.tags, *names}))
+
+    def untag(self, *names: str) -> None:
+        """Take tags from the run."""
+        self.store.untag(self.id, *names)
+        self.tags = tuple(name for name in self.tags if name not in names)
+
+    def set_note(self, text: str) -> None:
+        """Replace the run's note; "" removes it."""
+        self.store.set_note(self.id, text)
+        self.note = text
+
     def other(self, run: int, *, weights: dict[str, Any] | None = None) -> "Run":
         """Return another run of the same store, or this one with other weights; its folds know its model, too."""
         found = Run(self.store, self.store.find(run), build=self._build, weights=weights)
@@ -231,6 +250,8 @@ class Run:
             "error": self.error,
             "path": str(self.path),
             "created": self.created,
+            "tags": list(self.tags),
+            "note": self.note,
             **self.result,
             "clock": self.clock,
             "experiment": self.experiment.flat() if self.readable else self.recorded_fields,

@@ -25,6 +25,12 @@ MIGRATIONS = {
     CREATE INDEX IF NOT EXISTS runs_by_kind ON runs(kind);
     CREATE INDEX IF NOT EXISTS runs_by_parent ON runs({PARENT}) WHERE kind = 'fold';
     """,
+    2: """
+    CREATE TABLE IF NOT EXISTS tags (
+        run INTEGER NOT NULL REFERENCES runs(id), name TEXT NOT NULL, PRIMARY KEY (run, name)
+    ) WITHOUT ROWID;
+    CREATE TABLE IF NOT EXISTS notes (run INTEGER PRIMARY KEY REFERENCES runs(id), text TEXT NOT NULL);
+    """,
 }
 """What leads to each version from the one before; version 0 is the tables alone."""
 VERSION = max(MIGRATIONS)

@@ -22,6 +22,7 @@ from tenfold.runs import rows, schema
 from tenfold.runs.claim import Claim
 from tenfold.runs.event_rows import as_row
 from tenfold.runs.events import Event
+from tenfold.runs.labels import checked_tag, read_labels, write_note, write_tags
 from tenfold.runs.rows import Row
 
 MARK_REPEATED = """
@@ -171,20 +172,20 @@ class Store:
         Of a file that is damaged in places, all runs that can be read.
         """
         with self._explained("read"), self._connect() as connection:
-            return [self._known(row) for row in rows.salvaged(connection, f"SELECT {rows.LISTED} FROM runs")]
+            return self._known(connection, rows.salvaged(connection, f"SELECT {rows.LISTED} FROM runs"))
 
     def records(self, *kinds: str) -> list[Row]:
         """Return all runs of these kinds (of all, if none is named) with what they hold, oldest first."""
         chosen = f" WHERE kind IN ({', '.join('?' * len(kinds))})" if kinds else ""
         with self._explained("read"), self._connect() as connection:
             query = f"SELECT {rows.COLUMNS} FROM runs{chosen}"
-            return [self._known(row) for row in rows.salvaged(connection, query, kinds)]
+            return self._known(connection, rows.salvaged(connection, query, kinds))
 
     def folds(self, parent: int) -> list[Row]:
         """Return the folds of a cross-validation with what they hold, oldest first."""
         with self._explained("read"), self._connect() as connection:
             query = f"SELECT {rows.COLUMNS} FROM runs WHERE kind = 'fold' AND {schema.PARENT} = ? ORDER BY id"
-            return [self._known(row) for row in connection.execute(query, (parent,))]
+            return self._known(connection, connection.execute(query, (parent,)).fetchall())
 
     def find(self, reference: str | int) -> Row:
         """Return a run by its number, by "last", or by its title or folder when only one has it."""
@@ -193,7 +194,7 @@ class Store:
             found = self._matching(connection, text)
             if len(found) == 1:
                 row = connection.execute(f"SELECT {rows.COLUMNS} FROM runs WHERE id = ?", (found[0],)).fetchone()
-                return self._known(row)
+                return self._known(connection, [row])[0]
             last = connection.execute("SELECT MAX(id) FROM runs").fetchone()[0]
         if last is None:
             raise StoreError(f"there are no runs in {short_path(self.folder)} yet; `tenfold train` records one")
@@ -235,6 +236,33 @@ class Store:
             if event is not None:
                 yield event
 
+    def tag(self, run: int, *names: str) -> None:
+        """Give a run tags; those it has already stay."""
+        self._label(run, add=names)
+
+    def untag(self, run: int, *names: str) -> None:
+        """Take tags from a run; those it does not have are ignored."""
+        self._label(run, remove=names)
+
+    def _label(self, run: int, *, add: Iterable[str] = (), remove: Iterable[str] = ()) -> None:
+        self._check_writable()
+        add = [checked_tag(name) for name in add]
+        with self._explained("written to"), self._connect() as connection:
+            write_tags(connection, run, add, remove)
+
+    def set_note(self, run: int, text: str) -> None:
+        """Replace the note of a run; "" removes it."""
+        self._check_writable()
+        with self._explained("written to"), self._connect() as connection:
+            write_note(connection, run, text)
+
+    def delete(self, run: int) -> None:
+        """Delete everything the store has on a run, but not its folder."""
+        self._check_writable()
+        with self._explained("written to"), self._connect() as connection:
+            for table, column in (("events", "run"), ("tags", "run"), ("notes", "run"), ("runs", "id")):
+                connection.execute(f"DELETE FROM {table} WHERE {column} = ?", (run,))
+
     def keep_open(self) -> sqlite3.Connection:
         """Return a connection to keep while much is written: closing the last one moves the log into the file."""
         with self._explained("opened"):
@@ -242,8 +270,12 @@ class Store:
             connection.execute("SELECT 1 FROM runs LIMIT 1").fetchone()  # before it has read, it does not count as open
             return connection
 
-    def _known(self, row: tuple[Any, ...]) -> Row:
-        return rows.known(self.folder, row)
+    def _known(self, connection: sqlite3.Connection, found: Iterable[tuple[Any, ...]]) -> list[Row]:
+        labels = read_labels(connection)
+        records = [rows.known(self.folder, row) for row in found]
+        for record in records:
+            record["tags"], record["note"] = labels.get(record["id"], ((), ""))
+        return records
 
     def _check_writable(self) -> None:
         if self.version > schema.VERSION:

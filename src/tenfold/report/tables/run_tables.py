@@ -38,6 +38,10 @@ def result_table(run: Run) -> Table:
     table.add_row(f"run {run.id}", Text.assemble((one_line(run.title), "bold"), "  ", _status(run)))
     for name, text in summary.result_rows(run) if run.readable else summary.score_rows(run):
         table.add_row(name, Text(text, style="bold" if name.endswith("accuracy") else ""))
+    if run.tags:
+        table.add_row("tags", Text(" ".join(run.tags), style="magenta"))
+    if run.note:
+        table.add_row("note", Text(one_line(run.note)))
     if run.problem:
         table.add_row("problem", Text(one_line(run.problem), style="yellow"))
     if ending := summary.describe_end(run):
@@ -201,7 +205,8 @@ def _right(table: Table, *columns: int) -> None:
 def _titled(run: Run, differing: Collection[str]) -> Text:
     difference = describe_difference(run, differing) if run.readable else "cannot be read by this version"
     parts = ("└ " if run.kind == "fold" else "", one_line(run.title), "  ", (difference, "dim"))
-    return Text.assemble(*parts, overflow="fold")
+    tags = "".join(f"  #{tag}" for tag in run.tags)
+    return Text.assemble(*parts, (tags if difference else tags[2:], "magenta"), overflow="fold")
 
 
 def _training(run: Run) -> str:

@@ -1,0 +1,81 @@
+"""`tenfold remove`: remove runs, after asking."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tenfold.cli import options
+from tenfold.cli.completion import complete_run
+from tenfold.cli.output import print_json
+
+if TYPE_CHECKING:
+    from tenfold.runs import Store
+
+
+def remove(
+    references: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="RUN...", help="Runs by number or title, or last.", autocompletion=complete_run),
+    ] = None,
+    chosen: options.Filter = "",
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    empty: Annotated[bool, typer.Option("--empty-trash", help="Delete the folders of removed runs for good.")] = False,
+    runs: options.Runs = None,
+    as_json: options.Json = False,
+) -> None:
+    """Remove runs from the list, and move their folders to the folder trash beside them.
+
+    A cross-validation goes with its folds. What is in the trash keeps its weights and a record of its events.
+
+    Examples: [cyan]tenfold remove 12 13[/], [cyan]tenfold remove --filter "status=failed age>7d" --yes[/],
+    [cyan]tenfold remove --empty-trash[/]
+    """
+    import tenfold
+    from tenfold.errors import ExperimentError
+    from tenfold.report.formatting import byte_size, plural
+    from tenfold.runs import Store
+    from tenfold.runs.removal import empty_trash, remove_run, to_remove, trash_folder
+
+    if not (references or chosen or empty):
+        raise ExperimentError("remove which runs? give their numbers, or --filter, or --empty-trash")
+    store = Store(runs, create=False)
+    records = [store.find(reference) for reference in references or []]
+    if chosen:
+        selected = tenfold.list_runs(runs=runs, filter=chosen)
+        records += [store.find(run.id) for run in selected if run.kind != "fold"]
+    doomed = {one["id"]: one for record in records for one in to_remove(store, record)}
+    if doomed and not yes:
+        _ask(list(doomed.values()))
+    for one in doomed.values():
+        remove_run(store, one)
+    deleted, freed = empty_trash(store) if empty else (0, 0)
+    if as_json:
+        print_json({"removed": list(doomed), "trash": str(trash_folder(store)), "freed_bytes": freed})
+        return
+    if doomed or not empty:
+        where = f"; {'it is' if len(doomed) == 1 else 'they are'} in {_short(store)}" if doomed and not empty else ""
+        typer.echo(f"removed {plural(len(doomed), 'run')}{where}")
+    if empty:
+        typer.echo(f"emptied the trash: {plural(deleted, 'folder')}, {byte_size(freed)}")
+
+
+def _ask(records: list[dict[str, Any]]) -> None:
+    """Ask whether to remove these runs, and exit with 1 if not."""
+    for record in records:
+        typer.echo(f"  run {record['id']}  {record['title']}  {record['status']}", err=True)
+    this = "this run" if len(records) == 1 else f"these {len(records)} runs"
+    try:
+        answered = typer.confirm(f"remove {this}?", err=True)
+    except typer.Abort:  # nobody there to answer
+        typer.echo("", err=True)
+        answered = False
+    if not answered:
+        typer.echo("nothing was removed; --yes removes without asking", err=True)
+        raise typer.Exit(1)
+
+
+def _short(store: "Store") -> str:
+    from tenfold.common.files import short_path
+    from tenfold.runs.removal import trash_folder
+
+    return str(short_path(trash_folder(store)))

@@ -1,0 +1,185 @@
+"""Filters over runs: "workers>=4 strategy=butterfly accuracy>99% tag=paper".
+
+A filter is a list of conditions, all of which must hold. A condition is a name, an operator and a value:
+
+    name      status, title, kind, tag, note, run (its number), created, age, seconds, clock; a metric of the result
+              (accuracy, loss, ...); an experiment field by its short name (lr) or its full one (training.lr)
+    operator  =  !=  <  <=  >  >=, and ~ for text that contains the value
+    value     a number (0.1, 1e-3, 99%), a word, "words in quotes", none; a date for created (2026-01-31), a time for
+              age (90s, 30m, 12h, 7d); with = and != a list, of which any may match: strategy=ring,gossip
+"""
+
+import re
+import shlex
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from tenfold.common.registry import suggest
+from tenfold.errors import StoreError
+from tenfold.experiment import FIELDS
+from tenfold.runs.run import Run
+
+CONDITION = re.compile(r"(?P<name>[A-Za-z_][\w.-]*)\s*(?P<operator><=|>=|!=|==|=|<|>|~)\s*(?P<value>.*)", re.DOTALL)
+EXAMPLE = "such as workers>=4 or strategy=butterfly"
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+ORDER: dict[str, Callable[[Any, Any], bool]] = {
+    "<": lambda left, right: left < right,
+    "<=": lambda left, right: left <= right,
+    ">": lambda left, right: left > right,
+    ">=": lambda left, right: left >= right,
+}
+
+COLUMNS: dict[str, Callable[[Run], Any]] = {
+    "run": lambda run: run.id,
+    "id": lambda run: run.id,
+    "title": lambda run: run.title,
+    "kind": lambda run: run.kind,
+    "status": lambda run: run.status,
+    "created": lambda run: run.created,
+    "age": lambda run: time.time() - run.created,
+    "tag": lambda run: run.tags,
+    "tags": lambda run: run.tags,
+    "note": lambda run: run.note,
+}
+"""What a list of runs knows; these conditions are tried first, because they need not read what the runs hold."""
+HELD: dict[str, Callable[[Run], Any]] = {
+    "seconds": lambda run: run.seconds,
+    "seconds_to_target": lambda run: run.seconds_to_target,
+    "clock": lambda run: run.clock,
+    "error": lambda run: run.error,
+    "steps": lambda run: run.result.get("steps"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One condition of a filter."""
+
+    name: str
+    operator: str
+    values: tuple[Any, ...]
+
+    def holds(self, run: Run) -> bool:
+        """Return whether a run fulfils it; what a run does not have is only unequal to everything."""
+        found = value_of(run, self.name)
+        several = found if isinstance(found, list | tuple) else (found,)
+        if self.operator in ("=", "=="):
+            return any(_equal(one, value) for one in several or (None,) for value in self.values)
+        if self.operator == "!=":
+            return not any(_equal(one, value) for one in several or (None,) for value in self.values)
+        if self.operator == "~":
+            return any(str(value).lower() in str(one).lower() for one in several for value in self.values)
+        return any(_ordered(self.operator, one, value) for one in several for value in self.values)
+
+
+def filter_runs(runs: Iterable[Run], text: str) -> list[Run]:
+    """Return the runs that a filter selects; StoreError where it cannot be read or names something no run has."""
+    conditions = parse_filter(text)
+    quick = [condition for condition in conditions if condition.name in COLUMNS]
+    others = [condition for condition in conditions if condition.name not in COLUMNS]
+    left = [run for run in runs if all(condition.holds(run) for condition in quick)]
+    for condition in others:
+        if not _is_known(condition.name) and not any(condition.name in run.metrics for run in left):
+            raise StoreError(_unknown(condition.name, left))
+    return [run for run in left if all(condition.holds(run) for condition in others)]
+
+
+def parse_filter(text: str) -> list[Condition]:
+    """Read a filter; spaces separate its conditions, quotes hold values with spaces."""
+    try:
+        words = shlex.split(_joined(text))
+    except ValueError:
+        raise StoreError(f"the filter '{text}' has a quote that is not closed") from None
+    return [_condition(word) for word in words]
+
+
+def value_of(run: Run, name: str) -> Any:
+    """Return what a run has under a filter's name; None where it has nothing."""
+    column = COLUMNS.get(name) or HELD.get(name)
+    if column is not None:
+        return column(run)
+    if name not in FIELDS and "." in name:
+        section, _, field = name.partition(".")
+        name = next((short for short, place in FIELDS.items() if place == (section, field)), name)
+    if name in FIELDS:
+        section, field = FIELDS[name]
+        fields = run.experiment.flat() if run.readable else {name: run.recorded_fields.get(section, {}).get(field)}
+        return fields.get(name)
+    return run.metrics.get(name)
+
+
+def _joined(text: str) -> str:
+    """Return the text without the spaces around operators: "lr > 0.1" is one condition."""
+    return re.sub(r"\s*(<=|>=|!=|==|=|<|>|~)\s*", r"\1", text)
+
+
+def _condition(word: str) -> Condition:
+    found = CONDITION.fullmatch(word)
+    if found is None:
+        raise StoreError(f"'{word}' is not a condition; write a name, an operator and a value, {EXAMPLE}")
+    name, operator, value = found["name"].replace("-", "_"), found["operator"], found["value"]
+    if not value:
+        raise StoreError(f"the condition '{word}' has no value; write it {EXAMPLE}")
+    listed = value.split(",") if operator in ("=", "==", "!=") else [value]
+    values = tuple(_value(name, one) for one in listed)
+    if operator in ORDER and not all(isinstance(one, float) for one in values):
+        raise StoreError(f"'{word}' compares with a number, which '{value}' is not; use = for words")
+    return Condition(name, operator, values)
+
+
+def _value(name: str, text: str) -> Any:
+    """Return a value as it is compared: a number where it is one, else the text."""
+    if name == "created":
+        try:
+            return datetime.fromisoformat(text).timestamp()
+        except ValueError:
+            raise StoreError(f"created is compared with a date such as 2026-01-31, not '{text}'") from None
+    if name == "age":
+        amount = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
+        if amount is None:
+            raise StoreError(f"age is compared with a time such as 90s, 30m, 12h or 7d, not '{text}'")
+        return float(amount[1]) * UNITS[amount[2]]
+    number = re.fullmatch(r"[+-]?(\d[\d_]*\.?\d*|\.\d+)([eE][+-]?\d+)?(%?)", text)
+    if number is None:
+        return text
+    return float(text.rstrip("%")) / (100 if number[3] else 1)
+
+
+def _equal(found: Any, wanted: Any) -> bool:
+    if isinstance(found, bool):
+        return str(wanted).lower() == str(found).lower()
+    if isinstance(found, int | float):
+        return isinstance(wanted, float) and found == wanted
+    if found is None:
+        return str(wanted).lower() in ("none", "unset")
+    if isinstance(wanted, float):
+        return _number(found) == wanted
+    return str(found).lower() == str(wanted).lower()
+
+
+def _ordered(operator: str, found: Any, wanted: float) -> bool:
+    number = None if isinstance(found, bool) else _number(found)
+    return number is not None and ORDER[operator](number, wanted)
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _is_known(name: str) -> bool:
+    known = {*COLUMNS, *HELD, *FIELDS, *(".".join(place) for place in FIELDS.values())}
+    return name in known or name in ("accuracy", "loss")
+
+
+def _unknown(name: str, runs: Iterable[Run]) -> str:
+    metrics = dict.fromkeys(metric for run in runs for metric in run.metrics)
+    known = [*COLUMNS, *HELD, *metrics, *FIELDS]
+    near = suggest(name, known).partition("?")
+    meant = f"{near[0]}?" if near[1] else "`tenfold runs --help` says what a filter can name"
+    return f"no run has a '{name}' to filter by; {meant}"

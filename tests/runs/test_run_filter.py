@@ -1,0 +1,94 @@
+import pytest
+from made_store import DIGITS, new_run
+
+from tenfold.api.open_run import load_model
+from tenfold.errors import StoreError
+from tenfold.runs import Run
+from tenfold.runs.run_filter import filter_runs, parse_filter
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """Three runs: two workers with ring, four with butterfly, and one that failed."""
+    store, first = new_run(
+        tmp_path_factory.mktemp("runs"), DIGITS.replace(workers=2, strategy="ring", name="two words", hidden=[64, 32])
+    )
+    second = store.create(DIGITS.replace(workers=4, strategy="butterfly", lr=0.1), kind="train", facts={})
+    third = store.create(DIGITS.replace(metrics=["accuracy", "f1_macro"]), kind="train", facts={})
+    store.update(first, result={"metrics": {"accuracy": 0.98, "loss": 0.1}, "seconds": 12.0}, status="finished")
+    store.update(second, result={"metrics": {"accuracy": 0.995, "f1_macro": 0.9}, "seconds": 7.0}, status="finished")
+    store.update(third, result={}, status="failed", error="the loss is nan")
+    store.tag(second, "paper", "mnist")
+    store.set_note(first, "with the fan on")
+    return [Run(store, record, build=load_model) for record in store.runs()]
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("", [1, 2, 3]),
+        ("workers>=4", [2]),
+        ("workers >= 2  workers<4", [1]),
+        ("strategy=ring,butterfly", [1, 2]),
+        ("strategy!=ring", [2, 3]),
+        ("strategy=Ring", [1]),
+        ("division.workers=2", [1]),
+        ("division.strategy=butterfly", [2]),
+        ("lr=0.1", [2]),
+        ("lr=1e-1", [2]),
+        ("accuracy>99%", [2]),
+        ("accuracy>=.98 seconds<10", [2]),
+        ("accuracy<2", [1, 2]),
+        ("accuracy=none", [3]),
+        ("f1_macro>0.5", [2]),
+        ("metrics=f1_macro", [3]),
+        ("status=failed", [3]),
+        ("error~NAN", [3]),
+        ("tag=paper", [2]),
+        ("tag=mnist tag=paper", [2]),
+        ("tag!=paper", [1, 3]),
+        ("tag=none", [1, 3]),
+        ("note~fan", [1]),
+        ("title='two words'", [1]),
+        ('title~"o w"', [1]),
+        ("run>1 run<=3", [2, 3]),
+        ("age<1h", [1, 2, 3]),
+        ("age>7d", []),
+        ("created>2020-01-01", [1, 2, 3]),
+        ("created<2020-01-01T12:00", []),
+        ("patience=none", [1, 2, 3]),
+    ],
+)
+def test_a_filter_selects_the_runs_for_which_all_of_it_holds(recorded, text, numbers):
+    assert [run.id for run in filter_runs(recorded, text)] == numbers
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("workers", "'workers' is not a condition; write a name, an operator and a value"),
+        (">=4", "'>=4' is not a condition"),
+        ("workers>=", "has no value"),
+        ("workers>=many", "compares with a number, which 'many' is not"),
+        ("title='open", "a quote that is not closed"),
+        ("age>7", "age is compared with a time such as 90s"),
+        ("created>yesterday", "created is compared with a date"),
+        ("wrokers=2", "no run has a 'wrokers' to filter by; did you mean 'workers'"),
+        ("xyzzy=2", "`tenfold runs --help` says"),
+    ],
+)
+def test_what_is_wrong_with_a_filter_is_said(recorded, text, reason):
+    with pytest.raises(StoreError, match=reason):
+        filter_runs(recorded, text)
+
+
+def test_conditions_that_only_need_the_list_do_not_read_what_runs_hold(recorded):
+    store = recorded[0].store
+    runs = [Run(store, record, build=load_model) for record in store.runs()]
+    assert [run.id for run in filter_runs(runs, "status=finished tag=paper run>0")] == [2]
+    assert all(run._record is None for run in runs)
+
+
+def test_a_condition_keeps_its_parts():
+    (condition,) = parse_filter("strategy=ring,gossip")
+    assert (condition.name, condition.operator, condition.values) == ("strategy", "=", ("ring", "gossip"))
