@@ -34,7 +34,7 @@ import tenfold
 from tenfold.cluster import Cluster
 from tenfold.engines.prepare import prepare
 from tenfold.launch import commands as launching
-from tenfold.launch.detect import recognise
+from tenfold.launch.detect import detect_world
 from tenfold.launch.hosts_file import Host
 from tenfold.machine import cores
 from tenfold.mixing import STRATEGIES
@@ -98,7 +98,7 @@ def measure(hosts: shaped.Hosts, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def be_a_rank(folder: Path, repeats: int, steps: int) -> None:
-    world = recognise()
+    world = detect_world()
     assert world is not None
     torch.set_num_threads(1)
     network = join(world, "torch").network

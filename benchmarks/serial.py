@@ -29,7 +29,7 @@ from tenfold.errors import DataError
 from tenfold.experiment import Experiment, Model
 from tenfold.machine import cores
 from tenfold.models import build
-from tenfold.report.live.progress import Progress
+from tenfold.report.live.run_progress import RunProgress
 from tenfold.training import Replica
 
 SETTINGS = {"lenet5": 12_800, "cnn": 2_560, "mlp": 25_600}
@@ -76,7 +76,7 @@ def ours(model: str, threads: int, x: torch.Tensor, y: torch.Tensor) -> Callable
 
     def turn() -> float:
         silent = Console(file=io.StringIO())
-        with tempfile.TemporaryDirectory() as folder, Progress(experiment, console=silent) as progress:
+        with tempfile.TemporaryDirectory() as folder, RunProgress(experiment, console=silent) as progress:
             first, second = tenfold.train(experiment, runs=folder, listen=progress).history
         return second["seconds"] - first["seconds"]
 

@@ -106,7 +106,7 @@ def main() -> None:
     print(f"{count:,} runs; seconds, shortest and longest of 3")
     for name, (low, high) in figures.items():
         print(f"{name:32}  {low:7.3f}  {high:7.3f}")
-    shown = "import sys, tenfold.cli.runs; from tenfold.api.open_run import list_runs; print('torch' in sys.modules)"
+    shown = "import sys, tenfold.cli; from tenfold.api.open_run import list_runs; print('torch' in sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", shown], check=True, capture_output=True, text=True).stdout.strip()
     print(f"torch is imported to list runs: {loaded}")
 

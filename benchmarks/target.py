@@ -186,5 +186,5 @@ def evaluated(net: nn.Module, tests: tuple[Tensor, Tensor], seconds: float) -> T
 
 
 if __name__ == "__main__":
-    mp.set_forkserver_preload(["torch", "tenfold.workers.worker_process"])
+    mp.set_forkserver_preload(["torch", "tenfold.workers.pool.worker_process"])
     main()

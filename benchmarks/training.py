@@ -169,5 +169,5 @@ def show(rows: list[dict[str, Any]]) -> None:
 
 
 if __name__ == "__main__":
-    mp.set_forkserver_preload(["torch", "tenfold.workers.worker_process"])
+    mp.set_forkserver_preload(["torch", "tenfold.workers.pool.worker_process"])
     main()

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tenfold.workers import worker_pool as crew
+from tenfold.workers.pool import worker_pool as crew
 
 # A busy machine makes single examples slow, which is no failure.
 settings.register_profile("patient", deadline=None)

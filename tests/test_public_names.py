@@ -85,7 +85,7 @@ def test_nothing_heavy_is_imported_before_it_is_needed(code, arguments):
 @pytest.mark.timeout(120)
 def test_the_help_of_a_verb_needs_no_torch():
     modules = loaded_modules("from tenfold.cli import main; main()", "train", "--help")
-    assert "tenfold.cli.train" in modules
+    assert "tenfold.cli.running.train" in modules
     assert not modules & (set(HEAVY) - {"pydantic"})
 
 

@@ -11,14 +11,14 @@ from torch import Tensor
 
 from tenfold.data import Tensors
 from tenfold.engines import choose, validate
-from tenfold.engines.launched.engine import Launched
+from tenfold.engines.launched.launched_engine import Launched
 from tenfold.engines.launched.rank import launch_name
 from tenfold.engines.launched.scatter import Scattered, scatter
 from tenfold.engines.prepare import prepare
 from tenfold.engines.serial import Serial
 from tenfold.errors import DataError, ExperimentError, MachineError
 from tenfold.experiment import Experiment, Training
-from tenfold.launch.detect import World, recognise
+from tenfold.launch.detect import World, detect_world
 from tenfold.mixing.round import exact_round, shifted_round
 from tenfold.training.graphs import obstacle
 from tenfold.transport.network.abstract_network import Network, Transfers
@@ -36,7 +36,7 @@ def under_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
 
 class TestChoice:
     def test_a_launcher_leads_to_the_launched_engine(self, under_torchrun: None) -> None:
-        engine = choose(Experiment(), recognise())
+        engine = choose(Experiment(), detect_world())
         assert isinstance(engine, Launched)
         assert (engine.world.rank, engine.world.size) == (1, 4)
         assert not engine.records
@@ -44,8 +44,8 @@ class TestChoice:
     def test_a_world_of_one_does_not(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("RANK", "0")
         monkeypatch.setenv("WORLD_SIZE", "1")
-        assert isinstance(choose(Experiment(), recognise()), Serial)
-        assert isinstance(choose(Experiment(engine="launched"), recognise()), Launched)
+        assert isinstance(choose(Experiment(), detect_world()), Serial)
+        assert isinstance(choose(Experiment(engine="launched"), detect_world()), Launched)
 
     @pytest.mark.parametrize("fields", [{"engine": "launched"}, {"transport": "torch"}, {"transport": "mpi"}])
     def test_without_a_launcher_it_is_a_sentence(self, fields: dict[str, str]) -> None:
@@ -66,7 +66,7 @@ class TestChoice:
         self, under_torchrun: None, fields: dict[str, Any], sentence: str
     ) -> None:
         with pytest.raises(ExperimentError, match=sentence):
-            validate(Experiment(**fields), recognise())
+            validate(Experiment(**fields), detect_world())
 
     @pytest.mark.parametrize("workers", [1, 4])
     def test_the_launcher_says_how_many_workers_there_are(self, workers: int) -> None:

@@ -21,7 +21,7 @@ from engine_models import LAWFUL, Unpicklable, numbered, same, train
 import tenfold
 from tenfold.errors import ModelError, UserCodeError, WorkerLost
 from tenfold.runs import Event, Metric
-from tenfold.workers import worker_pool as crew
+from tenfold.workers.pool import worker_pool as crew
 
 pytestmark = pytest.mark.timeout(60)
 SOURCES = os.pathsep.join([str(Path(tenfold.__file__).parents[1]), str(Path(__file__).parents[1] / "support")])

@@ -12,7 +12,7 @@ import pytest
 from threaded import make_task
 
 from tenfold.engines import Outcome, validate
-from tenfold.engines.launched import engine as launched
+from tenfold.engines.launched import launched_engine as launched
 from tenfold.engines.launched.rank import EndedByLauncher, RankConnection, ending_by_signal
 from tenfold.engines.launched.relaunch import find_begun
 from tenfold.engines.prepare import describe

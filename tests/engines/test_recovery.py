@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenfold.engines import choose
-from tenfold.engines.launched.engine import Launched
+from tenfold.engines.launched.launched_engine import Launched
 from tenfold.engines.prepare import prepare
 from tenfold.engines.recovery import assign_states, divide_among, shrink, survivors
 from tenfold.engines.validate import validate, validate_mixing

@@ -19,7 +19,7 @@ from launching import HERE, environment
 import tenfold
 from tenfold.errors import WorkerLost
 from tenfold.report import summary
-from tenfold.report.pages.report import render_report
+from tenfold.report.pages.write_report import render_report
 from tenfold.runs import Event, Lifecycle, Metric
 
 pytestmark = pytest.mark.timeout(90)

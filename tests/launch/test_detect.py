@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenfold.errors import MachineError
-from tenfold.launch.detect import World, recognise
+from tenfold.launch.detect import World, detect_world
 
 TORCHRUN = {
     "RANK": "5",
@@ -50,12 +50,12 @@ SLURM = {
     ids=["none", "half", "torchrun", "unnamed", "one", "open-mpi", "mpich", "slurm", "srun-with-pmi", "batch-script"],
 )
 def test_a_world_is_read_from_the_environment(variables: dict[str, str], world: World | None) -> None:
-    assert recognise(variables) == world
+    assert detect_world(variables) == world
 
 
 @pytest.mark.parametrize("other", [OPEN_MPI, MPICH, SLURM], ids=["open-mpi", "mpich", "slurm"])
 def test_torchrun_may_itself_be_launched(other: dict[str, str]) -> None:
-    world = recognise(other | TORCHRUN)
+    world = detect_world(other | TORCHRUN)
     assert world is not None
     assert world.launcher == "torchrun"
 
@@ -71,7 +71,7 @@ def test_torchrun_may_itself_be_launched(other: dict[str, str]) -> None:
 )
 def test_nonsense_is_a_sentence(change: dict[str, str], sentence: str) -> None:
     with pytest.raises(MachineError, match=sentence):
-        recognise(TORCHRUN | change)
+        detect_world(TORCHRUN | change)
 
 
 @given(st.lists(st.integers(1, 8), min_size=1, max_size=6), st.data())
@@ -84,6 +84,6 @@ def test_slurms_short_form_counts_the_tasks_of_every_node(tasks: list[int], data
         "SLURM_NODEID": str(node),
         "SLURM_STEP_TASKS_PER_NODE": ",".join(f"{count}(x1)" if count % 2 else str(count) for count in tasks),
     }
-    world = recognise(variables)
+    world = detect_world(variables)
     assert world is not None
     assert world.local_size == tasks[node]

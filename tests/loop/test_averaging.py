@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import tenfold
 from tenfold.errors import ExperimentError, ModelError, TrainingError
-from tenfold.loop.meeting import Meeting
+from tenfold.loop.loop_worker import LoopWorker
 from tenfold.mixing import STRATEGIES
 
 SYNCHRONOUS = [name for name in STRATEGIES if not STRATEGIES[name].asynchronous]
@@ -32,7 +32,7 @@ class TestMixing:
     @pytest.mark.parametrize("size", [1, 2, 3])
     def test_all_begin_with_the_weights_of_rank_0(self, size: int) -> None:
         seen: list[dict[str, Tensor]] = []
-        train(size, lambda rank, model, optimizer, met: seen.append(state_of(model)))
+        train(size, lambda rank, model, optimizer, worker: seen.append(state_of(model)))
         expected = state_of(network(0))
         assert len(seen) == size
         assert all(torch.equal(one[name], expected[name]) for one in seen for name in expected)
@@ -42,7 +42,7 @@ class TestMixing:
     def test_all_leave_with_the_mean(self, strategy: str, size: int) -> None:
         last: dict[int, dict[str, Tensor]] = {}
 
-        def loop(rank: int, model: nn.Module, optimizer: Any, met: Meeting) -> None:
+        def loop(rank: int, model: nn.Module, optimizer: Any, worker: LoopWorker) -> None:
             for number in range(5):
                 step(model, optimizer, 10 * rank + number)
             last[rank] = state_of(model)
@@ -56,7 +56,7 @@ class TestMixing:
     def test_every_step_is_one_process_with_the_whole_batch(self) -> None:
         """Law 3, in a loop of one's own: weights, gradients, and one process with both batches."""
 
-        def loop(rank: int, model: nn.Module, optimizer: Any, met: Meeting) -> None:
+        def loop(rank: int, model: nn.Module, optimizer: Any, worker: LoopWorker) -> None:
             for number in range(4):
                 step(model, optimizer, 10 * rank + number)
 
@@ -78,13 +78,13 @@ class TestMixing:
     def test_rounds_come_every_so_many_steps(self) -> None:
         rounds: list[list[int]] = [[], []]
 
-        def loop(rank: int, model: nn.Module, optimizer: Any, met: Meeting) -> None:
+        def loop(rank: int, model: nn.Module, optimizer: Any, worker: LoopWorker) -> None:
             for number in range(6):
                 step(model, optimizer, 10 * rank + number)
-                rounds[rank].append(met.rounds)
-            assert met.steps == 6
-            assert (met.rank, met.size) == (rank, 2)
-            assert met.bytes_sent > 0
+                rounds[rank].append(worker.rounds)
+            assert worker.steps == 6
+            assert (worker.rank, worker.size) == (rank, 2)
+            assert worker.bytes_sent > 0
 
         train(2, loop, sync_every=2, local_after=1)
         assert rounds == [[1, 1, 2, 2, 3, 3]] * 2
@@ -92,7 +92,7 @@ class TestMixing:
     def test_running_variances_are_those_of_all_samples(self) -> None:
         before: dict[int, dict[str, Tensor]] = {}
 
-        def loop(rank: int, model: nn.Module, optimizer: Any, met: Meeting) -> None:
+        def loop(rank: int, model: nn.Module, optimizer: Any, worker: LoopWorker) -> None:
             for number in range(3):
                 step(model, optimizer, 10 * rank + number)
             before[rank] = state_of(model)
@@ -114,7 +114,7 @@ class TestMixing:
     def test_outer_optimizers_and_compression(self, outer: str, compression: str) -> None:
         alike: list[dict[str, Tensor]] = []
 
-        def loop(rank: int, model: nn.Module, optimizer: Any, met: Meeting) -> None:
+        def loop(rank: int, model: nn.Module, optimizer: Any, worker: LoopWorker) -> None:
             for number in range(4):
                 step(model, optimizer, 10 * rank + number)
             alike.append(state_of(model))
@@ -127,7 +127,7 @@ class TestMixing:
     def test_the_optimizers_state(self, optimizer_state: str) -> None:
         momenta: list[list[Tensor]] = []
 
-        def loop(rank: int, model: nn.Module, optimizer: Any, met: Meeting) -> None:
+        def loop(rank: int, model: nn.Module, optimizer: Any, worker: LoopWorker) -> None:
             step(model, optimizer, rank)
             found = [optimizer.state.get(one, {}).get("momentum_buffer") for one in model.parameters()]
             momenta.append([one.clone() for one in found if one is not None])
@@ -140,13 +140,13 @@ class TestMixing:
 
 class TestLoopsOfAllKinds:
     def test_gradients_are_accumulated_between_steps(self) -> None:
-        def accumulating(rank: int, model: nn.Module, optimizer: Any, met: Meeting) -> None:
+        def accumulating(rank: int, model: nn.Module, optimizer: Any, worker: LoopWorker) -> None:
             for number in range(6):
                 backward(model, 10 * rank + number)
                 if number % 2:
                     optimizer.step()
                     optimizer.zero_grad()
-            assert (met.steps, met.rounds) == (3, 1)
+            assert (worker.steps, worker.rounds) == (3, 1)
 
         assert_alike(train(2, accumulating, sync_every=2))
 
@@ -155,7 +155,7 @@ class TestLoopsOfAllKinds:
     def test_a_step_that_a_scaler_skips_does_not_count(self, average: str, fused: bool) -> None:
         """Rank 1's second gradient is infinite: it takes a step less, and nobody waits for it."""
 
-        def scaled(rank: int, model: nn.Module, optimizer: Any, met: Meeting) -> None:
+        def scaled(rank: int, model: nn.Module, optimizer: Any, worker: LoopWorker) -> None:
             scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
             for number in range(5):
                 optimizer.zero_grad()
@@ -165,20 +165,20 @@ class TestLoopsOfAllKinds:
                 scaler.scale(loss * float("inf") if (rank, number) == (1, 1) else loss).backward()
                 scaler.step(optimizer)
                 scaler.update()
-            assert met.steps == 5 - rank
+            assert worker.steps == 5 - rank
 
         models = train(2, scaled, average=average, optimizer=lambda model: sgd(model, fused=fused))
         assert_alike(models)
         assert all(tensor.isfinite().all() for tensor in models[0].parameters())
 
     def test_a_scaled_gradient_is_the_same_gradient(self) -> None:
-        def scaled(rank: int, model: nn.Module, optimizer: Any, met: Meeting) -> None:
+        def scaled(rank: int, model: nn.Module, optimizer: Any, worker: LoopWorker) -> None:
             scaler = torch.amp.GradScaler("cpu", init_scale=2.0 ** (3 + rank))
             x, y = data(rank)
             scaler.scale(nn.functional.cross_entropy(model(x), y)).backward()
             scaler.step(optimizer)
 
-        def plain(rank: int, model: nn.Module, optimizer: Any, met: Meeting) -> None:
+        def plain(rank: int, model: nn.Module, optimizer: Any, worker: LoopWorker) -> None:
             step(model, optimizer, rank)
 
         kind: dict[str, Any] = {"average": "gradients", "optimizer": lambda model: sgd(model, fused=True)}
@@ -189,7 +189,7 @@ class TestLoopsOfAllKinds:
     @pytest.mark.parametrize("average", ["weights", "gradients"])
     @pytest.mark.parametrize("steps", [(0, 3), (7, 2), (1, 5)])
     def test_ranks_may_take_different_numbers_of_steps(self, average: str, steps: tuple[int, int]) -> None:
-        def loop(rank: int, model: nn.Module, optimizer: Any, met: Meeting) -> None:
+        def loop(rank: int, model: nn.Module, optimizer: Any, worker: LoopWorker) -> None:
             for number in range(steps[rank]):
                 step(model, optimizer, 10 * rank + number)
 
@@ -200,7 +200,7 @@ class TestLoopsOfAllKinds:
     def test_schedules_that_are_at_different_steps_agree_in_a_round(self) -> None:
         """SlowMo divides by the learning rate: with each rank's own, replicas would drift apart."""
 
-        def loop(rank: int, model: nn.Module, optimizer: Any, met: Meeting) -> None:
+        def loop(rank: int, model: nn.Module, optimizer: Any, worker: LoopWorker) -> None:
             for number in range(2 + 3 * rank):
                 step(model, optimizer, 10 * rank + number)
                 optimizer.param_groups[0]["lr"] /= 2
@@ -208,7 +208,7 @@ class TestLoopsOfAllKinds:
         assert_alike(train(2, loop, outer="slowmo", sync_every=1))
 
     def test_lbfgs_steps_by_itself(self) -> None:
-        def loop(rank: int, model: nn.Module, optimizer: Any, met: Meeting) -> None:
+        def loop(rank: int, model: nn.Module, optimizer: Any, worker: LoopWorker) -> None:
             def closure() -> Tensor:
                 optimizer.zero_grad()
                 x, y = data(rank)
@@ -218,18 +218,18 @@ class TestLoopsOfAllKinds:
 
             for _ in range(2):
                 optimizer.step(closure)
-            assert met.steps == 2
+            assert worker.steps == 2
 
         assert_alike(train(2, loop, optimizer=lambda model: torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=2)))
 
     def test_the_mean_for_a_look_and_then_ones_own_again(self) -> None:
         seen: dict[int, list[Tensor]] = {}
 
-        def loop(rank: int, model: nn.Module, optimizer: Any, met: Meeting) -> None:
+        def loop(rank: int, model: nn.Module, optimizer: Any, worker: LoopWorker) -> None:
             for number in range(1 + rank):
                 step(model, optimizer, 10 * rank + number)
             own = state_of(model)["0.weight"]
-            with met.mean():
+            with worker.mean():
                 looked = state_of(model)["0.weight"]
             seen[rank] = [own, looked, state_of(model)["0.weight"]]
             step(model, optimizer, 5)
@@ -246,10 +246,10 @@ class TestLeaving:
         model = network(3, norm=True)
         optimizer = sgd(model)
         before = state_of(model)
-        with tenfold.average(model, optimizer, strategy="allreduce") as met:
+        with tenfold.average(model, optimizer, strategy="allreduce") as worker:
             inside = {tensor.untyped_storage().data_ptr() for tensor in model.parameters()}
             assert len(inside) == 1
-            assert met.size == 1
+            assert worker.size == 1
         assert all(torch.equal(tensor, before[name]) for name, tensor in state_of(model).items())
         storages = {tensor.untyped_storage().data_ptr() for tensor in model.parameters()}
         assert len(storages) == len(list(model.parameters()))
@@ -277,7 +277,7 @@ class TestLeaving:
     def test_an_error_ends_the_others_waiting(self) -> None:
         left: list[int] = []
 
-        def loop(rank: int, model: nn.Module, optimizer: Any, met: Meeting) -> None:
+        def loop(rank: int, model: nn.Module, optimizer: Any, worker: LoopWorker) -> None:
             try:
                 if rank == 1:
                     raise RuntimeError("a mistake in the loop")
@@ -338,12 +338,12 @@ class TestRefusals:
         from loop_threads import together
 
         from tenfold.experiment import Division
-        from tenfold.loop.averaging import meeting
+        from tenfold.loop.averaging import loop_worker
         from tenfold.training import flat_size
 
         def life(rank: int, links: Any) -> None:
             model = network(0)
-            with meeting(model, sgd(model), Division(workers=2, sync_every=1 + rank), links):
+            with loop_worker(model, sgd(model), Division(workers=2, sync_every=1 + rank), links):
                 pass
 
         with pytest.raises(ExperimentError, match="rank 1 averages another model than rank 0, or in another way"):

@@ -7,7 +7,7 @@ from tenfold.mixing import Strategy
 from tenfold.mixing.strategies.allreduce import AllReduce
 from tenfold.mixing.strategies.butterfly import Butterfly
 from tenfold.mixing.strategies.hopping_ring import HoppingRing
-from tenfold.mixing.strategies.none import NoMixing
+from tenfold.mixing.strategies.no_mixing import NoMixing
 from tenfold.mixing.strategies.ring import Ring
 
 COLUMNS = [Butterfly(), HoppingRing(), HoppingRing(hops="linear"), Ring(), Ring(sides=1)]

@@ -5,7 +5,7 @@ from tenfold.errors import ExperimentError
 from tenfold.mixing import OUTER
 from tenfold.mixing.outer.bmuf import BMUF
 from tenfold.mixing.outer.diloco import DiLoCo
-from tenfold.mixing.outer.none import PlainAverage
+from tenfold.mixing.outer.plain_average import PlainAverage
 from tenfold.mixing.outer.slowmo import SlowMo
 
 X0 = [1.0, -2.0]

@@ -15,7 +15,7 @@ from tenfold.mixing.strategies.easgd import EASGD
 from tenfold.mixing.strategies.gossip import Gossip
 from tenfold.mixing.strategies.hierarchical import Hierarchical
 from tenfold.mixing.strategies.hopping_ring import HoppingRing
-from tenfold.mixing.strategies.none import NoMixing
+from tenfold.mixing.strategies.no_mixing import NoMixing
 from tenfold.mixing.strategies.parameter_server import ParameterServer
 from tenfold.mixing.strategies.ring import Ring
 

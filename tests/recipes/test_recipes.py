@@ -5,7 +5,7 @@ from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.recipes import agreement, load, names, run
 from tenfold.recipes.recipe import Recipe
-from tenfold.recipes.result import ABSENT, RecipeResult
+from tenfold.recipes.recipe_result import ABSENT, RecipeResult
 from tenfold.recipes.run_recipe import is_available, settings_of
 
 TINY = {

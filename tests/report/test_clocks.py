@@ -15,8 +15,8 @@ from svg_texts import texts
 from tenfold.experiment import Experiment
 from tenfold.report import clocks, export, summary
 from tenfold.report.formatting import duration, interval
-from tenfold.report.live.progress import Progress
-from tenfold.report.pages import report
+from tenfold.report.live.run_progress import RunProgress
+from tenfold.report.pages import write_report as report
 from tenfold.report.plots import run_plots, scaling_plots, timeline_plots
 from tenfold.report.plots.styles import PlotStyles, single_series
 from tenfold.report.results.comparison import Comparison
@@ -141,7 +141,7 @@ class TestTerminal:
         ):
             experiment = Experiment(epochs=1, **fields)
             console = Console(file=io.StringIO(), width=100)
-            with Progress(experiment, console=console) as progress:
+            with RunProgress(experiment, console=console) as progress:
                 for event in (started(experiment, 938), *epoch_events(experiment, 0)):
                     progress(event)
             assert console.file.getvalue().endswith(f"{told}\n")

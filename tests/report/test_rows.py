@@ -4,7 +4,7 @@ import pytest
 from made_runs import make_run, make_virtual_run
 
 from tenfold.report.baselines import find_baseline
-from tenfold.report.pages.report import render_report
+from tenfold.report.pages.write_report import render_report
 from tenfold.report.results.comparison import Comparison
 from tenfold.report.rows import make_rows
 from tenfold.report.selection import is_clearly_faster, pareto_front, rows_metric

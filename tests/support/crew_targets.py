@@ -7,8 +7,8 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any
 
-from tenfold.workers.progress import Progress
-from tenfold.workers.worker_pool import start_heartbeat
+from tenfold.workers.pool.worker_pool import start_heartbeat
+from tenfold.workers.pool.worker_progress import WorkerProgress
 
 
 def say(connection: Connection, message: Any) -> None:
@@ -102,7 +102,7 @@ def get_stuck(
 ) -> None:
     """Some make no progress after a while, though they beat; the others step, or wait for them."""
     start_heartbeat(rank, lifeline, beats)
-    progress = Progress(beats, rank)
+    progress = WorkerProgress(beats, rank)
     for _ in range(10):
         progress.mark()
         time.sleep(0.02)

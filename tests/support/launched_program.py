@@ -9,7 +9,7 @@ from pathlib import Path
 from engine_models import Failing
 
 import tenfold
-from tenfold.launch.detect import recognise
+from tenfold.launch.detect import detect_world
 
 
 class FailingOnce(Failing):
@@ -25,7 +25,7 @@ def digest(run: tenfold.Run) -> str:
 
 
 def main(folder: Path) -> None:
-    world = recognise()
+    world = detect_world()
     assert world is not None
     for number, fields in enumerate(json.loads((folder / "experiments.json").read_text())):
         run = tenfold.train(runs=folder / "runs", **fields)

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from tenfold.experiment import Division
-from tenfold.loop.averaging import meeting
-from tenfold.loop.meeting import Meeting
+from tenfold.loop.averaging import loop_worker
+from tenfold.loop.loop_worker import LoopWorker
 from tenfold.training import flat_size
 from tenfold.transport import Segment, SharedMemory
 from tenfold.workers.channels import Channels
@@ -77,7 +77,7 @@ def together(size: int, numel: int, life: Callable[[int, Channels], T]) -> list[
     return [results[rank] for rank in range(size)]
 
 
-Loop = Callable[[int, nn.Module, torch.optim.Optimizer, Meeting], Any]
+Loop = Callable[[int, nn.Module, torch.optim.Optimizer, LoopWorker], Any]
 
 
 def train(
@@ -95,8 +95,8 @@ def train(
 
     def life(rank: int, links: Channels) -> nn.Module:
         made = optimizer(models[rank])
-        with meeting(models[rank], made, chosen, links, samples(rank)) as met:
-            loop(rank, models[rank], made, met)
+        with loop_worker(models[rank], made, chosen, links, samples(rank)) as worker:
+            loop(rank, models[rank], made, worker)
         return models[rank]
 
     return together(size, flat_size(models[0]), life)

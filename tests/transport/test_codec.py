@@ -134,11 +134,11 @@ UNPICKLING = re.compile(
     r"|\.(?:bcast|gather|scatter|isend|irecv|alltoall|allgather|sendrecv)\(.*(?:world|comm)|\.recv\(\)"
 )
 ALLOWED = {
-    "workers/worker_process.py": "pipes between a program and the worker processes that it started",
-    "workers/worker_pool.py": "the same pipes, at the program's end",
-    "workers/snapshot.py": "the task, which goes through these pipes",
+    "workers/pool/worker_process.py": "pipes between a program and the worker processes that it started",
+    "workers/pool/worker_pool.py": "the same pipes, at the program's end",
+    "workers/pool/snapshot.py": "the task, which goes through these pipes",
     "prediction/calibration/library_averaging.py": "the same pipes, while calibrating",
-    "workers/message_reader.py": "the same pipes, read as far as they have arrived",
+    "workers/pool/message_reader.py": "the same pipes, read as far as they have arrived",
     "crossval/fold_pool.py": "the same pipes, of processes that train folds",
     "experiment/python_objects.py": "a user's own objects, which go through these pipes",
     "runs/checkpoint.py": "torch.load with weights_only=True",

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tenfold.errors import MachineError
-from tenfold.launch.detect import recognise
+from tenfold.launch.detect import detect_world
 from tenfold.transport.network import join as world
 
 TORCHRUN = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "none"}
@@ -15,7 +15,7 @@ TORCHRUN = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE
 def test_ranks_that_failed_are_not_joined_again(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in TORCHRUN.items():
         monkeypatch.setenv(name, value)
-    found = recognise()
+    found = detect_world()
     assert found is not None
     failure: Any = None
     joined: Any = SimpleNamespace(network=SimpleNamespace(failure=lambda: failure))

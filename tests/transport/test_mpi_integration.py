@@ -17,7 +17,7 @@ from launchers import mpirun
 from transport_contract import Join, TransportContract, receive
 
 from tenfold.errors import TrainingError
-from tenfold.launch.detect import recognise
+from tenfold.launch.detect import detect_world
 from tenfold.transport.network.network_transport import NetworkTransport
 
 pytestmark = pytest.mark.timeout(60)
@@ -142,7 +142,7 @@ def test_waiting_ends(ranks: Ranks) -> None:
 
 
 def recognised(_: Join, rank: int) -> tuple[int, int, int, int]:
-    world = recognise()
+    world = detect_world()
     assert world is not None
     return world.rank, world.size, world.local_rank, world.local_size
 

@@ -16,7 +16,7 @@ from tenfold.engines.prepare import settle
 from tenfold.errors import ExperimentError, TenfoldError
 from tenfold.experiment import FIELDS, FOLD_FIELDS, SECTIONS, Division, Experiment
 from tenfold.experiment.values import TakesList
-from tenfold.launch.detect import recognise
+from tenfold.launch.detect import detect_world
 from tenfold.report.differences import describe_settings
 from tenfold.report.results.comparison import Comparison
 from tenfold.runs import Emit, Run, Store
@@ -67,7 +67,7 @@ def compare(
     not run again, unless `fresh`; what fails is reported and does not stop the rest. `watch` is called with a `Turn`
     when a run begins and when it is done, `listen` with every event of every run.
     """
-    require_no_launcher("a comparison", recognise())
+    require_no_launcher("a comparison", detect_world())
     base, dimensions = parts(experiment or Experiment(), grid)
     planned = list(plan(base, dimensions, repeats))
     store = Store(runs)

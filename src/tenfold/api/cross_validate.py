@@ -6,14 +6,14 @@ from typing import Any, Literal, overload
 from tenfold import crossval
 from tenfold.api.finished import finished_run, warn
 from tenfold.crossval import CrossValidation
-from tenfold.data import Progress as Fetching
+from tenfold.data import FetchProgress
 from tenfold.engines import RecordedRun, require_no_launcher
 from tenfold.engines.prepare import describe, prepare, settle
 from tenfold.experiment import Experiment
-from tenfold.launch.detect import recognise
+from tenfold.launch.detect import detect_world
 from tenfold.runs import Clock, Emit, Store
 from tenfold.runs.store import CROSSVAL, absolute
-from tenfold.workers.worker_pool import start_server
+from tenfold.workers.pool.worker_pool import start_server
 
 USUAL_FOLDS = 5
 
@@ -24,7 +24,7 @@ def cross_validate(
     *,
     runs: str | Path | None = None,
     listen: Emit | None = None,
-    fetching: Fetching | None = None,
+    fetching: FetchProgress | None = None,
     as_sklearn: Literal[False] = False,
     **fields: Any,
 ) -> CrossValidation: ...
@@ -34,7 +34,7 @@ def cross_validate(
     *,
     runs: str | Path | None = None,
     listen: Emit | None = None,
-    fetching: Fetching | None = None,
+    fetching: FetchProgress | None = None,
     as_sklearn: Literal[True],
     **fields: Any,
 ) -> dict[str, Any]: ...
@@ -43,7 +43,7 @@ def cross_validate(
     *,
     runs: str | Path | None = None,
     listen: Emit | None = None,
-    fetching: Fetching | None = None,
+    fetching: FetchProgress | None = None,
     as_sklearn: bool = False,
     **fields: Any,
 ) -> CrossValidation | dict[str, Any]:
@@ -53,7 +53,7 @@ def cross_validate(
     are made where none are asked for. The folds are cut from the training part; the test part is in none of them.
     With `as_sklearn` the dictionary of `sklearn.model_selection.cross_validate` is returned.
     """
-    require_no_launcher("a cross-validation", recognise())
+    require_no_launcher("a cross-validation", detect_world())
     clock, runs = Clock(), absolute(runs)  # before the user's own code can change the current folder
     experiment = settle((experiment or Experiment()).replace(**fields))
     if experiment.division.folds is None:

@@ -13,7 +13,7 @@ from tenfold.data import Splits
 from tenfold.engines import require_no_launcher
 from tenfold.engines.prepare import prepare
 from tenfold.experiment import Data, Experiment
-from tenfold.launch.detect import recognise
+from tenfold.launch.detect import detect_world
 from tenfold.prediction.calibration import Listen
 from tenfold.prediction.task_prediction import predict_task
 from tenfold.report.results.forecast_result import Forecast
@@ -31,7 +31,7 @@ def forecast(
 
     Where `folds` is set, the time is that of the whole cross-validation.
     """
-    require_no_launcher("a forecast", recognise())
+    require_no_launcher("a forecast", detect_world())
     base, dimensions = grid.parts(on_cluster(experiment, cluster), settings)
     tasks = _prepared(grid.plan(base, dimensions, repeats=1))
 

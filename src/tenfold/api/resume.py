@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from tenfold import crossval
-from tenfold.api.engine import engine_for
+from tenfold.api.choose_engine import engine_for
 from tenfold.api.finished import finished_run, warn
 from tenfold.api.open_run import load_model
 from tenfold.common.files import sweep
@@ -14,7 +14,7 @@ from tenfold.errors import StoreError
 from tenfold.experiment import Experiment
 from tenfold.runs import Clock, Emit, Run, Store
 from tenfold.runs.store import CROSSVAL, FOLD
-from tenfold.workers.worker_pool import start_server
+from tenfold.workers.pool.worker_pool import start_server
 
 
 def resume(

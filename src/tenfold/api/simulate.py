@@ -5,7 +5,7 @@ from typing import Any
 
 from tenfold.api.train import train
 from tenfold.cluster import Cluster
-from tenfold.data import Progress as Fetching
+from tenfold.data import FetchProgress
 from tenfold.experiment import Experiment
 from tenfold.runs import Emit, Run
 
@@ -18,7 +18,7 @@ def simulate(
     cluster: Cluster | dict[str, Any] | str | Path | None = None,
     runs: str | Path | None = None,
     listen: Emit | None = None,
-    fetching: Fetching | None = None,
+    fetching: FetchProgress | None = None,
     **fields: Any,
 ) -> Run:
     """Train as a virtual cluster would, and predict how long that takes there.

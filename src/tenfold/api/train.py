@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from tenfold.api.engine import engine_for
+from tenfold.api.choose_engine import engine_for
 from tenfold.api.finished import finished_run, warn
-from tenfold.data import Progress as Fetching
+from tenfold.data import FetchProgress
 from tenfold.experiment import Experiment
 from tenfold.runs import Clock, Emit, Run
 from tenfold.runs.store import absolute
@@ -16,7 +16,7 @@ def train(
     *,
     runs: str | Path | None = None,
     listen: Emit | None = None,
-    fetching: Fetching | None = None,
+    fetching: FetchProgress | None = None,
     kind: str = "train",
     **fields: Any,
 ) -> Run:

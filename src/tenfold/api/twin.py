@@ -9,7 +9,7 @@ from tenfold.api.train import train
 from tenfold.engines import require_no_launcher
 from tenfold.engines.prepare import prepare, settle
 from tenfold.experiment import Experiment
-from tenfold.launch.detect import recognise
+from tenfold.launch.detect import detect_world
 from tenfold.prediction.task_prediction import predict_task
 from tenfold.report.results.twin_result import Twin
 from tenfold.runs import Emit
@@ -27,7 +27,7 @@ def twin(
 
     `watch` is called with the name of each run before it begins, and returns the listener of its events.
     """
-    require_no_launcher("a twin", recognise())
+    require_no_launcher("a twin", detect_world())
     runs = absolute(runs)  # before the user's own code can change the current folder
     real = (experiment or Experiment()).replace(**fields)
     if real.machine.engine == VIRTUAL:

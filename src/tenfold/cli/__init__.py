@@ -9,25 +9,25 @@ from typing import Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from tenfold.cli.calibrate import calibrate
-from tenfold.cli.compare import compare
-from tenfold.cli.crossval import crossval
-from tenfold.cli.data import app as data_app
-from tenfold.cli.doctor import doctor
-from tenfold.cli.init import init
-from tenfold.cli.launch import launch
 from tenfold.cli.output import INTERRUPTED, launched_rank, prefix, say_interrupted, tell_interrupted
-from tenfold.cli.recipe import app as recipe_app
-from tenfold.cli.remove import remove
-from tenfold.cli.report import report
-from tenfold.cli.resume import resume
-from tenfold.cli.runs import runs
-from tenfold.cli.schema import schema
-from tenfold.cli.show import show
-from tenfold.cli.simulate import simulate
-from tenfold.cli.tag import note, tag, untag
-from tenfold.cli.train import train
-from tenfold.cli.twin import twin
+from tenfold.cli.records.remove import remove
+from tenfold.cli.records.report import report
+from tenfold.cli.records.runs import runs
+from tenfold.cli.records.show import show
+from tenfold.cli.records.tag import note, tag, untag
+from tenfold.cli.running.compare import compare
+from tenfold.cli.running.crossval import crossval
+from tenfold.cli.running.launch import launch
+from tenfold.cli.running.recipe import app as recipe_app
+from tenfold.cli.running.resume import resume
+from tenfold.cli.running.simulate import simulate
+from tenfold.cli.running.train import train
+from tenfold.cli.running.twin import twin
+from tenfold.cli.setup.calibrate import calibrate
+from tenfold.cli.setup.data import app as data_app
+from tenfold.cli.setup.doctor import doctor
+from tenfold.cli.setup.init import init
+from tenfold.cli.setup.schema import schema
 from tenfold.cli.usage import UsageError, usage_sentence
 from tenfold.errors import TenfoldError
 

@@ -12,7 +12,7 @@ import typer
 from tenfold.errors import MachineError, WorkerLost
 
 if TYPE_CHECKING:
-    from tenfold.data import Progress
+    from tenfold.data import FetchProgress
     from tenfold.runs import Emit, Event, Run
 
 
@@ -24,9 +24,9 @@ PARTIAL = 3
 
 def launched_rank() -> int | None:
     """Return this process's rank among those that a launcher started; None without a launcher."""
-    from tenfold.launch.detect import recognise
+    from tenfold.launch.detect import detect_world
 
-    world = recognise()
+    world = detect_world()
     return None if world is None or world.size == 1 else world.rank
 
 
@@ -139,7 +139,7 @@ def _elsewhere(runs: Path | None) -> str:
 
 
 @contextmanager
-def fetching(quiet: bool = False) -> Iterator["Progress"]:
+def fetching(quiet: bool = False) -> Iterator["FetchProgress"]:
     """Show the progress of a download, if there is one."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn

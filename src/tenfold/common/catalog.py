@@ -19,7 +19,7 @@ STRATEGIES: Registry[Any] = LazyRegistry(
         "gossip": "tenfold.mixing.strategies.gossip:Gossip",
         "hierarchical": "tenfold.mixing.strategies.hierarchical:Hierarchical",
         "parameter-server": "tenfold.mixing.strategies.parameter_server:ParameterServer",
-        "none": "tenfold.mixing.strategies.none:NoMixing",
+        "none": "tenfold.mixing.strategies.no_mixing:NoMixing",
         "downpour": "tenfold.mixing.strategies.downpour:Downpour",
         "easgd": "tenfold.mixing.strategies.easgd:EASGD",
         "ad-psgd": "tenfold.mixing.strategies.ad_psgd:ADPSGD",
@@ -28,7 +28,7 @@ STRATEGIES: Registry[Any] = LazyRegistry(
 OUTER: Registry[Any] = LazyRegistry(
     "outer optimizer",
     {
-        "none": "tenfold.mixing.outer.none:PlainAverage",
+        "none": "tenfold.mixing.outer.plain_average:PlainAverage",
         "bmuf": "tenfold.mixing.outer.bmuf:BMUF",
         "slowmo": "tenfold.mixing.outer.slowmo:SlowMo",
         "diloco": "tenfold.mixing.outer.diloco:DiLoCo",
@@ -37,7 +37,7 @@ OUTER: Registry[Any] = LazyRegistry(
 COMPRESSIONS: Registry[Any] = LazyRegistry(
     "compression",
     {
-        "none": "tenfold.mixing.compression.none:NoCompression",
+        "none": "tenfold.mixing.compression.no_compression:NoCompression",
         "bf16": "tenfold.mixing.compression.bf16:BF16",
         "int8": "tenfold.mixing.compression.int8:Int8",
         "topk": "tenfold.mixing.compression.topk:TopK",
@@ -80,7 +80,7 @@ OPTIMIZERS: Registry[Any] = LazyRegistry(
         "rmsprop": "torch.optim:RMSprop",
         "adagrad": "torch.optim:Adagrad",
         "lbfgs": "torch.optim:LBFGS",
-        "muon": "tenfold.training.muon:Muon",
+        "muon": "tenfold.training.optimizers.muon:Muon",
     },
 )
 SCHEDULES: Registry[Any] = LazyRegistry(

@@ -16,10 +16,10 @@ from tenfold.engines.serial import Serial
 from tenfold.errors import WorkerLost
 from tenfold.machine import affinity
 from tenfold.runs import Event, Lifecycle
-from tenfold.workers.snapshot import TaskSnapshot
+from tenfold.workers.pool.snapshot import TaskSnapshot
+from tenfold.workers.pool.worker_pool import WorkerPool, start_heartbeat
+from tenfold.workers.pool.worker_process import WorkerConnection
 from tenfold.workers.task import Task
-from tenfold.workers.worker_pool import WorkerPool, start_heartbeat
-from tenfold.workers.worker_process import WorkerConnection
 
 Relay = Callable[[int, Event], None]
 """Called with the index of a fold and an event in it."""

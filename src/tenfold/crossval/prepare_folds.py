@@ -9,7 +9,7 @@ from tenfold.data import pool
 from tenfold.engines import validate
 from tenfold.errors import DataError, ExperimentError
 from tenfold.experiment import Experiment
-from tenfold.workers.snapshot import PARTS, Resident, in_shared_memory
+from tenfold.workers.pool.snapshot import PARTS, Resident, in_shared_memory
 from tenfold.workers.task import Task
 
 

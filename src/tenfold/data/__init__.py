@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from tenfold.data.loading import load
     from tenfold.data.part import Part, Splits, Tensors
     from tenfold.data.shards import KINDS, batch_sizes, batches, make_shards, order
-    from tenfold.data.sources.fetch import Progress
+    from tenfold.data.sources.fetch import FetchProgress
     from tenfold.data.sources.locate import available, get, where
     from tenfold.data.sources.source import SOURCES
     from tenfold.data.splitting import split
@@ -22,9 +22,9 @@ __all__ = [
     "KINDS",
     "SOURCES",
     "DatasetPart",
+    "FetchProgress",
     "Fold",
     "Part",
-    "Progress",
     "Splits",
     "SubsetPart",
     "Tensors",
@@ -50,7 +50,7 @@ _NAMES = {
     "part": ("Part", "Splits", "Tensors"),
     "shards": ("KINDS", "batch_sizes", "batches", "make_shards", "order"),
     "sources.source": ("SOURCES",),
-    "sources.fetch": ("Progress",),
+    "sources.fetch": ("FetchProgress",),
     "sources.locate": ("available", "get", "where"),
     "splitting": ("split",),
     "subset_part": ("SubsetPart",),

@@ -6,7 +6,7 @@ from typing import Any
 
 from tenfold.data.dataset_part import with_loader
 from tenfold.data.part import Splits
-from tenfold.data.sources.fetch import Progress
+from tenfold.data.sources.fetch import FetchProgress
 from tenfold.data.sources.locate import contents
 from tenfold.data.sources.source import SOURCES
 from tenfold.data.splitting import split
@@ -25,7 +25,7 @@ def load(
     limit: int | None = None,
     groups: Any = None,
     loader_workers: int = 0,
-    progress: Progress | None = None,
+    progress: FetchProgress | None = None,
 ) -> Splits:
     """Load a data set and divide it into train, validation and test.
 
@@ -55,7 +55,7 @@ def load(
     )
 
 
-def _built_in(name: str, options: Mapping[str, Any] | None, progress: Progress | None) -> Splits:
+def _built_in(name: str, options: Mapping[str, Any] | None, progress: FetchProgress | None) -> Splits:
     source = SOURCES[name]
     if options:
         raise DataError(f"data '{name}' takes no options, but was given {', '.join(options)}")

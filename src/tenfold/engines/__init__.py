@@ -29,7 +29,7 @@ def choose(experiment: Experiment, world: World | None = None, predict: Predict 
         assert predict is not None, "a virtual engine needs predicted times"
         return Virtual(predict)
     if world is not None and is_launched(experiment, world):
-        from tenfold.engines.launched.engine import Launched
+        from tenfold.engines.launched.launched_engine import Launched
 
         return Launched(world, machine.transport)
     if machine.engine == "processes" or workers > 1:

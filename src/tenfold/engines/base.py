@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
-from tenfold.data import Progress
+from tenfold.data import FetchProgress
 from tenfold.engines.outcome import Outcome, RecordedRun
 from tenfold.engines.prepare import check_same_data, describe, prepare, settle
 from tenfold.engines.recording import reopen, train_recorded
@@ -23,7 +23,7 @@ class Engine(ABC):
     def run(self, task: Task, clock: Clock, emit: Emit, resumption: Resumption | None = None) -> Outcome:
         """Train to the end, and emit everything that happens as events."""
 
-    def prepare(self, experiment: Experiment, fetching: Progress | None = None) -> Task:
+    def prepare(self, experiment: Experiment, fetching: FetchProgress | None = None) -> Task:
         """Load the data and decide where the workers run, before anything is recorded."""
         return prepare(settle(experiment), fetching)
 
@@ -35,7 +35,7 @@ class Engine(ABC):
         kind: str,
         clock: Clock,
         listen: Emit,
-        fetching: Progress | None = None,
+        fetching: FetchProgress | None = None,
     ) -> RecordedRun:
         """Train an experiment and record it as a new run."""
         task = self.prepare(experiment, fetching)

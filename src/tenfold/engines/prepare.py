@@ -31,7 +31,7 @@ def settle(experiment: Experiment) -> Experiment:
 
 
 def prepare(
-    experiment: Experiment, fetching: data.Progress | None = None, *, splits: data.Splits | None = None
+    experiment: Experiment, fetching: data.FetchProgress | None = None, *, splits: data.Splits | None = None
 ) -> Task:
     """Load the data and decide where the workers run; what cannot work is said now, before anything starts.
 
@@ -55,7 +55,7 @@ def seats(machine: Machine, workers: int, budget: int) -> tuple[int, affinity.Co
     return per_worker, affinity.plan(cores.Topology.read(), workers, per_worker, machine.pin)
 
 
-def load(experiment: Experiment, device: torch.device, fetching: data.Progress | None = None) -> data.Splits:
+def load(experiment: Experiment, device: torch.device, fetching: data.FetchProgress | None = None) -> data.Splits:
     """Load the data to a device."""
     return _load(experiment.data, fetching).to(device)
 
@@ -108,7 +108,7 @@ def audit(task: Task) -> dict[str, Any]:
     }
 
 
-def _load(section: Any, fetching: data.Progress | None) -> data.Splits:
+def _load(section: Any, fetching: data.FetchProgress | None) -> data.Splits:
     if isinstance(section.name, RecordedObject):
         raise DataError(f"the data {section.name} were given as Python objects; pass them again")
     return data.load(

@@ -18,12 +18,12 @@ from tenfold.transport import clean_up_orphans
 from tenfold.transport.memory.segment import StopReason
 from tenfold.workers.channels import SharedChannels
 from tenfold.workers.messages import Finished, Message
-from tenfold.workers.snapshot import TaskSnapshot
+from tenfold.workers.pool.snapshot import TaskSnapshot
+from tenfold.workers.pool.worker_pool import WorkerPool, start_server
+from tenfold.workers.pool.worker_process import run_workers
 from tenfold.workers.supervisor import Supervisor
 from tenfold.workers.task import Task, make_network
 from tenfold.workers.worker_loss import WorkerLoss, losses_in
-from tenfold.workers.worker_pool import WorkerPool, start_server
-from tenfold.workers.worker_process import run_workers
 
 
 class Processes(Engine):

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from tenfold.cluster.prediction import Prediction
-from tenfold.data import Progress
+from tenfold.data import FetchProgress
 from tenfold.engines.fused import train_nodes
 from tenfold.engines.outcome import Outcome
 from tenfold.engines.predicted_events import PredictedEvents
@@ -42,7 +42,7 @@ class Virtual(Processes):
         self._prediction: Prediction | None = None
         self._memory = ""
 
-    def prepare(self, experiment: Experiment, fetching: Progress | None = None) -> Task:
+    def prepare(self, experiment: Experiment, fetching: FetchProgress | None = None) -> Task:
         """Load the data, check that all replicas fit into memory, and predict the times of the run."""
         task = super().prepare(experiment, fetching)
         self._memory = check_memory(task)

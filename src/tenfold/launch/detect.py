@@ -28,7 +28,7 @@ class World:
     """How often the launcher has started the ranks anew."""
 
 
-def recognise(variables: Variables | None = None) -> World | None:
+def detect_world(variables: Variables | None = None) -> World | None:
     """Return the world that the environment tells of, or None where no launcher was at work.
 
     torchrun comes first, for it may itself have been started by one of the others.

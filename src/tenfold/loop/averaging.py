@@ -10,9 +10,9 @@ from torch.optim import Optimizer
 from tenfold.engines.validate import validate_mixing
 from tenfold.errors import ExperimentError, ModelError
 from tenfold.experiment import Division, Experiment
-from tenfold.loop.meeting import Meeting
+from tenfold.loop.loop_replica import LoopReplica
+from tenfold.loop.loop_worker import LoopWorker
 from tenfold.loop.ranks import here, joined
-from tenfold.loop.replica import LoopReplica
 from tenfold.mixing import STRATEGIES
 from tenfold.training import flat_size
 from tenfold.workers.channels import Channels
@@ -36,7 +36,7 @@ def average(
     outer_options: dict[str, Any] | None = None,
     compression_options: dict[str, Any] | None = None,
     samples: float = 1.0,
-) -> Iterator[Meeting]:
+) -> Iterator[LoopWorker]:
     """Average the model with those of the other ranks, every `sync_every` steps of its optimizer.
 
     Under torchrun, mpirun or srun every rank runs the same loop on its own data (see `shard`); a program that is
@@ -49,8 +49,8 @@ def average(
     - ranks may take different numbers of steps: who has left joins the rounds of those who are still busy.
 
     The fields are those of an experiment's division, with the same defaults. `samples` is this rank's weight in a mean,
-    equal for all by default. Yields a `Meeting` with `rank`, `size` and `steps`; in a block of its `mean()` the model
-    is the mean of all ranks, to evaluate or to save it.
+    equal for all by default. Yields a `LoopWorker` with `rank`, `size` and `steps`; within a block of its `mean()` the
+    model is the mean of all ranks, to evaluate or to save it.
     """
     size = here().size
     experiment = Experiment(
@@ -71,27 +71,27 @@ def average(
     device = next(model.parameters()).device
     with (
         joined(flat_size(model), device, second=experiment.division.needs_second_buffer) as (links, tell),
-        meeting(model, optimizer, experiment.division, links, samples) as met,
+        loop_worker(model, optimizer, experiment.division, links, samples) as worker,
     ):
         try:
-            yield met
+            yield worker
         except BaseException as error:
             tell(error)
             raise
 
 
 @contextmanager
-def meeting(
+def loop_worker(
     model: nn.Module, optimizer: Optimizer, division: Division, links: Channels, samples: float = 1.0
-) -> Iterator[Meeting]:
-    """Meet the others through these links for as long as the block lasts; an error in it ends their waiting, too."""
+) -> Iterator[LoopWorker]:
+    """Join the other workers for the duration of the block; an error in it ends their wait, too."""
     with links.second, links.weights:
         replica = LoopReplica(model, optimizer, links.weights.buffer)
         try:
-            met = Meeting(replica, division, links, samples)
-            with met.listening():
-                yield met
-            met.end()
+            worker = LoopWorker(replica, division, links, samples)
+            with worker.listening():
+                yield worker
+            worker.end()
         finally:
             replica.flat.release()
 

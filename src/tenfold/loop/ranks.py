@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 
 from tenfold.errors import MachineError, TrainingError
-from tenfold.launch.detect import World, recognise
+from tenfold.launch.detect import World, detect_world
 from tenfold.transport.network.join import join
 from tenfold.workers.channels import Channels, single_worker_channels
 
@@ -19,7 +19,7 @@ ReportError = Callable[[BaseException], None]
 
 def here() -> World:
     """Return this process's place among those that torchrun, mpirun or srun started."""
-    world = recognise()
+    world = detect_world()
     if world is not None:
         return world
     if torch.distributed.is_available() and torch.distributed.is_initialized():

@@ -17,7 +17,7 @@ from tenfold.mixing.round import exact_round
 from tenfold.prediction.calibration import cost_keys
 from tenfold.prediction.measurements import Step
 from tenfold.prediction.profile import Profile
-from tenfold.workers.snapshot import bytes_to_share
+from tenfold.workers.pool.snapshot import bytes_to_share
 from tenfold.workers.task import Task, weight_bytes
 
 LEAST_FACTOR, MOST_FACTOR = 0.5, 3.0

@@ -58,7 +58,7 @@ def interpolate(x: float, xs: Sequence[float], ys: Sequence[float]) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class BurstStatistics:
     """A trace of step times in numbers: seconds, and how steps and workers differ."""
 
     mean: float
@@ -72,7 +72,7 @@ class Spread:
     """Standard error of the mean, relative, by how much the bursts differ."""
 
 
-def spread(bursts: Sequence[Floats]) -> Spread:
+def burst_statistics(bursts: Sequence[Floats]) -> BurstStatistics:
     """Describe bursts of step times, each an array [steps, workers].
 
     The level is the median of the bursts' means: disturbances on a shared machine come in bursts, too, and should move
@@ -88,7 +88,7 @@ def spread(bursts: Sequence[Floats]) -> Spread:
     variance = float(np.var(workers, ddof=1)) - by_chance if len(workers) > 1 else 0.0
     means = [burst.mean() / mean for burst in bursts]
     standard_error = float(np.std(means, ddof=1) / np.sqrt(len(means))) if len(means) > 1 else 0.0
-    return Spread(mean, float(np.sqrt(max(0.0, variance))), between_steps, quantiles(steps), standard_error)
+    return BurstStatistics(mean, float(np.sqrt(max(0.0, variance))), between_steps, quantiles(steps), standard_error)
 
 
 def quantiles(sample: Floats) -> tuple[float, ...]:

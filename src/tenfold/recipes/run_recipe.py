@@ -10,10 +10,10 @@ from typing import Any
 from tenfold.errors import ExperimentError, TenfoldError
 from tenfold.experiment import Experiment
 from tenfold.recipes.recipe import NEEDS, SCALES, Block, Recipe, Scale, Size, load
-from tenfold.recipes.result import RecipeResult, Setting
+from tenfold.recipes.recipe_result import RecipeResult, Setting
 from tenfold.runs import Run
 
-Progress = Callable[[str], None]
+ShowProgress = Callable[[str], None]
 
 
 def run(
@@ -22,7 +22,7 @@ def run(
     scale: Scale = "small",
     device: str | None = None,
     runs: str | Path | None = None,
-    progress: Progress | None = None,
+    progress: ShowProgress | None = None,
 ) -> RecipeResult:
     """Run a recipe and return its numbers beside the paper's.
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tenfold.errors import StoreError, TenfoldError
 from tenfold.experiment import Experiment
-from tenfold.runs import checkpoint, rows
-from tenfold.runs.rows import Row
+from tenfold.runs import checkpoint, run_rows
+from tenfold.runs.run_rows import Row
 from tenfold.runs.store import Store
 
 MOST_MESSAGES = 3
@@ -68,10 +68,10 @@ def _of_record(store: Store, record: Row) -> Iterator[Damage]:
             told = str(error).replace("\n", "; ")
             problems.append(f"its experiment cannot be read by this version: {told}")
     with closing(sqlite3.connect(store.file)) as connection:
-        connection.text_factory = rows.as_text
+        connection.text_factory = run_rows.as_text
         try:
             bodies = connection.execute("SELECT body FROM events WHERE run = ?", (record["id"],)).fetchall()
-            unread = sum(rows.event_of(body) is None for (body,) in bodies)
+            unread = sum(run_rows.event_of(body) is None for (body,) in bodies)
         except sqlite3.DatabaseError as error:
             bodies, unread = [], 0
             problems.append(f"its events cannot be read: {error}")

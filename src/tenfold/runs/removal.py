@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tenfold.errors import StoreError
 from tenfold.runs.event_rows import as_row
-from tenfold.runs.rows import Row
+from tenfold.runs.run_rows import Row
 from tenfold.runs.store import CROSSVAL, FOLD, Store
 
 TRASH = "trash"

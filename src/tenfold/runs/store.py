@@ -18,12 +18,12 @@ from typing import Any
 from tenfold.common.files import short_path
 from tenfold.errors import StoreError
 from tenfold.experiment import Experiment
-from tenfold.runs import rows, schema
+from tenfold.runs import run_rows, store_schema
 from tenfold.runs.claim import Claim
 from tenfold.runs.event_rows import as_row
 from tenfold.runs.events import Event
 from tenfold.runs.labels import checked_tag, read_labels, write_note, write_tags
-from tenfold.runs.rows import Row
+from tenfold.runs.run_rows import Row
 
 MARK_REPEATED = """
 UPDATE events SET superseded = 1 WHERE run = ? AND epoch >= ?
@@ -51,7 +51,7 @@ class Store:
     def __init__(self, folder: str | Path | None = None, *, create: bool = True) -> None:
         self.folder = absolute(folder)
         self.file = self.folder / "tenfold.db"
-        self.version = schema.VERSION
+        self.version = store_schema.VERSION
         self._claims: dict[int, Claim] = {}
         if not create and not self.file.exists():
             raise StoreError(
@@ -65,8 +65,8 @@ class Store:
         with self._explained("opened"):
             self.folder.mkdir(parents=True, exist_ok=True)
             with self._connect() as connection:
-                schema.prepare(connection, self.file)
-                self.version = schema.version_of(connection)
+                store_schema.prepare(connection, self.file)
+                self.version = store_schema.version_of(connection)
 
     def create(self, experiment: Experiment, *, kind: str, facts: dict[str, Any]) -> int:
         """Record a new run, make its folder, claim it for this process, and return its number."""
@@ -91,7 +91,7 @@ class Store:
 
     def path(self, run: int, title: str) -> Path:
         """Return the folder of a run's artifacts."""
-        return rows.path_of(self.folder, run, title)
+        return run_rows.path_of(self.folder, run, title)
 
     def append(self, run: int, events: Iterable[Event]) -> None:
         """Record events, all of them or none."""
@@ -151,7 +151,7 @@ class Store:
         with self._explained("written to"), self._connect() as connection:
             connection.execute("BEGIN IMMEDIATE")
             status, result = connection.execute("SELECT status, result FROM runs WHERE id = ?", (run,)).fetchone()
-            if status == "finished" and not rows.decoded(result)[0].get("failed"):  # folds can be trained again
+            if status == "finished" and not run_rows.decoded(result)[0].get("failed"):  # folds can be trained again
                 raise StoreError(f"run {run} is finished; there is nothing to resume")
             connection.execute(
                 "UPDATE runs SET status = 'running', error = '', ended = NULL, host = ?, pid = ? WHERE id = ?",
@@ -159,7 +159,7 @@ class Store:
             )
             connection.execute(MARK_REPEATED, (run, epoch))
             bodies = connection.execute("SELECT body FROM events WHERE run = ?", (run,)).fetchall()
-        return max((rows.time_of(body) for (body,) in bodies), default=0.0)
+        return max((run_rows.time_of(body) for (body,) in bodies), default=0.0)
 
     def mark_repeated(self, run: int, epoch: int) -> None:
         """Mark the events from this epoch on: it will be repeated. That a worker was lost stays true."""
@@ -172,19 +172,19 @@ class Store:
         Of a file that is damaged in places, all runs that can be read.
         """
         with self._explained("read"), self._connect() as connection:
-            return self._known(connection, rows.salvaged(connection, f"SELECT {rows.LISTED} FROM runs"))
+            return self._known(connection, run_rows.salvaged(connection, f"SELECT {run_rows.LISTED} FROM runs"))
 
     def records(self, *kinds: str) -> list[Row]:
         """Return all runs of these kinds (of all, if none is named) with what they hold, oldest first."""
         chosen = f" WHERE kind IN ({', '.join('?' * len(kinds))})" if kinds else ""
         with self._explained("read"), self._connect() as connection:
-            query = f"SELECT {rows.COLUMNS} FROM runs{chosen}"
-            return self._known(connection, rows.salvaged(connection, query, kinds))
+            query = f"SELECT {run_rows.COLUMNS} FROM runs{chosen}"
+            return self._known(connection, run_rows.salvaged(connection, query, kinds))
 
     def folds(self, parent: int) -> list[Row]:
         """Return the folds of a cross-validation with what they hold, oldest first."""
         with self._explained("read"), self._connect() as connection:
-            query = f"SELECT {rows.COLUMNS} FROM runs WHERE kind = 'fold' AND {schema.PARENT} = ? ORDER BY id"
+            query = f"SELECT {run_rows.COLUMNS} FROM runs WHERE kind = 'fold' AND {store_schema.PARENT} = ? ORDER BY id"
             return self._known(connection, connection.execute(query, (parent,)).fetchall())
 
     def find(self, reference: str | int) -> Row:
@@ -193,7 +193,7 @@ class Store:
         with self._explained("read"), self._connect() as connection:
             found = self._matching(connection, text)
             if len(found) == 1:
-                row = connection.execute(f"SELECT {rows.COLUMNS} FROM runs WHERE id = ?", (found[0],)).fetchone()
+                row = connection.execute(f"SELECT {run_rows.COLUMNS} FROM runs WHERE id = ?", (found[0],)).fetchone()
                 return self._known(connection, [row])[0]
             last = connection.execute("SELECT MAX(id) FROM runs").fetchone()[0]
         if last is None:
@@ -230,9 +230,9 @@ class Store:
         """
         with self._explained("read"), self._connect() as connection:
             query = "SELECT body FROM events WHERE run = ? AND superseded = 0 AND type = COALESCE(?, type)"
-            found = rows.salvaged(connection, query, (run, kind))
+            found = run_rows.salvaged(connection, query, (run, kind))
         for (body,) in found:
-            event = rows.event_of(body)
+            event = run_rows.event_of(body)
             if event is not None:
                 yield event
 
@@ -266,28 +266,29 @@ class Store:
     def keep_open(self) -> sqlite3.Connection:
         """Return a connection to keep while much is written: closing the last one moves the log into the file."""
         with self._explained("opened"):
-            connection = sqlite3.connect(self.file, timeout=schema.LOCK_SECONDS, check_same_thread=False)
+            connection = sqlite3.connect(self.file, timeout=store_schema.LOCK_SECONDS, check_same_thread=False)
             connection.execute("SELECT 1 FROM runs LIMIT 1").fetchone()  # before it has read, it does not count as open
             return connection
 
     def _known(self, connection: sqlite3.Connection, found: Iterable[tuple[Any, ...]]) -> list[Row]:
         labels = read_labels(connection)
-        records = [rows.known(self.folder, row) for row in found]
+        records = [run_rows.known(self.folder, row) for row in found]
         for record in records:
             record["tags"], record["note"] = labels.get(record["id"], ((), ""))
         return records
 
     def _check_writable(self) -> None:
-        if self.version > schema.VERSION:
+        if self.version > store_schema.VERSION:
             raise StoreError(
                 f"the run store {short_path(self.file)} cannot be written to: a newer version of Tenfold made it "
-                f"(format {self.version}, this version knows {schema.VERSION}); update Tenfold, or use another folder"
+                f"(format {self.version}, this version knows {store_schema.VERSION}); update Tenfold, "
+                "or use another folder"
             )
 
     @contextmanager
     def _connect(self) -> Iterator[sqlite3.Connection]:
-        connection = sqlite3.connect(self.file, timeout=schema.LOCK_SECONDS)
-        connection.text_factory = rows.as_text
+        connection = sqlite3.connect(self.file, timeout=store_schema.LOCK_SECONDS)
+        connection.text_factory = run_rows.as_text
         # With write-ahead logging a commit that was not forced to the disk yet survives the death of the process; only
         # a power cut may take it, and leaves the store sound. Forcing each costs tens of milliseconds.
         connection.execute("PRAGMA synchronous = NORMAL")
@@ -302,7 +303,7 @@ class Store:
         try:
             yield
         except sqlite3.Error as error:
-            newer = "; a newer version of Tenfold made it" if self.version > schema.VERSION else ""
+            newer = "; a newer version of Tenfold made it" if self.version > store_schema.VERSION else ""
             raise StoreError(f"the run store {short_path(self.file)} cannot be {done}: {error}{newer}") from None
         except OSError as error:
             raise StoreError(

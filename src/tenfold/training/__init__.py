@@ -3,7 +3,7 @@
 from tenfold.training.evaluation import all_targets, evaluate, measure, predict
 from tenfold.training.flat import FlatState, flat_size
 from tenfold.training.measures import LOSSES, METRICS, choose_loss, choose_metrics
-from tenfold.training.optimizers import OPTIMIZERS, learning_rate
+from tenfold.training.optimizers.make_optimizer import OPTIMIZERS, learning_rate
 from tenfold.training.replica import Replica
 from tenfold.training.schedules import SCHEDULES
 

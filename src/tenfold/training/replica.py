@@ -12,9 +12,9 @@ from tenfold.experiment import Training
 from tenfold.training.capture import synchronize
 from tenfold.training.flat import FlatState
 from tenfold.training.measures import Measure
-from tenfold.training.optimizers import learning_rate, make_optimizer
-from tenfold.training.own_schedules import choose_schedule
+from tenfold.training.optimizers.make_optimizer import learning_rate, make_optimizer
 from tenfold.training.schedules import Rates
+from tenfold.training.user_schedules import choose_schedule
 
 
 class Replica:

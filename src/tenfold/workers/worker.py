@@ -22,9 +22,9 @@ from tenfold.training.alignment import describe_failure
 from tenfold.training.graphs import make_replica
 from tenfold.training.randomness import seed_everything
 from tenfold.workers.channels import Channels
-from tenfold.workers.make_mixer import can_capture, make_mixer
 from tenfold.workers.messages import Decision, Evaluated, Finished, Message, Reviewed, Saved
-from tenfold.workers.progress import Progress
+from tenfold.workers.mixers.make_mixer import can_capture, make_mixer
+from tenfold.workers.pool.worker_progress import WorkerProgress
 from tenfold.workers.task import Task, diverged
 from tenfold.workers.timekeeper import Timekeeper
 
@@ -42,7 +42,7 @@ class Worker:
         clock: Clock,
         emit: Emit,
         tell: Tell,
-        progress: Progress | None = None,
+        progress: WorkerProgress | None = None,
     ) -> None:
         """Make the replica; `progress` is published to who watches this worker, if anybody does."""
         self.task = task

@@ -5,8 +5,8 @@ import io
 from rich.console import Console
 
 from tenfold.experiment import Experiment
-from tenfold.report.live.progress import Progress
 from tenfold.report.live.rank_times import RankTimes
+from tenfold.report.live.run_progress import RunProgress
 from tenfold.runs import EpochEnded, Metric, Span, Warned
 
 
@@ -30,7 +30,7 @@ def test_all_means_all() -> None:
 
 def test_progress_tells_whose_warning_it_is_and_where_time_went() -> None:
     written = io.StringIO()
-    with Progress(Experiment(), console=Console(file=written), ranks=RankTimes({1})) as progress:
+    with RunProgress(Experiment(), console=Console(file=written), ranks=RankTimes({1})) as progress:
         progress(Warned(at=0.0, text="no cores", worker=3))
         progress(span(1, "compute", 1.0))
         progress(Metric(at=1.0, name="accuracy", value=0.5, part="test", step=10, epoch=0, seconds=1.0))

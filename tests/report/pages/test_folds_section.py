@@ -8,8 +8,9 @@ from made_runs import made_folds, make_crossval, make_run
 from rich.console import Console
 from svg_texts import texts
 
-from tenfold.report.pages import report, sections
+from tenfold.report.pages import sections
 from tenfold.report.pages.folds_section import folds_section
+from tenfold.report.pages.write_report import render_report
 from tenfold.report.plots import fold_plots
 from tenfold.report.results.comparison import Comparison
 from tenfold.report.tables import crosstable, fold_tables
@@ -28,14 +29,14 @@ def run(folder):
 
 class TestPage:
     def test_it_shows_scores_models_and_cores(self, run):
-        page = report.render_report([run])
+        page = render_report([run])
         for expected in ("Folds", "95% interval", "vote of all models", "97.12%", "best model by validation, fold 3"):
             assert expected in page
         assert "Folds on cores" in page
         assert "mean over 4 folds, 95% interval" in page
 
     def test_a_failed_fold_is_told_with_its_reason_as_text(self, run):
-        page = report.render_report([run])
+        page = render_report([run])
         assert "fold 2: ValueError: &lt;b&gt;no&lt;/b&gt;" in page
         assert "1 fold failed and is not drawn" in page
         assert "<b>no" not in page
@@ -43,7 +44,7 @@ class TestPage:
     def test_a_plain_run_has_no_folds(self, folder):
         plain = make_run(folder, steps_per_epoch=30, epochs=1)
         assert folds_section(plain) is None
-        assert "Folds" not in report.render_report([plain])
+        assert "Folds" not in render_report([plain])
 
     def test_what_happened_to_folds_is_told_in_words(self, folder):
         made = make_crossval(folder, made_folds(3))
@@ -59,7 +60,7 @@ class TestPage:
         ]
 
     def test_ids_are_unique(self, run):
-        ids = re.findall(r'\bid="([^"]*)"', report.render_report([run]))
+        ids = re.findall(r'\bid="([^"]*)"', render_report([run]))
         assert len(ids) == len(set(ids))
 
 
@@ -137,7 +138,7 @@ class TestCrosstable:
         assert accuracy.title == "validation accuracy %"
         console = Console(file=io.StringIO(), width=120)
         console.print(comparison)
-        for text in (console.file.getvalue(), comparison.to_markdown(), report.render_report(comparison)):
+        for text in (console.file.getvalue(), comparison.to_markdown(), render_report(comparison)):
             assert time.title in text
         assert "| 4 folds | 40.0 | 20.0 |" in comparison.to_markdown()
 

@@ -7,7 +7,7 @@ from made_runs import made_folds, made_prediction, make_crossval, make_run, make
 
 from tenfold.experiment import Experiment
 from tenfold.report import export
-from tenfold.report.pages import report
+from tenfold.report.pages import write_report as report
 from tenfold.report.results.forecast_result import Forecast
 from tenfold.report.results.twin_result import Twin
 

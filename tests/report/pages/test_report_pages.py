@@ -7,7 +7,7 @@ from made_runs import FACTS, make_run
 
 from tenfold.errors import StoreError
 from tenfold.report import export
-from tenfold.report.pages import report
+from tenfold.report.pages import write_report as report
 from tenfold.report.results.comparison import Comparison
 
 VOID = {"meta", "input", "br", "link", "img", "hr"}

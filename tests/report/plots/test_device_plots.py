@@ -12,7 +12,7 @@ from made_runs import make_run, make_virtual_run
 from svg_texts import texts
 
 from tenfold.experiment import Experiment
-from tenfold.report.pages import report
+from tenfold.report.pages import write_report as report
 from tenfold.report.plots import device_plots
 from tenfold.report.plots.styles import PlotStyles
 from tenfold.report.results.comparison import Comparison

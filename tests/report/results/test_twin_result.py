@@ -4,7 +4,7 @@ import re
 import pytest
 from made_runs import make_run, make_virtual_run
 
-from tenfold.report.results.twin_result import Part, Twin
+from tenfold.report.results.twin_result import TimePart, Twin
 
 SHORT = {"steps_per_epoch": 40, "epochs": 1, "workers": 2}
 
@@ -26,10 +26,10 @@ def twin(runs):
 
 
 def test_the_error_is_signed_and_relative_to_what_was_measured():
-    assert Part("", 2.0, 1.5).error == -0.25
-    assert Part("", 2.0, 3.0).error == 0.5
-    assert Part("", 0.0, 1.0).error is None
-    assert Part("", 1.0, None).error is None
+    assert TimePart("", 2.0, 1.5).error == -0.25
+    assert TimePart("", 2.0, 3.0).error == 0.5
+    assert TimePart("", 0.0, 1.0).error is None
+    assert TimePart("", 1.0, None).error is None
 
 
 def test_parts_of_the_time(twin):

@@ -21,14 +21,14 @@ from tenfold.data.sources.checked_files import read, verify
 from tenfold.data.sources.source import Source, SourceFile
 from tenfold.errors import DataError
 
-Progress = Callable[[int, int | None, str], None]
+FetchProgress = Callable[[int, int | None, str], None]
 """Called with the bytes received, the bytes in all (None where the server does not say) and the file's name."""
 
 _TIMEOUT_SECONDS = 10
 _CHUNK_BYTES = 2**18
 
 
-def fetch(source: Source, folder: Path, progress: Progress | None = None) -> dict[str, bytes]:
+def fetch(source: Source, folder: Path, progress: FetchProgress | None = None) -> dict[str, bytes]:
     """Bring every file of a source into `folder`, and return their verified contents."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -42,7 +42,7 @@ def fetch(source: Source, folder: Path, progress: Progress | None = None) -> dic
         ) from error
 
 
-def _fetch_missing(source: Source, folder: Path, progress: Progress | None) -> dict[str, bytes]:
+def _fetch_missing(source: Source, folder: Path, progress: FetchProgress | None) -> dict[str, bytes]:
     """Under the lock: keep what another process has downloaded meanwhile, and get the rest."""
     contents: dict[str, bytes] = {}
     for name, file in source.files.items():
@@ -76,7 +76,7 @@ def _fetch_missing(source: Source, folder: Path, progress: Progress | None) -> d
     )
 
 
-def _download(url: str, file: SourceFile, folder: Path, progress: Progress | None) -> bytes:
+def _download(url: str, file: SourceFile, folder: Path, progress: FetchProgress | None) -> bytes:
     """Download one file into a folder, and return its verified content."""
     import pooch
 
@@ -101,7 +101,7 @@ def _download(url: str, file: SourceFile, folder: Path, progress: Progress | Non
 class _Downloader:
     """Receives a file for pooch, and stops when it is larger than it should be."""
 
-    def __init__(self, file: SourceFile, progress: Progress | None) -> None:
+    def __init__(self, file: SourceFile, progress: FetchProgress | None) -> None:
         self._limit = file.download_size
         self._progress = progress
 

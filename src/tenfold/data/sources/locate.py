@@ -15,7 +15,7 @@ from typing import NamedTuple
 from platformdirs import user_cache_path
 
 from tenfold.data.sources.checked_files import find, read
-from tenfold.data.sources.fetch import Progress, fetch
+from tenfold.data.sources.fetch import FetchProgress, fetch
 from tenfold.data.sources.source import SOURCES, Source
 from tenfold.errors import DataError
 
@@ -55,12 +55,12 @@ def available() -> list[SourceStatus]:
     return [SourceStatus(name, SOURCES[name].description, where(name)) for name in SOURCES]
 
 
-def get(name: str, progress: Progress | None = None) -> Path | None:
+def get(name: str, progress: FetchProgress | None = None) -> Path | None:
     """Return the folder with the checked files of a data set, fetching them if need be; None if it has no files."""
     return contents(SOURCES[name], progress)[0]
 
 
-def contents(source: Source, progress: Progress | None = None) -> tuple[Path | None, dict[str, bytes]]:
+def contents(source: Source, progress: FetchProgress | None = None) -> tuple[Path | None, dict[str, bytes]]:
     """Return the folder of a data set and the checked contents of its files."""
     if not source.files:
         return None, {}

@@ -13,7 +13,7 @@ from tenfold.data.part import Indices, as_indices, digest
 from tenfold.errors import DataError
 from tenfold.transport.network.abstract_network import Network
 from tenfold.transport.network.codec import describe_tensor, empty_tensors
-from tenfold.workers.snapshot import PARTS
+from tenfold.workers.pool.snapshot import PARTS
 from tenfold.workers.task import Task
 
 

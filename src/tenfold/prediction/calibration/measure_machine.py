@@ -16,8 +16,8 @@ from tenfold.prediction.calibration import cost_keys, library_averaging, probes
 from tenfold.prediction.calibration.calibration_data import random_images
 from tenfold.prediction.calibration.probes import Listen
 from tenfold.prediction.profile import Profile, default_path
+from tenfold.workers.pool.worker_pool import start_server
 from tenfold.workers.task import Task, weight_bytes
-from tenfold.workers.worker_pool import start_server
 
 FEW_TURNS = 3
 """Of rounds, where many numbers of workers make many kinds of them."""

@@ -210,7 +210,7 @@ def _seconds(calls: int, call: Callable[[], object]) -> float:
 
 def _step(work: str, setting: tuple[int, int, int], bursts: Sequence[Burst]) -> Step:
     batch_size, threads, workers = setting
-    found = fit.spread([one.steps for one in bursts])
+    found = fit.burst_statistics([one.steps for one in bursts])
     rounds = [one.round for one in bursts if one.round is not None]
     relative = np.concatenate([one.steps / one.steps.mean() for one in bursts])
     return Step(

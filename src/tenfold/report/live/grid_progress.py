@@ -8,7 +8,7 @@ from tenfold.experiment import Experiment
 from tenfold.report.formatting import one_line
 from tenfold.report.live.display import Display
 from tenfold.report.live.fold_progress import FoldProgress
-from tenfold.report.live.progress import Progress
+from tenfold.report.live.run_progress import RunProgress
 from tenfold.runs import Event, Warned
 
 
@@ -52,7 +52,7 @@ class GridProgress(Display):
         return drawn
 
 
-class _RunBar(Progress):
+class _RunBar(RunProgress):
     """The bar of a run, without lines for its epochs."""
 
     def drawing(self) -> Table:

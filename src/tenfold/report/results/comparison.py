@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tenfold.report.formatting import plural
-from tenfold.report.results.result_table import Note, ResultTable
+from tenfold.report.results.result_table import ResultTable, TableNote
 from tenfold.report.rows import Row, Spread, make_rows
 from tenfold.runs import Run
 
@@ -30,22 +30,26 @@ class Comparison(ResultTable):
         """Return the settings that failed."""
         return {"failed": self.failed}
 
-    def notes(self) -> list[Note]:
+    def notes(self) -> list[TableNote]:
         """Return the lines that explain the columns."""
         notes = self.time_notes()
         if any(row.speedup is not None and row.workers > 1 for row in self.rows):
             virtual = any(row.interval is not None for row in self.rows)
             per = "core, or per node of a virtual cluster" if virtual else "core"
-            notes.append(Note(f"speedup = T1/Tn; efficiency = speedup per {per}; PI = (T1-Tn)/T1; gain = Tslowest/Tn"))
+            notes.append(
+                TableNote(f"speedup = T1/Tn; efficiency = speedup per {per}; PI = (T1-Tn)/T1; gain = Tslowest/Tn")
+            )
         elif any(row.workers > 1 for row in self.rows):
             alone = any(row.workers == 1 for row in self.rows)
             why = "no run with one worker has the same settings and clock" if alone else "no run has one worker"
-            notes.append(Note(f"no speedup, as {why}: add workers 1 to the comparison"))
+            notes.append(TableNote(f"no speedup, as {why}: add workers 1 to the comparison"))
         else:
-            notes.append(Note("gain = Tslowest/Tn"))
+            notes.append(TableNote("gain = Tslowest/Tn"))
         notes += self.device_notes()
         if len({row.clock for row in self.rows}) > 1:
-            notes.append(Note("measured times are compared only with measured ones, predicted with predicted ones"))
+            notes.append(
+                TableNote("measured times are compared only with measured ones, predicted with predicted ones")
+            )
         return notes + self.column_notes()
 
     def findings(self) -> list[str]:
@@ -61,7 +65,7 @@ class Comparison(ResultTable):
 
     def report(self, path: str | Path) -> Path:
         """Write an HTML report with the table and plots, and return its path."""
-        from tenfold.report.pages.report import write_report
+        from tenfold.report.pages.write_report import write_report
 
         return write_report(self, path)
 

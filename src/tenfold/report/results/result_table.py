@@ -34,7 +34,7 @@ LAYOUTS = ((2, False), (2, True), (1, True))
 
 
 @dataclass(frozen=True)
-class Note:
+class TableNote:
     """A line below a table."""
 
     text: str
@@ -52,7 +52,7 @@ class ResultTable(ABC):
         """Write an HTML report with the table and plots, and return its path."""
 
     @abstractmethod
-    def notes(self) -> list[Note]:
+    def notes(self) -> list[TableNote]:
         """Return the lines that explain the columns."""
 
     @abstractmethod
@@ -101,38 +101,38 @@ class ResultTable(ABC):
         shown = self.columns()
         return [one.name for one in shown], [list(row) for row in zip(*(one.cells for one in shown), strict=True)]
 
-    def time_notes(self) -> list[Note]:
+    def time_notes(self) -> list[TableNote]:
         """Return what the times are: measured or predicted, what they include, and which are unreliable."""
         clock = clocks.clock_names(self.rows)
         both = clock not in (clocks.MEASURED, clocks.PREDICTED)
         text = f"times are {'measured or predicted, see clock' if both else clock}, without startup, evaluation, saving"
         if any(len(row.runs) > 1 for row in self.rows):
             text += "; mean ± standard deviation over the repeats"
-        notes = [Note(text)]
+        notes = [TableNote(text)]
         if any(run.kind == CROSSVAL for row in self.rows for run in row.runs):
-            notes.append(Note(CROSSVAL_TIME))
+            notes.append(TableNote(CROSSVAL_TIME))
         if any(row.interval for row in self.rows):
-            notes.append(Note(f"predicted {clocks.INTERVAL}"))
+            notes.append(TableNote(f"predicted {clocks.INTERVAL}"))
         if any(not row.calibrated for row in self.rows):
-            notes.append(Note(clocks.UNCALIBRATED))
+            notes.append(TableNote(clocks.UNCALIBRATED))
         found = {doubt for row in self.rows for doubt in row.doubts}
-        return notes + [Note(f"{columns.DOUBT} {text}") for doubt, text in DOUBTS.items() if doubt in found]
+        return notes + [TableNote(f"{columns.DOUBT} {text}") for doubt, text in DOUBTS.items() if doubt in found]
 
-    def device_notes(self) -> list[Note]:
+    def device_notes(self) -> list[TableNote]:
         """Return what the factor against the CPU is, or why there is none; empty where the device does not vary."""
         if any(row.factor_against_cpu is not None for row in self.rows):
-            return [Note("factor against cpu (× cpu) = Tcpu/T, with the same settings otherwise")]
+            return [TableNote("factor against cpu (× cpu) = Tcpu/T, with the same settings otherwise")]
         if any("device" in row.settings for row in self.rows):
-            return [Note("no factor against cpu, as no run on cpu has the same settings: add device cpu")]
+            return [TableNote("no factor against cpu, as no run on cpu has the same settings: add device cpu")]
         return []
 
-    def column_notes(self) -> list[Note]:
+    def column_notes(self) -> list[TableNote]:
         """Return what the columns of communication are."""
         notes = []
         if any(row.workers > 1 for row in self.rows):
-            notes.append(Note("c/w/c %: shares of computing, waiting and communicating", columns.SHARES))
+            notes.append(TableNote("c/w/c %: shares of computing, waiting and communicating", columns.SHARES))
         if any(row.bytes_per_worker for row in self.rows):
-            notes.append(Note("sent: bytes that one worker sends during a run", columns.SENT))
+            notes.append(TableNote("sent: bytes that one worker sends during a run", columns.SENT))
         return notes
 
     def lines(self, omitted: Sequence[str] = ()) -> list[str]:

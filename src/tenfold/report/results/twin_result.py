@@ -27,7 +27,7 @@ TOTAL = "training, total"
 
 
 @dataclass(frozen=True)
-class Part:
+class TimePart:
     """A part of the time, measured and predicted."""
 
     name: str
@@ -52,7 +52,7 @@ class Twin:
         """The largest difference between the weights; 0.0 means the same bits."""
 
     @property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[TimePart]:
         """The mean time over the workers by kind, then the training time of the slowest worker."""
         return list(self._parts())
 
@@ -66,13 +66,13 @@ class Twin:
         """Whether both ended with the same weights, bit for bit."""
         return self.difference == 0.0
 
-    def _parts(self) -> Iterator[Part]:
+    def _parts(self) -> Iterator[TimePart]:
         for name, kinds in PARTS.items():
             spans = [[run.times[kind] for kind in kinds if kind in run.times] for run in (self.real, self.virtual)]
             measured, predicted = (sum(seconds) if seconds else None for seconds in spans)
             if measured is not None or predicted is not None:
-                yield Part(name, measured, predicted)
-        yield Part(TOTAL, self.real.seconds, self.virtual.seconds)
+                yield TimePart(name, measured, predicted)
+        yield TimePart(TOTAL, self.real.seconds, self.virtual.seconds)
 
     def rows(self) -> list[list[str]]:
         """Return the table: part, measured, predicted, and the signed error in percent."""

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from tenfold.experiment import Training
 from tenfold.training.flat import padded
 from tenfold.training.fused.rules import AdamW, Roles, Rule, Sgd
-from tenfold.training.muon import Shape, find_matrices, partner_ratio, shape_scale
-from tenfold.training.newton_schulz import factors, gram
-from tenfold.training.optimizers import learning_rate
+from tenfold.training.optimizers.make_optimizer import learning_rate
+from tenfold.training.optimizers.muon import Shape, find_matrices, partner_ratio, shape_scale
+from tenfold.training.optimizers.newton_schulz import factors, gram
 
 
 @dataclass(frozen=True, kw_only=True)

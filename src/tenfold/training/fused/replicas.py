@@ -18,7 +18,7 @@ from tenfold.training.fused.gradient_methods import GRADIENT_METHODS, GradientMe
 from tenfold.training.fused.stack import Stack
 from tenfold.training.fused.updates import StackedOptimizer, make_rule
 from tenfold.training.measures import Measure
-from tenfold.training.optimizers import make_optimizer
+from tenfold.training.optimizers.make_optimizer import make_optimizer
 from tenfold.training.schedules import Rates
 
 Shape = tuple[int, int, int]

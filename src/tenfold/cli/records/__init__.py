@@ -1,0 +1,1 @@
+"""Verbs that show, label or remove what was recorded, without torch."""

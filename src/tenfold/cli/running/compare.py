@@ -1,0 +1,88 @@
+"""`tenfold compare`: one experiment over a grid of settings."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tenfold.cli import options
+from tenfold.cli.grids import GRID, Form, Values, dimension, grid_of, print_side_by_side, watching
+from tenfold.common.catalog import MODELS, OPTIMIZERS, SOURCES, STRATEGIES
+
+
+def compare(
+    file: options.File = None,
+    settings: options.Set = None,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--vary", help="Values of any field: momentum=0,0.9.", metavar="FIELD=A,B,...", rich_help_panel=GRID
+        ),
+    ] = None,
+    workers: Annotated[Values, dimension("workers", "Replicas: 1,2,4.")] = None,
+    strategy: Annotated[
+        Values, dimension("strategy", "Who averages with whom: allreduce,butterfly.", STRATEGIES)
+    ] = None,
+    folds: Annotated[Values, dimension("folds", "Folds of a cross-validation: 2,5,10.")] = None,
+    sync_every: Annotated[Values, dimension("sync-every", "Steps between rounds: 1,16.")] = None,
+    model: Annotated[Values, dimension("model", "Models: lenet5,cnn.", MODELS)] = None,
+    data: Annotated[Values, dimension("data", "Data sets: digits,mnist.", SOURCES)] = None,
+    epochs: Annotated[Values, dimension("epochs", "Passes over the data.")] = None,
+    batch_size: Annotated[Values, dimension("batch-size", "Samples per step.")] = None,
+    optimizer: Annotated[Values, dimension("optimizer", "Optimizers: sgd,adam.", OPTIMIZERS)] = None,
+    lr: Annotated[Values, dimension("lr", "Learning rates.")] = None,
+    loader_workers: Annotated[Values, dimension("loader-workers", "Processes that load batches: 0,4.")] = None,
+    threads: Annotated[Values, dimension("threads", "Threads per worker.")] = None,
+    device: Annotated[Values, dimension("device", "Devices: cpu,cuda.")] = None,
+    target: options.Target = None,
+    pin: options.Pin = None,
+    repeats: Annotated[int, typer.Option(help="Runs of each setting, with different seeds.")] = 1,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Repeat runs that are already recorded.")] = False,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write an HTML report.")] = None,
+    form: Annotated[Form, typer.Option("--format", help="How to print the result.")] = Form.TABLE,
+    as_json: options.Json = False,
+    runs: options.Runs = None,
+    quiet: options.Quiet = False,
+) -> None:
+    """Run an experiment with every combination of settings, one after another, and show the results side by side.
+
+    Runs that are already recorded are not repeated, so starting an interrupted comparison again continues it.
+
+    Examples: [cyan]tenfold compare lenet.toml --workers 1,2,4 --strategy allreduce,butterfly --repeats 3[/],
+    [cyan]tenfold compare lenet.toml --workers 1,2,4,8 --target 0.99 -o compare.html[/],
+    [cyan]tenfold compare --data digits --lr 0.01,0.1 --vary momentum=0,0.9 -o compare.html[/]
+    """
+    given = {
+        "workers": workers,
+        "strategy": strategy,
+        "folds": folds,
+        "sync_every": sync_every,
+        "model": model,
+        "data": data,
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "optimizer": optimizer,
+        "lr": lr,
+        "loader_workers": loader_workers,
+        "threads": threads,
+        "device": device,
+    }
+    grid = grid_of(given, vary, settings)
+    experiment = options.experiment_from(file, settings, pin=pin, target=target)
+    if "folds" in grid or any(isinstance(count, int) and count > 1 for count in grid.get("workers", [])):
+        from tenfold.workers.pool.worker_pool import start_server
+
+        start_server()
+    from tenfold.api.compare import compare as run_all
+
+    with watching(quiet) as grid_watch:
+        result = run_all(
+            experiment,
+            repeats=repeats,
+            runs=runs,
+            fresh=fresh,
+            watch=grid_watch.watch,
+            listen=grid_watch.listen,
+            **grid,
+        )
+    print_side_by_side(result, Form.JSON if as_json else form, output)

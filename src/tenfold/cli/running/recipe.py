@@ -1,0 +1,126 @@
+"""`tenfold recipe`: the experiments of five papers, beside the papers' numbers."""
+
+from itertools import groupby
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tenfold.cli import options
+from tenfold.cli.output import PARTIAL, print_json, print_rich, telling
+from tenfold.errors import ExperimentError
+
+app = typer.Typer(invoke_without_command=True, help="List, show and run the experiments of five papers.")
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A recipe's name, or the path of your own TOML file.")]
+
+
+@app.callback()
+def list_recipes(context: typer.Context, as_json: options.Json = False) -> None:
+    """List the recipes by paper, with what each needs and how long it takes. Example: [cyan]tenfold recipe[/]"""
+    if context.invoked_subcommand is not None:
+        return
+    from rich.table import Table
+
+    from tenfold.recipes.recipe import NEEDS, load, names
+
+    found = [load(name) for name in names()]
+    if as_json:
+        print_json(
+            [{"name": one.name, "title": one.title, "needs": one.needs, "minutes": one.minutes} for one in found]
+        )
+        return
+    for citation, group in groupby(found, key=lambda one: one.paper.citation):
+        table = Table("recipe", "what it runs", "needs", "small, about", title=citation, title_justify="left")
+        for one in group:
+            needs = ", ".join(NEEDS[need] for need in one.needs)
+            table.add_row(one.name, f"{one.paper.place}: {one.title}", needs, f"{one.minutes:g} min")
+        print_rich(table)
+    typer.echo("`tenfold recipe show NAME` shows one, `tenfold recipe run NAME -o page.html` runs it")
+
+
+@app.command()
+def show(name: Name, as_json: options.Json = False) -> None:
+    """Show what a recipe runs, the paper's numbers, and doubts about them.
+
+    Example: [cyan]tenfold recipe show dsmp-table-3[/]
+    """
+    from tenfold.recipes.recipe import load
+    from tenfold.recipes.recipe_result import RecipeResult
+
+    recipe = load(name)
+    if as_json:
+        print_json(recipe.model_dump())
+        return
+    typer.echo(f"{recipe.name}: {recipe.title}\n{recipe.paper.citation}, {recipe.paper.place}")
+    if recipe.paper.note:
+        typer.echo(recipe.paper.note)
+    typer.echo("experiment: " + _fields(recipe.experiment))
+    for block in recipe.blocks:
+        varied = [f"{key} in {values}" for key, values in block.vary.items()]
+        varied += [" | ".join(_fields(one) for one in block.together)] if block.together else []
+        typer.echo(f"{block.verb}: {'; '.join(varied)}" + (f" with {_fields(block.fields)}" if block.fields else ""))
+    for scale, size in recipe.scales.items():
+        typer.echo(
+            f"scale {scale}: {_fields(size.fields) or 'as above'}" + (f"; {_fields(size.vary)}" if size.vary else "")
+        )
+    if recipe.rows:
+        heads, cells = RecipeResult(recipe, "full", []).table()
+        print_rich(_table(heads[:-1], [line[:-1] for line in cells]))
+
+
+@app.command()
+def run(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="A recipe's name, or your own TOML file.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Run every built-in recipe.")] = False,
+    scale: Annotated[str, typer.Option(help="small (minutes), machine, or full (as in the paper).")] = "small",
+    device: options.Device = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write an HTML page.")] = None,
+    runs: options.Runs = None,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> None:
+    """Run a recipe and show its numbers beside the paper's; runs that are recorded already are not repeated.
+
+    Examples: [cyan]tenfold recipe run dsmp-table-3 -o table3.html[/],
+    [cyan]tenfold recipe run --all --scale small -o papers.html[/]
+    """
+    if everything == (name is not None):
+        raise ExperimentError("name one recipe, or give --all")
+    from tenfold.recipes import run as run_recipe
+    from tenfold.recipes.recipe import names
+    from tenfold.recipes.recipe_page import write
+
+    with telling(quiet or as_json) as listen:
+        results = [
+            run_recipe(one, scale=scale, device=device, runs=runs, progress=listen)  # type: ignore[arg-type]
+            for one in (names() if everything else [str(name)])
+        ]
+    if as_json:
+        print_json([_record(result) for result in results])
+    else:
+        print_rich(*results)
+    if output is not None:
+        typer.echo(f"the page is in {write(results, output)}", err=as_json)
+    if not all(result.complete for result in results):
+        raise typer.Exit(PARTIAL)
+
+
+def _record(result: Any) -> dict[str, Any]:
+    rows = [
+        {"label": row.label, "paper": row.paper, "ours": row.ours, "clock": row.clock, "note": row.note}
+        for row in result.rows
+    ]
+    return {"recipe": result.recipe.name, "scale": result.scale, "rows": rows, "agreement": result.agreement()}
+
+
+def _fields(fields: dict[str, Any]) -> str:
+    return ", ".join(f"{key} = {value}" for key, value in fields.items())
+
+
+def _table(heads: list[str], cells: list[list[str]]) -> Any:
+    from rich.table import Table
+
+    table = Table(*heads)
+    for line in cells:
+        table.add_row(*line)
+    return table

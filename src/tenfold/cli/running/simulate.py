@@ -1,0 +1,102 @@
+"""`tenfold simulate`: an experiment on a virtual cluster."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tenfold.cli import options
+from tenfold.cli.grids import Form, Values, dimension, grid_of, print_side_by_side, watching
+from tenfold.cli.output import Interruptible, fetching, print_run, telling
+from tenfold.common.catalog import STRATEGIES
+
+if TYPE_CHECKING:
+    from tenfold.experiment import Experiment
+
+CLUSTER = "The virtual cluster"
+
+
+def simulate(
+    file: options.File = None,
+    settings: options.Set = None,
+    workers: Annotated[Values, dimension("workers", "Nodes: 64, or several: 1,2,4,...,1024.")] = None,
+    strategy: Annotated[
+        Values, dimension("strategy", "Who averages with whom: allreduce,butterfly.", STRATEGIES)
+    ] = None,
+    sync_every: Annotated[Values, dimension("sync-every", "Steps between rounds: 1,16.")] = None,
+    link: Annotated[
+        Values, dimension("link", "Links between the nodes: 1gbe, 10gbe, 25gbe, 100gbe, infiniband, ...")
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster",
+            help="A TOML file that describes the nodes, or `here` for this machine.",
+            rich_help_panel=CLUSTER,
+        ),
+    ] = None,
+    only_time: Annotated[
+        bool, typer.Option("--only-time", help="Predict the time only; do not train.", rich_help_panel=CLUSTER)
+    ] = False,
+    model: options.Model = None,
+    data: options.Data = None,
+    epochs: options.Epochs = None,
+    batch_size: options.BatchSize = None,
+    seed: options.Seed = None,
+    device: options.Device = None,
+    threads: options.Threads = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write an HTML report.")] = None,
+    form: Annotated[Form, typer.Option("--format", help="How to print several settings.")] = Form.TABLE,
+    runs: options.Runs = None,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> None:
+    """Train on a virtual cluster: the weights are those of a real run, the time is predicted.
+
+    Predictions use the profile that `tenfold calibrate` measured; steps that it lacks are measured first.
+
+    Examples: [cyan]tenfold simulate lenet.toml --workers 64 --link 10gbe[/],
+    [cyan]tenfold simulate lenet.toml --workers 8 --cluster edge.toml[/],
+    [cyan]tenfold simulate lenet.toml --workers 1,2,4,...,1024 --only-time -o speedup.html[/]
+    """
+    fixed = {"model": model, "data": data, "epochs": epochs, "batch_size": batch_size, "seed": seed}
+    fixed |= {"device": device, "threads": threads}
+    experiment = options.experiment_from(file, settings, engine="virtual", cluster=cluster, **fixed)
+    given = {"workers": workers, "strategy": strategy, "sync_every": sync_every, "link": link}
+    grid: dict[str, Any] = grid_of(given, None, settings)
+    form = Form.JSON if as_json else form
+    if only_time:
+        from tenfold.api.forecast import forecast
+
+        with telling(quiet or form is Form.JSON) as listen:
+            predicted = forecast(experiment, listen=listen, **grid)
+        print_side_by_side(predicted, form, output)
+        return
+    from tenfold.workers.pool.worker_pool import start_server
+
+    start_server()
+    if any(len(values) != 1 for values in grid.values()):
+        from tenfold.api.compare import compare
+
+        with watching(quiet) as grid_watch:
+            compared = compare(experiment, runs=runs, watch=grid_watch.watch, listen=grid_watch.listen, **grid)
+        print_side_by_side(compared, form, output)
+        return
+    _one(experiment.replace(**{name: values[0] for name, values in grid.items()}), runs, quiet, as_json, output)
+
+
+def _one(experiment: "Experiment", runs: Path | None, quiet: bool, as_json: bool, output: Path | None) -> None:
+    from tenfold.api.simulate import simulate as run_virtually
+    from tenfold.report.live.run_progress import RunProgress
+
+    with (
+        Interruptible(runs) as interruptible,
+        RunProgress(experiment, quiet=quiet or as_json) as progress,
+        fetching(quiet or as_json) as bar,
+    ):
+        run = run_virtually(experiment, runs=runs, listen=interruptible.watch(progress), fetching=bar)
+    print_run(run, as_json)
+    if output is not None:
+        from tenfold.report.pages.write_report import write_report
+
+        typer.echo(f"the report is in {write_report([run], output)}", err=as_json)

@@ -1,0 +1,61 @@
+"""`tenfold train`: train a model and record the run."""
+
+import typer
+
+from tenfold.cli import options
+from tenfold.cli.output import Interruptible, fetching, launched_rank, print_run
+
+
+def train(
+    context: typer.Context,
+    file: options.File = None,
+    settings: options.Set = None,
+    name: options.Name = None,
+    model: options.Model = None,
+    data: options.Data = None,
+    epochs: options.Epochs = None,
+    batch_size: options.BatchSize = None,
+    optimizer: options.Optimizer = None,
+    lr: options.Lr = None,
+    target: options.Target = None,
+    seed: options.Seed = None,
+    workers: options.Workers = None,
+    strategy: options.Strategy = None,
+    sync_every: options.SyncEvery = None,
+    device: options.Device = None,
+    pin: options.Pin = None,
+    threads: options.Threads = None,
+    runs: options.Runs = None,
+    log_ranks: options.LogRanks = None,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> None:
+    """Train a model and record the run.
+
+    Examples: [cyan]tenfold train lenet.toml[/], [cyan]tenfold train --model mlp --data digits --epochs 5[/],
+    [cyan]tenfold train lenet.toml --set lr=0.1 --set schedule=cosine[/],
+    [cyan]tenfold train lenet.toml --workers 16 --target 0.99[/],
+    [cyan]tenfold train lenet.toml --workers 4 --strategy butterfly --sync-every 16 --pin compact[/],
+    [cyan]torchrun --nproc-per-node 4 -m tenfold train lenet.toml[/]
+    """
+    experiment = options.experiment_of(context.params)
+    if experiment.division.workers > 1 and launched_rank() is None:
+        from tenfold.workers.pool.worker_pool import start_server
+
+        start_server()
+    import tenfold
+    from tenfold.launch.detect import detect_world
+    from tenfold.report.live.rank_times import RankTimes
+    from tenfold.report.live.run_progress import RunProgress
+
+    quiet = quiet or as_json or bool(launched_rank())
+    world = detect_world()
+    count = world.size if world is not None else experiment.division.workers
+    ranks = RankTimes(options.ranks_from(log_ranks, count)) if log_ranks else None
+    with (
+        Interruptible(runs) as interruptible,
+        RunProgress(experiment, quiet=quiet, ranks=ranks) as progress,
+        fetching(quiet) as bar,
+    ):
+        run = tenfold.train(experiment, runs=runs, listen=interruptible.watch(progress), fetching=bar)
+    print_run(run, as_json)

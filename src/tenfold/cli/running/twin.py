@@ -1,0 +1,56 @@
+"""`tenfold twin`: one experiment with real processes and on a virtual cluster, side by side."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tenfold.cli import options
+from tenfold.cli.output import print_json, print_rich, say_interrupted
+
+
+def twin(
+    context: typer.Context,
+    file: options.File = None,
+    settings: options.Set = None,
+    model: options.Model = None,
+    data: options.Data = None,
+    epochs: options.Epochs = None,
+    batch_size: options.BatchSize = None,
+    seed: options.Seed = None,
+    workers: options.Workers = None,
+    strategy: options.Strategy = None,
+    sync_every: options.SyncEvery = None,
+    threads: options.Threads = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write an HTML report.")] = None,
+    runs: options.Runs = None,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> None:
+    """Train with real processes and on a virtual cluster, and compare the weights and the times.
+
+    Examples: [cyan]tenfold twin lenet.toml --workers 2[/],
+    [cyan]tenfold twin --data digits --model mlp --workers 2 --strategy ring -o twin.html[/]
+    """
+    experiment = options.experiment_of(context.params)
+    from tenfold.workers.pool.worker_pool import start_server
+
+    start_server()
+    from tenfold.api.simulate import on_cluster
+    from tenfold.api.twin import twin as run_both
+    from tenfold.report.live.run_progress import RunProgress
+
+    try:
+        with (
+            RunProgress(experiment, quiet=quiet or as_json) as real,
+            RunProgress(on_cluster(experiment), quiet=True) as virtual,
+        ):
+            result = run_both(experiment, runs=runs, watch={"real": real, "virtual": virtual}.__getitem__)
+    except KeyboardInterrupt:
+        say_interrupted("a twin needs both runs to finish; run the same command again")
+    if as_json:
+        print_json(result.record())
+    else:
+        print_rich(result)
+    if output is not None:
+        typer.echo(f"the report is in {result.report(output)}", err=as_json)

@@ -1,0 +1,1 @@
+"""Verbs that prepare a machine: experiment files, data, checks and measurements."""

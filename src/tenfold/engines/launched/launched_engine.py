@@ -1,0 +1,281 @@
+"""Ranks that a launcher has started (torchrun, mpirun, srun), on one host or many.
+
+Every rank runs the same worker. Rank 0 also has the supervisor, and records; what the others tell reaches it whenever
+all report, a few times an epoch.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from tenfold.data import FetchProgress
+from tenfold.engines.base import Engine
+from tenfold.engines.launched.rank import (
+    EndedByLauncher,
+    Orders,
+    RankConnection,
+    clear,
+    ending_by_signal,
+    launch_name,
+    own_device,
+)
+from tenfold.engines.launched.relaunch import find_begun, find_loss
+from tenfold.engines.launched.scatter import scatter
+from tenfold.engines.outcome import Outcome, RecordedRun
+from tenfold.engines.prepare import check_same_data, describe, load, seats
+from tenfold.engines.recording import reopen, train_recorded
+from tenfold.engines.recovery import assign_states
+from tenfold.errors import ExperimentError, TrainingError, WorkerLost
+from tenfold.experiment import Experiment
+from tenfold.experiment.defaults import with_defaults
+from tenfold.launch.detect import World
+from tenfold.machine import affinity, cores, memory
+from tenfold.runs import Clock, Emit, Store, Warned
+from tenfold.runs.remote_store import RemoteStore
+from tenfold.runs.resumption import Resumption
+from tenfold.training import flat_size
+from tenfold.training.precision import multiplying
+from tenfold.training.randomness import undisturbed
+from tenfold.transport.network.join import JoinedRank, join
+from tenfold.workers.channels import Channels
+from tenfold.workers.supervisor import Supervisor
+from tenfold.workers.task import Task, make_network
+from tenfold.workers.worker import Worker
+from tenfold.workers.worker_loss import WorkerLoss, losses_in
+
+REASON_SECONDS = 1.5
+"""Seconds that a rank whose training was stopped waits for the reason."""
+
+
+class Launched(Engine):
+    """Trains one replica of a launcher's world here."""
+
+    name = "launched"
+
+    def __init__(self, world: World, transport: str = "auto") -> None:
+        self.world = world
+        self._transport = transport
+        self._joined: JoinedRank | None = None
+        self.lost: list[WorkerLoss] = []
+        """The ranks that the launcher did not start again."""
+
+    @property
+    def joined(self) -> JoinedRank:
+        """The ranks, once they have met."""
+        if self._joined is None:
+            self._joined = join(self.world, self._transport)
+            if self._transport == "shared-memory" and len(self._joined.hosts) > 1:
+                raise ExperimentError(
+                    f'machine.transport = "shared-memory" joins the ranks of one host, but there are '
+                    f"{len(self._joined.hosts)}: {', '.join(dict.fromkeys(self._joined.names))}; take auto"
+                )
+        return self._joined
+
+    @property
+    def records(self) -> bool:
+        """Whether this is the rank that records the run."""
+        return self.world.rank == 0
+
+    @contextmanager
+    def session(self) -> Iterator[None]:
+        """Report any error in the block to the other ranks, and raise the first error that any rank has reported."""
+        try:
+            with ending_by_signal(self.world.rank):
+                yield
+        except BaseException as error:
+            first = self._report(error)
+            if first is None or str(error) in str(first):
+                raise
+            raise first from None
+
+    def _report(self, error: BaseException) -> BaseException | None:
+        """Report an error to the other ranks, and return the first that any rank has reported.
+
+        Training may have ended here because it did elsewhere; then the reason is on its way.
+        """
+        if self._joined is None:
+            return None
+        network = self._joined.network
+        if isinstance(error, EndedByLauncher):
+            network.check_local_processes()
+        elif isinstance(error, TrainingError) and not isinstance(error, WorkerLost):
+            network.failure(within=REASON_SECONDS)
+        network.report_failure(error)
+        return network.failure()
+
+    def prepare(self, experiment: Experiment, fetching: FetchProgress | None = None) -> Task:
+        """Load the data, here or from rank 0, and decide with the other ranks of this host who computes where."""
+        ranks = self.joined
+        device = own_device(experiment.machine.device, self.world.local_rank)
+        experiment = experiment.replace(device=str(device))
+        mine = cores.usable_cpus()
+        everyone = ranks.network.all_gather(mine)
+        host = next(host for host in ranks.hosts if self.world.rank in host)
+        together = {cpu for rank in host for cpu in everyone[rank]}
+        bound = set(mine) != together  # the launcher has shared the cores out already
+        threads, pinned = seats(experiment.machine, len(host), cores.budget(allowed=together))
+        if bound:
+            threads, pinned = min(threads, len(mine)), affinity.NOT_PINNED
+        if experiment.data.distribute == "each":
+            return Task(experiment, load(experiment, device, fetching), threads, pinned)
+        task = None
+        if self.records:
+            task = Task(experiment, load(experiment, torch.device("cpu"), fetching), threads, pinned)
+        return Task(experiment, scatter(ranks.network, task).to(device), threads, pinned)
+
+    def train(
+        self,
+        experiment: Experiment,
+        *,
+        runs: str | Path | None,
+        kind: str,
+        clock: Clock,
+        listen: Emit,
+        fetching: FetchProgress | None = None,
+    ) -> RecordedRun:
+        """Train with all ranks; after a restart by the launcher, continue the run that they had begun."""
+        experiment = with_defaults(experiment.replace(workers=self.world.size))
+        with self.session():
+            task = self.prepare(experiment, fetching)
+            if not self.records:
+                return self._follow(task, experiment, clock)
+            store = Store(runs)
+            may_have_begun = self.world.restarts or experiment.machine.on_failure == "continue"
+            record = find_begun(store, self.world, experiment) if may_have_begun else None
+            if record is not None:
+                return self._continue(task, experiment, store, record, listen, force=True)
+            number = store.create(experiment, kind=kind, facts=describe(task) | self.facts())
+            outcome = train_recorded(self.run, task, store, number, clock, listen)
+            return self._dismiss(RecordedRun.finished(store, number, outcome, experiment))
+
+    def resume(
+        self, experiment: Experiment, store: Store, record: dict[str, Any], listen: Emit, *, force: bool = False
+    ) -> RecordedRun:
+        """Continue a run with all ranks; each has found the run's record."""
+        experiment = with_defaults(experiment.replace(workers=self.world.size))
+        with self.session():
+            task = self.prepare(experiment)
+            if not self.records:
+                return self._follow(task, experiment, Clock())
+            return self._continue(task, experiment, store, record, listen, force=force)
+
+    def _continue(
+        self,
+        task: Task,
+        experiment: Experiment,
+        store: Store,
+        record: dict[str, Any],
+        listen: Emit,
+        *,
+        force: bool = False,
+    ) -> RecordedRun:
+        """Continue a run on rank 0; `force` when this launch has begun it, so that no other process has it."""
+        check_same_data(record, task)
+        clock, resumption = reopen(store, record, force=force)
+        self.lost = find_loss(record, resumption, self.world)
+        outcome = train_recorded(self.run, task, store, record["id"], clock, listen, resumption)
+        return self._dismiss(RecordedRun.finished(store, record["id"], outcome, experiment))
+
+    def _dismiss(self, finished: RecordedRun) -> RecordedRun:
+        """Send the other ranks the record of the finished run, from rank 0."""
+        self.joined.network.broadcast((str(finished.store.folder), finished.record))
+        return finished
+
+    def _follow(self, task: Task, experiment: Experiment, clock: Clock) -> RecordedRun:
+        """Train on a rank that does not record, and return what rank 0 has recorded."""
+        (folder, record), weights = self.follow(task, clock)
+        return RecordedRun(RemoteStore(folder), record, Outcome(record["result"], weights), experiment)
+
+    def facts(self) -> dict[str, Any]:
+        """Return who was started where, and how they talk."""
+        ranks = self.joined
+        shares = self._transport in ("auto", "shared-memory")
+        return {
+            "launch": {
+                "launcher": self.world.launcher,
+                "name": launch_name(self.world),
+                "hosts": {ranks.names[host[0]]: list(host) for host in ranks.hosts},
+                "between_hosts": ranks.network.name,
+                "within_hosts": "shared-memory" if shares else ranks.network.name,
+            }
+        }
+
+    def run(self, task: Task, clock: Clock, emit: Emit, resumption: Resumption | None = None) -> Outcome:
+        """Train to the end, on rank 0."""
+        manifest = resumption.manifest if resumption else None
+        with self.session():
+            self.joined.network.barrier()
+            self.joined.network.broadcast(Orders(task.checkpoints, manifest, clock.now()))
+            resumption = self._resumption(task, manifest)
+            losses = [*losses_in(manifest or {}), *self.lost]
+            supervisor = Supervisor(task, clock, emit, manifest, losses)
+            for loss in self.lost:
+                emit(loss.event(clock))
+            supervisor.start(resumed=resumption is not None)
+            self._work(task, clock, emit, resumption, supervisor)
+        return Outcome(supervisor.result, supervisor.weights, supervisor.outputs)
+
+    def follow(self, task: Task, clock: Clock) -> tuple[Any, dict[str, Any]]:
+        """Train to the end, on a rank that does not record; return what rank 0 says at the end, and the weights."""
+        network = self.joined.network
+        network.barrier()
+        orders: Orders = network.broadcast()
+        clock.origin = perf_counter() - orders.now
+        task = replace(task, checkpoints=orders.checkpoints)
+        resumption = self._resumption(task, orders.manifest)
+        weights = self._work(task, clock, None, resumption, None)
+        last_word = network.broadcast()
+        if orders.checkpoints is not None and self.joined.names[self.world.rank] != self.joined.names[0]:
+            clear(orders.checkpoints, self.world.rank)
+        return last_word, weights
+
+    def _resumption(self, task: Task, manifest: dict[str, Any] | None) -> Resumption | None:
+        """Return where this rank goes on; where ranks may be lost, each finds a saved state on its host."""
+        if task.checkpoints is None or manifest is None:
+            return None
+        if task.experiment.machine.on_failure == "continue":
+            seen = self.joined.network.all_gather(Resumption(task.checkpoints, manifest).visible())
+            manifest = manifest | {"ranks": assign_states(seen)}
+        return Resumption(task.checkpoints, manifest)
+
+    def _work(
+        self, task: Task, clock: Clock, emit: Emit | None, resumption: Resumption | None, supervisor: Supervisor | None
+    ) -> dict[str, Any]:
+        """Train this rank's replica, and return the weights of the mean of all."""
+        post = RankConnection(self.joined.network, emit, supervisor, task.checkpoints)
+        before = torch.get_num_threads()
+        torch.set_num_threads(task.threads)
+        cpus = task.cores.cpus(self.world.local_rank)
+        try:
+            with (
+                memory.keeping_freed(),
+                undisturbed(),
+                multiplying(task.experiment.training.precision),
+                affinity.pinned(cpus) as trouble,
+            ):
+                if trouble:
+                    post.emit(Warned(at=clock.now(), text=trouble, worker=self.world.rank, rank=self.world.rank))
+                network = make_network(task).to(task.experiment.machine.device)
+                links = self._links(task, flat_size(network))
+                with links.second, links.weights, self.session():
+                    worker = Worker(task, network, links, clock, post.emit, post.tell)
+                    if resumption is not None:
+                        worker.resume(resumption.state(self.world.rank))
+                    else:
+                        links.weights.broadcast()  # a user's network may start from different weights on every rank
+                    worker.train()
+                return {name: tensor.detach().cpu().clone() for name, tensor in network.state_dict().items()}
+        finally:
+            torch.set_num_threads(before)
+
+    def _links(self, task: Task, numel: int) -> Channels:
+        division, machine = task.experiment.division, task.experiment.machine
+        device, share = torch.device(machine.device), self._transport in ("auto", "shared-memory")
+        weights = self.joined.transport(numel, device=device, share_memory=share)
+        rest = self.joined.transport(numel if division.needs_second_buffer else 1, device=device, share_memory=share)
+        return Channels(weights, rest, torch.empty(0), weights.buffer[None], [], [])

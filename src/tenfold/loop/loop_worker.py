@@ -1,0 +1,148 @@
+"""Rounds among ranks that nobody keeps in step.
+
+Loops of different ranks may take different numbers of steps: a GradScaler skips one, a loader has a batch less. So
+before a round everybody says which one it comes for, or that it is done. Those who are done join the rounds of the
+others, and the end comes when all are done. That costs a gather of one number a round.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from tenfold.errors import ExperimentError
+from tenfold.experiment import Division
+from tenfold.loop.loop_replica import LoopReplica
+from tenfold.workers.channels import Channels
+from tenfold.workers.mixers.make_mixer import make_rounds
+from tenfold.workers.mixers.rounds import exchange
+
+DONE = -1.0
+
+
+class LoopWorker:
+    """One rank among the others."""
+
+    def __init__(self, replica: LoopReplica, division: Division, links: Channels, samples: float = 1.0) -> None:
+        self.rank, self.size = links.weights.rank, links.weights.size
+        self.steps = 0
+        """Steps that the optimizer has taken."""
+        self._links = links
+        self._replica = replica
+        self._gradients = division.average == "gradients"
+        counts = self._agree(division, samples)
+        links.weights.broadcast()
+        replica.flat.centre()
+        self._rounds = make_rounds(division, replica, links, counts)
+
+    @property
+    def rounds(self) -> int:
+        """Rounds so far."""
+        return self._rounds.rounds
+
+    @property
+    def bytes_sent(self) -> int:
+        """What this rank has sent in rounds, as a network would count it."""
+        return int(self._rounds.bytes_moved)
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Follow the optimizer's steps."""
+        optimizer = self._replica.optimizer
+        hooks = [optimizer.register_step_post_hook(self._after_step)]
+        if self._gradients:
+            hooks.append(optimizer.register_step_pre_hook(self._before_step))
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    @contextmanager
+    def mean(self) -> Iterator[None]:
+        """Give the model the mean of all ranks for a while; every rank must enter, and gets its own weights back."""
+        self._wait_for_all()
+        vector = self._replica.flat.vector
+        own = vector.clone()
+        self._consensus()
+        try:
+            yield
+        finally:
+            vector.copy_(own)
+
+    def end(self) -> None:
+        """Leave with the mean of all, when all have come to their end."""
+        self._wait_for_all()
+        self._consensus()
+
+    @torch.no_grad()
+    def _before_step(self, *_: Any) -> None:
+        """Average the gradients."""
+        if self._replica.skips:
+            return
+        self._replica.unscale()
+        self._rounds.average_gradients(self._busy(self._announce(self._rounds.rounds)))
+
+    @torch.no_grad()
+    def _after_step(self, *_: Any) -> None:
+        """Count the step, and mix if a round is due."""
+        if self._replica.skips:
+            return
+        self.steps += 1
+        if self._gradients or not self._rounds.is_due(self.steps):
+            return
+        if not self._rounds.upcoming.is_idle:
+            self._announce(self._rounds.rounds)
+        self._rounds.carry_out()
+
+    def _announce(self, number: float) -> list[float]:
+        """Say which round this rank comes for; return what all come for. The first that is busy sets the rate."""
+        gathered = self._links.weights.gather([number, self._replica.own_rate])
+        self._replica.rate = next((rate for other, rate in gathered if other != DONE), self._replica.rate)
+        return [other for other, _ in gathered]
+
+    @torch.no_grad()
+    def _wait_for_all(self) -> None:
+        """Join the rounds of those who are not here yet."""
+        while max(numbers := self._announce(DONE)) != DONE:
+            self._rounds.rounds = int(max(numbers))
+            if self._gradients:
+                self._sit_out(self._busy(numbers))
+            else:
+                self._rounds.carry_out()
+
+    def _sit_out(self, weights: list[float]) -> None:
+        """Add nothing to the others' gradients."""
+        self._links.second.buffer.zero_()
+        exchange(self._links, self._rounds.upcoming, [], weights)
+        self._rounds.rounds += 1
+
+    @torch.no_grad()
+    def _consensus(self) -> None:
+        """Take the mean of all; where gradients are averaged, of those that have taken every step."""
+        if self._gradients:
+            steps = [numbers[0] for numbers in self._links.weights.gather([float(self.steps)])]
+            self._rounds.consensus([float(count == max(steps)) for count in steps])
+        else:
+            self._rounds.consensus()
+
+    def _busy(self, numbers: list[float]) -> list[float]:
+        """Return how much each rank counts in a round, 0 for those that are done."""
+        return [0.0 if number == DONE else count for number, count in zip(numbers, self._rounds.samples, strict=True)]
+
+    def _agree(self, division: Division, samples: float) -> list[float]:
+        """Return how much each rank counts; refuse to begin when ranks do not mean the same."""
+        if not 0 < samples < float("inf"):
+            raise ExperimentError(f"samples is {samples}; it takes a number above 0")
+        content = f"{division.model_dump_json()} {self._replica.flat.vector.numel()}"
+        digest = int.from_bytes(hashlib.blake2b(content.encode(), digest_size=6).digest(), "big")
+        gathered = self._links.weights.gather([float(digest), samples])
+        odd = [rank for rank, (other, _) in enumerate(gathered) if other != gathered[0][0]]
+        if odd:
+            raise ExperimentError(
+                f"rank {odd[0]} averages another model than rank 0, or in another way; "
+                f"call tenfold.average with the same on every rank"
+            )
+        return [count for _, count in gathered]

@@ -1,0 +1,112 @@
+"""Recipes as one HTML page: the paper's numbers and ours side by side, and a plot in the form of the paper's figure."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tenfold.recipes.recipe_result import RecipeResult, ResultRow
+from tenfold.report.pages.page import render_template, save_page
+from tenfold.report.plots import palette
+from tenfold.report.plots.svg import draw_svg, legend_below
+
+UNITS = {"seconds": "seconds", "PI": "PI in %", "gain": "gain in %", "speedup": "speedup"}
+
+
+def write(results: Sequence[RecipeResult], path: str | Path) -> Path:
+    """Write the page of one or more recipes."""
+    sections = [_section(place, result) for place, result in enumerate(results)]
+    one = results[0].recipe if len(results) == 1 else None
+    content = {
+        "title": f"{one.name}: {one.title}" if one else "The experiments of five papers",
+        "facts": [f"{len(results)} recipes", f"scale {results[0].scale}"]
+        if one is None
+        else [f"scale {results[0].scale}"],
+        "truth": "Predicted times are marked in the column time; all others were measured",
+        "recipes": sections,
+    }
+    return save_page(render_template("recipes.html", content), path)
+
+
+def _section(place: int, result: RecipeResult) -> dict[str, Any]:
+    recipe = result.recipe
+    heads, cells = result.table()
+    drawn = [_plot(f"recipe-{place}-{k}", column, result) for k, column in enumerate(recipe.show.columns)]
+    return {
+        "name": recipe.name,
+        "title": recipe.title,
+        "citation": recipe.paper.citation,
+        "place": recipe.paper.place,
+        "table": {"columns": heads, "rows": cells},
+        "plots": [svg for svg in drawn if svg],
+        "lines": [*result.agreement(), *result.notes()],
+    }
+
+
+def _plot(name: str, column: str, result: RecipeResult) -> str:
+    rows = [row for row in result.rows if column in row.ours or column in row.paper]
+    show = result.recipe.show
+    if show.plot == "none" or not any(column in row.ours for row in rows):
+        return ""
+    lines = show.plot == "lines" and all(show.over in row.settings for row in rows)
+    paint = _lines(rows, column, show.over) if lines else _bars(rows, column)
+    height = 2.4 if lines else 0.6 + 0.42 * len(rows)
+    return draw_svg(name, f"{column} of {result.recipe.name}, the paper's numbers and ours", (6.4, height), paint)
+
+
+def _bars(rows: Sequence[ResultRow], column: str) -> Any:
+    """Two bars a row, the paper's and ours, each on its own axis where they differ by more than a factor of ten."""
+
+    def paint(figure: Any) -> None:
+        axes = figure.subplots()
+        places = range(len(rows))
+        ours = [row.ours.get(column, 0.0) for row in rows]
+        paper = [row.paper.get(column, 0.0) for row in rows]
+        scale = _common_scale(paper, ours)
+        own = axes.barh([place + 0.2 for place in places], ours, height=0.36, color=palette.series(0)[0])
+        entries: list[tuple[Any, str]] = [(own, "ours")]
+        if any(paper):
+            other = axes if scale else axes.twiny()
+            theirs = other.barh([place - 0.2 for place in places], paper, height=0.36, color=palette.series(1)[0])
+            entries.append((theirs, "paper" if scale else "paper (upper axis)"))
+            other.grid(visible=scale)
+        axes.set_yticks(list(places), [row.label for row in rows])
+        axes.invert_yaxis()
+        axes.set_xlabel(UNITS.get(column, column))
+        legend_below(figure, entries)
+
+    return paint
+
+
+def _lines(rows: Sequence[ResultRow], column: str, over: str) -> Any:
+    def paint(figure: Any) -> None:
+        axes = figure.subplots()
+        entries = []
+        for who, (colour, marker) in zip(("ours", "paper"), map(palette.series, (0, 1)), strict=True):
+            for label, points in _grouped(rows, column, over, who).items():
+                (line,) = axes.plot(*zip(*points, strict=True), marker=marker, color=colour, label=label)
+                entries.append((line, f"{who}: {label}" if label else who))
+        axes.set_xlabel(over)
+        axes.set_ylabel(UNITS.get(column, column))
+        ours, paper = ([getattr(row, who).get(column, 0.0) for row in rows] for who in ("ours", "paper"))
+        if any(paper) and not _common_scale(paper, ours):
+            axes.set_yscale("log")
+        legend_below(figure, entries)
+
+    return paint
+
+
+def _grouped(rows: Sequence[ResultRow], column: str, over: str, who: str) -> dict[str, list[tuple[Any, float]]]:
+    """Return the points of each line: rows that agree in all settings but the one on the x axis."""
+    found: dict[str, list[tuple[Any, float]]] = {}
+    for row in rows:
+        numbers = getattr(row, who)
+        if column in numbers:
+            rest = ", ".join(f"{key} {value}" for key, value in row.settings.items() if key not in (over, "verb"))
+            clock = f" ({row.clock})" if who == "ours" and row.clock == "predicted" else ""
+            found.setdefault(rest + clock, []).append((row.settings[over], numbers[column]))
+    return found
+
+
+def _common_scale(paper: Sequence[float], ours: Sequence[float]) -> bool:
+    largest = max(map(abs, paper), default=0.0), max(map(abs, ours), default=0.0)
+    return not all(largest) or 0.1 < largest[0] / largest[1] < 10

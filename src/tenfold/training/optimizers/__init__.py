@@ -1,0 +1,1 @@
+"""Optimizers: torch's own by name, Muon, and those that the user passes."""

@@ -1,0 +1,71 @@
+"""The rules that turn gradients into steps, by name: torch's own, and Muon."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from tenfold.common import catalog
+from tenfold.common.registry import Registry
+from tenfold.errors import ExperimentError
+from tenfold.experiment import Training
+from tenfold.training.optimizers.eager_optimizers import eager
+from tenfold.training.optimizers.user_optimizers import has_sparse_gradients, make_own_optimizer, usual_rate
+
+OPTIMIZERS: Registry[type[torch.optim.Optimizer]] = catalog.OPTIMIZERS
+USUAL_RATES = {
+    "sgd": 0.05,
+    "adam": 0.001,
+    "adamw": 0.001,
+    "rmsprop": 0.001,
+    "adagrad": 0.01,
+    "lbfgs": 0.1,
+    "muon": 0.015,
+}
+FUSED = ("sgd", "adam", "adamw", "adagrad")  # one kernel for all parameters: a fifth of a LeNet-5 step on CPU
+
+
+def learning_rate(training: Training) -> float:
+    """Return the learning rate that was given, or the usual one of the optimizer."""
+    if training.lr is not None:
+        return training.lr
+    if isinstance(training.optimizer, str) and training.optimizer in USUAL_RATES:
+        return USUAL_RATES[training.optimizer]
+    return usual_rate(training)
+
+
+def make_optimizer(training: Training, network: nn.Module) -> torch.optim.Optimizer:
+    """Return the optimizer of a network's parameters, as the experiment describes it."""
+    if not isinstance(training.optimizer, str) or training.optimizer not in OPTIMIZERS:
+        return make_own_optimizer(training, network)
+    parameters = list(network.parameters())
+    options: dict[str, Any] = {"lr": learning_rate(training)}
+    if training.optimizer == "sgd":
+        options |= {"momentum": training.momentum, "nesterov": training.nesterov}
+    if training.optimizer == "muon":
+        options["momentum"] = training.momentum
+    if training.optimizer != "lbfgs":
+        options["weight_decay"] = training.weight_decay
+    elif training.weight_decay:
+        raise ExperimentError("training.weight_decay: lbfgs has none; leave it 0 or take another optimizer")
+    given = training.optimizer_options
+    if "lr" in given:
+        raise ExperimentError("training.optimizer_options: the learning rate is a field of its own; set training.lr")
+    plain = all(p.dtype.is_floating_point and _dense(p) for p in parameters) and not has_sparse_gradients(network)
+    if training.optimizer == "adagrad" and any(p.device.type != "cpu" for p in parameters):
+        plain = False  # torch has that kernel for CPU alone
+    if training.optimizer in FUSED and plain and not given.keys() & {"foreach", "differentiable", "capturable"}:
+        options["fused"] = True
+    options |= {key: tuple(v) if isinstance(v, list) else v for key, v in given.items()}
+    try:
+        optimizer: Callable[..., torch.optim.Optimizer] = eager(OPTIMIZERS[training.optimizer])
+        return optimizer(network if training.optimizer == "muon" else parameters, **options)
+    except Exception as error:  # whatever torch makes of options that do not fit
+        raise ExperimentError(f'training.optimizer = "{training.optimizer}" cannot be made: {error}') from None
+
+
+def _dense(parameter: nn.Parameter) -> bool:
+    return parameter.is_contiguous() or (
+        parameter.ndim == 4 and parameter.is_contiguous(memory_format=torch.channels_last)
+    )

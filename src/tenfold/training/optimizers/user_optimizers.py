@@ -1,0 +1,90 @@
+"""Optimizers that the user brings: a class of torch's or of a package, or a function of the parameters."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from tenfold.common.imports import resolve
+from tenfold.common.user_code import user_frames
+from tenfold.errors import ExperimentError
+from tenfold.experiment import Training
+from tenfold.experiment.python_objects import PythonObject, RecordedObject
+from tenfold.training.optimizers.eager_optimizers import eager
+
+NETWORK_NAMES = ("network", "model")
+"""A function whose first argument has one of these names is given the network, not its parameters."""
+
+
+def make_own_optimizer(training: Training, network: nn.Module) -> torch.optim.Optimizer:
+    """Return the user's own optimizer of a network's parameters.
+
+    The learning rate is passed on where it was given and the optimizer has one; the schedule changes it later, that of
+    all parameter groups alike.
+    """
+    if "lr" in training.optimizer_options:
+        raise ExperimentError("training.optimizer_options: the learning rate is a field of its own; set training.lr")
+    make = _own(training)
+    options = {key: tuple(v) if isinstance(v, list) else v for key, v in training.optimizer_options.items()}
+    if training.weight_decay:
+        options["weight_decay"] = training.weight_decay
+    names = _argument_names(make)
+    if training.lr is not None and (not names or "lr" in names or "**" in names):
+        options["lr"] = training.lr
+    first = network if names and names[0] in NETWORK_NAMES else list(network.parameters())
+    try:
+        made = make(first, **options)
+    except Exception as error:
+        raise ExperimentError(
+            f"training.optimizer = {training.optimizer} cannot be made: {type(error).__name__}: {error}"
+            f"{user_frames(error)}"
+        ) from error
+    if not isinstance(made, torch.optim.Optimizer):
+        raise ExperimentError(
+            f"training.optimizer = {training.optimizer} returned a {type(made).__name__}; it must return a "
+            "torch.optim.Optimizer"
+        )
+    base = made.param_groups[0].get("lr")
+    for group in made.param_groups[1:]:
+        if base:
+            group.setdefault("lr_ratio", float(group["lr"] / base))
+    return made
+
+
+def usual_rate(training: Training) -> float:
+    """Return the learning rate that the user's own optimizer has by itself."""
+    try:
+        made = make_own_optimizer(training, nn.Linear(2, 2))
+        return float(made.param_groups[0]["lr"])
+    except (ExperimentError, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, ExperimentError) and "pass it again" in str(error):
+            raise
+        raise ExperimentError(
+            f"the learning rate of training.optimizer = {training.optimizer} is not known; set training.lr ({error})"
+        ) from error
+
+
+def has_sparse_gradients(network: nn.Module) -> bool:
+    """Return whether an embedding of the network gives sparse gradients."""
+    return any(getattr(layer, "sparse", False) is True for layer in network.modules())
+
+
+def _own(training: Training) -> Callable[..., Any]:
+    given = training.optimizer
+    if isinstance(given, RecordedObject):
+        raise ExperimentError(f"the optimizer {given} was given as a Python object; pass it again")
+    value = given.value if isinstance(given, PythonObject) else resolve(given, "optimizer")
+    if not callable(value):
+        raise ExperimentError(f"training.optimizer = {given} is a {type(value).__name__}, not an optimizer")
+    return eager(value) if isinstance(value, type) and issubclass(value, torch.optim.Optimizer) else value
+
+
+def _argument_names(make: Callable[..., Any]) -> list[str]:
+    """Return the names of a callable's arguments, with "**" where it takes any; empty where they are not known."""
+    try:
+        found = inspect.signature(make).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return ["**" if argument.kind is argument.VAR_KEYWORD else argument.name for argument in found]

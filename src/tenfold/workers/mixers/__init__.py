@@ -1,0 +1,1 @@
+"""What a worker's replica exchanges with the others: rounds, or asynchronous exchanges."""

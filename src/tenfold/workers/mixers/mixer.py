@@ -1,0 +1,95 @@
+"""How a worker's replica steps, and how it is mixed with the others during training."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from tenfold.training import Replica
+from tenfold.workers.mixers.rounds import Rounds
+
+
+class Mixer(ABC):
+    """Steps a replica and mixes it with the others."""
+
+    replica: Replica
+
+    @property
+    @abstractmethod
+    def bytes_moved(self) -> float:
+        """The bytes that this worker has sent so far, as a network would count them."""
+
+    def step(self, x: Any, y: Any, sizes: Sequence[int]) -> Tensor | None:  # noqa: ARG002
+        """Learn from one batch; `sizes` are all workers' batches in this step, 0 for those that have none left."""
+        if x is not None:
+            return self.replica.step(x, y)
+        self.replica.advance()  # the learning rate follows the run, not the shard
+        return None
+
+    @abstractmethod
+    def mix(self, step: int) -> None:
+        """Do what is due after this step, counted from 1 over the run."""
+
+    @abstractmethod
+    def consensus(self) -> None:
+        """Give the replica the weights that are the result of the run so far."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
+        """Return what a resumed run needs."""
+
+    @abstractmethod
+    def load(self, state: dict[str, Any]) -> None:
+        """Restore a saved state."""
+
+    def take_staleness(self) -> list[float]:
+        """Return how stale the weights were in each exchange since the last call; empty where all mix in rounds."""
+        return []
+
+
+class RoundMixer(Mixer):
+    """Averages weights in rounds in which all workers take part after the same step."""
+
+    def __init__(self, replica: Replica, rounds: Rounds) -> None:
+        self.replica = replica
+        self.rounds = rounds
+
+    @property
+    def bytes_moved(self) -> float:
+        """The bytes that this worker has sent in rounds."""
+        return self.rounds.bytes_moved
+
+    def mix(self, step: int) -> None:
+        """Carry out the next round, if it is due."""
+        self.rounds.mix(step)
+
+    def consensus(self) -> None:
+        """Give the replica the mean of all."""
+        self.rounds.consensus()
+
+    def state(self) -> dict[str, Any]:
+        """Return what a resumed run needs."""
+        return self.rounds.state()
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Restore a saved state."""
+        self.rounds.load(state)
+
+
+class GradientMixer(RoundMixer):
+    """Averages gradients before every step, weighted by the batches they come from, so that weights never differ."""
+
+    def step(self, x: Any, y: Any, sizes: Sequence[int]) -> Tensor | None:
+        """Average this worker's gradient with the others', then step."""
+        self.replica.advance()
+        if x is None:  # the last step left the average of all there
+            self.replica.optimizer.zero_grad(set_to_none=True)
+        loss = self.replica.backward(x, y) if x is not None else None
+        self.rounds.average_gradients([float(size) for size in sizes])
+        self.replica.clip()
+        self.replica.optimizer.step()
+        return loss
+
+    def mix(self, step: int) -> None:
+        """Do nothing: the gradients were mixed."""

@@ -1,0 +1,321 @@
+"""The worker processes of a run: started together, watched, and ended together."""
+
+import atexit
+import contextlib
+import multiprocessing
+import multiprocessing.forkserver
+import multiprocessing.util
+import os
+import pickle
+import shutil
+import signal
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import BaseContext
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tenfold.errors import WorkerLost, name_workers
+from tenfold.machine import open_files
+from tenfold.machine.threads import wait_policy_for_children
+from tenfold.workers.pool.message_reader import MessageReader
+from tenfold.workers.pool.shared_floats import SharedFloats
+from tenfold.workers.pool.worker_progress import FIELDS, StallWatch, WorkerProgress
+
+BEAT = 0.5
+"""Seconds between two heartbeats of a worker."""
+SILENCE = 4.0
+"""Seconds without a heartbeat after which a worker is lost."""
+STARTUP = 60.0
+"""Seconds that a worker has until its first heartbeat."""
+PATIENCE = 1.0
+"""Seconds a worker has to end by itself before it is killed."""
+SERVER_FOLDER = "TENFOLD_SERVER_FOLDER"
+PRELOADED = "tenfold.workers.pool.worker_process"
+"""What the server imports, by name: nothing here imports it, so the server can start before torch is imported here."""
+
+
+def context() -> BaseContext:
+    """Return how processes are started: forked from a server that has imported torch once, or spawned afresh."""
+    method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+    return multiprocessing.get_context(method)
+
+
+def start_server() -> None:
+    """Start the server that workers are forked from; it imports what they need while this process continues."""
+    if context().get_start_method() == "forkserver":
+        multiprocessing.set_forkserver_preload([PRELOADED])
+        nested = multiprocessing.parent_process() is not None  # whose folder is its parent's
+        folder = "" if nested else multiprocessing.util.get_temp_dir()  # where the server's socket is
+        with (
+            _no_main(),
+            _importing_as_here(),
+            _environment(SERVER_FOLDER, folder),
+            wait_policy_for_children(),
+            _ignoring_interrupts(),
+        ):
+            multiprocessing.forkserver.ensure_running()
+
+
+class WorkerPool:
+    """Processes that run `target(rank, connection, lifeline, beats, *arguments)`.
+
+    They end when this process does, however that happens: each holds one end of a pipe whose other end is only here.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        target: Callable[..., None],
+        arguments: tuple[Any, ...],
+        *,
+        ranks: Sequence[range] | None = None,
+        stall_after: float | None = None,
+    ) -> None:
+        """Start the processes; `ranks` are the workers in each, by which errors name it (default: one in each).
+
+        A worker that publishes progress may go without for `stall_after` seconds, or for much longer than it ever took.
+        """
+        open_files.check(size)
+        started = context()
+        self.ranks = ranks or [range(place, place + 1) for place in range(size)]
+        self.beats = SharedFloats(size * (1 + FIELDS))
+        """First the time of each process's last heartbeat, then the progress of each."""
+        self._progress = [WorkerProgress(self.beats, place) for place in range(size)]
+        self._stall_after = stall_after
+        self._stalls = StallWatch(self._progress, stall_after)
+        self._theirs, self._lifeline = started.Pipe(duplex=False)
+        self._target, self._arguments = target, arguments
+        self.connections: list[Connection] = []
+        self.processes: list[Any] = []
+        self._readers: list[MessageReader] = []
+        self._started: list[float] = []
+        try:
+            with _deferring_interrupts():
+                for rank in range(size):
+                    connection, process = self._start(rank)
+                    self.connections.append(connection)
+                    self.processes.append(process)
+                    self._readers.append(MessageReader(connection))
+                    self._started.append(time.monotonic())
+        except BaseException:
+            self.end()
+            raise
+
+    def _start(self, rank: int) -> tuple[Connection, Any]:
+        started = context()
+        here, there = started.Pipe()
+        arguments = (rank, there, self._theirs, self.beats, *self._arguments)
+        process = started.Process(  # type: ignore[attr-defined]
+            target=self._target, args=arguments, name=f"tenfold-worker-{rank}"
+        )
+        with _no_main():
+            process.start()
+        there.close()
+        return here, process
+
+    def replace(self, rank: int) -> None:
+        """Start another process in the place of one that was lost."""
+        process = self.processes[rank]
+        process.kill()
+        process.join()
+        process.close()
+        self.connections[rank].close()
+        self.beats[rank] = 0.0
+        self._progress[rank].clear()
+        self.connections[rank], self.processes[rank] = self._start(rank)
+        self._readers[rank] = MessageReader(self.connections[rank])
+        self._started[rank] = time.monotonic()
+
+    def messages(self) -> Iterator[tuple[int, Any]]:
+        """Yield (rank, message) as they come; raise when a worker is lost.
+
+        What a worker said before it was lost comes first, and what the others say of it not at all.
+        """
+        looked = time.monotonic()
+        while True:
+            wait([*self.connections, *(process.sentinel for process in self.processes)], timeout=BEAT)
+            heard = {rank: self._read(rank) for rank in range(len(self.connections))}
+            for rank, (messages, gone) in sorted(heard.items(), key=lambda one: not one[1][1]):
+                for message in messages:
+                    yield rank, message
+                if gone:
+                    raise self._lost(rank)
+            now = time.monotonic()
+            if now - looked < 2 * BEAT:  # else this process itself was held up, and knows nothing
+                self._check_beats(now)
+                self._check_progress(now)
+            else:
+                self._stalls.restart(now)
+            looked = now
+
+    def send(self, rank: int, message: Any) -> None:
+        """Send a message to one worker."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its death is noticed by `messages`
+            self.connections[rank].send_bytes(pickle.dumps(message))
+
+    def _read(self, rank: int) -> tuple[list[Any], bool]:
+        """Return what a worker has sent, and whether it is gone."""
+        alive = self.processes[rank].is_alive()  # asked before reading: what the dead have sent is there
+        messages, closed = self._readers[rank].read()
+        return messages, closed or not alive
+
+    def _lost(self, rank: int) -> WorkerLost:
+        process = self.processes[rank]
+        process.join(PATIENCE)
+        code = process.exitcode
+        return self._loss(
+            rank, f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"ended with code {code}"
+        )
+
+    def _loss(self, place: int, what: str) -> WorkerLost:
+        """Return the error that names the workers of a process."""
+        ranks = self.ranks[place]
+        return WorkerLost(ranks[0], f"{name_workers(ranks)} (process {self.processes[place].pid}) {what}")
+
+    def _check_beats(self, now: float) -> None:
+        for place, process in enumerate(self.processes):
+            beat, waited = self.beats[place], now - self._started[place]
+            if beat and now - beat > SILENCE:
+                raise self._loss(place, f"has sent no heartbeat for {SILENCE:g} s")
+            if not beat and waited > SILENCE and _is_stopped(process.pid):
+                raise self._loss(place, "was stopped before its first heartbeat")
+            if not beat and waited > STARTUP:
+                raise self._loss(place, f"has sent no heartbeat within {STARTUP:g} s of its start")
+
+    def _check_progress(self, now: float) -> None:
+        stalled = self._stalls.stalled(now)
+        if not stalled:
+            return
+        first, *others = stalled
+        names = ", ".join(name_workers(self.ranks[place]) for place in others)
+        also = f", nor has {names}" if others else ""
+        value = "derived from the times of steps" if self._stall_after is None else f"{self._stall_after:g}"
+        raise self._loss(
+            first,
+            f"has made no progress for {max(stalled.values()):.3g} s{also}; it may wait for a lock or for data. "
+            f"If a step can take that long, set machine.stall_after ({value}) to more seconds",
+        )
+
+    def end(self) -> None:
+        """End all processes, whatever they are doing."""
+        for process in self.processes:
+            if process.is_alive():
+                process.terminate()
+        until = time.monotonic() + PATIENCE
+        for process in self.processes:
+            process.join(max(0.0, until - time.monotonic()))
+            if process.is_alive():
+                process.kill()
+                process.join()
+            process.close()
+        for connection in (*self.connections, self._theirs, self._lifeline):
+            connection.close()
+        self.beats.close()
+        self.processes, self.connections, self._readers = [], [], []
+
+    def join(self) -> None:
+        """Wait for processes that are done."""
+        for process in self.processes:
+            process.join(PATIENCE)
+        self.end()
+
+
+def _is_stopped(pid: int) -> bool:
+    """Return whether a process was stopped by a signal."""
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    except psutil.Error:
+        return False
+
+
+def start_heartbeat(rank: int, lifeline: Connection, beats: Any) -> None:
+    """In a worker: show that it is alive, end when the parent does, and leave Ctrl-C to the parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def beat() -> None:
+        while True:
+            beats[rank] = time.monotonic()
+            if lifeline.poll(BEAT):  # nobody ever writes: the other end is gone
+                os._exit(1)
+
+    threading.Thread(target=beat, daemon=True, name="tenfold-beat").start()
+
+
+@contextlib.contextmanager
+def _no_main() -> Iterator[None]:
+    """Hide the user's script while processes start, so that it is not run again in them.
+
+    What they need of it travels by value, so a script needs no `if __name__ == "__main__"`.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def _importing_as_here() -> contextlib.AbstractContextManager[None]:
+    """Let the server find modules where this process finds them."""
+    return _environment("PYTHONPATH", os.pathsep.join(str(Path(place).resolve()) for place in sys.path if place))
+
+
+@contextlib.contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    """Set a variable for the processes that start in this block."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        del os.environ[name]
+        if before is not None:
+            os.environ[name] = before
+
+
+def remove_server_folder_at_exit() -> None:
+    """In the server: if its parent was killed, remove the folder of its socket, which nobody else does."""
+    folder, parent = os.environ.pop(SERVER_FOLDER, None), os.getppid()
+
+    def remove() -> None:
+        if os.getppid() != parent:
+            shutil.rmtree(str(folder), ignore_errors=True)
+
+    if folder:
+        atexit.register(remove)
+
+
+@contextlib.contextmanager
+def _ignoring_interrupts() -> Iterator[None]:
+    """Start the server deaf to Ctrl-C, which it would otherwise hear in the middle of its imports."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def _deferring_interrupts() -> Iterator[None]:
+    """Let Ctrl-C wait, so that no process is half started and known to nobody."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heard: list[tuple[int, types.FrameType | None]] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: heard.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if heard and callable(before):
+        before(*heard[0])

@@ -1,0 +1,173 @@
+"""What runs in a worker process."""
+
+import os
+import pickle
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+
+from tenfold.common.user_code import describe_error, user_frames
+from tenfold.errors import TenfoldError, UserCodeError
+from tenfold.machine import affinity, memory
+from tenfold.runs import Clock, Emit, Event, Warned
+from tenfold.runs.resumption import Resumption
+from tenfold.training.randomness import RngState
+from tenfold.workers.channels import SharedChannels
+from tenfold.workers.cooperative import MessageBatch, Scheduler, TurnLock
+from tenfold.workers.messages import Decision, Message
+from tenfold.workers.pool.snapshot import TaskSnapshot
+from tenfold.workers.pool.worker_pool import remove_server_folder_at_exit, start_heartbeat
+from tenfold.workers.pool.worker_progress import WorkerProgress
+from tenfold.workers.task import Task, make_network
+from tenfold.workers.worker import Worker
+
+remove_server_folder_at_exit()  # only the server that worker processes are forked from imports this module
+
+EVENTS_TOGETHER = 256
+SECONDS_BETWEEN = 0.25
+POLL_SECONDS = 0.5
+
+
+class WorkerConnection:
+    """A worker process's connection to the supervisor: events go in batches, messages wait for their answer."""
+
+    def __init__(self, connection: Connection, waiting: Callable[[], None] = lambda: None) -> None:
+        """Connect; `waiting` is called again and again while an answer is awaited."""
+        self.connection = connection
+        self._waiting = waiting
+        self._events: list[Event] = []
+        self._sent = time.monotonic()
+
+    def emit(self, event: Event) -> None:
+        """Keep the event for the next batch."""
+        self._events.append(event)
+        if len(self._events) >= EVENTS_TOGETHER or time.monotonic() - self._sent > SECONDS_BETWEEN:
+            self.flush()
+
+    def tell(self, messages: tuple[Message, ...]) -> Decision:
+        """Send the messages of all workers in this process and return the supervisor's answer."""
+        self.flush()
+        self._send(messages)
+        try:
+            while not self.connection.poll(POLL_SECONDS):
+                self._waiting()
+            answer = self.connection.recv_bytes()
+        except (EOFError, ConnectionResetError):
+            os._exit(1)
+        return pickle.loads(answer)  # type: ignore[no-any-return]
+
+    def flush(self) -> None:
+        """Send the events that are kept."""
+        self._sent = time.monotonic()
+        if self._events:
+            self._send(self._events)
+            self._events = []
+
+    def fail(self, error: BaseException) -> None:
+        """Send an error: as it is when it is written for the user; else with the user's lines, or its traceback."""
+        self.flush()
+        if not isinstance(error, TenfoldError):
+            kind = UserCodeError if user_frames(error) else RuntimeError
+            error = kind(describe_error(error))
+        self._send(error)
+
+    def _send(self, content: Any) -> None:
+        content = pickle.dumps(content)
+        try:
+            self.connection.send_bytes(content)
+        except (BrokenPipeError, ConnectionResetError):  # the parent is gone: there is nobody to tell
+            os._exit(1)
+
+
+def run_workers(
+    place: int,
+    connection: Connection,
+    lifeline: Connection,
+    beats: Any,
+    snapshot: TaskSnapshot,
+    shared: SharedChannels,
+    clock: Clock,
+    resumption: Resumption | None,
+    ranks_by_process: Sequence[range],
+    exchange_times: NDArray[Any] | None = None,
+) -> None:
+    """Train the replicas of one process: a single one, or several on a virtual cluster.
+
+    `exchange_times` [steps, workers] orders the exchanges of replicas without rounds that share a process.
+    """
+    start_heartbeat(place, lifeline, beats)
+    progress, ranks = WorkerProgress(beats, place), ranks_by_process[place]
+    supervisor = WorkerConnection(connection, progress.wait)
+    try:
+        forward_warnings(supervisor.emit, clock, ranks[0])
+        with progress.slowly():
+            task = snapshot.open()
+        problem = affinity.apply(task.cores.cpus(place))
+        if problem and place == 0:
+            supervisor.emit(Warned(at=clock.now(), text=problem))
+        torch.set_num_threads(task.threads)
+        memory.keep_freed()
+        if len(ranks) == 1 and exchange_times is None:
+            channels = shared.open(ranks[0], waiting=progress.wait)
+
+            def tell(message: Message) -> Decision:
+                return supervisor.tell((message,))
+
+            with progress.slowly():
+                worker = Worker(task, make_network(task), channels, clock, supervisor.emit, tell, progress)
+            _train(worker, resumption)
+        else:
+            _train_several(ranks, task, shared, clock, supervisor, resumption, exchange_times, progress)
+    except BaseException as error:
+        supervisor.fail(error)
+
+
+def forward_warnings(emit: Emit, clock: Clock, rank: int) -> None:
+    """In a worker process: emit Python's warnings as events, which name the worker, instead of printing them."""
+
+    def show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+        emit(Warned(at=clock.now(), text=f"{category.__name__}: {message}", worker=rank, rank=rank))
+
+    warnings.showwarning = show
+
+
+def _train(worker: Worker, resumption: Resumption | None) -> None:
+    if resumption is not None:
+        with worker.slowly():
+            worker.resume(resumption.state(worker.rank))
+    worker.train()
+
+
+def _train_several(
+    ranks: range,
+    task: Task,
+    shared: SharedChannels,
+    clock: Clock,
+    supervisor: WorkerConnection,
+    resumption: Resumption | None,
+    exchange_times: NDArray[Any] | None,
+    progress: WorkerProgress,
+) -> None:
+    """Train several replicas, each until it has to wait for another."""
+    scheduler = Scheduler(exchange_times, progress.wait)
+    batch = MessageBatch(len(ranks), supervisor.tell, scheduler)
+
+    def train_at(place: int) -> None:
+        RngState.apart()
+        rank = ranks[place]
+        lock = TurnLock(scheduler, rank) if exchange_times is not None else None
+        channels = shared.open(rank, scheduler.wait_until, lock)
+        tell: Callable[[Message], Decision] = partial(batch.tell, place)
+        with progress.slowly():
+            worker = Worker(task, make_network(task), channels, clock, supervisor.emit, tell, progress)
+        if lock is not None:
+            lock.step = lambda: worker.replica.steps
+        _train(worker, resumption)
+
+    scheduler.run([partial(train_at, place) for place in range(len(ranks))])

@@ -1,0 +1,89 @@
+"""Whether workers make progress: each publishes its own, and the process that started them follows it."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from tenfold.workers.pool.shared_floats import SharedFloats
+
+SHORTEST_LIMIT = 60.0
+"""Seconds without progress that are always allowed, unless the experiment sets a limit."""
+SLOW_LIMIT = 600.0
+"""Seconds allowed where much time may pass without a step: at startup, in the first steps, while saving."""
+FACTOR = 20
+"""How many times as long as the longest interval so far a worker may take."""
+FIRST_STEPS = 3
+"""Steps after which the next ones are expected to take as long."""
+AT, COUNT, LONGEST, SLOW = range(4)
+FIELDS = 4
+
+
+class WorkerProgress:
+    """One worker's progress, in memory that it shares with its parent: when it last got on, and how long it took."""
+
+    def __init__(self, floats: SharedFloats, place: int) -> None:
+        """Use the fields behind the heartbeats of all processes."""
+        self._floats = floats
+        self._first = len(floats) // (1 + FIELDS) + FIELDS * place
+
+    def mark(self) -> None:
+        """Publish that a step or the evaluation of a batch is done."""
+        floats, first, now = self._floats, self._first, time.monotonic()
+        taken = now - floats[first + AT]
+        if floats[first + COUNT] >= FIRST_STEPS and taken > floats[first + LONGEST]:
+            floats[first + LONGEST] = taken
+        floats[first + COUNT] += 1
+        floats[first + AT] = now
+
+    def wait(self) -> None:
+        """Publish that this worker waits for others, which is no fault of its own; called again and again."""
+        self._floats[self._first + AT] = time.monotonic()
+
+    @contextmanager
+    def slowly(self) -> Iterator[None]:
+        """Allow more time for what this block does."""
+        self._floats[self._first + SLOW] = 1.0
+        self.wait()
+        try:
+            yield
+        finally:
+            self.wait()
+            self._floats[self._first + SLOW] = 0.0
+
+    def clear(self) -> None:
+        """Forget all, for another worker in the same place."""
+        for field in range(FIELDS):
+            self._floats[self._first + field] = 0.0
+
+    def get(self, field: int) -> float:
+        """Return one of the published numbers; all are 0 for a worker that publishes nothing."""
+        return self._floats[self._first + field]
+
+
+class StallWatch:
+    """Finds the workers that have made no progress for too long; `limit` in seconds, or None to derive it."""
+
+    def __init__(self, workers: Sequence[WorkerProgress], limit: float | None) -> None:
+        self._workers = workers
+        self._limit = limit
+        self._since = 0.0
+
+    def restart(self, now: float) -> None:
+        """Count no time before `now`, after this process was held up and perhaps the others with it."""
+        self._since = now
+
+    def stalled(self, now: float) -> dict[int, float]:
+        """Return the places of the workers that are stalled, with the limit that each has exceeded."""
+        limits = {place: self._allowed(worker) for place, worker in enumerate(self._workers) if worker.get(AT)}
+        ages = {place: now - max(self._workers[place].get(AT), self._since) for place in limits}
+        if not any(ages[place] > limits[place] for place in limits):
+            return {}
+        # Waiting workers publish that they wait, so those that are close to the limit are stalled as well.
+        return {place: limit for place, limit in limits.items() if ages[place] > 0.75 * limit}
+
+    def _allowed(self, worker: WorkerProgress) -> float:
+        slow = bool(worker.get(SLOW))
+        if self._limit is not None:
+            return max(self._limit, SHORTEST_LIMIT) if slow else self._limit
+        derived = max(SHORTEST_LIMIT, FACTOR * max(one.get(LONGEST) for one in self._workers))
+        return max(derived, SLOW_LIMIT) if slow or worker.get(COUNT) < FIRST_STEPS else derived

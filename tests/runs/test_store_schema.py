@@ -1,0 +1,115 @@
+"""The version of a store: older ones move forward and are kept as they were, newer ones are read as far as possible."""
+
+import shutil
+import sqlite3
+
+import pytest
+from made_store import DIGITS, new_run, some_events
+
+from tenfold.errors import StoreError
+from tenfold.runs import Store, store_schema
+
+
+def version(path):
+    with sqlite3.connect(path) as connection:
+        return connection.execute("PRAGMA user_version").fetchone()[0]
+
+
+def made_by_version_0(folder):
+    """Make a store as the first versions left it."""
+    runs, number = new_run(folder, events=some_events())
+    runs.update(number, result={"seconds": 1.0}, status="finished")
+    with sqlite3.connect(folder / "tenfold.db") as connection:
+        for index in ("runs_by_title", "runs_by_kind", "runs_by_parent"):
+            connection.execute(f"DROP INDEX {index}")
+        for table in ("tags", "notes"):
+            connection.execute(f"DROP TABLE {table}")
+        connection.execute("PRAGMA user_version = 0")
+    return number
+
+
+def test_a_new_store_has_a_version_and_no_copy(tmp_path):
+    Store(tmp_path)
+    assert version(tmp_path / "tenfold.db") == store_schema.VERSION
+    assert not list(tmp_path.glob("*version*"))
+
+
+def test_an_older_store_moves_forward_and_a_copy_is_kept(tmp_path):
+    number = made_by_version_0(tmp_path)
+    runs = Store(tmp_path, create=False)
+    assert version(tmp_path / "tenfold.db") == store_schema.VERSION
+    assert runs.find(number)["result"] == {"seconds": 1.0}
+    assert list(runs.events(number)) == some_events()
+    copy = tmp_path / "tenfold.db.version-0"
+    assert version(copy) == 0
+    with sqlite3.connect(copy) as connection:
+        assert connection.execute("SELECT COUNT(*) FROM events").fetchone() == (3,)
+        assert connection.execute("SELECT COUNT(*) FROM sqlite_master WHERE name = 'runs_by_title'").fetchone() == (0,)
+
+
+def test_a_copy_that_cannot_be_made_leaves_the_store_as_it_was(tmp_path, monkeypatch):
+    made_by_version_0(tmp_path)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(store_schema, "_keep_copy", full)
+    with pytest.raises(StoreError, match="No space left on device"):
+        Store(tmp_path, create=False)
+    assert version(tmp_path / "tenfold.db") == 0
+    monkeypatch.undo()
+    assert Store(tmp_path, create=False).runs()
+
+
+def test_a_newer_store_is_read_but_not_written(tmp_path):
+    runs, number = new_run(tmp_path, events=some_events())
+    runs.update(number, result={"seconds": 1.0}, status="interrupted")
+    with sqlite3.connect(tmp_path / "tenfold.db") as connection:
+        connection.execute("ALTER TABLE runs ADD COLUMN later TEXT")
+        connection.execute(f"PRAGMA user_version = {store_schema.VERSION + 6}")
+    newer = Store(tmp_path, create=False)
+    assert newer.find("last")["result"] == {"seconds": 1.0}
+    assert list(newer.events(number)) == some_events()
+    assert version(tmp_path / "tenfold.db") == store_schema.VERSION + 6
+    for write in (lambda: newer.create(DIGITS, kind="train", facts={}), lambda: newer.reopen(number, epoch=0)):
+        with pytest.raises(StoreError, match=r"a newer version of Tenfold made it \(format 8, this version knows 2\)"):
+            write()
+
+
+def test_what_a_newer_store_no_longer_has_is_explained(tmp_path):
+    runs, _ = new_run(tmp_path)
+    with sqlite3.connect(tmp_path / "tenfold.db") as connection:
+        connection.execute("ALTER TABLE runs RENAME COLUMN facts TO circumstances")
+        connection.execute(f"PRAGMA user_version = {store_schema.VERSION + 1}")
+    newer = Store(tmp_path, create=False)
+    assert [row["title"] for row in newer.runs()] == ["mlp-digits"], "a list does not need it"
+    with pytest.raises(StoreError, match="no such column: facts; a newer version of Tenfold made it"):
+        newer.find("last")
+    del runs
+
+
+def test_a_damaged_page_hides_only_the_runs_on_it(tmp_path):
+    runs, _ = new_run(tmp_path)
+    for _ in range(60):
+        runs.create(DIGITS.replace(name="x" * 500), kind="train", facts={"filler": "y" * 3000})
+        runs._claims.clear()
+    del runs
+    with sqlite3.connect(tmp_path / "tenfold.db") as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        page = connection.execute("PRAGMA page_size").fetchone()[0]
+        (root,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'runs'").fetchone()
+    shutil.rmtree(tmp_path / "1-mlp-digits")
+    file = tmp_path / "tenfold.db"
+    content = bytearray(file.read_bytes())
+    leaves = [
+        at
+        for at in range(0, len(content), page)
+        if content[at] == 13 and at // page + 1 != root and b"xxxx" in content[at : at + page]
+    ]
+    middle = leaves[len(leaves) // 2]
+    content[middle : middle + page] = b"\xff" * page
+    file.write_bytes(bytes(content))
+    numbers = [row["id"] for row in Store(tmp_path, create=False).runs()]
+    assert 20 < len(numbers) < 61
+    assert numbers == sorted(set(numbers))
+    assert {1, 61} <= set(numbers)

@@ -1,0 +1,47 @@
+"""One idea has one name: no two modules and no two public classes share theirs."""
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+import tenfold
+
+SOURCE = Path(tenfold.__file__).parent
+REPEATED = {"__init__", "__main__", "base"}
+"""Every room may have these."""
+VERBS = ("cli/records", "cli/running", "cli/setup")
+"""A verb's file is named after the verb, whatever else has the name of what it does."""
+
+
+def repeated(places: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Return the names that stand in several places, with these places."""
+    found = defaultdict(list)
+    for name, place in places:
+        found[name].append(place)
+    return {name: where for name, where in found.items() if len(where) > 1}
+
+
+def modules() -> dict[str, Path]:
+    """Return all modules by their paths in the package."""
+    return {path.relative_to(SOURCE).as_posix(): path for path in sorted(SOURCE.rglob("*.py"))}
+
+
+def test_no_two_modules_have_the_same_name() -> None:
+    names = [(path.stem, place) for place, path in modules().items() if not place.startswith(VERBS)]
+    assert repeated(one for one in names if one[0] not in REPEATED) == {}
+
+
+def test_no_two_verbs_have_the_same_name() -> None:
+    names = [(path.stem, place) for place, path in modules().items() if place.startswith(VERBS)]
+    assert repeated(one for one in names if one[0] not in REPEATED) == {}
+
+
+def test_no_two_public_classes_have_the_same_name() -> None:
+    names = [
+        (node.name, place)
+        for place, path in modules().items()
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    ]
+    assert repeated(names) == {}

@@ -1,0 +1,86 @@
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from tenfold.errors import ExperimentError
+from tenfold.experiment import Training
+from tenfold.training import OPTIMIZERS, Replica, learning_rate
+from tenfold.training.optimizers.make_optimizer import USUAL_RATES, make_optimizer
+
+
+def made(**fields):
+    return make_optimizer(Training(**{"optimizer": "sgd"} | fields), nn.Linear(3, 2))
+
+
+def refused(**fields):
+    with pytest.raises(ExperimentError) as caught:
+        made(**fields)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_trains_with_its_usual_rate(name):
+    torch.manual_seed(0)
+    x = torch.randn(64, 5)
+    y = x @ torch.randn(5, 1)
+    replica = Replica(nn.Linear(5, 1), Training(optimizer=name), functional.mse_loss, steps_per_epoch=60)
+    losses = [float(replica.step(x, y)) for _ in range(60)]
+    assert isinstance(replica.optimizer, OPTIMIZERS[name])
+    assert losses[-1] < losses[0]
+
+
+def test_every_optimizer_has_a_usual_rate_and_a_given_one_wins():
+    assert set(USUAL_RATES) == set(OPTIMIZERS)
+    for name, rate in USUAL_RATES.items():
+        assert learning_rate(Training(optimizer=name)) == rate
+        assert learning_rate(Training(optimizer=name, lr=0.7)) == 0.7
+        assert made(optimizer=name, lr=0.7).param_groups[0]["lr"] == 0.7
+
+
+def test_the_documented_rates_are_the_real_ones():
+    text = Training.model_fields["lr"].description
+    assert "sgd 0.05, muon 0.015, adagrad 0.01, lbfgs 0.1, the others 0.001" in text
+    assert dict.fromkeys(OPTIMIZERS, 0.001) | {"sgd": 0.05, "muon": 0.015, "adagrad": 0.01, "lbfgs": 0.1} == USUAL_RATES
+
+
+def test_fields_and_options_reach_torch():
+    group = made(optimizer="sgd", momentum=0.3, nesterov=True, weight_decay=0.2).param_groups[0]
+    assert (group["momentum"], group["nesterov"], group["weight_decay"]) == (0.3, True, 0.2)
+    group = made(optimizer="adam", optimizer_options={"betas": [0.8, 0.9], "eps": 1e-4}).param_groups[0]
+    assert (group["betas"], group["eps"]) == ((0.8, 0.9), 1e-4)
+
+
+@pytest.mark.parametrize("option", ["foreach", "differentiable"])
+def test_ways_of_computing_that_exclude_each_other_are_not_forced_together(option):
+    group = made(optimizer="sgd", optimizer_options={option: True}).param_groups[0]
+    assert group[option]
+    assert not group["fused"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"optimizer_options": {"wings": 2}}, 'training.optimizer = "sgd" cannot be made: '),
+        ({"nesterov": True, "momentum": 0.0}, "Nesterov momentum requires"),
+        ({"optimizer": "adam", "optimizer_options": {"betas": [0.9]}}, 'training.optimizer = "adam" cannot be made'),
+        ({"optimizer": "adam", "optimizer_options": {"betas": [2.0, 0.9]}}, "Invalid beta parameter"),
+        ({"optimizer": "adam", "optimizer_options": {"eps": "tiny"}}, 'training.optimizer = "adam" cannot be made'),
+        ({"optimizer_options": {"fused": True, "foreach": True}}, "cannot be made"),
+        ({"optimizer_options": {"lr": 0.1}}, "the learning rate is a field of its own; set training.lr"),
+        ({"optimizer": "muon", "optimizer_options": {"partner": "lbfgs"}}, "partner must be sgd or adamw, not 'lbfgs'"),
+        ({"optimizer": "muon", "optimizer_options": {"steps": 0}}, "steps must be a whole number from 1 to 10, not 0"),
+        ({"optimizer": "muon", "optimizer_options": {"output": "sgd"}}, "output must be muon or partner, not 'sgd'"),
+        ({"optimizer": "muon", "optimizer_options": {"partner_lr": -1.0}}, "learning rates must be positive"),
+        ({"optimizer": "muon", "optimizer_options": {"wings": 2}}, 'training.optimizer = "muon" cannot be made: '),
+        ({"optimizer": "lbfgs", "weight_decay": 0.1}, "training.weight_decay: lbfgs has none"),
+    ],
+)
+def test_what_cannot_be_made_is_explained(fields, message):
+    assert message in refused(**fields)
+
+
+@pytest.mark.parametrize("name", ["sgd", "muon"])
+def test_a_network_that_learns_nothing_is_explained(name):
+    with pytest.raises(ExperimentError, match="cannot be made: optimizer got an empty parameter list"):
+        make_optimizer(Training(optimizer=name), nn.ReLU())

@@ -1,0 +1,177 @@
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from tenfold.data import Tensors
+from tenfold.experiment import Training
+from tenfold.models import NETWORKS
+from tenfold.training import Replica
+from tenfold.training.fused.replicas import Fused
+from tenfold.training.optimizers.muon import Muon, as_matrices, find_matrices
+from tenfold.training.optimizers.newton_schulz import COEFFICIENTS, factors, gram
+from tenfold.training.replica import plan_rates
+
+STEPS = 3
+
+
+def plain(z, steps=STEPS):
+    """Newton-Schulz as it is usually written, in double precision."""
+    a, b, c = COEFFICIENTS
+    x = z.double() if z.shape[0] <= z.shape[1] else z.double().T
+    x = x / x.norm()
+    for _ in range(steps):
+        square = x @ x.T
+        x = a * x + (b * square + c * square @ square) @ x
+    return (x if z.shape[0] <= z.shape[1] else x.T).float()
+
+
+def lenet(seed=0, **options):
+    torch.manual_seed(seed)
+    return NETWORKS["lenet5"]((1, 28, 28), 10, **options)
+
+
+@pytest.mark.parametrize("steps", [1, 3, 5])
+def test_iterating_gram_matrices_gives_what_the_plain_iteration_gives(steps):
+    torch.manual_seed(0)
+    zs = [torch.randn(1, *shape) for shape in ((6, 25), (16, 150), (120, 400), (400, 120), (10, 84), (7, 7))]
+    for z, q in zip(zs, factors([gram(z) for z in zs], steps), strict=True):
+        found = q @ z if z.shape[1] <= z.shape[2] else z @ q
+        assert torch.allclose(found[0], plain(z[0], steps), atol=1e-5)
+
+
+def test_a_gradient_of_zero_moves_nothing():
+    weight = nn.Parameter(torch.ones(4, 3))
+    optimizer = Muon([weight])
+    weight.grad = torch.zeros(4, 3)
+    optimizer.step()
+    assert torch.equal(weight, torch.ones(4, 3))
+
+
+@pytest.mark.parametrize("nesterov", [True, False])
+@pytest.mark.parametrize("shape", [(8, 20), (20, 8)])
+def test_steps_are_those_of_torch_but_for_its_half_precision(shape, nesterov):
+    torch.manual_seed(0)
+    start, gradients = torch.randn(shape), torch.randn(5, *shape)
+    options = {"lr": 0.1, "momentum": 0.8, "weight_decay": 0.2, "nesterov": nesterov}
+    ours, theirs = nn.Parameter(start.clone()), nn.Parameter(start.clone())
+    optimizers = Muon([ours], steps=4, **options), torch.optim.Muon([theirs], ns_steps=4, **options)
+    for gradient in gradients:
+        for parameter, optimizer in zip((ours, theirs), optimizers, strict=True):
+            parameter.grad = gradient.clone()
+            optimizer.step()
+    assert (theirs - start).abs().max() > 0.1
+    assert torch.allclose(ours, theirs, atol=0.01)
+
+
+def test_a_convolution_is_a_matrix_with_a_row_per_channel_whatever_its_layout():
+    torch.manual_seed(0)
+    start, gradient = torch.randn(6, 4, 3, 3), torch.randn(6, 4, 3, 3)
+    moved = []
+    for layout in (torch.contiguous_format, torch.channels_last):
+        for given in (torch.contiguous_format, torch.channels_last):
+            network = nn.Conv2d(4, 6, 3, bias=False)
+            network.weight.data = start.clone().contiguous(memory_format=layout)
+            network.weight.grad = gradient.clone().contiguous(memory_format=given)
+            Muon(network, lr=1.0).step()
+            moved.append(start - network.weight.detach())
+    for one in moved:
+        assert torch.allclose(one.flatten(1), plain(gradient.flatten(1)), atol=1e-5)
+
+
+def test_queries_keys_and_values_are_three_matrices():
+    torch.manual_seed(0)
+    network = nn.MultiheadAttention(8, 2)
+    start = network.in_proj_weight.detach().clone()
+    network.in_proj_weight.grad = torch.randn(24, 8)
+    Muon(network, lr=1.0).step()
+    for before, after, gradient in zip(
+        start.chunk(3), network.in_proj_weight.detach().chunk(3), network.in_proj_weight.grad.chunk(3), strict=True
+    ):
+        assert torch.allclose(before - after, plain(gradient), atol=1e-5)
+
+
+def test_embeddings_vectors_and_on_request_the_output_belong_to_the_partner():
+    network = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 5), nn.LayerNorm(5), nn.Linear(5, 3), nn.Linear(3, 1))
+    names = {parameter: name for name, parameter in network.named_parameters()}
+    assert [names[one] for one in find_matrices(network)] == ["1.weight", "3.weight"]
+    assert [names[one] for one in find_matrices(network, output="partner")] == ["1.weight"]
+    tied = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 9, bias=False))
+    tied[1].weight = tied[0].weight
+    assert not find_matrices(tied)
+
+
+@pytest.mark.parametrize("partner", ["sgd", "adamw"])
+def test_the_partner_steps_as_it_would_alone_with_its_own_rate(partner):
+    torch.manual_seed(0)
+    gradients = torch.randn(4, 7)
+    ours, theirs = nn.Parameter(torch.ones(7)), nn.Parameter(torch.ones(7))
+    mixed = Muon([nn.Parameter(torch.ones(3, 3)), ours], lr=0.02, partner=partner, partner_lr=0.3, weight_decay=0.1)
+    alone = (
+        torch.optim.SGD([theirs], lr=0.3, momentum=0.9, nesterov=True, weight_decay=0.1)
+        if partner == "sgd"
+        else torch.optim.AdamW([theirs], lr=0.3, weight_decay=0.1)
+    )
+    for gradient in gradients:
+        ours.grad, theirs.grad = gradient.clone(), gradient.clone()
+        mixed.step()
+        alone.step()
+    assert torch.allclose(ours, theirs, atol=1e-6)
+    assert [group["lr"] for group in mixed.param_groups] == [0.02, 0.3]
+
+
+def replica(network, options, **fields):
+    training = Training(optimizer="muon", optimizer_options=options, epochs=2, **fields)
+    return Replica(network, training, nn.functional.cross_entropy, steps_per_epoch=6)
+
+
+@pytest.mark.parametrize("options", [{}, {"partner": "adamw"}, {"output": "partner"}])
+def test_a_loaded_state_goes_on_bit_for_bit(options):
+    x, y = torch.randn(16, 1, 28, 28), torch.arange(16) % 10
+    first = replica(lenet().to(memory_format=torch.channels_last), options)
+    for _ in range(3):
+        first.step(x, y)
+    second = replica(lenet(1).to(memory_format=torch.channels_last), options)
+    second.load(copy.deepcopy(first.state()))
+    for _ in range(3):
+        first.step(x, y)
+        second.step(x, y)
+    assert torch.equal(first.flat.vector, second.flat.vector)
+
+
+def test_a_schedule_scales_both_rates():
+    one = replica(lenet(), {"partner_lr": 0.2}, lr=0.02, warmup=1.0)
+    one.advance()
+    low = [group["lr"] for group in one.optimizer.param_groups]
+    assert low[1] == pytest.approx(10 * low[0])
+    assert low[0] < 0.02
+
+
+@pytest.mark.parametrize("method", ["loop", "vmap"])
+@pytest.mark.parametrize("options", [{}, {"partner": "adamw", "partner_lr": 0.01}, {"output": "partner"}])
+def test_stacked_replicas_step_as_each_would_alone(method, options):
+    torch.manual_seed(0)
+    part = Tensors(torch.randn(48, 1, 28, 28), torch.arange(48) % 10)
+    training = Training(optimizer="muon", lr=0.01, schedule="cosine", optimizer_options=options, weight_decay=0.1)
+    loss = nn.functional.cross_entropy
+    batches = torch.randint(48, (5, 3, 8))
+    batchnorm = "partner" not in options  # a bias before it has a gradient of rounding errors, which adamw enlarges
+    network = lenet(batchnorm=batchnorm)
+    frozen = next(iter(network.parameters()))
+    frozen.requires_grad_(False)
+    alone = [Replica(copy.deepcopy(network), training, loss, steps_per_epoch=9) for _ in range(3)]
+    rates = plan_rates(training, steps_per_epoch=9)
+    fused = Fused(network, 3, training, loss, part, rates=rates, method=method)
+    for step in batches:
+        fused.step(step)
+        for one, batch in zip(alone, step, strict=True):
+            one.step(part.x[batch], part.y[batch])
+    for row, one in zip(fused.stack.matrix, alone, strict=True):
+        assert torch.allclose(row, one.flat.vector, atol=2e-4)
+
+
+def test_as_matrices_is_a_view():
+    tensor = torch.zeros(6, 4, 3, 3).contiguous(memory_format=torch.channels_last)
+    as_matrices(tensor, (1, 6, 36)).add_(1)
+    assert tensor.min() == 1

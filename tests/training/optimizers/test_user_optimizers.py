@@ -1,0 +1,154 @@
+"""Optimizers and schedules that the user brings."""
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import lr_scheduler
+
+from tenfold.errors import ExperimentError
+from tenfold.experiment import Training
+from tenfold.training import learning_rate
+from tenfold.training.fused.updates import make_rule
+from tenfold.training.optimizers.make_optimizer import make_optimizer
+from tenfold.training.replica import plan_rates
+
+
+def two_groups(network):
+    weights, biases = (
+        [p for name, p in network.named_parameters() if ("bias" in name) is bias] for bias in (False, True)
+    )
+    return torch.optim.SGD([{"params": weights}, {"params": biases, "lr": 0.2}], lr=0.1)
+
+
+def plain(parameters):
+    return torch.optim.NAdam(parameters, lr=0.03)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "kind", "rate"),
+    [
+        (torch.optim.NAdam, torch.optim.NAdam, 0.002),
+        ("torch.optim:NAdam", torch.optim.NAdam, 0.002),
+        (torch.optim.SGD, torch.optim.SGD, 0.001),
+        (plain, torch.optim.NAdam, 0.03),
+        (lambda parameters, lr=0.5: torch.optim.Adam(parameters, lr=lr), torch.optim.Adam, 0.5),
+        (two_groups, torch.optim.SGD, 0.1),
+    ],
+)
+def test_classes_and_functions_make_optimizers(optimizer, kind, rate):
+    training = Training(optimizer=optimizer)
+    made = make_optimizer(training, nn.Linear(3, 2))
+    assert isinstance(made, kind)
+    assert learning_rate(training) == made.param_groups[0]["lr"] == rate
+    assert learning_rate(Training(optimizer=optimizer, lr=0.7)) == 0.7
+
+
+def test_options_and_fields_reach_the_class():
+    training = Training(optimizer=torch.optim.NAdam, lr=0.01, weight_decay=0.1, optimizer_options={"betas": [0.8, 0.9]})
+    group = make_optimizer(training, nn.Linear(3, 2)).param_groups[0]
+    assert (group["lr"], group["weight_decay"], group["betas"]) == (0.01, 0.1, (0.8, 0.9))
+
+
+def test_the_rates_of_groups_keep_their_ratio():
+    made = make_optimizer(Training(optimizer=two_groups), nn.Linear(3, 2))
+    assert made.param_groups[1]["lr_ratio"] == 2.0
+
+
+def test_sparse_gradients_train_with_the_built_in_optimizers_and_with_sparse_adam():
+    for optimizer in ("sgd", torch.optim.SparseAdam):
+        network = nn.EmbeddingBag(10, 2, sparse=True)
+        made = make_optimizer(Training(optimizer=optimizer), network)
+        network(torch.tensor([[1, 2, 3]])).sum().backward()
+        before = network.weight.detach().clone()
+        made.step()
+        assert not torch.equal(before, network.weight)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"optimizer": torch.optim.NAdam, "optimizer_options": {"wings": 2}}, "cannot be made: TypeError"),
+        ({"optimizer": lambda parameters: 3}, "returned a int; it must return a torch.optim.Optimizer"),
+        ({"optimizer": "torch.optim:Nothing"}, "'torch.optim' has no 'Nothing'"),
+        ({"optimizer": "math:pi"}, "is a float, not an optimizer"),
+        ({"optimizer": "<plain>"}, "the optimizer <plain> was given as a Python object; pass it again"),
+        ({"optimizer": torch.optim.NAdam, "optimizer_options": {"lr": 0.1}}, "set training.lr"),
+    ],
+)
+def test_what_is_no_optimizer_is_explained(fields, message):
+    with pytest.raises(ExperimentError) as caught:
+        make_optimizer(Training(**fields), nn.Linear(3, 2))
+    assert message in str(caught.value)
+
+
+def test_a_name_or_an_object_that_cannot_be_one_is_refused_at_once():
+    from tenfold.experiment import Experiment
+
+    with pytest.raises(ExperimentError, match="unknown optimizer 'adm'; did you mean 'adam'"):
+        Experiment(optimizer="adm")
+    with pytest.raises(ExperimentError, match=r"an optimizer is a name or a class such as torch\.optim\.NAdam"):
+        Experiment(optimizer=torch.optim.SGD([nn.Parameter(torch.zeros(1))]))
+    with pytest.raises(ExperimentError, match="unknown schedule 'cosin'; did you mean 'cosine'"):
+        Experiment(schedule="cosin")
+
+
+def test_replicas_side_by_side_refuse_it():
+    with pytest.raises(ExperimentError, match="is your own, which steps one replica at a time"):
+        make_rule(Training(optimizer=torch.optim.NAdam), nn.Linear(3, 2))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "options"),
+    [
+        (lr_scheduler.StepLR, {"step_size": 4, "gamma": 0.5}),
+        ("torch.optim.lr_scheduler:ExponentialLR", {"gamma": 0.9}),
+        (lr_scheduler.OneCycleLR, {"max_lr": 0.4, "total_steps": 12}),
+    ],
+)
+def test_torchs_schedulers_give_the_rates_they_give_in_torch(schedule, options):
+    training = Training(lr=0.1, epochs=3, schedule=schedule, schedule_options=options)
+    ours = [plan_rates(training, steps_per_epoch=4).at(step) for step in range(12)]
+    made = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
+    kind = lr_scheduler.ExponentialLR if isinstance(schedule, str) else schedule
+    scheduler, theirs = kind(made, **options), []
+    for step in range(12):
+        theirs.append(made.param_groups[0]["lr"])
+        made.step()
+        if step < 11:
+            scheduler.step()
+    assert ours == pytest.approx(theirs)
+
+
+def test_a_scheduler_may_ask_for_the_steps_and_starts_after_the_warm_up():
+    def made(optimizer, steps, steps_per_epoch):
+        assert (steps, steps_per_epoch) == (8, 4)
+        return lr_scheduler.LinearLR(optimizer, start_factor=1.0, end_factor=0.0, total_iters=steps)
+
+    rates = plan_rates(Training(lr=1.0, epochs=3, warmup=1.0, schedule=made), steps_per_epoch=4, rate_scale=2.0)
+    assert [rates.at(step) for step in range(4)] == pytest.approx([0.4, 0.8, 1.2, 1.6])
+    assert [rates.at(step) for step in range(4, 12)] == pytest.approx([2 - step / 4 for step in range(8)])
+
+
+def test_a_function_of_the_progress_is_a_schedule():
+    rates = plan_rates(Training(lr=1.0, epochs=1, schedule=lambda progress: 1 - progress / 2), steps_per_epoch=4)
+    assert [rates.at(step) for step in range(5)] == [1.0, 0.875, 0.75, 0.625, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"schedule": lr_scheduler.ReduceLROnPlateau}, "looks at the loss while training"),
+        ({"schedule": lr_scheduler.StepLR}, "cannot be made: TypeError"),
+        ({"schedule": lambda optimizer: 3}, "returned a int; it must return a scheduler"),
+        ({"schedule": lambda progress: {}["x"]}, "failed at progress 0: KeyError"),
+        (
+            {"schedule": "cosine", "schedule_options": {"a": 1}},
+            "are for a schedule of your own, but cosine was given a",
+        ),
+        ({"schedule": "<made>"}, "the schedule <made> was given as a Python object; pass it again"),
+    ],
+)
+def test_what_is_no_schedule_is_explained(fields, message):
+    with pytest.raises(ExperimentError) as caught:
+        plan_rates(Training(**fields), steps_per_epoch=4).at(0)
+    assert message in str(caught.value)

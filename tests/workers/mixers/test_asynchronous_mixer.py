@@ -1,0 +1,122 @@
+"""Mixing without rounds, in threads: what is conserved, and what the result is made of."""
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from engine_models import LAWFUL, SMALL
+from threaded import Threads, make_task, state_of
+
+from tenfold.experiment import Division
+from tenfold.mixing import STRATEGIES
+
+CENTRED = [name for name in STRATEGIES if STRATEGIES[name].has_centre]
+ASYNCHRONOUS = [name for name in STRATEGIES if STRATEGIES[name].asynchronous]
+FEW: dict[str, Any] = {"limit": 60, "batch_size": 6, "epochs": 2}
+STILL: dict[str, Any] = SMALL | {"limit": 40, "batch_size": 20, "epochs": 2, "lr": 1e-30, "momentum": 0.0}
+"""Steps too small to change a weight: only mixing moves the replicas. One step an epoch."""
+
+
+@pytest.mark.parametrize("strategy", CENTRED)
+def test_the_result_is_the_centre(strategy: str) -> None:
+    threads = Threads(make_task(**SMALL | FEW, strategy=strategy, workers=3)).train()
+    parameters = threads.workers[0].replica.flat.parameters
+    for worker in threads.workers:
+        assert torch.equal(worker.replica.flat.vector[:parameters], threads.links[0].centre[0, :parameters])
+
+
+@pytest.mark.parametrize("strategy", ASYNCHRONOUS)
+def test_batch_statistics_of_the_result_are_those_of_all(strategy: str) -> None:
+    """Law 6 holds where there is a centre, too: it has weights, but has seen no batch."""
+    threads = Threads(make_task(**LAWFUL | FEW | {"epochs": 1}, strategy=strategy, workers=3), watch=True).train()
+    last = [states[-1] for states in threads.after]
+    samples = [len(shard) for shard in threads.task.shards]
+    assert len(set(samples)) == 1
+    for name in (name for name in last[0] if name.endswith("running_mean")):
+        mean = sum(state[name] for state in last) / 3
+        assert not torch.allclose(last[0][name], last[1][name])
+        torch.testing.assert_close(threads.weights[name], mean, rtol=1e-5, atol=1e-6)
+        squares = sum(state[name.replace("mean", "var")] + (state[name] - mean) ** 2 for state in last)
+        torch.testing.assert_close(threads.weights[name.replace("mean", "var")], squares / 3, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("strategy", ASYNCHRONOUS)
+def test_all_replicas_are_alike_at_the_end(strategy: str) -> None:
+    threads = Threads(make_task(**LAWFUL | FEW, strategy=strategy, workers=3)).train()
+    first, *others = [worker.replica.flat.vector for worker in threads.workers]
+    assert all(torch.equal(first, other) for other in others)
+
+
+def test_a_late_partner_is_not_forgotten_when_an_epoch_is_reviewed() -> None:
+    """Worker 0 averages with worker 1 when that one already waits for the review: both keep what they agreed on."""
+    threads = Threads(make_task(**STILL, strategy="ad-psgd", workers=2))
+    for worker in threads.workers:
+        worker.replica.flat.vector[: worker.replica.flat.parameters] = float(worker.rank)
+    late, mix = threads.workers[0].mixer, threads.workers[0].mixer.mix
+
+    def mix_late(step: int) -> None:
+        time.sleep(0.3)
+        mix(step)
+
+    late.mix = mix_late  # type: ignore[method-assign]
+    threads.train()
+    assert all(bool((tensor == 0.5).all()) for tensor in threads.weights.values())
+
+
+def test_elastic_exchanges_keep_the_sum() -> None:
+    """x_i - d and centre + d: what replicas lose the centre gains."""
+    task = make_task(**STILL, strategy="easgd", strategy_options={"tau": 1, "alpha": 0.25}, workers=2)
+    threads = Threads(task, watch=True)
+    centre = threads.links[0].centre
+    parameters = threads.workers[0].replica.flat.parameters
+    centre[0, :parameters] = 0.0
+    for worker in threads.workers:
+        worker.replica.flat.vector[:parameters] = 1.0 + worker.rank
+    threads.train()
+    sums = [state["1.bias"][0] for state in (threads.after[0][-1], threads.after[1][-1])]
+    assert float(sum(sums) + threads.weights["1.bias"][0]) == pytest.approx(3.0)
+    assert 0 < float(threads.weights["1.bias"][0]) < 2
+
+
+def test_staleness_is_told_by_every_worker() -> None:
+    for strategy in ASYNCHRONOUS:
+        fields = SMALL | FEW | {"strategy": strategy, "log_every": 1}
+        options = {"tau": 2} if strategy == "easgd" else {}
+        threads = Threads(make_task(**fields, strategy_options=options, workers=3)).train()
+        told = [event for event in threads.events if getattr(event, "name", "") == "staleness"]
+        assert {event.worker for event in told} == {0, 1, 2}
+        assert all(getattr(event, "value", -1.0) >= 0 for event in told)
+
+
+def test_what_is_pushed_is_where_the_replica_is() -> None:
+    """The device without memory stands for a GPU."""
+    from tenfold.workers.channels import single_worker_channels
+    from tenfold.workers.mixers.make_mixer import make_mixer
+
+    links = single_worker_channels(16, torch.device("meta"), centre=True)
+    replica: Any = SimpleNamespace(flat=SimpleNamespace(vector=links.weights.buffer, parameters=16))
+    mixer = make_mixer(Division(strategy="downpour"), replica, links, [1.0])
+    mixer.mix(1)
+    assert mixer.bytes_moved > 0
+    assert mixer.state()["accrued"].device.type == "meta"
+
+
+def test_alone_with_the_server_downpour_is_adagrad() -> None:
+    """w <- w - gamma g / sqrt(sum g^2), against torch's own Adagrad."""
+    from tenfold.data import batches, order
+    from tenfold.workers.task import make_network
+
+    task = make_task(**SMALL | FEW, strategy="downpour", strategy_options={"gamma": 0.05}, workers=1)
+    network = make_network(task)
+    descent = torch.optim.Adagrad(network.parameters(), lr=0.05, eps=1e-10)
+    for epoch in range(2):
+        for x, y in task.splits.train.batches(batches(order(task.shards[0], 0, epoch, 0), 6)):
+            descent.zero_grad()
+            torch.nn.functional.cross_entropy(network(x), y).backward()
+            descent.step()
+    found = Threads(task).train()
+    for name, tensor in network.state_dict().items():
+        torch.testing.assert_close(found.weights[name], tensor, rtol=1e-4, atol=1e-5)
+    assert state_of(found.workers[0]).keys() == found.weights.keys()

@@ -1,0 +1,251 @@
+"""Laws 2 and 6: what real rounds do to the replicas, their batch statistics and their optimizers."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from engine_models import LAWFUL, SMALL
+from threaded import State, Threads, make_task
+from torch import Tensor
+
+from tenfold.experiment import Division, Experiment
+from tenfold.mixing import STRATEGIES
+from tenfold.workers.mixers.make_mixer import make_rounds
+
+SYNCHRONOUS = [name for name in STRATEGIES if not STRATEGIES[name].asynchronous]
+UNEQUAL: dict[str, Any] = {"shards": "fractions", "fractions": [0.6, 0.3, 0.1]}
+FEW: dict[str, Any] = {"limit": 60, "epochs": 1, "batch_size": 6}
+
+
+def weighted(states: list[State], name: str, weights: list[int]) -> Tensor:
+    total = sum(state[name].double() * weight for state, weight in zip(states, weights, strict=True))
+    return total / sum(weights)
+
+
+def spread(states: list[State], name: str) -> float:
+    return max(float((state[name] - states[0][name]).abs().max()) for state in states)
+
+
+def is_variance(name: str) -> bool:
+    return name.endswith("running_var")
+
+
+def is_mixed(name: str) -> bool:
+    return not name.endswith(("running_var", "num_batches_tracked"))
+
+
+@pytest.mark.parametrize("workers", [2, 3, 4])
+@pytest.mark.parametrize("strategy", SYNCHRONOUS)
+def test_the_mean_is_kept(strategy: str, workers: int) -> None:
+    threads = Threads(make_task(**LAWFUL | FEW, strategy=strategy, workers=workers), watch=True).train()
+    assert len(threads.rounds()) == threads.task.steps_per_epoch
+    for before, after in threads.rounds():
+        for name in filter(is_mixed, before[0]):
+            torch.testing.assert_close(
+                weighted(after, name, [1] * workers), weighted(before, name, [1] * workers), rtol=1e-5, atol=1e-6
+            )
+
+
+@pytest.mark.parametrize("strategy", SYNCHRONOUS)
+def test_the_mean_is_kept_by_samples_where_shards_are_unequal(strategy: str) -> None:
+    threads = Threads(make_task(**LAWFUL | FEW | UNEQUAL, strategy=strategy, workers=3), watch=True).train()
+    samples = [len(shard) for shard in threads.task.shards]
+    assert samples == [36, 18, 6]
+    for before, after in threads.rounds():
+        for name in filter(is_mixed, before[0]):
+            torch.testing.assert_close(
+                weighted(after, name, samples), weighted(before, name, samples), rtol=1e-5, atol=1e-6
+            )
+
+
+@pytest.mark.parametrize("shards", [{}, UNEQUAL], ids=["equal", "unequal"])
+def test_variances_are_those_of_all_samples(shards: dict[str, Any]) -> None:
+    """var = avg(var_i) + var(mean_i), weighted by samples."""
+    threads = Threads(make_task(**LAWFUL | FEW | shards, workers=3), watch=True).train()
+    samples = [len(shard) for shard in threads.task.shards]
+    checked = 0
+    for before, after in threads.rounds():
+        for name in filter(is_variance, before[0]):
+            means = [{"m": state[name.replace("_var", "_mean")], "v": state[name]} for state in before]
+            mean = weighted(means, "m", samples)
+            squares = [{"s": (state["m"].double() - mean) ** 2} for state in means]
+            expected = weighted(means, "v", samples) + weighted(squares, "s", samples)
+            for state in after:
+                torch.testing.assert_close(state[name].double(), expected, rtol=1e-4, atol=1e-6)
+            checked += 1
+    assert checked
+
+
+@pytest.mark.parametrize("strategy", SYNCHRONOUS)
+def test_the_result_is_the_mean_of_all_replicas(strategy: str) -> None:
+    threads = Threads(make_task(**SMALL | FEW, strategy=strategy, workers=3), watch=True).train()
+    _, after = threads.rounds()[-1]
+    for name in after[0]:
+        expected = weighted(after, name, [len(shard) for shard in threads.task.shards])
+        torch.testing.assert_close(threads.weights[name].double(), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("strategy", ["ring", "hopping-ring", "gossip", "none"])
+def test_evaluating_the_mean_leaves_replicas_apart(strategy: str) -> None:
+    """An epoch's review looks at the mean; the replicas go on from where they were."""
+    threads = Threads(make_task(**SMALL | FEW | {"epochs": 2}, strategy=strategy, workers=3), watch=True).train()
+    steps = threads.task.steps_per_epoch
+    (_, last), (first, _) = threads.rounds()[steps - 1], threads.rounds()[steps]
+    name = "1.weight"
+    moved = [float((new[name] - old[name]).abs().max()) for new, old in zip(first, last, strict=True)]
+    assert 0 < max(moved) < 0.1  # one step further, not back at the mean
+    assert spread(first, name) > 0
+
+
+def test_rounds_come_every_so_many_steps() -> None:
+    threads = Threads(make_task(**SMALL | FEW | {"sync_every": 3}, workers=2, local_after=1), watch=True).train()
+    alike = [spread(after, "1.weight") == 0 for _, after in threads.rounds()]
+    assert alike == [True, False, False, True, False]
+
+
+@pytest.mark.parametrize("shards", [{}, UNEQUAL], ids=["equal", "unequal"])
+@pytest.mark.parametrize("outer", ["bmuf", "slowmo", "diloco"])
+def test_after_an_outer_step_all_replicas_are_alike(outer: str, shards: dict[str, Any]) -> None:
+    fields = SMALL | FEW | shards | {"schedule": "cosine", "lr": 0.01, "sync_every": 2}
+    threads = Threads(make_task(**fields, outer=outer, workers=3), watch=True).train()
+    last = max(step for step in range(len(threads.rounds())) if step % 2)
+    _, after = threads.rounds()[last]
+    assert all(spread(after, name) == 0 for name in after[0])
+
+
+@pytest.mark.parametrize("compression", ["bf16", "int8", "topk", "1bit"])
+@pytest.mark.parametrize("average", ["weights", "gradients"])
+def test_after_a_compressed_round_all_replicas_are_alike(compression: str, average: str) -> None:
+    task = make_task(**SMALL | FEW, compression=compression, average=average, workers=3)
+    threads = Threads(task, watch=True).train()
+    _, after = threads.rounds()[-1]
+    assert all(spread(after, name) == 0 for name in after[0])
+    assert 0 < threads.supervisor.result["bytes_moved"] < uncompressed_bytes(average)
+
+
+def uncompressed_bytes(average: str) -> int:
+    return int(Threads(make_task(**SMALL | FEW, average=average, workers=3)).train().supervisor.result["bytes_moved"])
+
+
+@pytest.mark.parametrize("fields", [{"outer": "bmuf"}, {"compression": "topk"}])
+def test_what_was_saved_goes_to_the_device_of_the_replica(fields: dict[str, Any]) -> None:
+    """The device without memory stands for a GPU."""
+    links: Any = SimpleNamespace(weights=SimpleNamespace(size=2, rank=0))
+    here, there = (
+        make_rounds(
+            Division(workers=2, **fields),
+            SimpleNamespace(flat=SimpleNamespace(vector=torch.ones(4, device=device), parameters=4)),  # type: ignore[arg-type]
+            links,
+            [1.0, 1.0],
+        )
+        for device in ("cpu", "meta")
+    )
+    here.compressor.error = torch.ones(4)
+    there.load(here.state())
+    found = [there.reference, there.compressor.error, *there.outer_state.values()]
+    assert {tensor.device.type for tensor in found if tensor is not None} == {"meta"}
+
+
+def test_a_reference_is_kept_only_where_weights_are_compressed() -> None:
+    links: Any = SimpleNamespace(weights=SimpleNamespace(size=2, rank=0))
+    replica: Any = SimpleNamespace(flat=SimpleNamespace(vector=torch.ones(16), parameters=16), learning=[torch.ones(3)])
+    kept, gradients, plain = (
+        make_rounds(Division(workers=2, **fields), replica, links, [1.0, 1.0])
+        for fields in ({"compression": "int8"}, {"compression": "int8", "average": "gradients"}, {})
+    )
+    assert kept.reference is not None
+    gradients.load(kept.state() | {"rounds": 7})
+    assert (gradients.rounds, gradients.reference, plain.reference) == (7, None, None)
+
+
+def test_plain_gradients_are_counted_as_they_are() -> None:
+    threads = Threads(make_task(**SMALL | FEW, average="gradients", workers=2)).train()
+    numbers = sum(parameter.numel() for parameter in threads.workers[0].replica.learning)
+    rounds = threads.task.steps_per_epoch
+    assert threads.supervisor.result["bytes_moved"] == 4 * numbers * rounds
+
+
+def test_the_learning_rate_follows_the_run_and_not_the_shard() -> None:
+    """A replica that has no batch left when others have is still at the same place of the schedule."""
+    threads = Threads(make_task(**SMALL | FEW | UNEQUAL | {"schedule": "cosine"}, workers=3)).train()
+    rates = [worker.replica.rate for worker in threads.workers]
+    assert len(set(rates)) == 1
+    assert {worker.replica.steps for worker in threads.workers} == {threads.task.steps_per_epoch}
+
+
+class TestOptimizerState:
+    def momenta(self, optimizer_state: str, **fields: Any) -> list[list[Tensor]]:
+        """Train one round of two unlike replicas; return their momenta."""
+        fields = SMALL | {"limit": 40, "epochs": 1, "batch_size": 10, "sync_every": 2, "shards": "contiguous"} | fields
+        threads = Threads(make_task(**fields, optimizer_state=optimizer_state, workers=2)).train()
+        return [
+            [
+                tensor
+                for parameter in worker.replica.learning
+                for tensor in worker.replica.optimizer.state.get(parameter, {}).values()
+                if isinstance(tensor, Tensor) and tensor.ndim
+            ]
+            for worker in threads.workers
+        ]
+
+    @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adagrad", "rmsprop", "muon"])
+    def test_local_momenta_stay_apart_and_average_is_their_mean(self, optimizer: str) -> None:
+        first, second = self.momenta("local", optimizer=optimizer)
+        assert first
+        assert any(not torch.equal(one, other) for one, other in zip(first, second, strict=True))
+        averaged, other_averaged = self.momenta("average", optimizer=optimizer)
+        for mean, same_mean, one, other in zip(averaged, other_averaged, first, second, strict=True):
+            assert torch.equal(mean, same_mean)
+            torch.testing.assert_close(mean, (one + other) / 2, rtol=1e-5, atol=1e-7)
+
+    @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw", "adagrad", "rmsprop", "lbfgs", "muon"])
+    def test_reset_forgets_and_goes_on(self, optimizer: str) -> None:
+        first, second = self.momenta("reset", optimizer=optimizer, epochs=2)
+        assert all(not tensor.any() for tensor in (*first, *second))
+
+    def test_reset_momentum_is_no_momentum(self) -> None:
+        """Reset at every step, momentum never builds up: the same weights as without."""
+        fields = SMALL | FEW | {"workers": 2}
+        reset = Threads(make_task(**fields, optimizer_state="reset", momentum=0.9)).train().weights
+        without = Threads(make_task(**fields, momentum=0.0)).train().weights
+        with_momentum = Threads(make_task(**fields, momentum=0.9)).train().weights
+        for name in without:
+            torch.testing.assert_close(reset[name], without[name], rtol=1e-6, atol=1e-7)
+        assert not torch.equal(with_momentum["1.weight"], without["1.weight"])
+
+
+def test_the_loss_of_an_epoch_counts_every_sample_once() -> None:
+    from tenfold.workers.messages import Reviewed
+
+    threads = Threads(make_task(**SMALL | UNEQUAL, workers=3)).train()
+    for messages in threads.heard:
+        if isinstance(messages[0], Reviewed):
+            seen = [message.samples for message in messages if isinstance(message, Reviewed)]
+            assert seen == [len(shard) for shard in threads.task.shards]
+
+
+def test_patience_gives_the_best_epoch_to_all() -> None:
+    fields = SMALL | {"epochs": 60, "limit": 60, "lr": 0.1, "patience": 2}
+    threads = Threads(make_task(**fields, workers=3, strategy="ring")).train()
+    result = threads.supervisor.result
+    assert result["stopped_early"]
+    assert result["epochs"] == result["best_epoch"] + 2
+    assert threads.supervisor.best_loss == pytest.approx(result["metrics"]["loss"], rel=1e-5)
+    first, *others = [worker.replica.flat.vector for worker in threads.workers]
+    assert all(torch.equal(first, other) for other in others)
+
+
+def test_the_experiment_of_these_tests_is_what_it_claims() -> None:
+    assert Experiment(**LAWFUL).model.batchnorm
+
+
+@pytest.mark.parametrize(("fields", "charged"), [({"strategy": "none"}, True), ({"sync_every": 1}, False)])
+def test_the_final_average_is_communication_where_replicas_differ(fields: dict[str, Any], charged: bool) -> None:
+    threads = Threads(make_task(**SMALL | FEW | fields, workers=2))
+    laps: list[str] = []
+    keeper = threads.workers[0].time
+    lap = keeper.lap
+    keeper.lap = lambda kind, **times: (laps.append(kind), lap(kind, **times))[1]  # type: ignore[assignment,func-returns-value]
+    threads.train()
+    assert ("communicate" in laps[-2:]) == charged

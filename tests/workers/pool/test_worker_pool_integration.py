@@ -1,0 +1,241 @@
+"""Processes that are started, watched and ended together, in every way that they can fail."""
+
+import gc
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import crew_targets
+import psutil
+import pytest
+
+from tenfold.errors import WorkerLost
+from tenfold.workers.pool import worker_pool as crew
+from tenfold.workers.pool.worker_pool import WorkerPool
+
+pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("_warm_server")]
+Start = Callable[..., WorkerPool]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    started: list[WorkerPool] = []
+
+    def make(size: int, target: Callable[..., None], *arguments: Any, **options: Any) -> WorkerPool:
+        started.append(WorkerPool(size, target, arguments, **options))
+        return started[-1]
+
+    yield make
+    for one in started:
+        one.end()
+
+
+def pids(of: WorkerPool) -> list[int]:
+    return [process.pid for process in of.processes]
+
+
+def gone(numbers: list[int], seconds: float = 20) -> bool:
+    deadline = time.monotonic() + seconds
+    while any(map(psutil.pid_exists, numbers)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not any(map(psutil.pid_exists, numbers))
+
+
+def test_messages_go_both_ways_and_carry_their_rank(start: Start) -> None:
+    three = start(3, crew_targets.echo, "hello")
+    messages = three.messages()
+    assert dict(next(messages) for _ in range(3)) == {rank: f"hello from {rank}" for rank in range(3)}
+    three.send(1, {"question": [1, 2]})
+    assert next(messages) == (1, {"question": [1, 2]})
+    for rank in range(3):
+        three.send(rank, "enough")
+    numbers = pids(three)
+    three.join()
+    assert gone(numbers)
+
+
+def test_long_messages_arrive_whole(start: Start) -> None:
+    messages = start(2, crew_targets.talk_much, 3_000_000).messages()
+    heard = [next(messages) for _ in range(4)]
+    for rank in range(2):
+        assert [message for sender, message in heard if sender == rank] == [b"x" * 3_000_000, "done"]
+
+
+@pytest.mark.parametrize("leaver", [0, 1])
+@pytest.mark.parametrize("code", [0, 3])
+def test_last_words_come_before_the_loss_and_complaints_not_at_all(start: Start, leaver: int, code: int) -> None:
+    two = start(2, crew_targets.leave, leaver, code)
+    number = pids(two)[leaver]
+    time.sleep(0.6)  # both have spoken before anybody listens
+    messages = two.messages()
+    assert next(messages) == (leaver, "last words")
+    with pytest.raises(WorkerLost) as lost:
+        next(messages)
+    assert lost.value.rank == leaver
+    assert str(lost.value) == f"worker {leaver} (process {number}) ended with code {code}"
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
+def test_a_killed_worker_is_named_with_the_signal(start: Start, number: signal.Signals) -> None:
+    lost = lose(start(3, crew_targets.strike, 1, number))
+    assert lost.rank == 1
+    assert str(lost).endswith(f"was killed by {number.name}")
+
+
+def test_a_stopped_worker_is_named(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crew, "SILENCE", 1.5)
+    three = start(3, crew_targets.strike, 2, signal.SIGSTOP)
+    numbers = pids(three)
+    lost = lose(three)
+    assert lost.rank == 2
+    assert "has sent no heartbeat for 1.5 s" in str(lost)
+    three.end()
+    assert gone(numbers), "a stopped process must be killed, since it cannot end"
+
+
+def test_a_worker_stopped_before_its_first_beat_is_named(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crew, "SILENCE", 1.5)
+    two = start(2, crew_targets.stop_before_the_first_beat)
+    with pytest.raises(WorkerLost, match=r"worker 1 .* was stopped before its first heartbeat") as lost:
+        next(two.messages())
+    assert lost.value.rank == 1
+
+
+def test_a_worker_that_never_beats_is_named(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crew, "STARTUP", 2)
+    two = start(2, crew_targets.never_beat)
+    with pytest.raises(WorkerLost, match=r"worker 1 .* has sent no heartbeat within 2 s of its start") as lost:
+        next(two.messages())
+    assert lost.value.rank == 1
+
+
+def test_a_worker_stopped_in_mid_message_is_named(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crew, "SILENCE", 1.5)
+    two = start(2, crew_targets.stop_in_mid_message, 100_000)
+    with pytest.raises(WorkerLost, match=r"worker 1 .* has sent no heartbeat for 1.5 s") as lost:
+        next(two.messages())
+    assert lost.value.rank == 1
+
+
+@pytest.mark.parametrize("waiting", [True, False])
+def test_a_worker_that_beats_but_makes_no_progress_is_named(start: Start, *, waiting: bool) -> None:
+    three = start(3, crew_targets.get_stuck, [1], waiting, stall_after=2)
+    with pytest.raises(WorkerLost, match=r"^worker 1 \(process \d+\) has made no progress for 2 s; ") as lost:
+        next(three.messages())
+    assert lost.value.rank == 1
+    assert "machine.stall_after (2)" in str(lost.value)
+
+
+def test_all_workers_that_make_no_progress_are_named(start: Start) -> None:
+    three = start(3, crew_targets.get_stuck, [0, 1, 2], True, stall_after=2)
+    with pytest.raises(WorkerLost, match=r"worker 0 .* has made no progress for 2 s, nor has worker 1, worker 2; "):
+        next(three.messages())
+
+
+def lose(three: WorkerPool) -> WorkerLost:
+    messages = three.messages()
+    for _ in range(3):
+        assert next(messages)[1] == "here"
+    for rank in range(3):
+        three.send(rank, "now")
+    with pytest.raises(WorkerLost) as lost:
+        next(messages)
+    return lost.value
+
+
+def test_a_busy_worker_is_not_a_lost_one(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beats come from a thread of their own, however long a step takes."""
+    monkeypatch.setattr(crew, "SILENCE", 1.5)
+    messages = start(1, crew_targets.work_long, 2.5).messages()
+    assert next(messages) == (0, "done")
+
+
+def test_ctrl_c_is_left_to_the_parent(start: Start) -> None:
+    messages = (three := start(3, crew_targets.strike, 0, signal.SIGINT)).messages()
+    for _ in range(3):
+        next(messages)
+    three.send(0, "now")
+    assert next(messages) == (0, "survived")
+
+
+def test_who_does_not_end_is_killed(start: Start) -> None:
+    two = start(2, crew_targets.stubborn)
+    numbers, messages = pids(two), two.messages()
+    assert [next(messages)[1] for _ in range(2)] == ["here", "here"]
+    two.end()
+    assert gone(numbers)
+
+
+def test_ending_twice_or_sending_to_the_dead_is_harmless(start: Start) -> None:
+    two = start(2, crew_targets.stubborn)
+    os.kill(pids(two)[1], signal.SIGKILL)
+    assert gone(pids(two)[1:])
+    two.send(1, "are you there?")
+    two.end()
+    two.end()
+    assert two.processes == []
+
+
+def test_workers_end_with_their_lifeline(start: Start) -> None:
+    """What happens when the parent is killed: its end of the pipe closes, and nothing else is needed."""
+    two = start(2, crew_targets.stubborn)
+    numbers, messages = pids(two), two.messages()
+    for _ in range(2):
+        next(messages)
+    two._lifeline.close()
+    assert gone(numbers)
+
+
+def test_nothing_stays_open(start: Start) -> None:
+    start(1, crew_targets.stubborn).end()
+    gc.collect()
+    before = psutil.Process().num_fds()
+    for _ in range(3):
+        start(2, crew_targets.stubborn).end()
+    assert psutil.Process().num_fds() <= before
+
+
+def test_the_script_of_the_parent_is_hidden_only_while_workers_start(start: Start) -> None:
+    import __main__
+
+    start(1, crew_targets.stubborn)
+    import sys
+
+    assert sys.modules["__main__"] is __main__
+
+
+def test_another_takes_the_place_of_one_that_was_lost(start: Start) -> None:
+    two = start(2, crew_targets.echo, "hello")
+    messages = two.messages()
+    assert dict(next(messages) for _ in range(2)).keys() == {0, 1}
+    before = pids(two)
+    os.kill(before[1], signal.SIGKILL)
+    with pytest.raises(WorkerLost) as lost:
+        next(messages)
+    two.replace(lost.value.rank)
+    messages = two.messages()
+    assert next(messages) == (1, "hello from 1")
+    two.send(0, "still here")
+    assert next(messages) == (0, "still here")
+    assert pids(two)[0] == before[0]
+    assert pids(two)[1] != before[1]
+
+
+def test_an_interruption_while_processes_start_leaves_none_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[int] = []
+    start_one = WorkerPool._start
+
+    def interrupted(self: WorkerPool, rank: int) -> Any:
+        connection, process = start_one(self, rank)
+        begun.append(process.pid)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert len(begun) == rank + 1
+        return connection, process
+
+    monkeypatch.setattr(WorkerPool, "_start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        WorkerPool(2, crew_targets.echo, ("hello",))
+    assert len(begun) == 2
+    assert gone(begun)
