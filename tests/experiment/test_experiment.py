@@ -62,6 +62,7 @@ VALUES = {
     "evaluate_every": st.floats(0, 1, exclude_min=True),
     "seed": whole,
     "log_every": counts,
+    "save_predictions": st.booleans(),
     "workers": counts,
     "sync_every": st.none() | counts,
     "local_after": whole,

@@ -9,10 +9,12 @@ from torch import nn
 
 from tenfold.common.registry import suggest
 from tenfold.crossval import statistics
-from tenfold.crossval.ensemble import AVERAGE, Vote, output_kind
+from tenfold.crossval.ensemble import AVERAGE, Vote
 from tenfold.errors import ExperimentError, StoreError
 from tenfold.runs import Run, checkpoint
+from tenfold.runs.predictions import Predictions
 from tenfold.runs.store import CROSSVAL
+from tenfold.training.measures import output_kind
 
 Part = str
 PARTS = ("train", "validation", "test")
@@ -85,6 +87,11 @@ class CrossValidation:
     def runs(self) -> list[Run]:
         """The run of every fold that was started."""
         return [self.run.other(fold["run"]) for fold in self.folds if fold["run"] is not None]
+
+    @property
+    def predictions(self) -> Predictions:
+        """Each training sample with the outputs of the model that was validated on it; see `Run.predictions`."""
+        return self.run.predictions
 
     @property
     def best(self) -> Run:

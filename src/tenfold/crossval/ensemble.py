@@ -4,31 +4,22 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from tenfold.crossval.fold import OUTPUTS
-from tenfold.experiment import Training
 from tenfold.machine import devices
 from tenfold.mixing.round import exact_round
-from tenfold.runs import checkpoint
+from tenfold.runs import checkpoint, predictions
 from tenfold.training import FlatState, all_targets, choose_loss, choose_metrics, evaluate, measure
+from tenfold.training.measures import OutputKind, output_kind
 from tenfold.transport.average import average_in_rank_order, shares
 from tenfold.workers.task import Task, make_network
 
 AVERAGE = "average.pt"
 """The file with the average of all models' weights."""
-OutputKind = Literal["classes", "logit", "numbers"]
-"""What a network puts out: a logit for each class, a single logit, or plain numbers."""
-
-
-def output_kind(training: Training, classes: int | None) -> OutputKind:
-    """Return what the experiment's networks put out, judged by the loss and the targets."""
-    if training.loss == "bce":
-        return "logit"
-    return "classes" if classes is not None and training.loss not in ("mse", "l1") else "numbers"
 
 
 def combine_outputs(outputs: Sequence[Tensor], kind: OutputKind) -> Tensor:
@@ -104,10 +95,19 @@ class FoldModels:
         splits = self.task.splits
         if splits.test is None:
             return {}
-        outputs = [checkpoint.load(folder / OUTPUTS) for folder in self.folders]
+        outputs = [_test_outputs(folder) for folder in self.folders]
         combined = combine_outputs(outputs, output_kind(self.task.experiment.training, splits.classes))
         return measure(combined, all_targets(splits.test), *self._measures())
 
     def _measures(self) -> tuple[Any, Any]:
         training, classes = self.task.experiment.training, self.task.splits.classes
         return choose_loss(training, classes), choose_metrics(training, classes)
+
+
+def _test_outputs(folder: Path) -> Tensor:
+    """Return a fold's outputs on the test part, from wherever they were stored."""
+    stored = predictions.load(folder / predictions.FILE, "test")
+    if stored is None:
+        outputs: Tensor = checkpoint.load(folder / OUTPUTS)
+        return outputs
+    return torch.from_numpy(stored.outputs)

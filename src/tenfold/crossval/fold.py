@@ -4,7 +4,9 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from tenfold.common.user_code import describe_error
 from tenfold.crossval.fold_experiment import fold_experiment, fold_mode
@@ -18,14 +20,15 @@ from tenfold.errors import TenfoldError
 from tenfold.experiment import Experiment
 from tenfold.machine import devices
 from tenfold.machine.affinity import NOT_PINNED, CoreMap
-from tenfold.runs import Clock, Emit, Event, Metric, Store, checkpoint
+from tenfold.runs import Clock, Emit, Event, Metric, Store, checkpoint, predictions
 from tenfold.runs.resumption import Resumption
 from tenfold.runs.store import FOLD
-from tenfold.training import choose_loss, choose_metrics, evaluate
+from tenfold.training import all_targets, choose_loss, choose_metrics, measure, predict
+from tenfold.workers.make_predictions import make_predictions
 from tenfold.workers.task import Task, make_network
 
 OUTPUTS = "test_outputs.pt"
-"""The file with a fold's outputs on the test part, for the vote."""
+"""The file with a fold's outputs on the test part, for the vote, where predictions are not stored."""
 
 
 @dataclass(frozen=True)
@@ -75,12 +78,19 @@ def fold_task(whole: Task, job: FoldJob) -> Task:
         train=SubsetPart(whole.splits.train, job.split.train),
         validation=SubsetPart(whole.splits.train, job.split.validation),
         groups=None,
+        numbers=whole.splits.numbers | {"validation": _numbers(whole, job.split.validation)},
     )
     experiment = fold_experiment(whole.experiment, job.split.name)
     if fold_mode(whole.experiment) == "fold-by-fold":
         return replace(whole, experiment=experiment, splits=splits)
     cores = CoreMap(whole.experiment.machine.pin, (job.cores,)) if job.pinned else NOT_PINNED
     return Task(experiment, splits, job.threads, cores)
+
+
+def _numbers(whole: Task, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the numbers, in the data as they were given, of some samples of the training part."""
+    numbers = whole.splits.numbers.get("train")
+    return samples if numbers is None else numbers[samples]
 
 
 def try_fold(train: Train, whole: Task, context: FoldContext, job: FoldJob, listen: Emit) -> FoldEnd:
@@ -136,7 +146,8 @@ def train_and_measure(
     began = perf_counter()
     is_best_epoch = task.experiment.training.patience is not None  # whose metrics are not the last epoch's
     metrics = _measure(task, outcome, {} if is_best_epoch else validation)
-    if outcome.outputs is not None and task.checkpoints is not None:
+    stored = "test" in outcome.predictions and outcome.predictions["test"].outputs.nbytes <= predictions.LIMIT
+    if outcome.outputs is not None and task.checkpoints is not None and not stored:
         checkpoint.save(outcome.outputs, task.checkpoints.parent / OUTPUTS)
     times = outcome.result["times"]
     times["evaluate"] = times.get("evaluate", 0.0) + perf_counter() - began
@@ -153,19 +164,24 @@ def _measure(task: Task, outcome: Outcome, validation: dict[str, float]) -> dict
     loss = choose_loss(experiment.training, splits.classes)
     metrics = choose_metrics(experiment.training, splits.classes)
 
-    def measured(part: Part | None) -> dict[str, float]:
+    def measured(name: str) -> dict[str, float]:
+        part: Part | None = getattr(splits, name)
         if part is None:
             return {}
-        return evaluate(network, part, loss, metrics, precision=experiment.training.precision)
+        outputs = predict(network, part, torch.arange(len(part)), precision=experiment.training.precision)
+        targets = all_targets(part)
+        if name != "train" and experiment.training.save_predictions:
+            outcome.predictions.setdefault(name, make_predictions(task, name, outputs, targets))
+        return measure(outputs, targets, loss, metrics)
 
     before = torch.get_num_threads()
     torch.set_num_threads(task.threads * task.workers)
     try:
         test = outcome.result["metrics"] if outcome.result["part"] == "test" else {}
         return {
-            "train": measured(splits.train),
-            "validation": validation or measured(splits.validation),
-            "test": dict(test) or measured(splits.test),
+            "train": measured("train"),
+            "validation": validation or measured("validation"),
+            "test": dict(test) or measured("test"),
         }
     finally:
         torch.set_num_threads(before)

@@ -3,7 +3,7 @@
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -95,6 +95,10 @@ class Splits:
     """Numbers a model predicts per sample: the classes, or the width of the target."""
     groups: NDArray[Any] | None = None
     """The group of each training sample, where samples belong together."""
+    numbers: dict[str, NDArray[np.int64]] = field(default_factory=dict)
+    """By part, the number of each sample in the data as they were given; absent: the part is as it was given.
+
+    Parts that were pooled are numbered as one, train first."""
 
     def to(self, device: torch.device | str) -> "Splits":
         """Return the splits with all parts on `device`."""

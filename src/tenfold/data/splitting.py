@@ -35,22 +35,52 @@ def split(
     """
     generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))
     stratify = stratify and splits.classes is not None
-    train, validation, test = splits.train, splits.validation, splits.test
-    named = _checked_groups(groups, splits, test_fraction, validation_fraction)
+    train = Numbered(splits.train, groups=_checked_groups(groups, splits, test_fraction, validation_fraction))
+    validation = None if splits.validation is None else Numbered(splits.validation)
+    test = None if splits.test is None else Numbered(splits.test)
     if test_fraction is not None or test is None:
         fraction = TEST_FRACTION if test_fraction is None else test_fraction
-        whole = pool(train, test) if test is not None else train
-        train, test, named = _take_out(whole, fraction, "test", stratify, generator, named)
+        train, test = _take_out(train.joined(test), fraction, "test", stratify, generator)
     if validation_fraction:
-        whole = pool(train, validation) if validation is not None else train
-        train, validation, named = _take_out(whole, validation_fraction, "validation", stratify, generator, named)
+        train, validation = _take_out(train.joined(validation), validation_fraction, "validation", stratify, generator)
     if limit is not None:
         if limit < 1:
             raise DataError(f"the limit on samples is {limit}; it should be at least 1")
-        train, named = _keep(train, limit, stratify, generator, named)
-        validation = validation and _keep(validation, limit, stratify, generator)[0]
-        test = _keep(test, limit, stratify, generator)[0]
-    return replace(splits, train=train, validation=validation, test=test, groups=named)
+        train = _keep(train, limit, stratify, generator)
+        validation = None if validation is None else _keep(validation, limit, stratify, generator)
+        test = _keep(test, limit, stratify, generator)
+    found = {"train": train, "validation": validation, "test": test}
+    return replace(
+        splits,
+        train=train.part,
+        validation=None if validation is None else validation.part,
+        test=test.part,
+        groups=train.groups,
+        numbers={name: one.numbers for name, one in found.items() if one is not None and one.numbers is not None},
+    )
+
+
+class Numbered:
+    """A part, and which of the given samples it holds."""
+
+    def __init__(self, part: Part, numbers: NDArray[np.int64] | None = None, groups: Groups = None) -> None:
+        self.part = part
+        self.numbers = numbers
+        """None: the part is as it was given."""
+        self.groups = groups
+
+    def joined(self, other: "Numbered | None") -> "Numbered":
+        """Return this part followed by another, if there is one."""
+        if other is None:
+            return self
+        own = np.arange(len(self.part)) if self.numbers is None else self.numbers
+        first = int(own.max(initial=-1)) + 1
+        return Numbered(pool(self.part, other.part), np.concatenate([own, first + np.arange(len(other.part))]))
+
+    def subset(self, chosen: NDArray[np.int64]) -> "Numbered":
+        """Return the chosen samples."""
+        numbers = chosen if self.numbers is None else self.numbers[chosen]
+        return Numbered(self.part.subset(chosen), numbers, None if self.groups is None else self.groups[chosen])
 
 
 def draw(
@@ -102,33 +132,32 @@ def _apportion(count: int, sizes: NDArray[np.int64], room: NDArray[np.int64]) ->
 
 
 def _take_out(
-    whole: Part, fraction: float, name: str, stratify: bool, generator: np.random.Generator, groups: Groups = None
-) -> tuple[Part, Part, Groups]:
-    """Return what remains, the fraction taken out, and the groups of what remains."""
+    whole: Numbered, fraction: float, name: str, stratify: bool, generator: np.random.Generator
+) -> tuple[Numbered, Numbered]:
+    """Return what remains, and the fraction taken out."""
     if not 0 < fraction < 1:
         raise DataError(f"the {name} fraction is {fraction:g}; it should lie between 0 and 1")
-    count = round(fraction * len(whole))
-    if not 0 < count < len(whole):
+    size = len(whole.part)
+    count = round(fraction * size)
+    if not 0 < count < size:
         empty = name if count == 0 else "train"
         raise DataError(
-            f"a {name} fraction of {fraction:g} of {len(whole)} samples leaves the {empty} part empty; "
+            f"a {name} fraction of {fraction:g} of {size} samples leaves the {empty} part empty; "
             f"choose another fraction or give more data"
         )
-    if groups is not None:
-        taken, rest = draw_groups(groups, count, generator)
+    if whole.groups is not None:
+        taken, rest = draw_groups(whole.groups, count, generator)
     else:
-        taken, rest = draw(len(whole), count, whole.targets if stratify else None, generator)
-    return whole.subset(rest), whole.subset(taken), None if groups is None else groups[rest]
+        taken, rest = draw(size, count, whole.part.targets if stratify else None, generator)
+    return whole.subset(rest), whole.subset(taken)
 
 
-def _keep(
-    part: Part, limit: int, stratify: bool, generator: np.random.Generator, groups: Groups = None
-) -> tuple[Part, Groups]:
-    if len(part) <= limit:
-        return part, groups
+def _keep(one: Numbered, limit: int, stratify: bool, generator: np.random.Generator) -> Numbered:
+    if len(one.part) <= limit:
+        return one
     # What is kept is the rest of a draw, for the rest is where small classes survive.
-    _, kept = draw(len(part), len(part) - limit, part.targets if stratify else None, generator)
-    return part.subset(kept), None if groups is None else groups[kept]
+    _, kept = draw(len(one.part), len(one.part) - limit, one.part.targets if stratify else None, generator)
+    return one.subset(kept)
 
 
 def _checked_groups(groups: Any, splits: Splits, test_fraction: float | None, validation_fraction: float) -> Groups:

@@ -1,13 +1,14 @@
 """What comes out of a training, and of a run that recorded it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from tenfold.experiment import Experiment
 from tenfold.runs import Clock, Emit, Store
+from tenfold.runs.predictions import Predictions
 from tenfold.runs.resumption import Resumption
 from tenfold.workers.task import Task
 
@@ -20,6 +21,8 @@ class Outcome:
     weights: dict[str, Any]
     outputs: torch.Tensor | None = None
     """The trained network's outputs on the test part, where the engine has kept them."""
+    predictions: dict[str, Predictions] = field(default_factory=dict)
+    """By part, the outputs to store with the run."""
 
 
 Train = Callable[[Task, Clock, Emit, Resumption | None], Outcome]

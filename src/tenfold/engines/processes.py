@@ -71,7 +71,7 @@ class Processes(Engine):
                 raise
             finally:
                 pool.end()
-        return Outcome(supervisor.result, supervisor.weights, supervisor.outputs)
+        return Outcome(supervisor.result, supervisor.weights, supervisor.outputs, supervisor.predictions)
 
     def _ranks_by_process(self, task: Task) -> list[range]:
         """Return the ranks of the workers in each process."""

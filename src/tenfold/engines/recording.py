@@ -25,6 +25,7 @@ from tenfold.runs import (
     Warned,
     WorkerDropped,
     checkpoint,
+    predictions,
 )
 from tenfold.runs.events import Ending
 from tenfold.runs.resumption import Resumption
@@ -91,6 +92,10 @@ def record(
         journal.recorder.report(str(error))
         end("interrupted", str(error), outcome.result)
         return outcome
+    try:
+        predictions.save(outcome.predictions, path / predictions.FILE)
+    except StoreError as error:  # a model without its predictions is still whole
+        journal.recorder.report(str(error))
     outcome.result["problem"] = ""
     if end("finished", result=outcome.result):
         checkpoint.remove(path / "checkpoint")

@@ -51,4 +51,4 @@ class Serial(Engine):
             worker.resume(resumption.state(0))
         supervisor.start(resumed=resumption is not None)
         worker.train()
-        return Outcome(supervisor.result, supervisor.weights, supervisor.outputs)
+        return Outcome(supervisor.result, supervisor.weights, supervisor.outputs, supervisor.predictions)

@@ -89,6 +89,8 @@ class Training(Section):
     """Seed of the initial weights, the order of samples, and dropout."""
     log_every: Count = 20
     """Steps between two points of the training curve."""
+    save_predictions: bool = True
+    """Store the trained model's outputs on the test part with the run, up to 64 MiB; `run.predictions` reads them."""
 
     @property
     def samples_per_step(self) -> int:

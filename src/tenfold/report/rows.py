@@ -14,7 +14,7 @@ from tenfold.runs import Run
 
 MACHINE_FIELDS = (
     *("threads", "pin", "oversubscribe", "engine", "transport", "fused", "fold_mode", "link"),
-    *("distribute", "loader_workers", "on_failure", "log_every"),
+    *("distribute", "loader_workers", "on_failure", "log_every", "save_predictions"),
 )
 """Fields that say how and where to train, not what is learned: a baseline may differ in them."""
 MOST_SPEEDUP_PER_CORE = 1.15

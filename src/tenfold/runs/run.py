@@ -10,10 +10,12 @@ from tenfold.experiment import Experiment
 from tenfold.runs import checkpoint
 from tenfold.runs.events import Event, Lifecycle, Metric, Span
 from tenfold.runs.run_rows import number
-from tenfold.runs.store import Store
+from tenfold.runs.store import CROSSVAL, Store
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from tenfold.runs.predictions import Predictions
 
 Build = Callable[["Run"], "nn.Module"]
 
@@ -112,7 +114,7 @@ class Run:
 
     @property
     def path(self) -> Path:
-        """The folder of its artifacts: experiment.toml, model.pt, trace.json, and checkpoints while it runs."""
+        """The folder of its artifacts: experiment.toml, model.pt, predictions.npz, trace.json, and checkpoints."""
         return self.store.path(self.id, self.title)
 
     @property
@@ -211,6 +213,32 @@ class Run:
         """Replace the run's note; "" removes it."""
         self.store.set_note(self.id, text)
         self.note = text
+
+    @cached_property
+    def predictions(self) -> "Predictions":
+        """The samples of the test part: their numbers, the model's outputs and predictions, and the targets.
+
+        Of a cross-validation: each training sample, with the outputs of the model that was validated on it.
+        """
+        return self.predictions_on("test" if self.kind != CROSSVAL else "validation")
+
+    def predictions_on(self, part: str) -> "Predictions":
+        """Return the samples of a part ("test" or "validation") with the model's outputs and predictions."""
+        from tenfold.runs import predictions
+
+        if self.kind == CROSSVAL:
+            folds = [self.other(fold["id"]) for fold in self.store.folds(self.id) if fold["status"] == "finished"]
+            found = [stored for fold in folds if (stored := predictions.load(fold.path / predictions.FILE, part))]
+            stored = predictions.join(found) if found else None
+        else:
+            stored = predictions.load(self.path / predictions.FILE, part)
+        if stored is None:
+            limit = predictions.LIMIT // 2**20
+            raise StoreError(
+                f"run {self.id} has no stored predictions on a {part} part: they are written when a run finishes, "
+                f"unless training.save_predictions = false, the part is missing, or its outputs exceed {limit} MiB"
+            )
+        return stored
 
     def other(self, run: int, *, weights: dict[str, Any] | None = None) -> "Run":
         """Return another run of the same store, or this one with other weights; its folds know its model, too."""

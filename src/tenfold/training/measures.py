@@ -1,7 +1,7 @@
 """Losses and metrics, by name or as the user's own functions of (outputs, targets)."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -16,6 +16,8 @@ from tenfold.experiment.python_objects import PythonObject, RecordedObject
 from tenfold.training.alignment import AlignedMeasure, align, require_same_shape
 
 Measure = Callable[[Any, Any], Any]
+OutputKind = Literal["classes", "logit", "numbers"]
+"""What a network puts out: a logit for each class, a logit for each label, or plain numbers."""
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -78,6 +80,13 @@ def choose_metrics(training: Training, classes: int | None) -> dict[str, Measure
             )
         measures[label] = _find(name, METRICS)
     return measures
+
+
+def output_kind(training: Training, classes: int | None) -> OutputKind:
+    """Return what the experiment's networks put out, judged by the loss and the targets."""
+    if training.loss == "bce":
+        return "logit"
+    return "classes" if classes is not None and training.loss not in ("mse", "l1") else "numbers"
 
 
 def _label(name: str | PythonObject | RecordedObject) -> str:

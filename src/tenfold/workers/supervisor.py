@@ -12,9 +12,11 @@ from tenfold.common.user_code import user_frames
 from tenfold.data import Part
 from tenfold.errors import ModelError, StoreError
 from tenfold.runs import CheckpointFailed, Clock, Emit, EpochEnded, Metric, Started, checkpoint
+from tenfold.runs.predictions import Predictions
 from tenfold.training import all_targets, choose_loss, choose_metrics, measure
 from tenfold.training.alignment import describe_failure
 from tenfold.training.target import is_reached, target_metric
+from tenfold.workers.make_predictions import make_predictions
 from tenfold.workers.messages import Decision, Evaluated, Finished, Message, Reviewed, Saved
 from tenfold.workers.task import Task
 from tenfold.workers.worker_loss import WorkerLoss, losses_in
@@ -49,8 +51,12 @@ class Supervisor:
         self.weights: dict[str, Any] = {}
         self.outputs: Tensor | None = None
         """The final network's outputs on the test part."""
+        self.predictions: dict[str, Predictions] = {}
+        """By part, the final network's outputs, to be stored with the run."""
         self.result: dict[str, Any] = {}
         self._targets: dict[int, Tensor] = {}
+        self._watched: list[Tensor | None] = []
+        """The last outputs on the validation part."""
 
     def start(self, *, resumed: bool) -> None:
         """Announce that training begins or continues, with what a display needs to know."""
@@ -100,6 +106,8 @@ class Supervisor:
         assert self.task.watched is not None
         name = self.task.watched_name
         self.measured = self._measure(self.task.watched, name, [message.outputs for message in messages])
+        if name == "validation":
+            self._watched = [message.outputs for message in messages]
         for metric, value in self.measured.items():
             self._tell(messages[0], name, metric, value)
         target, metric = self.task.experiment.training.target, target_metric(self.metrics)
@@ -120,6 +128,18 @@ class Supervisor:
                 f"outputs {tuple(joined.shape)} and targets {tuple(self._targets[id(part)].shape)} of the "
                 f"{name} part cannot be measured: {describe_failure(error)}{user_frames(error)}"
             ) from error
+
+    def _keep_predictions(self) -> None:
+        """Keep the outputs of the final network, with the targets that were measured already."""
+        task, training = self.task, self.task.experiment.training
+        if not training.save_predictions:
+            return
+        if task.splits.test is not None and isinstance(self.outputs, Tensor):
+            self.predictions["test"] = make_predictions(task, "test", self.outputs, self._targets[id(task.splits.test)])
+        if self._watched and training.patience is None and task.splits.validation is not None:
+            joined = torch.cat([output for output in self._watched if output is not None and len(output)])
+            targets = self._targets[id(task.splits.validation)]
+            self.predictions["validation"] = make_predictions(task, "validation", joined, targets)
 
     def _tell(self, review: Reviewed | Evaluated, part: Any, name: str, value: float) -> None:
         at, epoch = self.clock.now(), review.epoch
@@ -157,6 +177,7 @@ class Supervisor:
             outputs = [message.outputs for message in finished]
             self.measured = self._measure(self.task.splits.test, "test", outputs)
             self.outputs = torch.cat([output for output in outputs if output is not None and len(output)])
+        self._keep_predictions()
         seconds = max(message.seconds for message in finished)
         steps, whole = max(message.step for message in finished), self.epochs * self.task.steps_per_epoch
         samples = self.epochs * len(self.task.splits.train)

@@ -99,7 +99,9 @@ class FoldTraining(FusedTraining):
             outputs = self.predict(self.tasks[row], row, self.tasks[row].splits.test)
             supervisor = self.supervisors[row]
             supervisor.hear([self.finished(row, int(self.fused.optimizer.taken[row]), outputs)])
-            self.outcomes[row] = Outcome(supervisor.result, supervisor.weights, supervisor.outputs)
+            self.outcomes[row] = Outcome(
+                supervisor.result, supervisor.weights, supervisor.outputs, supervisor.predictions
+            )
         except TenfoldError as error:
             self.outcomes[row] = error
         self.fused.load(row, own)

@@ -51,7 +51,9 @@ class NodeTraining(FusedTraining):
         self.supervisor.start(resumed=self.resumption is not None)
         self.train_epochs([self.emit])
         self._finish()
-        return Outcome(self.supervisor.result, self.supervisor.weights, self.supervisor.outputs)
+        return Outcome(
+            self.supervisor.result, self.supervisor.weights, self.supervisor.outputs, self.supervisor.predictions
+        )
 
     def seeds(self) -> list[Seed]:
         """Return a seed for each rank, as its worker would have."""

@@ -102,6 +102,7 @@ def _described(task: Task, size: int) -> dict[str, Any]:
     about = {one.name: getattr(task.splits, one.name) for one in fields(task.splits) if one.name not in PARTS}
     if task.splits.groups is not None:
         about["groups"] = task.splits.groups.tolist()
+    about["numbers"] = {}  # rank 0 records for all
     return {"parts": parts, "about": about}
 
 

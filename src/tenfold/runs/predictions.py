@@ -1,0 +1,115 @@
+"""What a run's model puts out for the samples it was tested on, stored with the run as predictions.npz.
+
+The file is written once, at the end of a run, beside model.pt. It is an uncompressed NumPy archive
+(`numpy.load(path, allow_pickle=False)`) with these arrays for the part "test", where there is one, and "validation":
+
+| array | shape | holds |
+|---|---|---|
+| `test_samples` | [n] int64 | the number of each sample in the data as they were given |
+| `test_outputs` | [n, ...] float32 | what the network put out |
+| `test_targets` | [n, ...] | what should be predicted |
+| `test_kind` | text | what an output is: "classes" (a logit for each class), "logit" (one for each label), "numbers" |
+
+A fold of a cross-validation stores its validation part as well; the cross-validation itself stores nothing, and reads
+the validation parts of its folds. A part whose outputs are larger than `LIMIT` bytes is left out.
+"""
+
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tenfold.common.files import replacing
+from tenfold.errors import StoreError
+
+FILE = "predictions.npz"
+LIMIT = 64 * 2**20
+"""Outputs of a part above so many bytes are not stored."""
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """The samples of one part, with what was put out and what should have been."""
+
+    part: str
+    """test or validation."""
+    kind: str
+    """What the outputs are: classes, logit or numbers."""
+    samples: NDArray[np.int64]
+    """The number of each sample in the data as they were given; parts that were pooled count as one, train first."""
+    outputs: NDArray[Any]
+    """The network's outputs, one row a sample."""
+    targets: NDArray[Any]
+    """What should be predicted, one row a sample."""
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    @property
+    def predictions(self) -> NDArray[Any]:
+        """The class of each sample; for labels, 1 where the probability is above one half; for numbers, the outputs."""
+        if self.kind == "classes":
+            return np.asarray(self.outputs.argmax(1), dtype=np.int64)
+        return (self.outputs > 0).astype(np.int64) if self.kind == "logit" else self.outputs
+
+    @property
+    def right(self) -> NDArray[np.bool_]:
+        """For each sample, or each label of each sample, whether the prediction is right; an error for numbers."""
+        if self.kind == "numbers":
+            raise StoreError("the outputs are numbers, which are not right or wrong")
+        wanted = self.targets > 0.5 if self.kind == "logit" else self.targets
+        return np.asarray(self.predictions.reshape(wanted.shape) == wanted)
+
+    def confusion(self) -> NDArray[np.int64]:
+        """Return how many samples of each class (rows) were taken for each class (columns)."""
+        if self.kind == "numbers" or self.targets.size != len(self):
+            raise StoreError("a confusion matrix needs one class for each sample")
+        count = self.outputs.shape[1] if self.kind == "classes" else 2
+        true, said = (values.reshape(-1).astype(np.int64) for values in (self.targets, self.predictions))
+        return np.bincount(true * count + said, minlength=count * count).reshape(count, count)
+
+
+def save(parts: Mapping[str, Predictions], path: Path) -> None:
+    """Store the predictions of some parts, as far as they are within the limit; nothing is written where none is."""
+    small = {name: one for name, one in parts.items() if one.outputs.nbytes <= LIMIT}
+    arrays = {
+        f"{name}_{field}": np.asarray(getattr(one, field))
+        for name, one in small.items()
+        for field in ("samples", "outputs", "targets", "kind")
+    }
+    if not arrays:
+        return
+    try:
+        with replacing(path) as file:
+            np.savez(file, allow_pickle=False, **arrays)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be written: {error.strerror or error}") from None
+
+
+def load(path: Path, part: str) -> Predictions | None:
+    """Return the stored predictions on a part; None where there are none."""
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            if f"{part}_outputs" not in stored:
+                return None
+            arrays = {name: stored[f"{part}_{name}"] for name in ("samples", "outputs", "targets", "kind")}
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise StoreError(f"{path} is damaged and cannot be read ({type(error).__name__}: {error})") from None
+    return Predictions(part, str(arrays.pop("kind")), **arrays)
+
+
+def join(several: Sequence[Predictions]) -> Predictions:
+    """Return the predictions of several models on different samples as one, in the order of the samples."""
+    order = np.argsort(np.concatenate([one.samples for one in several]), kind="stable")
+    return replace(
+        several[0],
+        samples=np.concatenate([one.samples for one in several])[order],
+        outputs=np.concatenate([one.outputs for one in several])[order],
+        targets=np.concatenate([one.targets for one in several])[order],
+    )
