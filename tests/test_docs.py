@@ -93,7 +93,7 @@ def parsed(line: str) -> str:
         if not hasattr(command, "commands") or not words:
             break
         verb = words.pop(0)
-    if not hasattr(command, "commands"):
+    if not hasattr(command, "commands") and words:  # a verb that is only named needs no arguments
         command.make_context(verb, words)
     return verb
 

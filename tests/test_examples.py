@@ -43,12 +43,19 @@ def check_own_loop(output: str, folder: Path) -> None:
     assert "1 rank, 540 steps each: test accuracy 0.9" in output
 
 
+def check_callbacks(output: str, folder: Path) -> None:
+    lines = output.splitlines()
+    assert lines[0].startswith("epoch 1: test accuracy ")
+    assert "stopped by accuracy above 85% after" in lines[-1]
+
+
 def check_find_runs(output: str, folder: Path) -> None:
     assert "3 runs, 2 of them with lr > 0.01" in output
     assert "tagged ('best',)" in output
 
 
 CHECKS: dict[str, Callable[[str, Path], None]] = {
+    "callbacks.py": check_callbacks,
     "compare_strategies.py": check_compare_strategies,
     "demo.py": check_demo,
     "find_runs.py": check_find_runs,

@@ -7,10 +7,12 @@ import pytest
 import tenfold
 
 EXPECTED = [
+    "Callback",
     "Cluster",
     "CrossValidation",
     "Experiment",
     "Run",
+    "StopTraining",
     "TenfoldError",
     "average",
     "calibrate",
@@ -48,7 +50,8 @@ def test_every_name_is_there_and_explained(name):
 
 def test_an_unknown_name_is_answered_with_those_there_are():
     with pytest.raises(
-        AttributeError, match="module 'tenfold' has no attribute 'trian'; it has Cluster, CrossValidation, Experiment"
+        AttributeError,
+        match="module 'tenfold' has no attribute 'trian'; it has Callback, Cluster, CrossValidation, Experiment",
     ):
         tenfold.trian  # noqa: B018
     assert not hasattr(tenfold, "trian")

@@ -17,17 +17,20 @@ if TYPE_CHECKING:
     from tenfold.api.twin import twin
     from tenfold.cluster import Cluster
     from tenfold.crossval import CrossValidation
-    from tenfold.errors import TenfoldError
+    from tenfold.errors import StopTraining, TenfoldError
     from tenfold.experiment import Experiment
     from tenfold.loop import average, shard
     from tenfold.prediction.calibration import calibrate
     from tenfold.runs import Run
+    from tenfold.runs.callbacks import Callback
 
 __all__ = [
+    "Callback",
     "Cluster",
     "CrossValidation",
     "Experiment",
     "Run",
+    "StopTraining",
     "TenfoldError",
     "average",
     "calibrate",
@@ -50,10 +53,12 @@ except PackageNotFoundError:
     __version__ = "0+unknown"
 
 _HOMES = {
+    "Callback": "tenfold.runs.callbacks",
     "Cluster": "tenfold.cluster",
     "CrossValidation": "tenfold.crossval",
     "Experiment": "tenfold.experiment",
     "Run": "tenfold.runs",
+    "StopTraining": "tenfold.errors",
     "TenfoldError": "tenfold.errors",
     "average": "tenfold.loop",
     "calibrate": "tenfold.prediction.calibration",

@@ -10,6 +10,8 @@
         WorkerLost          a worker died or hangs; the run can be resumed
       MachineError          this machine lacks what was asked for (cores, a device, an MPI)
 
+`StopTraining` is not an error: callbacks raise it to stop a run, which then finishes as usual.
+
 Every message says what was wrong, where, and what would be right. Anything else that is raised is a bug or comes from
 the user's own code, and keeps its traceback; the command line shows the lines of it that are the user's.
 """
@@ -54,6 +56,10 @@ class WorkerLost(TrainingError):  # noqa: N818 - it says what happened, not that
 
     def __reduce__(self) -> tuple[type["WorkerLost"], tuple[int, str]]:
         return type(self), (self.rank, str(self))
+
+
+class StopTraining(Exception):  # noqa: N818 - nothing is wrong
+    """Raised by a callback to stop the training; its text says why."""
 
 
 class MachineError(TenfoldError):

@@ -1,6 +1,6 @@
 """Comparisons: the same experiment over a grid of settings, run in turns, recorded, and put side by side."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
@@ -56,6 +56,7 @@ def compare(
     runs: str | Path | None = None,
     fresh: bool = False,
     watch: Watch | None = None,
+    on: Sequence[object] = (),
     listen: Emit | None = None,
     **grid: Any,
 ) -> Comparison:
@@ -65,7 +66,8 @@ def compare(
     the grid, anything else changes the experiment. Repeats differ in the seed and come in turns, so that a machine
     that slows down slows all down. Where `folds` is set, every setting is cross-validated. What is recorded already is
     not run again, unless `fresh`; what fails is reported and does not stop the rest. `watch` is called with a `Turn`
-    when a run begins and when it is done, `listen` with every event of every run.
+    when a run begins and when it is done, `listen` with every event of every run, and
+    the callbacks in `on` with those of each.
     """
     require_no_launcher("a comparison", detect_world())
     base, dimensions = parts(experiment or Experiment(), grid)
@@ -84,7 +86,7 @@ def compare(
             continue
         watch(turn)
         try:
-            done.append(_run(one, store, listen))
+            done.append(_run(one, store, on, listen))
         except TenfoldError as error:
             failed[turn.label] = str(error).replace("\n", "; ")
             watch(replace(turn, error=failed[turn.label]))
@@ -103,10 +105,10 @@ def parts(experiment: Experiment, grid: dict[str, Any]) -> tuple[Experiment, dic
     return experiment.replace(**fixed), {key: list(value) for key, value in grid.items() if _listed(key, value)}
 
 
-def _run(experiment: Experiment, store: Store, listen: Emit | None) -> Run:
+def _run(experiment: Experiment, store: Store, on: Sequence[object], listen: Emit | None) -> Run:
     if experiment.division.folds is None:
-        return train(experiment, runs=store.folder, kind=KIND, listen=listen)
-    return cross_validate(experiment, runs=store.folder, listen=listen).run
+        return train(experiment, runs=store.folder, kind=KIND, on=on, listen=listen)
+    return cross_validate(experiment, runs=store.folder, on=on, listen=listen).run
 
 
 def plan(base: Experiment, dimensions: dict[str, list[Any]], repeats: int) -> Iterable[Experiment]:

@@ -1,5 +1,6 @@
 """`tenfold.cross_validate`: train and validate a model on k folds."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -12,6 +13,7 @@ from tenfold.engines.prepare import describe, prepare, settle
 from tenfold.experiment import Experiment
 from tenfold.launch.detect import detect_world
 from tenfold.runs import Clock, Emit, Store
+from tenfold.runs.callbacks import with_callbacks
 from tenfold.runs.store import CROSSVAL, absolute
 from tenfold.workers.pool.worker_pool import start_server
 
@@ -23,6 +25,7 @@ def cross_validate(
     experiment: Experiment | None = None,
     *,
     runs: str | Path | None = None,
+    on: Sequence[object] = (),
     listen: Emit | None = None,
     fetching: FetchProgress | None = None,
     as_sklearn: Literal[False] = False,
@@ -33,6 +36,7 @@ def cross_validate(
     experiment: Experiment | None = None,
     *,
     runs: str | Path | None = None,
+    on: Sequence[object] = (),
     listen: Emit | None = None,
     fetching: FetchProgress | None = None,
     as_sklearn: Literal[True],
@@ -42,6 +46,7 @@ def cross_validate(
     experiment: Experiment | None = None,
     *,
     runs: str | Path | None = None,
+    on: Sequence[object] = (),
     listen: Emit | None = None,
     fetching: FetchProgress | None = None,
     as_sklearn: bool = False,
@@ -51,9 +56,11 @@ def cross_validate(
 
     `cross_validate(model="lenet5", data="mnist", folds=10, epochs=3)`; the arguments are those of `train`, and 5 folds
     are made where none are asked for. The folds are cut from the training part; the test part is in none of them.
-    With `as_sklearn` the dictionary of `sklearn.model_selection.cross_validate` is returned.
+    Callbacks in `on` hear of the folds and of their metrics, but cannot stop them. With `as_sklearn` the dictionary of
+    `sklearn.model_selection.cross_validate` is returned.
     """
     require_no_launcher("a cross-validation", detect_world())
+    listen = with_callbacks(listen or warn, on, can_stop=False)
     clock, runs = Clock(), absolute(runs)  # before the user's own code can change the current folder
     experiment = settle((experiment or Experiment()).replace(**fields))
     if experiment.division.folds is None:
@@ -65,6 +72,6 @@ def cross_validate(
         store = Store(runs)
         facts = describe(task)
         number = store.create(experiment, kind=CROSSVAL, facts=facts)
-        outcome = crossval.run_cross_validation(task, store, number, facts, clock, listen or warn)
+        outcome = crossval.run_cross_validation(task, store, number, facts, clock, listen)
     done = CrossValidation(finished_run(RecordedRun.finished(store, number, outcome, experiment)))
     return done.as_sklearn() if as_sklearn else done

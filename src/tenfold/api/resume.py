@@ -1,5 +1,6 @@
 """`tenfold.resume`: continue an interrupted run."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tenfold.engines.prepare import check_same_data, prepare, settle
 from tenfold.errors import StoreError
 from tenfold.experiment import Experiment
 from tenfold.runs import Clock, Emit, Run, Store
+from tenfold.runs.callbacks import with_callbacks
 from tenfold.runs.store import CROSSVAL, FOLD
 from tenfold.workers.pool.worker_pool import start_server
 
@@ -22,6 +24,7 @@ def resume(
     *,
     runs: str | Path | None = None,
     force: bool = False,
+    on: Sequence[object] = (),
     listen: Emit | None = None,
     model: Any = None,
     data: Any = None,
@@ -38,12 +41,12 @@ def resume(
     `force` resumes the run even if another process seems to work on it. Use it only when that process is certainly
     gone: two processes that write to one run spoil it.
     """
-    listen = listen or warn
     given = {"model": model, "data": data, "loss": loss, "metrics": metrics, "groups": groups}
     given |= {"optimizer": optimizer, "schedule": schedule}
     store = run.store if isinstance(run, Run) else Store(runs, create=False)
     record = store.find(run.id if isinstance(run, Run) else run)
     number = record["id"]
+    listen = with_callbacks(listen or warn, on, can_stop=record["kind"] != CROSSVAL)
     if not record["experiment"] or "data" not in record["facts"]:
         raise StoreError(f"run {number} cannot be resumed: {'; '.join(record['problems'])}")
     if record["status"] == "finished" and not record["result"].get("failed"):

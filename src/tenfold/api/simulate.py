@@ -1,5 +1,6 @@
 """`tenfold.simulate`: train on a virtual cluster."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ def simulate(
     *,
     cluster: Cluster | dict[str, Any] | str | Path | None = None,
     runs: str | Path | None = None,
+    on: Sequence[object] = (),
     listen: Emit | None = None,
     fetching: FetchProgress | None = None,
     **fields: Any,
@@ -26,9 +28,8 @@ def simulate(
     The weights are those of a real run, on CPU bit for bit; `run.seconds` is predicted, with `run.interval` around it.
     `cluster` is a value, a file or "here", the processes of this machine; without one, nodes are joined by `link`.
     """
-    return train(
-        on_cluster(experiment, cluster, **fields), runs=runs, listen=listen, fetching=fetching, kind="simulate"
-    )
+    experiment = on_cluster(experiment, cluster, **fields)
+    return train(experiment, runs=runs, on=on, listen=listen, fetching=fetching, kind="simulate")
 
 
 def on_cluster(experiment: Experiment | None, cluster: Any = None, **fields: Any) -> Experiment:

@@ -38,6 +38,8 @@ class PredictedEvents:
         """Return the predicted times of a run, given its result; it may have stopped before its last epoch."""
         prediction, last = self.prediction, trained.get("steps_to_target")
         steps = trained["epochs"] * self.task.steps_per_epoch if last is None else last
+        if trained.get("stopped_by"):
+            steps = min(steps, trained["steps"])
         whole = steps >= self.task.experiment.training.epochs * self.task.steps_per_epoch
         seconds = prediction.seconds if whole else self._training(steps)
         share = seconds / prediction.seconds

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from tenfold.common.files import sweep
@@ -82,6 +83,7 @@ def record(
         end("failed", describe_error(error))
         raise
     outcome.result["total_seconds"] = clock.now()
+    outcome.result["listening_seconds"] = journal.listening
     load_after = machine_load()
     if load_before is not None and load_after is not None:
         outcome.result["load"] = {"before": load_before, "after": load_after, "cores": os.cpu_count()}
@@ -151,6 +153,8 @@ class _Journal:
         self.listen = listen
         self.known = known
         """What is known of the result before the end."""
+        self.listening = 0.0
+        """Seconds spent in the listener: the display and callbacks."""
         self.latest = 0.0
         """The time of the last event; on a virtual cluster it runs ahead of the clock here."""
 
@@ -162,9 +166,13 @@ class _Journal:
             self.recorder.rewind(event.epoch)
         self.latest = max(self.latest, event.at)
         self.recorder(event)
-        self.listen(event)
         if isinstance(event, Lifecycle):
             self.recorder.flush()
         elif isinstance(event, Metric) and event.part != "train":
             self.known |= {"part": event.part, "epochs": event.epoch + 1, "seconds": event.seconds}
             self.known.setdefault("metrics", {})[event.name] = event.value
+        began = perf_counter()
+        try:
+            self.listen(event)  # last, because a callback may ask to stop
+        finally:
+            self.listening += perf_counter() - began

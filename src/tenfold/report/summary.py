@@ -15,6 +15,8 @@ KINDS = ("data", "compute", "wait", "communicate", "evaluate", "save", "start")
 """The kinds of time, in the order in which they are shown."""
 TRAINING_KINDS = KINDS[:4]
 FEW_NAMED = 4
+NOTICED_LISTENING = 0.5
+"""Seconds in the display and in callbacks from which on they are shown."""
 KIND_NAMES = {
     "evaluate": "evaluation",
     "save": "saving",
@@ -53,7 +55,8 @@ def describe_length(run: Run) -> str:
     if (steps := run.result.get("steps")) is not None:
         text += f", {plural(steps, 'step')}"
     if run.result.get("stopped_early"):
-        text += ", stopped early"
+        by = run.result.get("stopped_by")
+        text += f", stopped by {one_line(by)}" if by else ", stopped early"
     if (best := run.result.get("best_epoch")) is not None:
         text += f", weights of epoch {count(best)}"
     return text
@@ -79,7 +82,10 @@ def other_times(run: Run) -> str:
     """Return the time spent on startup, evaluation and saving."""
     times = run.times
     spent = [f"{KIND_NAMES[kind]} {duration(times[kind])}" for kind in ("start", "evaluate", "save") if kind in times]
-    return f"{', '.join(spent)}, {run.clock}" if spent else ""
+    told = f"{', '.join(spent)}, {run.clock}" if spent else ""
+    if (listening := run.result.get("listening_seconds") or 0.0) > NOTICED_LISTENING:
+        told += f"{'; ' if told else ''}display and callbacks {duration(listening)}, measured"
+    return told
 
 
 def prediction_notes(run: Run) -> list[str]:

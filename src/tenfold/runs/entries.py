@@ -108,6 +108,8 @@ RESULT: dict[str, Any] = {
     "threads": int | None,
     "best_epoch": int | None,
     "stopped_early": bool,
+    "stopped_by": str,
+    "listening_seconds": float,
     "clock": str,
     "interval": list[float] | None,
     "reasons": list[str],

@@ -92,6 +92,8 @@ class EpochEnded(Lifecycle):
     """All workers have completed the epoch."""
 
     KIND = "epoch"
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """What was measured after it, by part and name: train_loss, validation_accuracy, ..."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

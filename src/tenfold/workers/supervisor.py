@@ -10,8 +10,8 @@ from torch import Tensor
 
 from tenfold.common.user_code import user_frames
 from tenfold.data import Part
-from tenfold.errors import ModelError, StoreError
-from tenfold.runs import CheckpointFailed, Clock, Emit, EpochEnded, Metric, Started, checkpoint
+from tenfold.errors import ModelError, StopTraining, StoreError
+from tenfold.runs import CheckpointFailed, Clock, Emit, EpochEnded, Event, Metric, Started, checkpoint
 from tenfold.runs.predictions import Predictions
 from tenfold.training import all_targets, choose_loss, choose_metrics, measure
 from tenfold.training.alignment import describe_failure
@@ -46,6 +46,8 @@ class Supervisor:
         self.epochs: int = resumed.get("epochs", 0)
         self.reached: dict[str, Any] | None = resumed.get("reached")
         """Steps and seconds of training after which the target was reached."""
+        self.stopped_by = ""
+        """Who among the listeners asked to stop."""
         self.losses = losses_in(resumed) if losses is None else losses
         """The workers that were lost while the others continued."""
         self.weights: dict[str, Any] = {}
@@ -57,6 +59,7 @@ class Supervisor:
         self._targets: dict[int, Tensor] = {}
         self._watched: list[Tensor | None] = []
         """The last outputs on the validation part."""
+        self._last_step: int | None = None
 
     def start(self, *, resumed: bool) -> None:
         """Announce that training begins or continues, with what a display needs to know."""
@@ -76,7 +79,7 @@ class Supervisor:
         """Return the decision on messages of one kind, one from each worker."""
         if isinstance(messages[0], Evaluated):
             self._evaluate(cast(Sequence[Evaluated], messages))
-            return Decision(stop=self.reached is not None)
+            return Decision(stop=self._stops)
         if isinstance(messages[0], Reviewed):
             return self._review(cast(Sequence[Reviewed], messages))
         if isinstance(messages[0], Saved):
@@ -85,7 +88,7 @@ class Supervisor:
 
     def _review(self, reviews: Sequence[Reviewed]) -> Decision:
         first = reviews[0]
-        self.epochs = first.epoch + 1
+        self.epochs, self._last_step = first.epoch + 1, first.step
         samples = sum(review.samples for review in reviews)
         train_loss = sum(review.loss for review in reviews) / samples
         self._tell(first, "train", "epoch_loss", train_loss)
@@ -96,10 +99,25 @@ class Supervisor:
         best = self.best_loss is None or math.isnan(self.best_loss) or watched < self.best_loss
         if best:
             self.best_loss, self.best_epoch = watched, first.epoch
-        self.emit(EpochEnded(at=self.clock.now(), epoch=first.epoch))
+        measured = {"train_loss": train_loss}
+        if self.task.watched is not None:
+            measured |= {f"{self.task.watched_name}_{name}": value for name, value in self.measured.items()}
+        self._announce(EpochEnded(at=self.clock.now(), epoch=first.epoch, metrics=measured))
         patience = self.task.experiment.training.patience
         stop = patience is not None and self.best_epoch is not None and first.epoch - self.best_epoch >= patience
-        return Decision(stop=stop or self.reached is not None, best=best)
+        return Decision(stop=stop or self._stops, best=best)
+
+    @property
+    def _stops(self) -> bool:
+        """Whether the target was reached or a listener asked to stop."""
+        return self.reached is not None or bool(self.stopped_by)
+
+    def _announce(self, event: Event) -> None:
+        """Emit an event after which listeners may ask to stop."""
+        try:
+            self.emit(event)
+        except StopTraining as stop:
+            self.stopped_by = self.stopped_by or str(stop) or "a callback"
 
     def _evaluate(self, messages: Sequence[Evaluated] | Sequence[Reviewed]) -> None:
         """Measure the watched part, and remember when it reached the target."""
@@ -143,7 +161,7 @@ class Supervisor:
 
     def _tell(self, review: Reviewed | Evaluated, part: Any, name: str, value: float) -> None:
         at, epoch = self.clock.now(), review.epoch
-        self.emit(
+        self._announce(
             Metric(at=at, name=name, value=value, part=part, step=review.step, epoch=epoch, seconds=review.seconds)
         )
 
@@ -181,7 +199,7 @@ class Supervisor:
         seconds = max(message.seconds for message in finished)
         steps, whole = max(message.step for message in finished), self.epochs * self.task.steps_per_epoch
         samples = self.epochs * len(self.task.splits.train)
-        cut = self.reached is not None and self.reached["steps_to_target"] < whole  # in the middle of an epoch
+        cut = self._last_step is not None and self._last_step < whole  # stopped in the middle of an epoch
         if cut:
             samples = samples * steps // whole
         kinds = sorted({kind for message in finished for kind in message.times})
@@ -203,5 +221,6 @@ class Supervisor:
             "best_epoch": self.best_epoch + 1 if patience is not None and self.best_epoch is not None else None,
             "stopped_early": cut or self.epochs < self.task.experiment.training.epochs,
             **(self.reached or {}),
+            **({"stopped_by": self.stopped_by} if self.stopped_by else {}),
         }
         return Decision()

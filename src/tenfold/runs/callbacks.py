@@ -1,0 +1,169 @@
+"""Callbacks: objects of the user whose methods are called as a run goes on, in the process that started it.
+
+They hear of events after these were recorded, may stop the training, and change nothing else. The time spent in them is
+measured; a run that they slowed down says so.
+"""
+
+import warnings
+from collections.abc import Callable, Iterable
+from time import perf_counter
+from typing import Any
+
+from tenfold.common.registry import suggest
+from tenfold.errors import ExperimentError, StopTraining
+from tenfold.runs.events import (
+    Emit,
+    Ended,
+    EpochEnded,
+    Event,
+    FoldChanged,
+    FoldsStarted,
+    Metric,
+    Note,
+    Recorded,
+    Span,
+    Started,
+    Warned,
+    WorkerDropped,
+)
+
+NOTICED_SECONDS = 0.2
+NOTICED_SHARE = 0.05
+
+
+class Callback:
+    """Base class of callbacks, with every method that is called; override those you need.
+
+    A callback may be any object that has some of these methods. Raise `tenfold.StopTraining` in one of them to stop the
+    training: at the end of the epoch, or at the next evaluation if that comes first (see `evaluate_every`).
+    """
+
+    def on_recorded(self, event: Recorded) -> None:
+        """The run has a number in the store."""
+
+    def on_run_start(self, event: Started | FoldsStarted) -> None:
+        """Training begins, or continues where it was interrupted."""
+
+    def on_fold(self, event: FoldChanged) -> None:
+        """A fold of a cross-validation began or ended."""
+
+    def on_metric(self, event: Metric) -> None:
+        """A number was measured: loss and learning rate every `log_every` steps, and each metric of an evaluation."""
+
+    def on_evaluation(self, event: Metric) -> None:
+        """A metric was measured on the validation or test part."""
+
+    def on_epoch_end(self, event: EpochEnded) -> None:
+        """All workers have completed an epoch; `event.metrics` has what was measured after it."""
+
+    def on_span(self, event: Span) -> None:
+        """A worker spent time on something: data, compute, communicate, ...; called very often."""
+
+    def on_note(self, event: Note) -> None:
+        """Something worth knowing."""
+
+    def on_warning(self, event: Warned) -> None:
+        """Something is not as it should be, but training continues."""
+
+    def on_worker_lost(self, event: WorkerDropped) -> None:
+        """The others continue without a worker."""
+
+    def on_run_end(self, event: Ended) -> None:
+        """The run is over; `event.status` is finished, failed or interrupted."""
+
+
+METHODS: dict[str, tuple[type, ...]] = {
+    "on_recorded": (Recorded,),
+    "on_run_start": (Started, FoldsStarted),
+    "on_fold": (FoldChanged,),
+    "on_metric": (Metric,),
+    "on_evaluation": (Metric,),
+    "on_epoch_end": (EpochEnded,),
+    "on_span": (Span,),
+    "on_note": (Note,),
+    "on_warning": (Warned,),
+    "on_worker_lost": (WorkerDropped,),
+    "on_run_end": (Ended,),
+}
+"""The methods of callbacks, with the events that each is called with."""
+
+
+class Callbacks:
+    """A listener that passes events on to callbacks, and asks to stop by raising StopTraining.
+
+    It does so only after events at which training can stop: an evaluation and the end of an epoch.
+    """
+
+    def __init__(self, listen: Emit, on: Iterable[object], *, can_stop: bool = True) -> None:
+        self.listen = listen
+        self.can_stop = can_stop
+        self.seconds: dict[str, float] = {}
+        """Time spent in each method, by its name."""
+        self._methods: dict[type, list[tuple[str, Callable[[Any], object]]]] = {}
+        self._stop: StopTraining | None = None
+        for callback in on:
+            for name in _methods_of(callback):
+                for event in METHODS[name]:
+                    told = f"{type(callback).__name__}.{name}"
+                    self._methods.setdefault(event, []).append((told, getattr(callback, name)))
+
+    def __call__(self, event: Event) -> None:
+        """Call the listener and the methods for this event."""
+        self._call("listen", self.listen, event)
+        training = isinstance(event, Metric) and event.part == "train"
+        for name, method in self._methods.get(type(event), ()):
+            if not (training and name.endswith(".on_evaluation")):
+                self._call(name, method, event)
+        if isinstance(event, Ended):
+            self._tell_time(event)
+        decides = isinstance(event, EpochEnded) or (isinstance(event, Metric) and event.part != "train")
+        if self._stop is not None and decides and self.can_stop:
+            raise self._stop
+
+    def _call(self, name: str, method: Callable[[Any], object], event: Event) -> None:
+        began = perf_counter()
+        try:
+            method(event)
+        except StopTraining as stop:
+            if self._stop is None:
+                self._stop = stop if str(stop) else StopTraining(name.partition(".")[0])
+                if not self.can_stop:
+                    warnings.warn(
+                        f"{name} asked to stop, but a cross-validation trains all its folds; "
+                        "set training.patience or training.target to end folds early",
+                        stacklevel=2,
+                    )
+        self.seconds[name] = self.seconds.get(name, 0.0) + perf_counter() - began
+
+    def _tell_time(self, event: Ended) -> None:
+        spent = {name: seconds for name, seconds in self.seconds.items() if name != "listen"}
+        total = sum(spent.values())
+        if total > max(NOTICED_SECONDS, NOTICED_SHARE * event.at):
+            slowest = max(spent, key=lambda name: spent[name])
+            warnings.warn(
+                f"callbacks took {total:.3g} s of the run's {event.at:.3g} s; most of it {slowest} "
+                f"({spent[slowest]:.3g} s)",
+                stacklevel=2,
+            )
+
+
+def with_callbacks(listen: Emit, on: Iterable[object] | object, *, can_stop: bool = True) -> Emit:
+    """Return a listener that calls `listen` and the callbacks; ExperimentError for objects that are no callbacks."""
+    listed = list(on) if isinstance(on, list | tuple | set) else [on] if on is not None else []
+    return Callbacks(listen, listed, can_stop=can_stop)
+
+
+def _methods_of(callback: object) -> list[str]:
+    """Return the names of the methods that an object has for events, without those it only inherits from Callback."""
+    named = [name for name in dir(callback) if name.startswith("on_") and callable(getattr(callback, name))]
+    if isinstance(callback, type) or not named:
+        made = f"an object of {callback.__name__}, {callback.__name__}()" if isinstance(callback, type) else "an object"
+        raise ExperimentError(
+            f"on=[...] takes {made} with methods such as on_epoch_end(event), got {type(callback).__name__}; "
+            f"methods: {', '.join(METHODS)}"
+        )
+    for name in named:
+        if name not in METHODS:
+            raise ExperimentError(f"{type(callback).__name__}.{name} is never called; {suggest(name, METHODS)}")
+    own = [name for name in named if getattr(type(callback), name, None) is not getattr(Callback, name)]
+    return [name for name in METHODS if name in own]

@@ -1,0 +1,71 @@
+"""Callbacks stop a run on every engine whose events reach the caller, and the record says so."""
+
+import pytest
+
+import tenfold
+from tenfold.engines.fused import train_nodes
+from tenfold.engines.prepare import prepare, settle
+from tenfold.runs import Clock
+from tenfold.runs.callbacks import with_callbacks
+
+FIELDS = {"model": "mlp", "data": "digits", "limit": 300, "epochs": 6, "threads": 1}
+
+
+class After:
+    """Stops after an epoch, or at the first evaluation in the middle of one."""
+
+    def __init__(self, epoch=None):
+        self.epoch = epoch
+        self.ends = []
+
+    def on_epoch_end(self, event):
+        assert event.metrics.keys() == {"train_loss", "test_loss", "test_accuracy"}
+        if event.epoch == self.epoch:
+            raise tenfold.StopTraining
+
+    def on_evaluation(self, event):
+        if self.epoch is None and event.name == "accuracy":
+            raise tenfold.StopTraining("seen enough")
+
+    def on_run_end(self, event):
+        self.ends.append(event.status)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("fields", [{}, {"workers": 2}, {"workers": 3, "engine": "virtual"}], ids=str)
+def test_a_run_stops_after_an_epoch(tmp_path, fields):
+    stop = After(1)
+    run = tenfold.train(**FIELDS, **fields, runs=tmp_path, on=[stop])
+    assert (run.status, stop.ends) == ("finished", ["finished"])
+    assert (run.result["epochs"], run.result["stopped_early"], run.result["stopped_by"]) == (2, True, "After")
+    assert run.result["listening_seconds"] > 0
+    assert tenfold.open_run(runs=tmp_path).result["stopped_by"] == "After"
+    whole = tenfold.train(**FIELDS | {"epochs": 6}, **fields, runs=tmp_path)
+    assert [row["train_loss"] for row in run.history] == [row["train_loss"] for row in whole.history][:2]
+    if fields.get("engine") == "virtual":
+        assert run.seconds < whole.seconds
+
+
+def test_a_run_stops_at_an_evaluation_in_the_middle_of_an_epoch(tmp_path):
+    run = tenfold.train(**FIELDS, batch_size=20, evaluate_every=0.5, runs=tmp_path, on=[After()])
+    assert run.result["stopped_by"] == "seen enough"
+    assert (run.result["epochs"], run.result["steps"]) == (1, 8)
+    assert run.result["samples"] == 160
+
+
+def test_fused_replicas_stop_too(tmp_path):
+    task = prepare(settle(tenfold.Experiment(**FIELDS, workers=2, engine="virtual")))
+    outcome = train_nodes(task, Clock(), with_callbacks(lambda _: None, [After(0)]))
+    assert (outcome.result["epochs"], outcome.result["stopped_by"]) == (1, "After")
+
+
+def test_an_error_in_a_callback_ends_the_run_as_failed(tmp_path):
+    class Broken:
+        def on_epoch_end(self, event):
+            raise KeyError(event.metrics["accuracy"])
+
+    with pytest.raises(KeyError, match="accuracy"):
+        tenfold.train(**FIELDS, runs=tmp_path, on=[Broken()])
+    run = tenfold.open_run(runs=tmp_path)
+    assert run.status == "failed"
+    assert "event.metrics" in run.error

@@ -1,0 +1,99 @@
+import warnings
+
+import pytest
+
+from tenfold.errors import ExperimentError, StopTraining
+from tenfold.runs import Ended, EpochEnded, Metric, Note, Span
+from tenfold.runs.callbacks import METHODS, Callback, Callbacks, with_callbacks
+
+LOSS = Metric(at=1.0, name="loss", value=0.5, part="train", step=1, epoch=0, seconds=1.0)
+ACCURACY = Metric(at=1.0, name="accuracy", value=0.9, part="test", step=1, epoch=0, seconds=1.0)
+EPOCH = EpochEnded(at=2.0, epoch=0, metrics={"train_loss": 0.5})
+
+
+class Hears(Callback):
+    def __init__(self):
+        self.heard = []
+
+    def on_metric(self, event):
+        self.heard.append(("metric", event))
+
+    def on_evaluation(self, event):
+        self.heard.append(("evaluation", event))
+
+    def on_epoch_end(self, event):
+        self.heard.append(("epoch", event))
+
+
+class Stops:
+    def __init__(self, *when, reason=""):
+        self.when, self.reason = when, reason
+
+    def on_metric(self, event):
+        if event in self.when:
+            raise StopTraining(self.reason)
+
+
+def test_every_method_of_the_base_class_is_called_for_some_event():
+    assert METHODS.keys() == {name for name in dir(Callback) if name.startswith("on_")}
+
+
+def test_each_method_gets_its_events_and_the_listener_gets_all():
+    one, told = Hears(), []
+    listen = with_callbacks(told.append, [one])
+    for event in (LOSS, ACCURACY, EPOCH, Note(at=3.0, text="x")):
+        listen(event)
+    assert one.heard == [("metric", LOSS), ("metric", ACCURACY), ("evaluation", ACCURACY), ("epoch", EPOCH)]
+    assert told == [LOSS, ACCURACY, EPOCH, Note(at=3.0, text="x")]
+
+
+def test_methods_that_are_not_overridden_cost_nothing():
+    assert Callbacks(print, [Callback()])._methods == {}
+    assert Span not in Callbacks(print, [Hears()])._methods
+
+
+def test_a_stop_is_asked_for_when_training_can_stop():
+    listen = with_callbacks(lambda _: None, [Stops(LOSS, reason="enough"), Hears()])
+    listen(LOSS)
+    with pytest.raises(StopTraining, match="enough"):
+        listen(ACCURACY)
+    with pytest.raises(StopTraining, match="enough"):
+        listen(EPOCH)
+
+
+def test_a_stop_without_a_reason_names_the_callback():
+    listen = with_callbacks(lambda _: None, Stops(ACCURACY))
+    with pytest.raises(StopTraining, match="Stops"):
+        listen(ACCURACY)
+
+
+def test_a_cross_validation_is_not_stopped_but_says_so():
+    listen = with_callbacks(lambda _: None, [Stops(ACCURACY)], can_stop=False)
+    with pytest.warns(UserWarning, match="a cross-validation trains all its folds; set training.patience"):
+        listen(ACCURACY)
+    listen(EPOCH)
+
+
+def test_slow_callbacks_are_named():
+    listen = Callbacks(lambda _: None, [Hears()])
+    listen(EPOCH)
+    listen.seconds = {"listen": 9.0, "Hears.on_epoch_end": 2.0, "Hears.on_metric": 1.0}
+    with pytest.warns(UserWarning, match=r"callbacks took 3 s of the run's 10 s; most of it Hears.on_epoch_end \(2 s"):
+        listen(Ended(at=10.0, status="finished"))
+    listen.seconds = {"listen": 9.0, "Hears.on_metric": 0.1}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        listen(Ended(at=10.0, status="finished"))
+
+
+@pytest.mark.parametrize(
+    ("on", "reason"),
+    [
+        ([Hears], r"takes an object of Hears, Hears\(\) with methods such as on_epoch_end\(event\), got type"),
+        (["print"], "got str; methods: on_recorded, on_run_start"),
+        ([type("Typo", (), {"on_epoch_ended": print})()], "Typo.on_epoch_ended is never called; did you mean"),
+    ],
+)
+def test_what_is_no_callback_is_refused(on, reason):
+    with pytest.raises(ExperimentError, match=reason):
+        with_callbacks(print, on)
