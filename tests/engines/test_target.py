@@ -11,7 +11,7 @@ from tenfold.engines.prepare import prepare
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.runs import Clock
-from tenfold.training.target import is_reached, target_metric
+from tenfold.training.measures import is_reached, target_metric
 
 DIGITS: dict[str, Any] = {"model": "mlp", "data": "digits", "epochs": 6, "batch_size": 32, "limit": 400}
 VIRTUAL = {"engine": "virtual", "cluster": {"groups": [{"count": 4, "step_seconds": 0.01, "link": "1gbe"}]}}

@@ -1,12 +1,13 @@
 import json
+import os
 from pathlib import Path
 
 import pytest
 import torch
 from fake_machines import build_cgroup2, build_sys, layout, write
 
-from tenfold.machine import cores, processor
-from tenfold.machine.facts import facts, in_container
+from tenfold.machine import cores
+from tenfold.machine.facts import facts, has_bf16, in_container, instruction_sets, machine_load, processor_name
 
 X86 = "processor\t: 0\nmodel name\t: Epyc 9000\nflags\t\t: fpu avx2 avx512f avx512_bf16 amx_tile amx_bf16"
 ARM = "processor\t: 0\nBogoMIPS\t: 50.00\nFeatures\t: fp asimd sve bf16\nCPU implementer\t: 0x41"
@@ -45,27 +46,27 @@ def test_the_facts_of_a_container_on_a_server(tmp_path: Path, monkeypatch: pytes
 class TestProcessor:
     def test_x86(self, tmp_path: Path) -> None:
         write(tmp_path / "proc/cpuinfo", f"{X86}\n\nprocessor\t: 1\nmodel name\t: Other")
-        assert processor.model(tmp_path) == "Epyc 9000"
-        assert processor.instructions(tmp_path) == ["avx2", "avx512f", "avx512_bf16", "amx", "amx_bf16"]
-        assert processor.has_bf16(processor.instructions(tmp_path))
+        assert processor_name(tmp_path) == "Epyc 9000"
+        assert instruction_sets(tmp_path) == ["avx2", "avx512f", "avx512_bf16", "amx", "amx_bf16"]
+        assert has_bf16(instruction_sets(tmp_path))
 
     def test_arm(self, tmp_path: Path) -> None:
         write(tmp_path / "proc/cpuinfo", ARM)
-        assert processor.instructions(tmp_path) == ["neon", "sve", "arm_bf16"]
-        assert processor.has_bf16(processor.instructions(tmp_path))
-        assert processor.model(tmp_path)
+        assert instruction_sets(tmp_path) == ["neon", "sve", "arm_bf16"]
+        assert has_bf16(instruction_sets(tmp_path))
+        assert processor_name(tmp_path)
 
     def test_without_proc_torch_is_asked(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         known = {"cpu_name": "M9", "avx2": False, "neon": True, "sve": False, "num_sockets": 1}
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: known, raising=False)
-        assert processor.model(tmp_path) == "M9"
-        assert processor.instructions(tmp_path) == ["neon"]
-        assert not processor.has_bf16(processor.instructions(tmp_path))
+        assert processor_name(tmp_path) == "M9"
+        assert instruction_sets(tmp_path) == ["neon"]
+        assert not has_bf16(instruction_sets(tmp_path))
 
     def test_a_torch_that_cannot_say_is_no_error(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
-        assert processor.instructions(tmp_path) == []
-        assert processor.model(tmp_path)
+        assert instruction_sets(tmp_path) == []
+        assert processor_name(tmp_path)
 
 
 class TestContainer:
@@ -90,3 +91,12 @@ class TestContainer:
     def test_the_environment_tells(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
         assert in_container(tmp_path)
+
+
+def test_the_load_is_not_negative():
+    assert machine_load() >= 0
+
+
+def test_a_system_without_a_load_average_has_none(monkeypatch):
+    monkeypatch.delattr(os, "getloadavg")
+    assert machine_load() is None

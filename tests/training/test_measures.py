@@ -8,7 +8,7 @@ from torch.nn import functional
 from tenfold.errors import ExperimentError, ModelError
 from tenfold.experiment import Training
 from tenfold.training import LOSSES, METRICS, choose_loss, choose_metrics
-from tenfold.training.alignment import describe_failure
+from tenfold.training.measures import describe_failure
 
 law = settings(deadline=None, derandomize=True, max_examples=40)
 

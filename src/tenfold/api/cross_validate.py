@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Literal, overload
 
 from tenfold import crossval
-from tenfold.api.finished import finished_run, warn
+from tenfold.api.train import finished_run, warn
 from tenfold.crossval import CrossValidation
 from tenfold.data import FetchProgress
 from tenfold.engines import RecordedRun, require_no_launcher

@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from tenfold import crossval
-from tenfold.api.choose_engine import engine_for
-from tenfold.api.finished import finished_run, warn
 from tenfold.api.open_run import load_model
+from tenfold.api.train import engine_for, finished_run, warn
 from tenfold.common.files import sweep
 from tenfold.engines import RecordedRun
 from tenfold.engines.prepare import check_same_data, prepare, settle

@@ -1,15 +1,23 @@
 """`tenfold.train`: train a model and record the run."""
 
+import json
+import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tenfold.api.choose_engine import engine_for
-from tenfold.api.finished import finished_run, warn
+from tenfold.api.open_run import load_model
+from tenfold.cluster.prediction import Prediction
+from tenfold.common.files import write_atomically
 from tenfold.data import FetchProgress
+from tenfold.engines import Engine, RecordedRun, Task, choose, validate
 from tenfold.experiment import Experiment
-from tenfold.runs import Clock, Emit, Run
+from tenfold.launch.detect import detect_world
+from tenfold.report.trace import chrome_trace
+from tenfold.runs import Clock, Emit, Event, Note, Run, Warned, WorkerDropped
 from tenfold.runs.callbacks import with_callbacks
+from tenfold.runs.remote_store import RemoteStore
 from tenfold.runs.store import absolute
 
 
@@ -39,3 +47,37 @@ def train(
     experiment = (experiment or Experiment()).replace(**fields)
     engine = engine_for(experiment, clock, listen)
     return finished_run(engine.train(experiment, runs=runs, kind=kind, clock=clock, listen=listen, fetching=fetching))
+
+
+def engine_for(experiment: Experiment, clock: Clock, listen: Emit) -> Engine:
+    """Return the engine that trains an experiment here; raise ExperimentError if none can.
+
+    What has to be measured for the prediction of a virtual run is reported to `listen`, before the run is recorded.
+    """
+    world = detect_world()
+    validate(experiment, world)
+
+    def predict(task: Task) -> Prediction:
+        from tenfold.prediction.task_prediction import predict_task
+
+        return predict_task(task, lambda text: listen(Note(at=clock.now(), text=text)))
+
+    return choose(experiment, world, predict)
+
+
+def finished_run(recorded: RecordedRun) -> Run:
+    """Return a run that has just ended, with its weights, and write its trace."""
+    store, weights = recorded.store, recorded.outcome.weights
+    run = Run(store, recorded.record, build=load_model, experiment=recorded.experiment, weights=weights)
+    if isinstance(store, RemoteStore):
+        return run
+    with suppress(OSError):  # the trace is a view of events that are recorded anyway
+        write_atomically(run.path / "trace.json", json.dumps(chrome_trace(run.events(), clock=run.clock)).encode())
+    return run
+
+
+def warn(event: Event) -> None:
+    """Show warning events as Python warnings, where no other listener is given."""
+    if isinstance(event, Warned | WorkerDropped):
+        rank = event.rank if isinstance(event, Warned) else None
+        warnings.warn(event.text if rank is None else f"worker {rank}: {event.text}", stacklevel=2)

@@ -13,9 +13,8 @@ from tenfold.crossval.fold_experiment import fold_experiment, fold_mode
 from tenfold.crossval.fold_splits import FoldSplit
 from tenfold.data import Part, SubsetPart
 from tenfold.engines import Outcome
-from tenfold.engines.outcome import Train
 from tenfold.engines.prepare import audit
-from tenfold.engines.recording import record, reopen, run_folder
+from tenfold.engines.recording import Train, record, reopen, run_folder
 from tenfold.errors import TenfoldError
 from tenfold.experiment import Experiment
 from tenfold.machine import devices

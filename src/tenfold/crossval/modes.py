@@ -10,7 +10,7 @@ from tenfold.crossval.fold_experiment import fold_experiment
 from tenfold.crossval.fold_pool import Done, FoldPool, Relay
 from tenfold.engines import Outcome, choose
 from tenfold.engines.fused import train_folds
-from tenfold.engines.outcome import Train
+from tenfold.engines.recording import Train
 from tenfold.errors import TenfoldError
 from tenfold.machine.cores import budget
 from tenfold.runs import Clock, Emit, Event, Lifecycle

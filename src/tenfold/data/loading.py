@@ -47,6 +47,8 @@ def load(
         limit=limit,
         groups=groups,
     )
+    if not loader_workers:
+        return parts
     return replace(
         parts,
         train=with_loader(parts.train, loader_workers),
@@ -59,6 +61,6 @@ def _built_in(name: str, options: Mapping[str, Any] | None, progress: FetchProgr
     source = SOURCES[name]
     if options:
         raise DataError(f"data '{name}' takes no options, but was given {', '.join(options)}")
-    train, test = source.load(contents(source, progress)[1])
+    train, test = source.load(contents(source, progress)[1] if source.files else {})
     classes = int(train.targets.max()) + 1
     return Splits(name=name, train=train, test=test, shape=tuple(train.x.shape[1:]), classes=classes, outputs=classes)

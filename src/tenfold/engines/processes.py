@@ -7,7 +7,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from tenfold.engines.base import Engine
-from tenfold.engines.outcome import Outcome
+from tenfold.engines.recording import Outcome
 from tenfold.engines.recovery import divide_among, shrink
 from tenfold.errors import WorkerLost, name_workers
 from tenfold.mixing.builders import make_strategy

@@ -2,16 +2,18 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import torch
+
 from tenfold.common.files import sweep
 from tenfold.common.user_code import describe_error
-from tenfold.engines.outcome import Outcome, Train
 from tenfold.errors import StoreError, TenfoldError, WorkerLost
-from tenfold.machine.load import machine_load
+from tenfold.experiment import Experiment
+from tenfold.machine.facts import machine_load
 from tenfold.runs import (
     CheckpointFailed,
     Clock,
@@ -29,8 +31,41 @@ from tenfold.runs import (
     predictions,
 )
 from tenfold.runs.events import Ending
+from tenfold.runs.predictions import Predictions
 from tenfold.runs.resumption import Resumption
 from tenfold.workers.task import Task
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an engine returns: the result's numbers, and the weights of the mean of all replicas."""
+
+    result: dict[str, Any]
+    weights: dict[str, Any]
+    outputs: torch.Tensor | None = None
+    """The trained network's outputs on the test part, where the engine has kept them."""
+    predictions: dict[str, Predictions] = field(default_factory=dict)
+    """By part, the outputs to store with the run."""
+
+
+Train = Callable[[Task, Clock, Emit, Resumption | None], Outcome]
+"""Trains a task to the end and emits everything that happens as events."""
+
+
+@dataclass(frozen=True)
+class RecordedRun:
+    """A finished run: where it is recorded, its record, and its outcome."""
+
+    store: Store
+    record: dict[str, Any]
+    outcome: Outcome
+    experiment: Experiment
+
+    @classmethod
+    def finished(cls, store: Store, number: int, outcome: Outcome, experiment: Experiment) -> "RecordedRun":
+        """Return a run that has just ended, with its whole result even where the store could not take it."""
+        return cls(store, store.find(number) | {"result": outcome.result}, outcome, experiment)
+
 
 Work = Callable[[Emit], Outcome]
 """Anything that can be recorded: it reports its events to the function it is given, and returns its outcome."""

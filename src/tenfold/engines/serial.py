@@ -3,7 +3,7 @@
 import torch
 
 from tenfold.engines.base import Engine
-from tenfold.engines.outcome import Outcome
+from tenfold.engines.recording import Outcome
 from tenfold.machine import affinity, devices, memory
 from tenfold.mixing.builders import make_strategy
 from tenfold.runs import Clock, Emit, Warned

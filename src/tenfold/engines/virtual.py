@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from tenfold.cluster.prediction import Prediction
 from tenfold.data import FetchProgress
 from tenfold.engines.fused import train_nodes
-from tenfold.engines.outcome import Outcome
 from tenfold.engines.predicted_events import PredictedEvents
 from tenfold.engines.processes import Processes
+from tenfold.engines.recording import Outcome
 from tenfold.errors import MachineError
 from tenfold.experiment import Experiment
 from tenfold.machine import cgroups, cores, devices

@@ -15,9 +15,9 @@ from typing import Literal
 import psutil
 
 from tenfold.launch.commands import find_mpirun
-from tenfold.machine import cgroups, devices, open_files, processor
+from tenfold.machine import cgroups, devices, open_files
 from tenfold.machine.cores import ROOT, Topology, budget
-from tenfold.machine.facts import torch_build
+from tenfold.machine.facts import has_bf16, instruction_sets, torch_build
 from tenfold.machine.threads import load_is_high
 
 Status = Literal["ok", "note", "problem"]
@@ -173,8 +173,8 @@ def _torch() -> Finding:
 
 
 def _bf16(root: Path) -> Finding:
-    sets = processor.instructions(root)
-    if processor.has_bf16(sets):
+    sets = instruction_sets(root)
+    if has_bf16(sets):
         return Finding("bf16", f"in hardware ({', '.join(sets)})")
     return Finding(
         "bf16", f"not in hardware ({', '.join(sets)})", "note", "train in float32 on this CPU; bf16 would be slower"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from tenfold.machine import cgroups, devices, processor
+from tenfold.machine import cgroups, devices
 from tenfold.machine.cores import ROOT, Topology, budget, write_cpus
 
 JSON = dict[str, "JSON"] | list["JSON"] | str | int | float | bool | None
@@ -17,6 +17,18 @@ JSON = dict[str, "JSON"] | list["JSON"] | str | int | float | bool | None
 
 _PACKAGES = ("tenfold", "torch", "numpy", "scikit-learn", "pydantic", "cloudpickle", "psutil", "mpi4py")
 _CONTAINER = re.compile("docker|containerd|kubepods|libpod|lxc")
+# Each name with what Linux (x86, then ARM) and torch call it.
+_INSTRUCTIONS = {
+    "avx2": {"avx2"},
+    "avx512f": {"avx512f", "avx512_f"},
+    "avx512_bf16": {"avx512_bf16"},
+    "amx": {"amx_tile"},
+    "amx_bf16": {"amx_bf16"},
+    "neon": {"asimd", "neon"},
+    "sve": {"sve"},
+    "arm_bf16": {"bf16", "arm_bf16"},
+}
+_BF16 = {"avx512_bf16", "amx_bf16", "arm_bf16"}
 
 
 def facts(root: Path = ROOT) -> dict[str, JSON]:
@@ -66,9 +78,9 @@ def torch_build() -> dict[str, JSON]:
 def _cpu(root: Path) -> dict[str, JSON]:
     topology = Topology.read(root)
     return {
-        "model": processor.model(root),
+        "model": processor_name(root),
         "architecture": platform.machine(),
-        "instructions": list(processor.instructions(root)),
+        "instructions": list(instruction_sets(root)),
         "logical": psutil.cpu_count(),
         "physical": psutil.cpu_count(logical=False),
         "usable": write_cpus(topology.numbers),
@@ -88,3 +100,47 @@ def _versions() -> dict[str, JSON]:
         except metadata.PackageNotFoundError:
             continue
     return versions
+
+
+def processor_name(root: Path = ROOT) -> str:
+    """The processor's name, as nearly as the system tells."""
+    named = _cpuinfo(root).get("model name") or _capabilities().get("cpu_name")
+    return str(named or platform.processor() or platform.machine() or "unknown")
+
+
+def instruction_sets(root: Path = ROOT) -> list[str]:
+    """Those of the instruction sets that matter here which the processor has."""
+    cpuinfo = _cpuinfo(root)
+    flags = set((cpuinfo.get("flags") or cpuinfo.get("Features") or "").split())
+    flags = flags or {name for name, has in _capabilities().items() if has is True}
+    return [name for name, spellings in _INSTRUCTIONS.items() if flags & spellings]
+
+
+def has_bf16(sets: list[str]) -> bool:
+    """Whether the processor itself multiplies bfloat16; without that, bf16 on the CPU is slower than float32."""
+    return not _BF16.isdisjoint(sets)
+
+
+def _cpuinfo(root: Path) -> dict[str, str]:
+    """What Linux says about the first cpu; on hybrid processors they agree in what is asked here."""
+    try:
+        text = (root / "proc/cpuinfo").read_text()
+    except OSError:
+        return {}
+    pairs = (line.partition(":") for line in text.strip().split("\n\n")[0].splitlines())
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def _capabilities() -> dict[str, object]:
+    """What torch says about the cpu, for systems without /proc (younger versions of torch only)."""
+    import torch
+
+    return dict(getattr(torch.cpu, "get_capabilities", dict)())
+
+
+def machine_load() -> float | None:
+    """Return the number of busy or waiting processes over the last minute; None where the system does not tell it."""
+    try:
+        return os.getloadavg()[0]
+    except (AttributeError, OSError):
+        return None

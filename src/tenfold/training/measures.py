@@ -1,6 +1,6 @@
 """Losses and metrics, by name or as the user's own functions of (outputs, targets)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 import torch
@@ -10,14 +10,72 @@ from torch.nn import functional
 from tenfold.common import catalog
 from tenfold.common.imports import resolve
 from tenfold.common.registry import Registry
-from tenfold.errors import ExperimentError
+from tenfold.errors import ExperimentError, ModelError, TenfoldError
 from tenfold.experiment import Training
 from tenfold.experiment.python_objects import PythonObject, RecordedObject
-from tenfold.training.alignment import AlignedMeasure, align, require_same_shape
 
 Measure = Callable[[Any, Any], Any]
 OutputKind = Literal["classes", "logit", "numbers"]
 """What a network puts out: a logit for each class, a logit for each label, or plain numbers."""
+
+
+class AlignedMeasure:
+    """A loss or a metric that is given outputs in the shape of the targets, where the two differ only by ones."""
+
+    def __init__(self, function: Callable[[Any, Any], Any], name: str) -> None:
+        self.function = function
+        self.name = name
+        """How errors name it: "the loss mse"."""
+
+    def __call__(self, outputs: Any, targets: Any) -> Any:
+        """Return the loss or metric; an error notes the shapes that it was given."""
+        outputs = align(outputs, targets, self.name)
+        try:
+            return self.function(outputs, targets)
+        except Exception as error:
+            if isinstance(outputs, Tensor) and isinstance(targets, Tensor):
+                shapes = f"outputs of shape {tuple(outputs.shape)} and targets of shape {tuple(targets.shape)}"
+                error.add_note(f"{self.name} was given {shapes}")
+            raise
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AlignedMeasure) and self.function is other.function
+
+    def __hash__(self) -> int:
+        return hash(self.function)
+
+
+def align(outputs: Any, targets: Any, name: str) -> Any:
+    """Return outputs of shape (n, 1) as (n,) where the targets are, and the reverse; other outputs as they are."""
+    if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor) or outputs.shape == targets.shape:
+        return outputs
+    if not outputs.ndim or not targets.ndim or len(outputs) != len(targets):
+        raise ModelError(
+            f"{name} cannot compare outputs of shape {tuple(outputs.shape)} with targets of shape "
+            f"{tuple(targets.shape)}; both should begin with the number of samples"
+        )
+    if _without_ones(outputs) == _without_ones(targets):
+        return outputs.reshape(targets.shape)
+    return outputs
+
+
+def require_same_shape(outputs: Tensor, targets: Tensor) -> None:
+    """Raise a ModelError unless there is one output for each target."""
+    if outputs.shape != targets.shape:
+        raise ModelError(
+            f"outputs have shape {tuple(outputs.shape)} but targets {tuple(targets.shape)}; this loss or metric needs "
+            "one output for each target"
+        )
+
+
+def describe_failure(error: BaseException) -> str:
+    """Return an error as "ValueError: what was wrong", with the shapes that a loss or a metric was given."""
+    notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+    return str(error) if isinstance(error, TenfoldError) else f"{type(error).__name__}: {error}{notes}"
+
+
+def _without_ones(tensor: Tensor) -> tuple[int, ...]:
+    return tuple(size for size in tensor.shape[1:] if size != 1)
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -117,3 +175,17 @@ def _find(name: str | PythonObject | RecordedObject, family: Registry[Measure]) 
     if not callable(value):
         raise ExperimentError(f"the {family.kind} {name} is a {type(value).__name__}; it must be f(outputs, targets)")
     return AlignedMeasure(value, f"the {family.kind} {_label(name)}")
+
+
+LOWER_IS_BETTER = ("loss", "mae", "rmse")
+"""Metrics that improve as they fall. All others are better the larger they are."""
+
+
+def target_metric(metrics: Iterable[str]) -> str:
+    """Return the metric that a target is about: the first of the experiment's, or the loss where it has none."""
+    return next(iter(metrics), "loss")
+
+
+def is_reached(metric: str, value: float, target: float) -> bool:
+    """Return whether a metric is at least as good as the target."""
+    return value <= target if metric in LOWER_IS_BETTER else value >= target

@@ -14,8 +14,7 @@ from tenfold.errors import ModelError, StopTraining, StoreError
 from tenfold.runs import CheckpointFailed, Clock, Emit, EpochEnded, Event, Metric, Started, checkpoint
 from tenfold.runs.predictions import Predictions
 from tenfold.training import all_targets, choose_loss, choose_metrics, measure
-from tenfold.training.alignment import describe_failure
-from tenfold.training.target import is_reached, target_metric
+from tenfold.training.measures import describe_failure, is_reached, target_metric
 from tenfold.workers.make_predictions import make_predictions
 from tenfold.workers.messages import Decision, Evaluated, Finished, Message, Reviewed, Saved
 from tenfold.workers.task import Task

@@ -18,8 +18,8 @@ from tenfold.errors import ModelError, StoreError, TenfoldError
 from tenfold.mixing.learning_rate import rate_scale, warmup_epochs
 from tenfold.runs import Clock, Emit, Metric, Warned, checkpoint
 from tenfold.training import choose_loss, predict
-from tenfold.training.alignment import describe_failure
 from tenfold.training.graphs import make_replica
+from tenfold.training.measures import describe_failure
 from tenfold.training.randomness import seed_everything
 from tenfold.workers.channels import Channels
 from tenfold.workers.messages import Decision, Evaluated, Finished, Message, Reviewed, Saved

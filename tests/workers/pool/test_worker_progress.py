@@ -3,8 +3,7 @@
 import pytest
 
 from tenfold.workers.pool import worker_progress as module
-from tenfold.workers.pool.shared_floats import SharedFloats
-from tenfold.workers.pool.worker_progress import StallWatch, WorkerProgress
+from tenfold.workers.pool.worker_progress import SharedFloats, StallWatch, WorkerProgress
 
 
 class Clock:

@@ -57,13 +57,11 @@ def available() -> list[SourceStatus]:
 
 def get(name: str, progress: FetchProgress | None = None) -> Path | None:
     """Return the folder with the checked files of a data set, fetching them if need be; None if it has no files."""
-    return contents(SOURCES[name], progress)[0]
+    return contents(SOURCES[name], progress)[0] if SOURCES[name].files else None
 
 
-def contents(source: Source, progress: FetchProgress | None = None) -> tuple[Path | None, dict[str, bytes]]:
-    """Return the folder of a data set and the checked contents of its files."""
-    if not source.files:
-        return None, {}
+def contents(source: Source, progress: FetchProgress | None = None) -> tuple[Path, dict[str, bytes]]:
+    """Return the folder of a data set that has files, and their checked contents."""
     for folder in places(source.name):
         if _complete(source, folder):
             try:

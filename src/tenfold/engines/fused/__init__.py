@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from tenfold.engines.fused.fold_training import FoldTraining
 from tenfold.engines.fused.fused_training import on_device
 from tenfold.engines.fused.node_training import NodeTraining
-from tenfold.engines.outcome import Outcome
+from tenfold.engines.recording import Outcome
 from tenfold.errors import TenfoldError
 from tenfold.runs import Clock, Emit
 from tenfold.runs.resumption import Resumption

@@ -8,7 +8,7 @@ from torch import Tensor
 from tenfold.data import order
 from tenfold.engines.fused.fused_training import FusedTraining, Seed, make_fused, resident_numbers, select
 from tenfold.engines.fused.lockstep import Lockstep, first_diverged
-from tenfold.engines.outcome import Outcome
+from tenfold.engines.recording import Outcome
 from tenfold.errors import ExperimentError, TenfoldError
 from tenfold.runs import Clock, Emit, Event
 from tenfold.training.fused.replicas import resident

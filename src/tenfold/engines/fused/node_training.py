@@ -10,7 +10,7 @@ from tenfold.data import order
 from tenfold.engines.fused.fused_training import FusedTraining, Seed, make_fused, resident_numbers, select
 from tenfold.engines.fused.lockstep import Lockstep, first_diverged
 from tenfold.engines.fused.stacked_rounds import StackedRounds
-from tenfold.engines.outcome import Outcome
+from tenfold.engines.recording import Outcome
 from tenfold.errors import ModelError, StoreError
 from tenfold.mixing.learning_rate import rate_scale, warmup_epochs
 from tenfold.runs import Clock, Emit, checkpoint

@@ -26,9 +26,8 @@ from tenfold.engines.launched.rank import (
 )
 from tenfold.engines.launched.relaunch import find_begun, find_loss
 from tenfold.engines.launched.scatter import scatter
-from tenfold.engines.outcome import Outcome, RecordedRun
 from tenfold.engines.prepare import check_same_data, describe, load, seats
-from tenfold.engines.recording import reopen, train_recorded
+from tenfold.engines.recording import Outcome, RecordedRun, reopen, train_recorded
 from tenfold.engines.recovery import assign_states
 from tenfold.errors import ExperimentError, TrainingError, WorkerLost
 from tenfold.experiment import Experiment

@@ -11,13 +11,12 @@ from torch import Tensor, nn
 from tenfold.common.user_code import user_frames
 from tenfold.data import Part, SubsetPart, Tensors
 from tenfold.experiment import Training
-from tenfold.training.alignment import describe_failure
 from tenfold.training.capture import capture, captures, synchronize
 from tenfold.training.fused.device_memory import free_memory, groups_for_memory, peak_memory
 from tenfold.training.fused.gradient_methods import GRADIENT_METHODS, GradientMethod, Loop
 from tenfold.training.fused.stack import Stack
 from tenfold.training.fused.updates import StackedOptimizer, make_rule
-from tenfold.training.measures import Measure
+from tenfold.training.measures import Measure, describe_failure
 from tenfold.training.optimizers.make_optimizer import make_optimizer
 from tenfold.training.schedules import Rates
 

@@ -25,8 +25,7 @@ from tenfold.errors import WorkerLost, name_workers
 from tenfold.machine import open_files
 from tenfold.machine.threads import wait_policy_for_children
 from tenfold.workers.pool.message_reader import MessageReader
-from tenfold.workers.pool.shared_floats import SharedFloats
-from tenfold.workers.pool.worker_progress import FIELDS, StallWatch, WorkerProgress
+from tenfold.workers.pool.worker_progress import FIELDS, SharedFloats, StallWatch, WorkerProgress
 
 BEAT = 0.5
 """Seconds between two heartbeats of a worker."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tenfold.api.finished import warn
+from tenfold.api.train import warn
 from tenfold.runs import Warned
 
 
