@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from tenfold.errors import StoreError
-from tenfold.runs import store_schema
+from tenfold.runs.storage import store_schema
 from tenfold.runs.store import Store
 
 

@@ -9,7 +9,7 @@ from tenfold.errors import ExperimentError, StoreError
 from tenfold.experiment import Experiment
 from tenfold.runs import checkpoint
 from tenfold.runs.events import Event, Lifecycle, Metric, Span
-from tenfold.runs.run_rows import number
+from tenfold.runs.storage.run_rows import number
 from tenfold.runs.store import CROSSVAL, Store
 
 if TYPE_CHECKING:

@@ -18,12 +18,12 @@ from typing import Any
 from tenfold.common.files import short_path
 from tenfold.errors import StoreError
 from tenfold.experiment import Experiment
-from tenfold.runs import run_rows, store_schema
-from tenfold.runs.claim import Claim
-from tenfold.runs.event_rows import as_row
 from tenfold.runs.events import Event
-from tenfold.runs.labels import checked_tag, read_labels, write_note, write_tags
-from tenfold.runs.run_rows import Row
+from tenfold.runs.storage import run_rows, store_schema
+from tenfold.runs.storage.claim import Claim
+from tenfold.runs.storage.event_rows import as_row
+from tenfold.runs.storage.labels import checked_tag, read_labels, write_note, write_tags
+from tenfold.runs.storage.run_rows import Row
 
 MARK_REPEATED = """
 UPDATE events SET superseded = 1 WHERE run = ? AND epoch >= ?

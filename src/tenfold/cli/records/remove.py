@@ -34,7 +34,7 @@ def remove(
     from tenfold.errors import ExperimentError
     from tenfold.report.formatting import byte_size, plural
     from tenfold.runs import Store
-    from tenfold.runs.removal import empty_trash, remove_run, to_remove, trash_folder
+    from tenfold.runs.storage.removal import empty_trash, remove_run, to_remove, trash_folder
 
     if not (references or chosen or empty):
         raise ExperimentError("remove which runs? give their numbers, or --filter, or --empty-trash")
@@ -76,6 +76,6 @@ def _ask(records: list[dict[str, Any]]) -> None:
 
 def _short(store: "Store") -> str:
     from tenfold.common.files import short_path
-    from tenfold.runs.removal import trash_folder
+    from tenfold.runs.storage.removal import trash_folder
 
     return str(short_path(trash_folder(store)))

@@ -36,7 +36,7 @@ from tenfold.runs import (
     Warned,
     WorkerDropped,
 )
-from tenfold.runs.event_rows import facts_of
+from tenfold.runs.storage.event_rows import facts_of
 
 
 def run_headline(run: Run) -> list[dict[str, str]]:

@@ -11,13 +11,13 @@ import time
 
 import pytest
 
-from tenfold.runs import claim
-from tenfold.runs.claim import LOCK, Claim, is_claimed
+from tenfold.runs.storage import claim
+from tenfold.runs.storage.claim import LOCK, Claim, is_claimed
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from tenfold.runs.claim import Claim
+from tenfold.runs.storage.claim import Claim
 held = Claim.take(Path(sys.argv[1]))
 print(held is not None, flush=True)
 time.sleep(60)

@@ -7,7 +7,8 @@ import pytest
 from made_store import DIGITS, new_run, some_events
 
 from tenfold.errors import StoreError
-from tenfold.runs import Store, store_schema
+from tenfold.runs import Store
+from tenfold.runs.storage import store_schema
 
 
 def version(path):

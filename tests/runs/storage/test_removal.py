@@ -4,8 +4,9 @@ import pytest
 from made_store import DIGITS, new_run, some_events
 
 from tenfold.errors import StoreError
-from tenfold.runs import Store, removal
-from tenfold.runs.removal import empty_trash, remove_run, to_remove
+from tenfold.runs import Store
+from tenfold.runs.storage import removal
+from tenfold.runs.storage.removal import empty_trash, remove_run, to_remove
 
 
 def finished(folder):

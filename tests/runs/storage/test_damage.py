@@ -8,7 +8,7 @@ import torch
 from made_store import DIGITS, new_run, some_events
 
 from tenfold.runs import checkpoint
-from tenfold.runs.damage import find_damage
+from tenfold.runs.storage.damage import find_damage
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tenfold.runs import entries
-from tenfold.runs.claim import is_claimed
-from tenfold.runs.entries import sound_entries
-from tenfold.runs.event_rows import from_row
 from tenfold.runs.events import Event
+from tenfold.runs.storage import entries
+from tenfold.runs.storage.claim import is_claimed
+from tenfold.runs.storage.entries import sound_entries
+from tenfold.runs.storage.event_rows import from_row
 
 Row = dict[str, Any]
 """A run: id, title, kind, status, created, ended, tags, note; where it was read whole, experiment, facts, result,

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from tenfold.errors import StoreError, TenfoldError
 from tenfold.experiment import Experiment
-from tenfold.runs import checkpoint, run_rows
-from tenfold.runs.run_rows import Row
+from tenfold.runs import checkpoint
+from tenfold.runs.storage import run_rows
+from tenfold.runs.storage.run_rows import Row
 from tenfold.runs.store import Store
 
 MOST_MESSAGES = 3
