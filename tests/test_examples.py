@@ -54,6 +54,13 @@ def check_find_runs(output: str, folder: Path) -> None:
     assert "tagged ('best',)" in output
 
 
+def check_sklearn_estimators(output: str, folder: Path) -> None:
+    assert "accuracy on 3 folds: 0.9" in output
+    assert "best width of the hidden layer:" in output
+    assert float(output.rpartition("R2 of the regressor: ")[2]) > 0.9
+    assert not (folder / "runs").exists()
+
+
 CHECKS: dict[str, Callable[[str, Path], None]] = {
     "callbacks.py": check_callbacks,
     "compare_strategies.py": check_compare_strategies,
@@ -61,6 +68,7 @@ CHECKS: dict[str, Callable[[str, Path], None]] = {
     "find_runs.py": check_find_runs,
     "own_loop.py": check_own_loop,
     "own_model.py": check_own_model,
+    "sklearn_estimators.py": check_sklearn_estimators,
 }
 
 

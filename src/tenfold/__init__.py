@@ -7,6 +7,7 @@ from tenfold.common.lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from tenfold import recipes
+    from tenfold import sklearn as sklearn
     from tenfold.api.compare import compare
     from tenfold.api.cross_validate import cross_validate
     from tenfold.api.forecast import forecast
@@ -71,6 +72,7 @@ _HOMES = {
     "resume": "tenfold.api.resume",
     "shard": "tenfold.loop",
     "simulate": "tenfold.api.simulate",
+    "sklearn": "tenfold.sklearn",  # not in __all__, where it would hide the library of this name
     "train": "tenfold.api.train",
     "twin": "tenfold.api.twin",
 }

@@ -1,0 +1,97 @@
+"""Training on data that are in memory already, recorded or not, and predicting with the trained network."""
+
+import copy
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from tenfold.api.choose_engine import engine_for
+from tenfold.api.finished import finished_run, warn
+from tenfold.data import Splits
+from tenfold.engines import RecordedRun, require_no_launcher
+from tenfold.engines.prepare import describe, prepare, settle
+from tenfold.engines.recording import train_recorded
+from tenfold.errors import ExperimentError
+from tenfold.experiment import Experiment
+from tenfold.launch.detect import detect_world
+from tenfold.machine import devices
+from tenfold.models import NETWORKS
+from tenfold.runs import Clock, Event, Metric, Run, Store
+from tenfold.runs.callbacks import with_callbacks
+from tenfold.workers.task import make_network
+
+KIND = "fit"
+PREDICTED_AT_ONCE = 2048
+
+
+class Fitted(NamedTuple):
+    """What came out of a training."""
+
+    network: nn.Module
+    result: dict[str, Any]
+    history: list[dict[str, float]]
+    run: Run | None
+
+
+def fit(experiment: Experiment, splits: Splits, *, runs: str | Path | None, on: Any) -> Fitted:
+    """Train on these parts, with real workers; it is recorded only if a folder of runs is given."""
+    require_no_launcher("an estimator of scikit-learn", detect_world())
+    if experiment.machine.engine == "virtual":
+        raise ExperimentError("an estimator trains with real workers; tenfold.simulate trains on a virtual cluster")
+    clock, history = Clock(), History()
+    heard = with_callbacks(warn, on)
+
+    def listen(event: Event) -> None:
+        history(event)
+        heard(event)
+
+    experiment = settle(experiment)
+    engine = engine_for(experiment, clock, listen)
+    task = prepare(experiment, splits=splits.to(devices.resolve(experiment.machine.device)))
+    run = None
+    if runs is None:
+        outcome = engine.run(task, clock, listen)
+    else:
+        store = Store(runs)
+        number = store.create(experiment, kind=KIND, facts=describe(task))
+        outcome = train_recorded(engine.run, task, store, number, clock, listen)
+        run = finished_run(RecordedRun.finished(store, number, outcome, experiment))
+    network = make_network(task).cpu()
+    network.load_state_dict(outcome.weights)
+    return Fitted(network.eval(), outcome.result, history.rows(), run)
+
+
+class History:
+    """Keeps what was measured after each epoch, as `Run.history` does from the store."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, dict[str, float]] = {}
+
+    def __call__(self, event: Event) -> None:
+        """Keep a metric of an epoch."""
+        if isinstance(event, Metric) and (event.name == "epoch_loss" or event.part != "train"):
+            row = self._rows.setdefault(event.epoch, {"epoch": event.epoch + 1})
+            row |= {"step": event.step, "seconds": event.seconds}
+            row[f"{event.part}_{event.name.removeprefix('epoch_')}"] = event.value
+
+    def rows(self) -> list[dict[str, float]]:
+        """Return one row an epoch."""
+        return [self._rows[epoch] for epoch in sorted(self._rows)]
+
+
+def outputs_of(network: nn.Module, x: Tensor, *, exact: bool) -> Tensor:
+    """Return a network's outputs as float64, a batch at a time.
+
+    `exact` computes in float64, so that the outputs for a sample do not depend on the batch it comes in.
+    """
+    if exact:
+        network, x = copy.deepcopy(network).double(), x.double()
+    with torch.inference_mode():
+        return torch.cat([network(batch) for batch in torch.split(x, PREDICTED_AT_ONCE)]).double()
+
+
+def is_built_in(model: object) -> bool:
+    """Return whether a model is one of the built-in networks, which compute in any precision."""
+    return model is None or (isinstance(model, str) and model in NETWORKS)

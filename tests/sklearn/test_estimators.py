@@ -1,0 +1,131 @@
+"""The estimators keep scikit-learn's contract, and fit into its pipelines and searches."""
+
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import load_digits, load_iris
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import check_estimator
+from torch import nn
+
+import tenfold
+from tenfold.errors import ExperimentError, TenfoldError
+from tenfold.experiment import Experiment
+from tenfold.sklearn import Classifier, Regressor
+from tenfold.sklearn.estimator import usual_width
+
+FAST = {"epochs": 6, "threads": 1}
+X, Y = load_iris(return_X_y=True)
+
+
+@pytest.mark.parametrize("estimator", [Classifier(**FAST), Regressor(**FAST)], ids=lambda one: type(one).__name__)
+def test_scikit_learn_accepts_it(estimator):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of checks that are skipped
+        results = check_estimator(estimator, on_skip=None)
+    assert sum(result["status"] == "passed" for result in results) > 45
+
+
+def test_it_works_in_a_pipeline_and_in_a_search():
+    model = make_pipeline(StandardScaler(), Classifier(random_state=0, **FAST))
+    search = GridSearchCV(model, {"classifier__hidden": [(4,), (64,)]}, cv=2).fit(X, Y)
+    assert search.best_score_ > 0.8
+    assert search.best_estimator_.predict_proba(X[:5]).shape == (5, 3)
+    assert search.best_estimator_[-1].n_features_in_ == 4
+
+
+def test_labels_of_any_kind_come_back():
+    names = np.array(["setosa", "versicolor", "virginica"])[Y]
+    fitted = Classifier(random_state=0, epochs=60, threads=1).fit(X, names)
+    assert list(fitted.classes_) == ["setosa", "versicolor", "virginica"]
+    assert (fitted.predict(X) == names).mean() > 0.9
+
+
+def test_the_same_random_state_gives_the_same_network_and_a_pickle_predicts_the_same():
+    one, other = (Classifier(random_state=3, **FAST).fit(X, Y) for _ in range(2))
+    again = pickle.loads(pickle.dumps(one))
+    for fitted in (other, again):
+        np.testing.assert_array_equal(one.predict_proba(X), fitted.predict_proba(X))
+    different = clone(one).set_params(random_state=4).fit(X, Y)
+    assert not np.array_equal(one.predict_proba(X), different.predict_proba(X))
+
+
+def test_a_network_of_your_own_gets_samples_of_the_shape_it_wants():
+    seen = []
+
+    def network(shape, outputs, width=4):
+        seen.append((shape, outputs, width))
+        return nn.Sequential(nn.Conv2d(1, width, 3), nn.ReLU(), nn.Flatten(), nn.Linear(width * 36, outputs))
+
+    x, y = load_digits(return_X_y=True)
+    fields = {"model_options": {"width": 6}}
+    fitted = Classifier(network, input_shape=(1, 8, 8), fields=fields, random_state=0, **FAST).fit(x / 16, y)
+    assert set(seen) == {((1, 8, 8), 10, 6)}
+    assert fitted.score(x / 16, y) > 0.8
+
+
+def test_targets_keep_their_units_and_rows():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 3))
+    y = np.stack([1e6 + 1e5 * x[:, 0], 1e-3 * x[:, 1]], axis=1)
+    fitted = Regressor(random_state=0, epochs=40, threads=1).fit(x, y)
+    assert fitted.score(x, y) > 0.9
+    assert fitted.predict(x[:7]).shape == (7, 2)
+    assert Regressor(**FAST).fit(x, y[:, 0]).predict(x[:7]).shape == (7,)
+
+
+def test_validation_and_patience_and_callbacks(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    class Stop:
+        def on_epoch_end(self, event):
+            assert event.metrics.keys() == {"train_loss", "validation_loss", "validation_accuracy"}
+            if event.epoch == 1:
+                raise tenfold.StopTraining
+
+    fitted = Classifier(validation_fraction=0.2, patience=5, on=[Stop()], **FAST).fit(X, Y)
+    assert fitted.n_iter_ == len(fitted.history_) == 2
+    assert fitted.history_[0].keys() == {"epoch", "step", "seconds", *fitted.history_[0]}
+    assert fitted.run_ is None
+    assert not list(tmp_path.iterdir()), "nothing is recorded unless asked for"
+
+
+def test_fits_are_recorded_where_runs_are_wanted(tmp_path):
+    fitted = Classifier(runs=tmp_path, random_state=0, **FAST).fit(X, Y)
+    (run,) = tenfold.list_runs(runs=tmp_path)
+    assert (run.kind, run.status, run.id) == ("fit", "finished", fitted.run_.id)
+    assert run.facts["data"]["test"] == 0
+    assert [row["train_loss"] for row in run.history] == [row["train_loss"] for row in fitted.history_]
+
+
+@pytest.mark.timeout(120)
+def test_workers_divide_the_data():
+    fitted = Classifier(workers=2, random_state=0, epochs=30, threads=1).fit(X, Y)
+    assert fitted.result_["workers"] == 2
+    assert fitted.score(X, Y) > 0.8
+
+
+@pytest.mark.parametrize(
+    ("parameters", "error", "reason"),
+    [
+        ({"optimizer": "sgdd"}, TenfoldError, "did you mean 'sgd'"),
+        ({"fields": {"epoch": 3}}, ExperimentError, "did you mean training.epochs"),
+        ({"fields": {"engine": "virtual"}}, ExperimentError, "an estimator trains with real workers"),
+    ],
+)
+def test_a_wrong_parameter_is_explained(parameters, error, reason):
+    with pytest.raises(error, match=reason):
+        Classifier(**parameters).fit(X, Y)
+
+
+def test_the_default_network_and_length_follow_the_data():
+    assert [usual_width(numbers) for numbers in (2, 20, 74, 800)] == [32, 64, 256, 256]
+    made = Classifier()._experiment(samples=150, features=4, outputs=3, seed=0)
+    assert isinstance(made, Experiment)
+    assert (made.model.name, made.model.hidden, made.training.epochs) == ("mlp", (32,), 100)
+    assert Classifier()._experiment(samples=10**6, features=4, outputs=3, seed=0).training.epochs == 10
