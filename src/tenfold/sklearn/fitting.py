@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from tenfold.api.choose_engine import engine_for
-from tenfold.api.finished import finished_run, warn
+from tenfold.api.train import engine_for, finished_run, warn
 from tenfold.data import Splits
 from tenfold.engines import RecordedRun, require_no_launcher
 from tenfold.engines.prepare import describe, prepare, settle
