@@ -1,7 +1,7 @@
 """`tenfold.open_run` and `tenfold.list_runs`: read runs from the store."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tenfold.runs import Run, Store
 from tenfold.runs.run_filter import filter_runs
@@ -26,7 +26,7 @@ def list_runs(*, runs: str | Path | None = None, filter: str = "") -> list[Run]:
     return filter_runs(listed, filter) if filter else listed
 
 
-def load_model(run: Run) -> "nn.Module":
+def build_model(run: Run) -> "nn.Module":
     """Return a run's trained network, built anew and given the saved weights."""
     from tenfold.models import build
 
@@ -34,3 +34,23 @@ def load_model(run: Run) -> "nn.Module":
     network = build(run.experiment.model, tuple(shapes["shape"]), shapes["outputs"], seed=run.experiment.training.seed)
     network.load_state_dict(weights)
     return network.eval()
+
+
+class _ModelLoader:
+    """What `Run` does with its model, imported when it is asked for."""
+
+    def __call__(self, run: Run, /) -> "nn.Module":
+        return build_model(run)
+
+    def predict(self, run: Run, x: Any, /, *, probabilities: bool = False) -> Any:
+        from tenfold.api.predict import predict
+
+        return predict(run, x, probabilities=probabilities)
+
+    def evaluate(self, run: Run, data: Any, /, *, part: str | None, metrics: Any, loss: Any) -> dict[str, float]:
+        from tenfold.api.evaluate import evaluate
+
+        return evaluate(run, data, part=part, metrics=metrics, loss=loss).metrics
+
+
+load_model = _ModelLoader()

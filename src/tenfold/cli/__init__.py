@@ -10,6 +10,8 @@ import typer
 from typer.core import TyperGroup
 
 from tenfold.cli.output import INTERRUPTED, launched_rank, prefix, say_interrupted, tell_interrupted
+from tenfold.cli.records.evaluate import evaluate
+from tenfold.cli.records.predict import predict
 from tenfold.cli.records.remove import remove
 from tenfold.cli.records.report import report
 from tenfold.cli.records.runs import runs
@@ -122,6 +124,8 @@ for verb in (
     runs,
     show,
     report,
+    predict,
+    evaluate,
     tag,
     untag,
     note,

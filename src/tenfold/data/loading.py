@@ -34,12 +34,8 @@ def load(
     With `loader_workers` above 0, samples are read through a DataLoader; with 0, tensors are indexed in place, which
     is faster.
     """
-    if isinstance(name_or_object, str) and ":" not in name_or_object:
-        whole = _built_in(name_or_object, options, progress)
-    else:
-        whole = as_splits(name_or_object, options)
     parts = split(
-        whole,
+        read(name_or_object, options, progress),
         test_fraction=test_fraction,
         validation_fraction=validation_fraction,
         stratify=stratify,
@@ -55,6 +51,15 @@ def load(
         validation=parts.validation and with_loader(parts.validation, loader_workers),
         test=parts.test and with_loader(parts.test, loader_workers),
     )
+
+
+def read(
+    name_or_object: Any, options: Mapping[str, Any] | None = None, progress: FetchProgress | None = None
+) -> Splits:
+    """Read a data set in the parts that it comes in."""
+    if isinstance(name_or_object, str) and ":" not in name_or_object:
+        return _built_in(name_or_object, options, progress)
+    return as_splits(name_or_object, options)
 
 
 def _built_in(name: str, options: Mapping[str, Any] | None, progress: FetchProgress | None) -> Splits:

@@ -26,7 +26,7 @@ def is_sparse(value: Any) -> bool:
 
 def part_from_arrays(x: Any, y: Any, part: str) -> Tensors:
     """Turn inputs x and targets y into a part; `part` names it in errors."""
-    x, y = as_input(_tensor(x, f"x of the {part} part")), as_target(_target(y, part))
+    x, y = as_input(as_tensor(x, f"x of the {part} part")), as_target(_target(y, part))
     if x.dim() < 2:
         raise DataError(f"x of the {part} part has shape {tuple(x.shape)}; it should be (samples, features, ...)")
     if len(x) != len(y):
@@ -61,10 +61,11 @@ def _target(y: Any, part: str) -> Tensor:
             f"labels of the {part} part are of type {np.asarray(y).dtype}; "
             f"number the classes 0, 1, 2, ... (numpy.unique(y, return_inverse=True)[1] does)"
         )
-    return _tensor(y, f"y of the {part} part")
+    return as_tensor(y, f"y of the {part} part")
 
 
-def _tensor(value: Any, what: str) -> Tensor:
+def as_tensor(value: Any, what: str) -> Tensor:
+    """Return a tensor or an array as a tensor in main memory; `what` names it in errors."""
     if is_sparse(value):
         dense = ".to_dense()" if isinstance(value, Tensor) else ".toarray()"
         raise DataError(f"{what} is sparse, which is not supported; convert it with {dense}")

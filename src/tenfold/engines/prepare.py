@@ -55,7 +55,7 @@ def seats(machine: Machine, workers: int, budget: int) -> tuple[int, affinity.Co
     return per_worker, affinity.plan(cores.Topology.read(), workers, per_worker, machine.pin)
 
 
-def load(experiment: Experiment, device: torch.device, fetching: data.FetchProgress | None = None) -> data.Splits:
+def load(experiment: Experiment, device: torch.device | str, fetching: data.FetchProgress | None = None) -> data.Splits:
     """Load the data to a device."""
     return _load(experiment.data, fetching).to(device)
 

@@ -1,12 +1,11 @@
 """The numbers of runs for other programs: CSV for spreadsheets and data frames, JSON for everything else."""
 
-import csv
-import io
 import json
 import math
 from collections.abc import Sequence
 from typing import Any
 
+from tenfold.report.csv_table import write_csv
 from tenfold.report.tables.fold_tables import fold_name
 from tenfold.runs import Run
 
@@ -36,12 +35,7 @@ def measurement_rows(run: Run) -> list[dict[str, Any]]:
 
 def to_csv(runs: Sequence[Run]) -> str:
     """Return the rows of all runs as one CSV table with a header; of a cross-validation, what each fold scored."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    for run in runs:
-        writer.writerows(measurement_rows(run) or _of_folds(run))
-    return text.getvalue()
+    return write_csv(COLUMNS, [row for run in runs for row in measurement_rows(run) or _of_folds(run)])
 
 
 def _of_folds(run: Run) -> list[dict[str, Any]]:

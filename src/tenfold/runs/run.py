@@ -1,9 +1,9 @@
 """One execution of an experiment, as its user sees it: read from the store, nothing made up."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from tenfold.errors import ExperimentError, StoreError
 from tenfold.experiment import Experiment
@@ -17,7 +17,21 @@ if TYPE_CHECKING:
 
     from tenfold.runs.predictions import Predictions
 
-Build = Callable[["Run"], "nn.Module"]
+
+class ModelLoader(Protocol):
+    """Builds the network of a run and uses it, which takes rooms that runs know nothing of."""
+
+    def __call__(self, run: "Run", /) -> "nn.Module":
+        """Return the trained network."""
+        ...
+
+    def predict(self, run: "Run", x: Any, /, *, probabilities: bool = False) -> Any:
+        """Return what the network predicts for x."""
+        ...
+
+    def evaluate(self, run: "Run", data: Any, /, *, part: str | None, metrics: Any, loss: Any) -> dict[str, float]:
+        """Return the metrics of the network on data."""
+        ...
 
 
 class Run:
@@ -28,7 +42,7 @@ class Run:
         store: Store,
         record: dict[str, Any],
         *,
-        build: Build,
+        build: ModelLoader,
         experiment: Experiment | None = None,
         weights: dict[str, Any] | None = None,
     ) -> None:
@@ -184,6 +198,28 @@ class Run:
     def model(self) -> "nn.Module":
         """The trained network, in evaluation mode."""
         return self._build(self)
+
+    def predict(self, x: Any) -> Any:
+        """Return what the model predicts for samples x: class numbers (0 or 1 for a single logit), or numbers.
+
+        `x` is a tensor or an array, samples first, and so is what is returned. It is scaled as in training: uint8 is
+        divided by 255; for a run on a built-in data set, whole numbers are pixels as its files hold them.
+        """
+        return self._build.predict(self, x)
+
+    def predict_proba(self, x: Any) -> Any:
+        """Return the probability of each class for samples x; for a single logit, that of class 1."""
+        return self._build.predict(self, x, probabilities=True)
+
+    def evaluate(
+        self, data: Any = None, *, part: str | None = None, metrics: Any = None, loss: Any = None
+    ) -> dict[str, float]:
+        """Return the loss and the metrics of the model on a part of the run's own data, or on other data.
+
+        `data` is anything that `train` accepts. `part` is train, validation or test; by default the test part, or all
+        samples of other data that come undivided. `metrics` and `loss` replace those of the experiment.
+        """
+        return self._build.evaluate(self, data, part=part, metrics=metrics, loss=loss)
 
     @property
     def weights(self) -> dict[str, Any]:

@@ -10,9 +10,17 @@ from tenfold.data.sources.source import Source
 from tenfold.errors import DataError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from tenfold.data.part import Tensors
 
 FILE = "datasets/data/digits.csv.gz"
+MEAN, STD = 4.8841646, 6.0168137
+"""Of all pixels, which go from 0 to 16."""
+
+
+def _scale(pixels: "Tensor") -> "Tensor":
+    return (pixels.float() - MEAN) / STD
 
 
 def _load(_: Mapping[str, bytes]) -> "tuple[Tensors, Tensors]":
@@ -44,4 +52,5 @@ DIGITS = Source(
     name="digits",
     description="small handwritten digits: 1,438 + 359 grey images of 8x8, 10 classes; comes with scikit-learn",
     load=_load,
+    scale=_scale,
 )

@@ -2,13 +2,14 @@
 
 from functools import partial
 
-from tenfold.data.sources.mnist import scaled_images
+from tenfold.data.sources.mnist import scaled_images, scaled_pixels
 from tenfold.data.sources.source import Source, SourceFile
 
 FASHION_MNIST = Source(
     name="fashion-mnist",
     description="pictures of clothes: 60,000 + 10,000 grey images of 28x28, 10 classes",
     load=partial(scaled_images, mean=0.2860, std=0.3530),
+    scale=partial(scaled_pixels, mean=0.2860, std=0.3530),
     files={
         "train-images-idx3-ubyte": SourceFile(
             size=47_040_016,

@@ -7,11 +7,18 @@ from typing import TYPE_CHECKING
 from tenfold.data.sources.source import Source, SourceFile
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from tenfold.data.part import Tensors
 
 
+def scaled_pixels(pixels: "Tensor", *, mean: float, std: float) -> "Tensor":
+    """Return pixels p from 0 to 255 as (p / 255 - mean) / std."""
+    return pixels.float().div_(255).sub_(mean).div_(std)
+
+
 def scaled_images(contents: Mapping[str, bytes], *, mean: float, std: float) -> "tuple[Tensors, Tensors]":
-    """Make the train and test part of a data set laid out as MNIST is; pixels become (p / 255 - mean) / std."""
+    """Make the train and test part of a data set laid out as MNIST is, with scaled pixels."""
     import torch
 
     from tenfold.data.part import Tensors
@@ -21,8 +28,7 @@ def scaled_images(contents: Mapping[str, bytes], *, mean: float, std: float) -> 
     for prefix in ("train", "t10k"):
         images = torch.from_numpy(idx.decode(contents[f"{prefix}-images-idx3-ubyte"]))
         labels = torch.from_numpy(idx.decode(contents[f"{prefix}-labels-idx1-ubyte"]))
-        pixels = images.unsqueeze(1).float().div_(255).sub_(mean).div_(std)
-        parts.append(Tensors(pixels, labels.long()))
+        parts.append(Tensors(scaled_pixels(images.unsqueeze(1), mean=mean, std=std), labels.long()))
     return parts[0], parts[1]
 
 
@@ -36,6 +42,7 @@ MNIST = Source(
     name="mnist",
     description="handwritten digits: 60,000 + 10,000 grey images of 28x28, 10 classes",
     load=partial(scaled_images, mean=0.1307, std=0.3081),
+    scale=partial(scaled_pixels, mean=0.1307, std=0.3081),
     files={
         "train-images-idx3-ubyte": SourceFile(
             size=47_040_016,

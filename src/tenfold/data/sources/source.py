@@ -8,6 +8,8 @@ from tenfold.common import catalog
 from tenfold.common.registry import Registry
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from tenfold.data.part import Tensors
 
 
@@ -31,6 +33,8 @@ class Source:
     description: str
     load: "Callable[[Mapping[str, bytes]], tuple[Tensors, Tensors]]"
     """Makes the standard train and test parts out of the contents of the files."""
+    scale: "Callable[[Tensor], Tensor] | None" = None
+    """Turns pixels as the files hold them into the inputs that `load` returns, for samples that come later."""
     files: Mapping[str, SourceFile] = field(default_factory=dict)
     """The files by name, without .gz."""
     mirrors: tuple[str, ...] = ()

@@ -1,8 +1,6 @@
 """A table of settings in every form: terminal, notebook, page, CSV, JSON and Markdown."""
 
-import csv
 import html
-import io
 import json
 import shutil
 from abc import ABC, abstractmethod
@@ -12,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tenfold.report import clocks
+from tenfold.report.csv_table import write_csv
 from tenfold.report.export import replace_nonfinite
 from tenfold.report.formatting import CROSSVAL_TIME
 from tenfold.report.rows import DOUBTS, Row, Spread
@@ -78,12 +77,7 @@ class ResultTable(ABC):
     def to_csv(self) -> str:
         """Return the rows as CSV."""
         records = self.records()
-        text = io.StringIO()
-        names = list(dict.fromkeys(key for record in records for key in record))
-        writer = csv.DictWriter(text, names, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(records)
-        return text.getvalue()
+        return write_csv(list(dict.fromkeys(key for record in records for key in record)), records)
 
     def to_json(self) -> str:
         """Return the rows and what explains them as JSON."""

@@ -1,6 +1,6 @@
 """Tables of runs for a terminal."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -47,6 +47,17 @@ def result_table(run: Run) -> Table:
     if ending := summary.describe_end(run):
         table.add_row(run.status, _styled(run, "\n".join(one_line(line) for line in ending.splitlines())))
     table.add_row("folder", Text(str(run.path), overflow="fold"))
+    return table
+
+
+def evaluation_table(run: Run, data: str | None, part: str, samples: int, metrics: Mapping[str, float]) -> Table:
+    """Return the metrics of a run's model on some data, as `tenfold evaluate` prints them."""
+    table = _grid()
+    table.add_row(f"run {run.id}", Text(one_line(run.title), style="bold"))
+    whose = f"{part} part of {data}" if data else f"its {part} part"
+    table.add_row("on", Text(f"{one_line(whose)}, {count(samples)} samples"))
+    for name, value in metrics.items():
+        table.add_row(one_line(name), Text(metric_value(name, value), style="bold"))
     return table
 
 

@@ -1,0 +1,81 @@
+"""What a run's model predicts for samples: `run.predict(x)` and `run.predict_proba(x)`."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tenfold.data import SOURCES, Tensors
+from tenfold.data.part import as_input
+from tenfold.data.user_arrays import as_tensor, check_finite
+from tenfold.errors import DataError
+from tenfold.runs import Run
+from tenfold.training import evaluation
+from tenfold.training.measures import output_kind
+
+
+def predict(run: Run, x: Any, *, probabilities: bool = False) -> Any:
+    """Return what the run's model predicts for samples x, as a tensor if x is one, else as an array.
+
+    Classes are predicted by their numbers, a single logit as 0 or 1, and numbers as they are; with `probabilities`,
+    those of each class or of a 1.
+    """
+    training, classes = run.experiment.training, run.facts["data"]["classes"]
+    kind = output_kind(training, classes)
+    if probabilities and kind == "numbers":
+        raise DataError(f"the model of run {run.id} predicts numbers, which have no probabilities; use predict")
+    outputs = _outputs(run, inputs_for(run, x))
+    if kind == "classes":
+        predicted = outputs.softmax(1) if probabilities else outputs.argmax(1)
+    elif kind == "logit":
+        predicted = outputs.sigmoid() if probabilities else (outputs > 0).long()
+    else:
+        predicted = outputs
+    if predicted.ndim == 2 and predicted.shape[1] == 1:
+        predicted = predicted.squeeze(1)
+    return predicted if isinstance(x, Tensor) else predicted.numpy()
+
+
+def inputs_for(run: Run, x: Any) -> Tensor:
+    """Return samples x in the form and on the scale that the run's model was trained on."""
+    given = as_tensor(x, "x")
+    inputs = _scaled(given, run.facts["data"].get("name"))
+    shape = tuple(run.facts["data"]["shape"])
+    fits = _without_ones(inputs.shape[1:]) == _without_ones(shape) or inputs.shape[1:] == (math.prod(shape),)
+    if not fits:
+        single = "; a single sample is given as x[None]" if _without_ones(inputs.shape) == _without_ones(shape) else ""
+        raise DataError(
+            f"x has the shape {tuple(given.shape)}; the model of run {run.id} takes samples of shape {shape}, "
+            f"so x should have the shape {('n', *shape)}{single}".replace("'", "")
+        )
+    if not len(inputs):
+        raise DataError("x is empty; it should hold at least one sample")
+    check_finite(inputs, "x")
+    return inputs.reshape(len(inputs), *shape)
+
+
+def _scaled(given: Tensor, name: str | None) -> Tensor:
+    """Return inputs on the scale of training; whole numbers for built-in data are pixels as the files hold them."""
+    scale = SOURCES[name].scale if name is not None and name in SOURCES else None
+    if scale is not None and (not given.is_floating_point() or bool((given == given.round()).all())):
+        return scale(given)
+    return as_input(given)
+
+
+def _outputs(run: Run, inputs: Tensor) -> Tensor:
+    samples = Tensors(inputs, torch.zeros(len(inputs)))
+    try:
+        return evaluation.predict(
+            run.model, samples, torch.arange(len(inputs)), precision=run.experiment.training.precision
+        )
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0]
+        raise DataError(
+            f"the model of run {run.id} cannot be used with x of type {str(inputs.dtype).removeprefix('torch.')} "
+            f"and shape {tuple(inputs.shape)}: {reason}"
+        ) from error
+
+
+def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(size for size in shape if size != 1)

@@ -1,0 +1,65 @@
+"""`tenfold predict`: what a run's model predicts for the samples in a file."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tenfold.cli import options
+from tenfold.cli.completion import complete_run
+from tenfold.errors import DataError
+
+
+def predict(
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="A run's number or title, or last.", autocompletion=complete_run)
+    ],
+    file: Annotated[
+        Path, typer.Argument(help="Samples: an .npy file, an .npz file with the array x, or a .csv file, one a row.")
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="The file to write, .csv or .npy. Default: print CSV.", show_default=False),
+    ] = None,
+    probabilities: Annotated[
+        bool, typer.Option("--probabilities", help="Write the probability of each class instead of the class.")
+    ] = False,
+    runs: options.Runs = None,
+) -> None:
+    """Predict classes or numbers for the samples in a file, with the model of a run.
+
+    Images may come without the axis of a single channel, or as flat rows. Whole numbers are pixels as the files of a
+    built-in data set hold them; for your own data, uint8 is divided by 255 as in training.
+
+    Examples: [cyan]tenfold predict last images.npy -o labels.csv[/], [cyan]tenfold predict 12 table.csv[/],
+    [cyan]tenfold predict last images.npz --probabilities -o shares.npy[/]
+    """
+    import tenfold
+    from tenfold.common.files import write_atomically
+    from tenfold.data.input_files import read_inputs
+    from tenfold.report.prediction_rows import predictions_to_csv
+
+    if output is not None and output.suffix.lower() not in (".csv", ".npy"):
+        raise DataError(f"predictions are written to .csv and .npy files, not to {output.name}")
+    found = tenfold.open_run(run, runs=runs)
+    x = read_inputs(file)
+    predicted = found.predict_proba(x) if probabilities else found.predict(x)
+    if output is not None and output.suffix.lower() == ".npy":
+        import io
+
+        import numpy as np
+
+        array = io.BytesIO()
+        np.save(array, predicted)
+        content = array.getvalue()
+    else:
+        text = predictions_to_csv(predicted, probabilities=probabilities)
+        if output is None:
+            typer.echo(text, nl=False)
+            return
+        content = text.encode()
+    try:
+        write_atomically(output, content)
+    except OSError as error:
+        raise DataError(f"{output} cannot be written: {error.strerror}") from None
+    typer.echo(f"{len(predicted)} predictions are in {output}")

@@ -1,0 +1,155 @@
+"""The model of a run, used on other samples and data."""
+
+import csv
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from click.testing import Result
+from sklearn.datasets import load_digits
+from typer.testing import CliRunner
+
+import tenfold
+from tenfold.cli import app
+from tenfold.runs import Run
+
+DIGITS = load_digits()
+
+
+def tenfold_(*words: str) -> Result:
+    return CliRunner().invoke(app, list(words))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("store")
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path) -> Run:
+    fields = {"model": "mlp", "data": "digits", "epochs": 3, "seed": 1}
+    return tenfold.train(runs=folder, **fields)
+
+
+@pytest.fixture
+def regression(folder: Path) -> Run:
+    x = torch.arange(40.0).reshape(20, 2) / 40
+    return tenfold.train(model="mlp", data=(x, x.sum(1)), epochs=1, hidden=(4,), runs=folder)
+
+
+class TestPredicting:
+    def test_pixels_as_the_files_hold_them_are_scaled_as_in_training(self, run: Run) -> None:
+        raw = DIGITS.images  # floats, but whole numbers from 0 to 16
+        predicted = run.predict(raw)
+        assert predicted.dtype == np.int64
+        assert (predicted == DIGITS.target).mean() > 0.85
+        assert (run.predict(raw.astype(np.uint8)) == predicted).all()
+        assert (run.predict(DIGITS.data) == predicted).all()  # flat rows
+
+    def test_scaled_inputs_are_taken_as_they_are_and_a_tensor_gives_a_tensor(self, run: Run) -> None:
+        raw = torch.from_numpy(DIGITS.images).float()
+        scaled = ((raw - raw.mean()) / raw.std()).unsqueeze(1)
+        predicted = run.predict(scaled)
+        assert isinstance(predicted, torch.Tensor)
+        assert (predicted.numpy() == run.predict(DIGITS.images)).all()
+        shares = run.predict_proba(scaled)
+        assert shares.shape == (1797, 10)
+        torch.testing.assert_close(shares.sum(1), torch.ones(1797))
+        assert (shares.argmax(1) == predicted).all()
+
+    def test_numbers_are_predicted_as_numbers(self, regression: Run) -> None:
+        assert regression.predict(np.zeros((3, 2), np.float32)).shape == (3,)
+        with pytest.raises(tenfold.TenfoldError, match="predicts numbers, which have no probabilities"):
+            regression.predict_proba(np.zeros((3, 2), np.float32))
+
+    @pytest.mark.parametrize(
+        ("x", "sentence"),
+        [
+            (np.zeros((2, 9, 9)), r"x has the shape \(2, 9, 9\); .* should have the shape \(n, 1, 8, 8\)"),
+            (np.zeros((8, 8)), r"a single sample is given as x\[None\]"),
+            (np.zeros((0, 8, 8)), "x is empty"),
+            (np.full((1, 8, 8), np.nan), "x holds NaN or infinity, first in sample 0"),
+            (np.array(["a"]), "x is of type <U1; it should be numbers"),
+        ],
+    )
+    def test_what_does_not_fit_is_refused(self, run: Run, x: np.ndarray, sentence: str) -> None:
+        with pytest.raises(tenfold.TenfoldError, match=sentence):
+            run.predict(x)
+
+
+class TestEvaluating:
+    def test_by_default_the_numbers_are_those_of_the_run(self, run: Run, folder: Path) -> None:
+        again = tenfold.open_run(run.id, runs=folder)
+        assert again.evaluate() == pytest.approx(run.metrics, rel=1e-4)
+        assert again.evaluate(part="train")["loss"] < again.evaluate()["loss"]
+        assert set(again.evaluate(metrics=["f1_macro"])) == {"loss", "f1_macro"}
+
+    def test_other_data_without_parts_are_used_whole(self, run: Run) -> None:
+        raw = torch.from_numpy(DIGITS.images).float().unsqueeze(1)
+        x = (raw - raw.mean()) / raw.std()
+        right = (run.predict(x).numpy() == DIGITS.target).mean()
+        assert run.evaluate((x, DIGITS.target))["accuracy"] == pytest.approx(right)
+
+    def test_what_does_not_fit_is_refused(self, run: Run, regression: Run, folder: Path) -> None:
+        images = np.zeros((4, 1, 8, 8), np.float32)
+        for data, part, sentence in (
+            (None, "validation", "the data have no validation part; they have train, test"),
+            (None, "tset", "unknown part 'tset'; did you mean 'test'"),
+            ((images[..., :4], np.arange(4)), None, r"the samples have the shape \(1, 8, 4\)"),
+            ((images, np.array([0, 1, 2, 12])), None, "the label 12; .* knows classes 0 to 9"),
+            ((images, np.ones(4, np.float32)), None, "the targets are numbers; .* trained to predict classes"),
+        ):
+            with pytest.raises(tenfold.TenfoldError, match=sentence):
+                run.evaluate(data, part=part)
+        with pytest.raises(tenfold.TenfoldError, match="as Python objects; pass them"):
+            tenfold.open_run(regression.id, runs=folder).evaluate()
+
+
+class TestVerbs:
+    def test_predict_reads_files_of_three_kinds(self, run: Run, folder: Path, tmp_path: Path) -> None:
+        images = DIGITS.images[:5]
+        np.save(tmp_path / "x.npy", images)
+        np.savez(tmp_path / "x.npz", x=images, y=DIGITS.target[:5])
+        header = ",".join(f"pixel {i}" for i in range(64))
+        np.savetxt(tmp_path / "x.csv", DIGITS.data[:5], delimiter=",", header=header, comments="")
+        told = [
+            tenfold_("predict", str(run.id), str(path), "--runs", str(folder)).stdout for path in tmp_path.iterdir()
+        ]
+        assert told[0] == told[1] == told[2]
+        rows = list(csv.DictReader(io.StringIO(told[0])))
+        assert [int(row["class"]) for row in rows] == run.predict(images).tolist()
+        labels, shares = tmp_path / "labels.csv", tmp_path / "shares.npy"
+        assert (
+            "5 predictions are in"
+            in tenfold_(
+                "predict", str(run.id), str(tmp_path / "x.npy"), "-o", str(labels), "--runs", str(folder)
+            ).stdout
+        )
+        assert labels.read_text() == told[0]
+        words = ("--probabilities", "-o", str(shares), "--runs", str(folder))
+        tenfold_("predict", str(run.id), str(tmp_path / "x.npy"), *words)
+        assert np.load(shares).shape == (5, 10)
+
+    def test_evaluate_prints_the_metrics(self, run: Run, folder: Path) -> None:
+        said = tenfold_("evaluate", str(run.id), "--runs", str(folder)).stdout
+        assert "its test part, 359 samples" in said
+        assert f"{run.accuracy:.2%}" in said
+
+    def test_what_cannot_be_done_is_one_sentence(self, run: Run, folder: Path, tmp_path: Path) -> None:
+        (tmp_path / "broken.npy").write_bytes(b"nothing")
+        (tmp_path / "words.csv").write_text("1,2\n3,four\n")
+        for words, sentence in (
+            (("predict", "99", "x.npy"), "there is no run '99'"),
+            (("predict", "1", "x.npy"), "there is no file x.npy"),
+            (("predict", "1", "x.png"), "x.png cannot be read; samples come from .npy, .npz, .csv files"),
+            (("predict", "1", str(tmp_path / "broken.npy")), "broken.npy cannot be read: "),
+            (("predict", "1", str(tmp_path / "words.csv")), "column 2 of sample 2 is 'four', not a number"),
+            (("predict", "1", "x.npy", "-o", "x.txt"), "written to .csv and .npy files, not to x.txt"),
+            (("evaluate", "99"), "there is no run '99'"),
+            (("evaluate", "1", "--data", "mnits"), "unknown data set 'mnits'; did you mean 'mnist'"),
+        ):
+            result = tenfold_(*words, "--runs", str(folder))
+            assert result.exit_code == 2
+            assert sentence in result.stderr
