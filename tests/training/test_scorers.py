@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from sklearn import metrics
 
+from sklearn import metrics
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment, Training
 from tenfold.training import METRICS, choose_metrics
