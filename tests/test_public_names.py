@@ -21,6 +21,7 @@ EXPECTED = [
     "forecast",
     "list_runs",
     "open_run",
+    "plan",
     "recipes",
     "resume",
     "shard",

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tenfold.api.cross_validate import cross_validate
     from tenfold.api.forecast import forecast
     from tenfold.api.open_run import list_runs, open_run
+    from tenfold.api.plan import plan
     from tenfold.api.resume import resume
     from tenfold.api.simulate import simulate
     from tenfold.api.train import train
@@ -40,6 +41,7 @@ __all__ = [
     "forecast",
     "list_runs",
     "open_run",
+    "plan",
     "recipes",
     "resume",
     "shard",
@@ -68,6 +70,7 @@ _HOMES = {
     "forecast": "tenfold.api.forecast",
     "list_runs": "tenfold.api.open_run",
     "open_run": "tenfold.api.open_run",
+    "plan": "tenfold.api.plan",
     "recipes": "tenfold.recipes",
     "resume": "tenfold.api.resume",
     "shard": "tenfold.loop",

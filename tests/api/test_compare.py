@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import tenfold
-from tenfold.api.compare import Turn, compare, parts, plan
+from tenfold.api.compare import Turn, compare, experiments_of, parts
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.experiment.python_objects import PythonObject
@@ -23,33 +23,33 @@ def settings(experiments: Any, *names: str) -> list[tuple[Any, ...]]:
 
 class TestPlan:
     def test_the_grid_comes_once_for_each_repeat(self) -> None:
-        planned = plan(Experiment(), {"lr": [0.1, 0.2], "momentum": [0.0, 0.9]}, 2)
+        planned = experiments_of(Experiment(), {"lr": [0.1, 0.2], "momentum": [0.0, 0.9]}, 2)
         assert settings(planned, "seed", "lr", "momentum") == [
             (seed, lr, momentum) for seed in (0, 1) for lr in (0.1, 0.2) for momentum in (0.0, 0.9)
         ]
 
     def test_repeats_count_on_from_the_seed(self) -> None:
-        assert settings(plan(Experiment(seed=7), {}, 3), "seed") == [(7,), (8,), (9,)]
+        assert settings(experiments_of(Experiment(seed=7), {}, 3), "seed") == [(7,), (8,), (9,)]
 
     def test_one_worker_runs_once_whatever_the_mixing(self) -> None:
         grid = {"workers": [1, 2], "strategy": ["ring", "butterfly"], "sync_every": [1, 4]}
-        planned = list(plan(Experiment(), grid, 2))
+        planned = list(experiments_of(Experiment(), grid, 2))
         assert len(planned) == 2 * (1 + 4)
         alone = [one for one in planned if one.division.workers == 1]
         assert [one.division for one in alone] == [Experiment().settled.division] * 2
 
     def test_one_worker_keeps_its_folds(self) -> None:
         grid = {"workers": [1, 2], "folds": [2, 4], "strategy": ["ring", "butterfly"]}
-        planned = list(plan(Experiment(fold_kind="plain"), grid, 1))
+        planned = list(experiments_of(Experiment(fold_kind="plain"), grid, 1))
         assert settings(planned, "workers", "folds") == [(1, 2), (1, 4), (2, 2), (2, 2), (2, 4), (2, 4)]
         assert planned[0].division == Experiment(folds=2, fold_kind="plain").settled.division
 
     def test_python_objects_of_one_name_are_different(self) -> None:
         models = [lambda: nn.Linear(1, 1), lambda: nn.Linear(2, 2)]
-        assert len(list(plan(Experiment(), {"model": models}, 1))) == 2
+        assert len(list(experiments_of(Experiment(), {"model": models}, 1))) == 2
 
     def test_the_same_value_twice_runs_once(self) -> None:
-        assert len(list(plan(Experiment(), {"lr": [0.1, 0.1]}, 1))) == 1
+        assert len(list(experiments_of(Experiment(), {"lr": [0.1, 0.1]}, 1))) == 1
 
     @pytest.mark.parametrize(
         ("grid", "repeats", "sentence"),
@@ -62,7 +62,7 @@ class TestPlan:
     )
     def test_mistakes_are_one_sentence(self, grid: dict[str, list[Any]], repeats: int, sentence: str) -> None:
         with pytest.raises(ExperimentError, match=sentence) as raised:
-            list(plan(Experiment(), grid, repeats))
+            list(experiments_of(Experiment(), grid, repeats))
         assert "\n" not in str(raised.value)
 
     def test_a_mistake_is_noticed_before_anything_runs(self, tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def compare(
     """
     require_no_launcher("a comparison", detect_world())
     base, dimensions = parts(experiment or Experiment(), grid)
-    planned = list(plan(base, dimensions, repeats))
+    planned = list(experiments_of(base, dimensions, repeats))
     store = Store(runs)
     known = {} if fresh else _finished(store)
     watch = watch or _ignore
@@ -111,7 +111,7 @@ def _run(experiment: Experiment, store: Store, on: Sequence[object], listen: Emi
     return cross_validate(experiment, runs=store.folder, on=on, listen=listen).run
 
 
-def plan(base: Experiment, dimensions: dict[str, list[Any]], repeats: int) -> Iterable[Experiment]:
+def experiments_of(base: Experiment, dimensions: dict[str, list[Any]], repeats: int) -> Iterable[Experiment]:
     """Yield the experiments of a grid in the order in which they run, each once.
 
     A single worker has nobody to mix with, so settings of the division other than its size and its folds are left at

@@ -33,7 +33,7 @@ def forecast(
     """
     require_no_launcher("a forecast", detect_world())
     base, dimensions = grid.parts(on_cluster(experiment, cluster), settings)
-    tasks = _prepared(grid.plan(base, dimensions, repeats=1))
+    tasks = _prepared(grid.experiments_of(base, dimensions, repeats=1))
 
     def predict(task: Task) -> Prediction:
         return predict_task(task, listen)

@@ -20,6 +20,7 @@ from tenfold.cli.records.tag import note, tag, untag
 from tenfold.cli.running.compare import compare
 from tenfold.cli.running.crossval import crossval
 from tenfold.cli.running.launch import launch
+from tenfold.cli.running.plan import plan
 from tenfold.cli.running.recipe import app as recipe_app
 from tenfold.cli.running.resume import resume
 from tenfold.cli.running.simulate import simulate
@@ -135,6 +136,7 @@ for verb in (
     doctor,
     calibrate,
     simulate,
+    plan,
     twin,
 ):
     app.command()(verb)

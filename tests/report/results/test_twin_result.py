@@ -55,6 +55,18 @@ def test_the_table_says_measured_and_predicted(twin):
     assert "the measured time is outside" in text
 
 
+def test_a_target_has_a_row_of_its_own(tmp_path):
+    reached = [{"seconds": seconds, "seconds_to_target": seconds, "times": {}} for seconds in (4.0, 5.0)]
+    real = make_run(tmp_path, **SHORT, target=0.9, result=reached[0])
+    virtual = make_virtual_run(tmp_path, **SHORT, target=0.9, cluster="here", result=reached[1])
+    twin = Twin(real, virtual, 0.0)
+    assert [(part.name, part.error) for part in twin.parts][-2:] == [
+        ("training to target", 0.25),
+        ("training, total", 0.25),
+    ]
+    assert "training to target: until target 0.9" in str(twin)
+
+
 def test_other_weights_are_said(runs):
     apart = Twin(*runs, 1.5e-7)
     assert not apart.same_weights

@@ -17,6 +17,7 @@ def twin(
     data: options.Data = None,
     epochs: options.Epochs = None,
     batch_size: options.BatchSize = None,
+    target: options.Target = None,
     seed: options.Seed = None,
     workers: options.Workers = None,
     strategy: options.Strategy = None,
@@ -30,6 +31,7 @@ def twin(
     """Train with real processes and on a virtual cluster, and compare the weights and the times.
 
     Examples: [cyan]tenfold twin lenet.toml --workers 2[/],
+    [cyan]tenfold twin best.toml --target 0.99[/],
     [cyan]tenfold twin --data digits --model mlp --workers 2 --strategy ring -o twin.html[/]
     """
     experiment = options.experiment_of(context.params)

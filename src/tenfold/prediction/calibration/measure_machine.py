@@ -56,13 +56,15 @@ def complete_profile(
     listen: Listen | None = None,
     *,
     cluster: Cluster | None = None,
+    settings: Iterable[tuple[int, int]] = (),
     path: str | Path | None = None,
 ) -> Profile:
     """Return a profile that knows what predicting this experiment takes; what it lacks is measured now, and saved.
 
     That are the steps of its workers on this machine, in a few seconds, and rounds where none were measured yet; or the
     steps of the workers on one node of each group of a cluster; and what its compression and its outer optimizer add to
-    a round. Without a profile it is the one at `path` (default: this machine's own), or a new one.
+    a round. `settings` (threads, workers) are further ones of this machine, to be known at any batch size. Without a
+    profile it is the one at `path` (default: this machine's own), or a new one.
     """
     listen = listen or _silent
     task = experiment if isinstance(experiment, Task) else prepare(settle(experiment))
@@ -76,9 +78,12 @@ def complete_profile(
         known = rounds(known, listen)
     asked = {(task.threads, task.workers)} if cluster is None else _on_nodes(cluster)
     name, batch = cost_keys.step_key(task.experiment, task.splits), task.experiment.training.samples_per_step
-    missing = sorted(setting for setting in asked if not known.has_step(name, batch, *setting))
-    if missing:
-        known = _with_steps(known, task.experiment, task.splits, missing, listen)
+    missing = {setting for setting in asked if not known.has_step(name, batch, *setting)}
+    sizes = (batch, max(1, batch // BRIEF))
+    several = {setting for setting in settings if not all(known.has_step(name, size, *setting) for size in sizes)}
+    if missing or several:
+        both = sorted(missing | several)
+        known = _with_steps(known, task.experiment, task.splits, both, listen, smaller_batches=bool(several))
     known = _with_round_overhead(known, task, listen)
     if known is not profile:
         known.save(place)
@@ -130,15 +135,25 @@ def _with_costs(profile: Profile, **costs: Any) -> Profile:
 
 
 def _with_steps(
-    profile: Profile, experiment: Experiment, splits: Splits, asked: Iterable[tuple[int, int]], listen: Listen
+    profile: Profile,
+    experiment: Experiment,
+    splits: Splits,
+    asked: Iterable[tuple[int, int]],
+    listen: Listen,
+    *,
+    smaller_batches: bool = False,
 ) -> Profile:
-    """Measure an experiment's steps in settings (threads, workers), at its batch size and a smaller one."""
+    """Measure an experiment's steps in settings (threads, workers), at its batch size.
+
+    The first and the last of them, or all with `smaller_batches`, are also measured at a smaller batch size.
+    """
     if experiment.machine.device != "cpu":
         raise MachineError(f'machine.device = "{experiment.machine.device}": steps are measured on cpu only; take cpu')
     asked, batch = list(asked), experiment.training.samples_per_step
     smaller = {max(1, batch // BRIEF)} - {batch}
     settings = [(batch, *setting) for setting in asked]
-    settings += [(size, *setting) for size in smaller for setting in {asked[0], asked[-1]}]
+    twice = asked if smaller_batches else {asked[0], asked[-1]}
+    settings += [(size, *setting) for size in smaller for setting in twice]
     name = cost_keys.step_key(experiment, splits)
     steps, evaluating = probes.steps(name, experiment, splits, settings, listen)
     return profile.add(steps=steps, evaluating=evaluating)

@@ -23,7 +23,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "saving": ("save",),
     "startup": ("start",),
 }
-TOTAL = "training, total"
+TOTAL, TO_TARGET = "training, total", "training to target"
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,9 @@ class Twin:
             measured, predicted = (sum(seconds) if seconds else None for seconds in spans)
             if measured is not None or predicted is not None:
                 yield TimePart(name, measured, predicted)
+        reached = [run.seconds_to_target for run in (self.real, self.virtual)]
+        if any(seconds is not None for seconds in reached):
+            yield TimePart(TO_TARGET, *reached)
         yield TimePart(TOTAL, self.real.seconds, self.virtual.seconds)
 
     def rows(self) -> list[list[str]]:
@@ -90,12 +93,21 @@ class Twin:
     def notes(self) -> list[str]:
         """Return the lines that explain the table."""
         notes = ["rows: mean over the workers; total: the slowest worker; error = (predicted - measured) / measured"]
+        notes += self._target_notes()
         notes.append("startup: reading the data is included in the measured time, not in the predicted one")
         interval, seconds = self.virtual.interval, self.real.seconds
         if interval and seconds is not None:
             inside = interval[0] <= seconds <= interval[1]
             notes.append(f"{clocks.INTERVAL}; the measured time is {'inside' if inside else 'outside'}")
         return [*notes, clocks.UNCALIBRATED] if clocks.is_uncalibrated(self.virtual) else notes
+
+    def _target_notes(self) -> list[str]:
+        target = self.real.experiment.training.target
+        if target is None:
+            return []
+        reached = self.real.seconds_to_target is not None
+        what = f"target {target:g}"
+        return [f"training to target: until {what}" if reached else f"{what} was not reached; all epochs were trained"]
 
     def record(self) -> dict[str, Any]:
         """Return everything as one dictionary of numbers and text."""
@@ -108,6 +120,7 @@ class Twin:
                 for one in self.parts
             ],
             "interval": self.virtual.interval,
+            "target": self.real.experiment.training.target,
         }
 
     def to_json(self) -> str:

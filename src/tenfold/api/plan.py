@@ -1,0 +1,70 @@
+"""`tenfold.plan`: find the setting that reaches a target soonest."""
+
+from pathlib import Path
+from typing import Any
+
+from tenfold.cluster import Cluster
+from tenfold.data import FetchProgress
+from tenfold.engines import require_no_launcher, validate
+from tenfold.engines.prepare import load, settle
+from tenfold.errors import ExperimentError
+from tenfold.experiment import Experiment
+from tenfold.launch.detect import detect_world
+from tenfold.machine import devices
+from tenfold.prediction.calibration import Listen
+from tenfold.prediction.planning import planner
+from tenfold.prediction.planning.candidates import Candidate, candidates_here, candidates_on
+from tenfold.report.results.plan_result import Plan
+
+
+def plan(
+    experiment: Experiment | None = None,
+    *,
+    target: float | None = None,
+    cluster: Cluster | dict[str, Any] | str | Path | None = None,
+    max_workers: int | None = None,
+    budget: float = planner.BUDGET,
+    listen: Listen | None = None,
+    fetching: FetchProgress | None = None,
+    **fields: Any,
+) -> Plan:
+    """Find the workers, threads, batch size and averaging that reach a target soonest, here or on a cluster.
+
+    `target` is a value of the first metric, as in training. The calibrated clock predicts times. Short training runs,
+    about `budget` seconds of them and measured on a validation part, predict the epochs that each setting needs.
+    `plan.best` is the experiment to run, `plan.table` has every setting.
+    """
+    require_no_launcher("a plan", detect_world())
+    base = (experiment or Experiment()).replace(**fields)
+    target = base.training.target if target is None else target
+    if target is None:
+        raise ExperimentError("a plan needs a target, such as target=0.99 or --target 0.99")
+    if budget <= 0 or (max_workers is not None and max_workers < 1):
+        raise ExperimentError(f"budget = {budget:g} and max_workers = {max_workers}: both must be above 0")
+    if base.division.shards == "fractions":
+        raise ExperimentError('division.shards = "fractions" sets the number of workers, which a plan chooses; use iid')
+    base = base.replace(target=None, engine="auto", cluster=None, link=None)
+    validate(base.replace(workers=1), None)
+    hardware = _cluster(cluster)
+    if hardware is not None:
+        candidates = candidates_on(hardware, base, most_workers=max_workers)
+    else:
+        gpu = devices.resolve("auto")
+        candidates = candidates_here(base, most_workers=max_workers, gpu=None if gpu.type == "cpu" else str(gpu))
+    splits = load(base, devices.resolve("cpu"), fetching)
+    own = Candidate(settle(base))
+    found = planner.search(candidates, splits, target, cluster=hardware, given=own, budget=budget, listen=listen)
+    return Plan(found, planner.best_of(found, target), _given(found, own), target)
+
+
+def _given(found: planner.Search, own: Candidate) -> planner.Assessment | None:
+    """Return what was found out about the experiment as it was given."""
+    alike = [one for one in found.assessments if one.candidate.learning == own.learning]
+    same = [one for one in alike if own.threads is None or one.candidate.threads == own.threads]
+    return max(same, key=lambda one: one.candidate.threads or 0, default=None)
+
+
+def _cluster(given: Cluster | dict[str, Any] | str | Path | None) -> Cluster | None:
+    if given is None or given == "here" or isinstance(given, Cluster):
+        return given if isinstance(given, Cluster) else None
+    return Cluster(**given) if isinstance(given, dict) else Cluster.load(given)

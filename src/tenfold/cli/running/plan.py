@@ -1,0 +1,69 @@
+"""`tenfold plan`: find the setting that reaches a target soonest."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tenfold.cli import options
+from tenfold.cli.grids import Form
+from tenfold.cli.output import fetching, print_rich, telling
+
+
+def plan(
+    file: options.File = None,
+    settings: options.Set = None,
+    target: options.Target = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option("--cluster", help="Plan for this virtual cluster, a TOML file. Default: this machine."),
+    ] = None,
+    max_workers: Annotated[
+        int | None, typer.Option("--max-workers", help="Use at most so many workers. Default: as many as fit.")
+    ] = None,
+    budget: Annotated[float, typer.Option("--budget", help="Seconds for short training runs.")] = 90.0,
+    model: options.Model = None,
+    data: options.Data = None,
+    seed: options.Seed = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the chosen experiment to this file.")
+    ] = None,
+    report: Annotated[Path | None, typer.Option("--report", help="Also write an HTML report.")] = None,
+    form: Annotated[Form, typer.Option("--format", help="How to print the settings.")] = Form.TABLE,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> None:
+    """Find the workers, threads, batch size and averaging that reach a target soonest.
+
+    Seconds per step come from the profile of this machine, steps to the target from short training runs. Nothing is
+    recorded, and the result is a prediction.
+
+    Examples: [cyan]tenfold plan lenet.toml --target 0.99 -o best.toml[/],
+    [cyan]tenfold plan lenet.toml --target 0.99 --cluster lab.toml --max-workers 64[/]
+    """
+    experiment = options.experiment_from(file, settings, model=model, data=data, seed=seed)
+    from tenfold.workers.pool.worker_pool import start_server
+
+    start_server()
+    from tenfold.api.plan import plan as find
+
+    form = Form.JSON if as_json else form
+    with telling(quiet or form is not Form.TABLE) as listen, fetching(quiet or form is not Form.TABLE) as bar:
+        found = find(
+            experiment,
+            target=target,
+            cluster=cluster,
+            max_workers=max_workers,
+            budget=budget,
+            listen=listen,
+            fetching=bar,
+        )
+    if form is Form.TABLE:
+        print_rich(found)
+    else:
+        typer.echo({"csv": found.to_csv, "json": found.to_json, "markdown": found.to_markdown}[form](), nl=False)
+    if output is not None:
+        found.best.save(output)
+        typer.echo(f"the experiment is in {output}; `tenfold train {output}` runs it", err=form is not Form.TABLE)
+    if report is not None:
+        typer.echo(f"the report is in {found.report(report)}", err=form is not Form.TABLE)

@@ -1,0 +1,1 @@
+"""Which setting reaches a target soonest: candidates, short training runs, learning curves, and the search."""

@@ -1,0 +1,150 @@
+"""The settings among which a plan chooses: what this machine or a cluster has room for."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from tenfold.cluster.cluster import Cluster
+from tenfold.engines.prepare import settle
+from tenfold.engines.validate import validate_mixing
+from tenfold.errors import ExperimentError
+from tenfold.experiment import Experiment
+from tenfold.machine import cores
+from tenfold.prediction.calibration.probes import counts_up_to
+
+ROUNDS = (4, 16, 64)
+"""Steps between two rounds, where weights are averaged."""
+BATCHES, DEVICE_BATCHES = (0.5, 1, 2), (1, 2, 4)
+"""Batch sizes that are tried, relative to the usual one for so many workers; a GPU has room for larger ones."""
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """One setting: the experiment with everything but its epochs decided."""
+
+    experiment: Experiment
+
+    @property
+    def workers(self) -> int:
+        """Its replicas."""
+        return self.experiment.division.workers
+
+    @property
+    def threads(self) -> int | None:
+        """Of each worker; None where a device or a cluster decides."""
+        return self.experiment.machine.threads
+
+    @property
+    def device(self) -> str:
+        """Where its replicas train."""
+        return self.experiment.machine.device
+
+    @property
+    def batch(self) -> int:
+        """Samples of one step of all replicas together."""
+        return self.experiment.training.samples_per_step * self.workers
+
+    @property
+    def looseness(self) -> int:
+        """How loosely replicas are tied to each other: 0 for averaged gradients, else the steps between exact means."""
+        division = self.experiment.division
+        if self.workers == 1 or division.average == "gradients":
+            return 0
+        inexact = division.strategy != "allreduce"
+        return division.pace * (1 + inexact)
+
+    @property
+    def learning(self) -> str:
+        """Names what decides how well it learns; candidates with the same name learn the same."""
+        division = self.experiment.division
+        mixing = (
+            (division.strategy, division.average, division.pace if division.average == "weights" else 1)
+            if self.workers > 1
+            else ()
+        )
+        return f"{self.workers} {self.experiment.training.samples_per_step} {mixing}"
+
+
+def candidates_here(base: Experiment, *, most_workers: int | None = None, gpu: str | None = None) -> list[Candidate]:
+    """Return the settings that this machine has room for: at most a thread a core, and one GPU where there is one."""
+    budget = cores.budget()
+    counts = counts_up_to(min(budget, most_workers or budget))
+    base = base.replace(engine="auto", cluster=None, link=None, device="cpu")
+    found: list[Candidate] = []
+    for workers in counts:
+        asked = base.machine.threads
+        threads = {asked} if asked else {budget // workers, *([1] if workers == 1 else [])}
+        for each in sorted(threads, reverse=True):
+            if workers * each <= budget or base.machine.oversubscribe:
+                found += _settings(base.replace(workers=workers, threads=each), BATCHES)
+    if gpu is not None:
+        found += _settings(base.replace(workers=1, threads=None, device=gpu), DEVICE_BATCHES)
+    return found
+
+
+def candidates_on(cluster: Cluster, base: Experiment, *, most_workers: int | None = None) -> list[Candidate]:
+    """Return the settings that a cluster has room for."""
+    room = min(cluster.workers, most_workers or cluster.workers)
+    base = base.replace(engine="virtual", cluster=cluster, link=None, device="cpu")
+    return [one for workers in counts_up_to(room) for one in _settings(base.replace(workers=workers), BATCHES)]
+
+
+def undominated(priced: Iterable[tuple[Candidate, float]], saving: float = 0.97) -> list[Candidate]:
+    """Return the candidates without those that tie replicas more loosely and are hardly faster for it.
+
+    Of two that differ only in how replicas mix, the looser one never learns more from the same samples.
+    """
+    listed = list(priced)
+
+    def beaten(one: Candidate, seconds: float) -> bool:
+        return any(
+            _alike(one, other) and other.looseness < one.looseness and seconds > saving * other_seconds
+            for other, other_seconds in listed
+        )
+
+    return [one for one, seconds in listed if not beaten(one, seconds)]
+
+
+def _alike(one: Candidate, other: Candidate) -> bool:
+    return (one.workers, one.threads, one.batch, one.device) == (
+        other.workers,
+        other.threads,
+        other.batch,
+        other.device,
+    )
+
+
+def _settings(base: Experiment, factors: Iterable[float]) -> Iterator[Candidate]:
+    """Yield every batch size and every way to mix for a number of workers."""
+    usual = settle(base.replace(batch_size=None)).training.samples_per_step
+    sizes = {max(1, round(usual * factor)) for factor in factors} | {settle(base).training.samples_per_step}
+    for size in sorted(sizes):
+        for mixing in _mixings(base):
+            one = settle(base.replace(batch_size=size, **mixing))
+            try:
+                validate_mixing(one)
+            except ExperimentError:  # this strategy does not go with the experiment's other settings
+                continue
+            yield Candidate(one)
+
+
+def _mixings(base: Experiment) -> list[dict[str, object]]:
+    """Return the strategies and rounds to try; the experiment's own are among them."""
+    division = base.division
+    own: dict[str, object] = {
+        "strategy": division.strategy,
+        "sync_every": division.sync_every,
+        "average": division.average,
+    }
+    if division.workers == 1:
+        return [{"strategy": "allreduce", "sync_every": None, "average": "auto", "strategy_options": {}}]
+    found: list[dict[str, object]] = [own, {"strategy": "allreduce", "sync_every": None, "average": "auto"}]
+    names = ("allreduce", "butterfly") if division.workers > 2 else ("allreduce",)
+    for name in names:
+        found += [{"strategy": name, "sync_every": every, "average": "weights"} for every in ROUNDS]
+    options = division.strategy_options
+    unique: list[dict[str, object]] = []
+    for one in found:
+        mine = one | {"strategy_options": options if one["strategy"] == division.strategy else {}}
+        if settle(base.replace(**mine)).division not in [settle(base.replace(**other)).division for other in unique]:
+            unique.append(mine)
+    return unique

@@ -1,0 +1,100 @@
+"""Learning curves: what is still missing to a perfect metric, over the samples that a whole run has seen.
+
+Each point is a run with its full schedule. In logarithms the curves of all settings are lines of one slope, and of
+different heights; points of longer runs count for more, as the slope changes slowly along a curve.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+SLOPE, SLOPE_DEVIATION = 0.5, 0.25
+"""What is assumed of the slope before anything was seen: errors fall with about the square root of the samples."""
+SEED_ERROR = 0.06
+"""By how much the gap of equal runs differs from seed to seed, relative."""
+BEND = 0.1
+"""How far a curve may leave its line for each doubling of the samples, relative."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """The gap that a run was left with."""
+
+    samples: float
+    """Samples that all replicas together saw during the run."""
+    gap: float
+    """How far the metric is from perfect: 1 - accuracy, or the loss itself."""
+    error: float
+    """Standard error of the measured gap, relative."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The line of one setting: log gap = height - slope (log samples - centre)."""
+
+    height: float
+    slope: float
+    centre: float
+    height_error: float
+    slope_error: float
+    longest: float
+    """The largest number of samples among its points."""
+
+    def gap(self, samples: float) -> float:
+        """Return the gap that a run over so many samples is expected to have."""
+        return math.exp(self.height - self.slope * (math.log(samples) - self.centre))
+
+    def error(self, samples: float) -> float:
+        """Return the standard error of the logarithm of the gap of one run."""
+        apart = math.log(samples) - self.centre
+        beyond = max(0.0, math.log2(samples / self.longest)) * BEND
+        return math.sqrt(self.height_error**2 + (apart * self.slope_error) ** 2 + beyond**2 + SEED_ERROR**2)
+
+    def samples_to(self, gap: float) -> float:
+        """Return the samples after which a run is expected to have this gap."""
+        return math.exp(min(700.0, self.centre + (self.height - math.log(gap)) / self.slope))
+
+    def reaches(self, gap: float, samples: float, deviations: float = 0.0) -> bool:
+        """Return whether a run over so many samples reaches a gap, even if it is so many standard errors worse."""
+        return math.log(self.gap(samples)) + deviations * self.error(samples) <= math.log(gap)
+
+
+def fit_curves(points: Mapping[int, Sequence[Point]]) -> dict[int, Curve]:
+    """Fit a line to the points of every setting, with one slope for all, by weighted least squares.
+
+    The weight of a point is 1 / (error^2 + (BEND log2(longest / samples))^2). The slope is that of all settings
+    together and of what was assumed before, each weighted by how well it is known.
+    """
+    weighted = {key: [(*_logs(one), _weight(one, some)) for one in some] for key, some in points.items() if some}
+    centres = {key: _means(some) for key, some in weighted.items()}
+    precision, pull = 1 / SLOPE_DEVIATION**2, SLOPE / SLOPE_DEVIATION**2
+    for key, some in weighted.items():
+        x_mean, y_mean = centres[key]
+        precision += sum(w * (x - x_mean) ** 2 for x, _, w in some)
+        pull -= sum(w * (x - x_mean) * (y - y_mean) for x, y, w in some)
+    slope = max(0.05, pull / precision)
+    return {
+        key: Curve(
+            height=centres[key][1],
+            slope=slope,
+            centre=centres[key][0],
+            height_error=math.sqrt(1 / sum(w for *_, w in some)),
+            slope_error=math.sqrt(1 / precision),
+            longest=max(one.samples for one in points[key]),
+        )
+        for key, some in weighted.items()
+    }
+
+
+def _logs(point: Point) -> tuple[float, float]:
+    return math.log(point.samples), math.log(point.gap)
+
+
+def _weight(point: Point, others: Sequence[Point]) -> float:
+    longest = max(one.samples for one in others)
+    return 1 / (point.error**2 + (BEND * math.log2(longest / point.samples)) ** 2)
+
+
+def _means(some: Sequence[tuple[float, float, float]]) -> tuple[float, float]:
+    whole = sum(w for *_, w in some)
+    return sum(w * x for x, _, w in some) / whole, sum(w * y for _, y, w in some) / whole

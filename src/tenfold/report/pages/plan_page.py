@@ -1,0 +1,44 @@
+"""The page of a plan: the choice, the table that it was made from, and the learning curves behind it."""
+
+from typing import Any
+
+from tenfold.report import clocks
+from tenfold.report.formatting import duration, interval, metric_value, plural
+from tenfold.report.pages import sections
+from tenfold.report.pages.page import download_link, render_template
+from tenfold.report.pages.sections import headline_number
+from tenfold.report.plots.plan_plots import probe_plot
+from tenfold.report.results.plan_result import Plan
+
+
+def render_plan(plan: Plan) -> str:
+    """Return the page as HTML."""
+    names, rows = plan.cells()
+    content = {
+        "title": f"Plan for {sections.page_title(plan.best)}",
+        "eyebrow": "plan",
+        "facts": [plural(len(plan.rows), "setting"), "nothing recorded", "predicted"],
+        "truth": clocks.page_statement(plan.rows),
+        "headline": _headline(plan),
+        "findings": plan.findings(),
+        "table": {"columns": names, "rows": rows},
+        "notes": [note.text for note in plan.notes()],
+        "probes": probe_plot(plan.search.assessments, plan.search.metric, plan.target),
+        "downloads": [
+            download_link("tenfold-plan.csv", "CSV", plan.to_csv()),
+            download_link("tenfold-plan.json", "JSON", plan.to_json()),
+        ],
+    }
+    return render_template("plan.html", content)
+
+
+def _headline(plan: Plan) -> list[dict[str, Any]]:
+    seconds, metric = plan.predicted_seconds, plan.search.metric
+    reached = f"{interval(*plan.interval, seconds)} of training, predicted"
+    numbers = [headline_number(f"to {metric} {metric_value(metric, plan.target)}", duration(seconds), reached)]
+    numbers.append(headline_number("planning took", duration(plan.cost_seconds), "measured"))
+    repaid = plan.repayment
+    if repaid is not None and repaid.runs is not None:
+        saved = f"{duration(repaid.seconds_saved)} saved per run"
+        numbers.append(headline_number("earned back after", plural(repaid.runs, "run"), saved))
+    return numbers

@@ -1,0 +1,241 @@
+"""The plan of an experiment: the settings it was chosen from, and when each should reach the target."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tenfold.experiment import Experiment
+from tenfold.prediction.planning.planner import UNTRIED, Assessment, Search, describe
+from tenfold.report import clocks
+from tenfold.report.formatting import NOTHING, duration, interval, metric_value, plural
+from tenfold.report.results.result_table import ResultTable, TableNote
+from tenfold.report.rows import Row, Spread
+from tenfold.report.tables.columns import Column
+
+
+@dataclass(frozen=True)
+class Repayment:
+    """After how many runs a plan has saved the seconds that it cost."""
+
+    seconds_saved: float
+    """By one run, compared with the experiment as it was given."""
+    runs: int | None
+    """None: the plan saves nothing."""
+
+
+class Plan(ResultTable):
+    """The setting that should reach a target soonest, and the table it was chosen from; all times are predicted."""
+
+    def __init__(self, found: Search, chosen: Assessment, given: Assessment | None, target: float) -> None:
+        self.search = found
+        self.chosen = chosen
+        self.given = given
+        """The setting of the experiment as it was given; None if it was not among the candidates."""
+        self.target = target
+        self._tried = [one for one in found.assessments if one.probes]
+        self.rows = [_row(one) for one in self._tried]
+
+    @property
+    def best(self) -> Experiment:
+        """The experiment to run: it stops at the target."""
+        machine = {"engine": "auto", "cluster": None, "link": None}
+        return self.chosen.experiment.replace(target=self.target, **machine)
+
+    @property
+    def table(self) -> list[dict[str, Any]]:
+        """Every setting as a flat dictionary of numbers and text, the chosen one first."""
+        return self.records()
+
+    @property
+    def predicted_seconds(self) -> float:
+        """Predicted training time to the target, without startup, evaluation and saving."""
+        return self.chosen.price.training if self.chosen.price else math.nan
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The range in which the training time to the target should lie in nine of ten runs."""
+        return self.chosen.interval or (math.nan, math.nan)
+
+    @property
+    def total_seconds(self) -> float:
+        """Predicted time of the whole run, with startup, evaluation and saving."""
+        return self.chosen.price.total if self.chosen.price else math.nan
+
+    @property
+    def cost_seconds(self) -> float:
+        """What planning took, calibration included."""
+        return self.search.calibration_seconds + self.search.probe_seconds
+
+    @property
+    def repayment(self) -> Repayment | None:
+        """After how many runs planning has paid off; None if the time of the given setting is not known."""
+        if self.given is None or self.given.price is None:
+            return None
+        saved = self.given.price.total - self.total_seconds
+        return Repayment(saved, math.ceil(self.cost_seconds / saved) if saved > 0 else None)
+
+    def columns(self) -> list[Column]:
+        """Return the columns of the table."""
+        shown = self._tried
+        metric = self.search.metric
+
+        def column(name: str, short: str, cells: list[str], *, words: bool = False) -> Column:
+            return Column(name, short, tuple(cells), words)
+
+        return [
+            column("", "", ["→" if one is self.chosen else "" for one in shown], words=True),
+            column("workers × threads", "workers", [_hosts(one) for one in shown]),
+            column("batch size", "batch", [f"{one.experiment.training.samples_per_step}" for one in shown]),
+            column("averaging", "averaging", [_mixing(one) for one in shown], words=True),
+            column("epoch, predicted", "epoch", [duration(one.epoch_seconds) for one in shown]),
+            column("epochs to target", "epochs", [f"{one.epochs}" if one.epochs else NOTHING for one in shown]),
+            column("training to target, predicted", "to target", [_seconds(one) for one in shown]),
+            column("in all, predicted", "in all", [duration(one.price.total if one.price else None) for one in shown]),
+            column(f"{metric} of the longest probe", "probe", [_probed(one) for one in shown]),
+            column("in the search", "search", [one.dropped or "to the end" for one in shown], words=True),
+        ]
+
+    def crosstables(self) -> list[Any]:
+        """Return no further tables."""
+        return []
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the rows as flat dictionaries of numbers and text."""
+        return [_record(one, one is self.chosen) for one in self.search.assessments]
+
+    def extra_json(self) -> dict[str, Any]:
+        """Return the choice, what it should take, and what planning cost."""
+        repaid = self.repayment
+        return {
+            "target": self.target,
+            "metric": self.search.metric,
+            "best": self.best.model_dump(mode="json", exclude_none=True),
+            "predicted_seconds": self.predicted_seconds,
+            "predicted_seconds_low": self.interval[0],
+            "predicted_seconds_high": self.interval[1],
+            "predicted_total_seconds": self.total_seconds,
+            "noise_batch": self.search.noise_batch,
+            "cost_seconds": self.cost_seconds,
+            "calibration_seconds": self.search.calibration_seconds,
+            "seconds_saved_per_run": repaid.seconds_saved if repaid else None,
+            "runs_to_repay": repaid.runs if repaid else None,
+        }
+
+    def notes(self) -> list[TableNote]:
+        """Return the lines that explain the columns."""
+        notes = [
+            TableNote("all times are predicted; to target: training time without startup, evaluation, saving"),
+            TableNote(f"{clocks.INTERVAL}; in all: with startup, evaluation and saving"),
+            TableNote(
+                "epochs: the fewest that reach the target in eight of ten runs, by learning curves of short runs"
+            ),
+            TableNote("probe: the longest of these runs, on a validation part held out of the training data"),
+        ]
+        untried = {reason: sum(one.dropped == reason for one in self.search.assessments) for reason in UNTRIED}
+        return notes + [
+            TableNote(f"not tried: {plural(count, 'setting')} ({why})") for why, count in untried.items() if count
+        ]
+
+    def findings(self) -> list[str]:
+        """Return the choice, what it should take, and what planning cost."""
+        around = interval(*self.interval, self.predicted_seconds)
+        epochs = plural(self.chosen.epochs or 0, "epoch")
+        lines = [
+            f"best: {describe(self.chosen.candidate)}{_threads(self.chosen)}, {epochs}",
+            f"predicted: {metric_value(self.search.metric, self.target)} {self.search.metric} after "
+            f"{duration(self.predicted_seconds)} {around} of training, {duration(self.total_seconds)} in all; "
+            "`tenfold twin` compares it with a real run",
+        ]
+        return [*lines, self._cost()]
+
+    def _cost(self) -> str:
+        calibration = self.search.calibration_seconds
+        kept = f", {duration(calibration)} of it for calibration, which is kept" if calibration > 1 else ""
+        text = f"planning took {duration(self.cost_seconds)}{kept}"
+        repaid = self.repayment
+        if repaid is None:
+            return text
+        if repaid.runs is None:
+            return f"{text}; the experiment as given is as fast, so it is not earned back"
+        saved, again = duration(repaid.seconds_saved), plural(repaid.runs, "run")
+        return f"{text}; a run saves {saved} over the experiment as given: earned back after {again}"
+
+    def report(self, path: str | Path) -> Path:
+        """Write an HTML report with the table and the learning curves, and return its path."""
+        from tenfold.report.pages.page import save_page
+        from tenfold.report.pages.plan_page import render_plan
+
+        return save_page(render_plan(self), path)
+
+    def __repr__(self) -> str:
+        return f"<Plan: {describe(self.chosen.candidate)}, {duration(self.predicted_seconds)} {clocks.PREDICTED}>"
+
+
+def _row(one: Assessment) -> Row:
+    return Row(
+        label=describe(one.candidate),
+        settings={},
+        experiment=one.experiment,
+        workers=one.candidate.workers,
+        threads=one.candidate.threads,
+        cores=one.candidate.workers * (one.candidate.threads or 1),
+        seconds=Spread((one.price.training,)) if one.price else Spread(),
+        clock=clocks.PREDICTED,
+        interval=one.interval,
+        bytes_per_worker=0.0,
+        times={},
+    )
+
+
+def _hosts(one: Assessment) -> str:
+    if one.candidate.device != "cpu":
+        return one.candidate.device
+    threads = one.candidate.threads
+    return f"{one.candidate.workers} × {threads}" if threads else f"{one.candidate.workers}"
+
+
+def _mixing(one: Assessment) -> str:
+    division = one.candidate.experiment.division
+    if one.candidate.workers == 1:
+        return NOTHING
+    return "gradients" if division.average == "gradients" else f"{division.strategy} every {division.pace}"
+
+
+def _threads(one: Assessment) -> str:
+    threads = one.candidate.threads
+    return f", {plural(threads, 'thread')} each" if threads else ""
+
+
+def _seconds(one: Assessment) -> str:
+    if one.price is None or one.interval is None:
+        return NOTHING
+    return f"{duration(one.price.training)} {interval(*one.interval, one.price.training)}"
+
+
+def _probed(one: Assessment) -> str:
+    return metric_value(one.probes[-1].metric, one.probes[-1].value) if one.probes else NOTHING
+
+
+def _record(one: Assessment, chosen: bool) -> dict[str, Any]:
+    experiment, price = one.candidate.experiment, one.price
+    low, high = one.interval or (None, None)
+    return {
+        "chosen": chosen,
+        "workers": one.candidate.workers,
+        "threads": one.candidate.threads,
+        "device": one.candidate.device,
+        "batch_size": experiment.training.samples_per_step,
+        "strategy": experiment.division.strategy,
+        "average": experiment.division.average,
+        "sync_every": experiment.division.pace if experiment.division.average == "weights" else 1,
+        "epochs": one.epochs,
+        "epoch_seconds": one.epoch_seconds,
+        "seconds_to_target": price.training if price else None,
+        "seconds_low": low,
+        "seconds_high": high,
+        "total_seconds": price.total if price else None,
+        "probed_samples": one.probes[-1].samples if one.probes else 0,
+        "probed_value": one.probes[-1].value if one.probes else None,
+        "dropped": one.dropped,
+    }

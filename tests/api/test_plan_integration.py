@@ -1,0 +1,39 @@
+"""A plan made by real probes, on a cluster whose step times are given."""
+
+from pathlib import Path
+
+import pytest
+
+import tenfold
+from tenfold.errors import ExperimentError
+from tenfold.prediction.planning import planner
+
+NODES = {"groups": [{"count": 2, "step_seconds": 0.005, "link": "infiniband"}]}
+
+
+@pytest.mark.timeout(120)
+def test_a_plan_learns_prints_and_can_be_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner, "MOST_PROBED", 2)
+    base = tenfold.Experiment(model="mlp", data="digits", limit=400, hidden=[16])
+    plan = tenfold.plan(base, target=0.5, cluster=NODES, budget=60)
+    assert plan.table[0]["chosen"]
+    assert plan.interval[0] <= plan.predicted_seconds <= plan.interval[1]
+    assert plan.predicted_seconds <= plan.total_seconds
+    assert plan.cost_seconds > 0
+    assert plan.best.training.target == 0.5
+    assert plan.best.machine.engine == "auto"
+    text = str(plan)
+    assert "predicted: 50.00% accuracy after" in text
+    assert "planning took" in text
+    assert plan.to_markdown().startswith("| ")
+    assert "<table>" in plan._repr_html_()
+    page = plan.report(tmp_path / "plan.html").read_text(encoding="utf-8")
+    assert "earned back" in page
+    assert "validation accuracy" in page
+    plan.best.save(tmp_path / "best.toml")
+    assert tenfold.Experiment.load(tmp_path / "best.toml") == plan.best
+
+
+def test_a_plan_needs_a_target() -> None:
+    with pytest.raises(ExperimentError, match="a plan needs a target"):
+        tenfold.plan(tenfold.Experiment(model="mlp", data="digits"))

@@ -1,0 +1,52 @@
+"""The settings that a plan chooses from."""
+
+import pytest
+
+from tenfold.cluster import Cluster
+from tenfold.experiment import Experiment
+from tenfold.machine import cores
+from tenfold.prediction.planning.candidates import candidates_here, candidates_on, undominated
+
+
+@pytest.fixture(autouse=True)
+def _four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cores, "budget", lambda: 4)
+
+
+def test_workers_and_threads_fill_the_cores() -> None:
+    found = {(one.workers, one.threads) for one in candidates_here(Experiment())}
+    assert found == {(1, 4), (1, 1), (2, 2), (4, 1)}
+
+
+def test_the_experiments_own_setting_is_among_them() -> None:
+    own = Experiment(strategy="ring", sync_every=7, batch_size=48)
+    assert any(
+        one.experiment.division.strategy == "ring" and one.experiment.division.pace == 7
+        and one.experiment.training.batch_size == 48
+        for one in candidates_here(own)
+    )  # fmt: skip
+
+
+def test_at_most_so_many_workers_and_a_gpu_where_there_is_one() -> None:
+    found = candidates_here(Experiment(), most_workers=2, gpu="cuda")
+    assert {one.workers for one in found if one.device == "cpu"} == {1, 2}
+    assert {one.workers for one in found if one.device == "cuda"} == {1}
+
+
+def test_a_cluster_has_as_many_workers_as_it_has_room_for() -> None:
+    found = candidates_on(Cluster.of(12), Experiment(), most_workers=64)
+    assert {one.workers for one in found} == {1, 2, 4, 8, 12}
+    assert all(one.experiment.machine.engine == "virtual" for one in found)
+
+
+def test_candidates_that_learn_the_same_have_one_name() -> None:
+    alone = [one for one in candidates_here(Experiment()) if one.workers == 1 and one.batch == 64]
+    assert len(alone) == 2
+    assert len({one.learning for one in alone}) == 1
+
+
+def test_looser_averaging_has_to_be_faster() -> None:
+    two = [one for one in candidates_here(Experiment()) if one.workers == 2 and one.batch == 128]
+    assert {one.looseness for one in two} == {0, 4, 16, 64}
+    kept = undominated([(one, {0: 1.0, 4: 0.99, 16: 0.9, 64: 0.89}[one.looseness]) for one in two])
+    assert {one.looseness for one in kept} == {0, 16}

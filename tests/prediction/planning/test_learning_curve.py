@@ -1,0 +1,51 @@
+"""Learning curves through the results of short runs."""
+
+import math
+import random
+
+import pytest
+
+from tenfold.prediction.planning.learning_curve import Point, fit_curves
+
+
+def points(height: float, slope: float, samples: list[int], error: float = 0.05) -> list[Point]:
+    return [Point(seen, height * seen**-slope, error) for seen in samples]
+
+
+def test_lines_of_one_slope_are_found_and_extended() -> None:
+    seen = [1000, 2000, 4000, 8000, 16000]
+    found = fit_curves({0: points(3.0, 0.7, seen), 1: points(5.0, 0.7, seen)})
+    for key, height in ((0, 3.0), (1, 5.0)):
+        assert found[key].gap(32000) == pytest.approx(height * 32000**-0.7, rel=0.03)
+        assert found[key].samples_to(height * 20000**-0.7) == pytest.approx(20000, rel=0.05)
+
+
+def test_a_single_point_has_the_slope_that_is_assumed() -> None:
+    curve = fit_curves({7: [Point(1000, 0.1, 0.1)]})[7]
+    assert curve.gap(4000) == pytest.approx(0.05)
+    assert curve.error(4000) > curve.error(1000)
+
+
+def test_settings_share_what_they_know_about_the_slope() -> None:
+    seen = [1000, 2000, 4000, 8000]
+    curves = fit_curves({0: points(3.0, 0.9, seen, 0.01), 1: points(5.0, 0.9, [1000])})
+    assert curves[1].slope == pytest.approx(0.9, abs=0.05)
+
+
+def test_errors_grow_beyond_the_longest_run() -> None:
+    curve = fit_curves({0: points(3.0, 0.5, [1000, 2000, 4000])})[0]
+    assert curve.error(4000) < curve.error(16000) < curve.error(256000)
+    assert curve.reaches(curve.gap(8000) * 1.001, 8000)
+    assert not curve.reaches(curve.gap(8000) * 1.001, 8000, deviations=1.0)
+
+
+def test_the_stated_error_holds_for_noisy_points() -> None:
+    random.seed(1)
+    inside = 0
+    for _ in range(200):
+        noisy = [
+            Point(seen, 2.0 * seen**-0.6 * math.exp(random.gauss(0, 0.08)), 0.08) for seen in (1000, 2000, 4000, 8000)
+        ]
+        curve = fit_curves({0: noisy})[0]
+        inside += abs(math.log(curve.gap(16000)) - math.log(2.0 * 16000**-0.6)) < 1.64 * curve.error(16000)
+    assert inside >= 180

@@ -1,0 +1,83 @@
+"""The search, with learning that follows a formula instead of training."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from tenfold.cluster import Cluster
+from tenfold.data import Splits, Tensors
+from tenfold.errors import ExperimentError, TrainingError
+from tenfold.experiment import Experiment
+from tenfold.prediction.planning import planner
+from tenfold.prediction.planning.candidates import candidates_on
+from tenfold.prediction.planning.learning_probe import Probe
+
+CLUSTER = Cluster(groups=[{"count": 4, "step_seconds": 0.01, "link": "infiniband"}])
+trained: list[tuple[int, int, int]] = []
+
+
+def splits(samples: int = 6000) -> Splits:
+    part = Tensors(torch.zeros(samples, 2), torch.arange(samples) % 2)
+    return Splits(name="made", train=part, test=part, shape=(2,), classes=2, outputs=2)
+
+
+@pytest.fixture(autouse=True)
+def _by_formula(monkeypatch: pytest.MonkeyPatch) -> None:
+    trained.clear()
+
+    def probe(experiment: Experiment, data: Splits, samples: int, _predict: Any) -> Probe:
+        assert data.test is None
+        workers, batch = experiment.division.workers, experiment.training.samples_per_step
+        if batch == 128:
+            raise TrainingError("the loss became nan before step 3 (worker 0); try a learning rate below 1")
+        trained.append((workers, batch, samples))
+        gap = 2.0 * (samples / (workers * batch + 500)) ** -0.9
+        return Probe(samples, samples // batch, "accuracy", 1 - gap, 1.0, {})
+
+    monkeypatch.setattr(planner, "train_probe", probe)
+    monkeypatch.setattr(planner, "measure_noise", lambda *_: 500.0)
+
+
+def find(target: float, **options: Any) -> planner.Search:
+    candidates = candidates_on(CLUSTER, Experiment(model="mlp", hidden=[2], lr=0.1))
+    return planner.search(candidates, splits(), target, cluster=CLUSTER, **options)
+
+
+def test_the_setting_that_needs_the_fewest_seconds_is_chosen() -> None:
+    found = find(0.9)
+    best = planner.best_of(found, 0.9)
+    assert best.candidate.workers == 4
+    assert best.experiment.division.average == "gradients"
+    samples = (2.0 / 0.1) ** (1 / 0.9) * (best.candidate.batch + 500)
+    assert best.epochs is not None
+    assert samples / 6000 <= best.epochs <= 1.5 * samples / 6000 + 1
+    assert best.price is not None
+    assert best.interval is not None
+    assert best.interval[0] <= best.price.training <= best.interval[1]
+
+
+def test_probes_grow_while_fewer_settings_are_left() -> None:
+    find(0.9)
+    by_size: dict[int, set[tuple[int, int]]] = {}
+    for workers, batch, samples in trained:
+        by_size.setdefault(samples, set()).add((workers, batch))
+    assert len(by_size[max(by_size)]) <= planner.FINALISTS
+    assert len(set(trained)) == len(trained) or max(trained.count(one) for one in trained) <= 8
+
+
+def test_a_setting_that_diverges_is_named_and_does_not_stop_the_search() -> None:
+    dropped = [one.dropped for one in find(0.9).assessments if one.candidate.experiment.training.batch_size == 128]
+    assert any(text.startswith("diverged: the loss became nan") for text in dropped)
+
+
+def test_a_target_out_of_sight_is_refused_with_what_was_seen() -> None:
+    found = find(0.999999, budget=0.001)
+    with pytest.raises(ExperimentError, match=r"no setting was found that reaches accuracy 0\.999999: .* has 0\."):
+        planner.best_of(found, 0.999999)
+
+
+@pytest.mark.parametrize("target", [1.0, 1.5])
+def test_a_perfect_target_is_refused(target: float) -> None:
+    with pytest.raises(ExperimentError, match="should be below 1"):
+        find(target)
