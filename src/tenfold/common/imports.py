@@ -1,4 +1,4 @@
-"""Finding a user's own things by import path: "package.module:callable"."""
+"""Finding a user's own things by import path, "package.module:callable", and packages that are optional."""
 
 import importlib
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tenfold.common.registry import suggest
-from tenfold.errors import ExperimentError, TenfoldError
+from tenfold.errors import ExperimentError, MachineError, TenfoldError
 
 
 def resolve(path: str, what: str, error: type[TenfoldError] = ExperimentError) -> Any:
@@ -35,3 +35,16 @@ def resolve(path: str, what: str, error: type[TenfoldError] = ExperimentError) -
             raise error(f"{what} '{path}': '{module_name}' has no '{attribute}'; {suggest(attribute, public)}")
         found = getattr(found, attribute)
     return found
+
+
+def optional_module(name: str, what: str, extra: str) -> Any:
+    """Import a module that only some need; a sentence says what needs it and which extra of Tenfold installs it."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as missing:
+        package = name.partition(".")[0]
+        if (missing.name or package).partition(".")[0] != package:
+            raise MachineError(f"{what} needs the package {package}, which cannot be imported: {missing}") from None
+        raise MachineError(
+            f"{what} needs the package {package}, which is not installed: pip install 'tenfold[{extra}]'"
+        ) from None

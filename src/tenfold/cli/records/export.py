@@ -1,0 +1,109 @@
+"""`tenfold export`: a run's numbers or its model, for other programs."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tenfold.cli import options
+from tenfold.cli.completion import complete_from, complete_run
+from tenfold.common.registry import suggest
+from tenfold.errors import ExperimentError, StoreError
+
+if TYPE_CHECKING:
+    from tenfold.runs import Run
+
+NUMBERS = ("csv", "json", "parquet")
+MODELS = {"torch": (".pt2", ".pt"), "onnx": (".onnx",)}
+"""Formats of models, with the endings of their files; the first is the default."""
+TABLES = ("metrics", "epochs", "spans", "result")
+
+
+def export(
+    references: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="RUN...", help="Runs by number or title, or last.", autocompletion=complete_run),
+    ] = None,
+    form: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            "-f",
+            help="Numbers: csv, json, parquet. The model: torch (a program, or with -o model.pt its weights), onnx.",
+            autocompletion=complete_from((*NUMBERS, *MODELS)),
+        ),
+    ] = "csv",
+    table: Annotated[
+        str | None,
+        typer.Option(
+            "--table",
+            "-t",
+            help="metrics (every measurement, by step), epochs (one row each), spans (what each worker spent time on) "
+            "or result (one row a run). Default: metrics; for json, everything but spans.",
+            show_default=False,
+            autocompletion=complete_from(TABLES),
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="The file to write. Default: print csv and json; run-N.* else.", show_default=False
+        ),
+    ] = None,
+    runs: options.Runs = None,
+) -> None:
+    """Export the numbers of runs, or the model of a run, for other programs.
+
+    Examples: [cyan]tenfold export last[/], [cyan]tenfold export 3 4 5 --table epochs -o epochs.csv[/],
+    [cyan]tenfold export last --format parquet[/], [cyan]tenfold export last --format onnx -o model.onnx[/],
+    [cyan]tenfold export last --format torch -o model.pt[/]
+    """
+    import tenfold
+
+    if form not in (*NUMBERS, *MODELS):
+        raise ExperimentError(f"unknown format '{form}'; {suggest(form, (*NUMBERS, *MODELS))}")
+    if table is not None and table not in TABLES:
+        raise ExperimentError(f"unknown table '{table}'; {suggest(table, TABLES)}")
+    found = [tenfold.open_run(reference, runs=runs) for reference in references or ["last"]]
+    if form in MODELS:
+        if len(found) > 1 or table:
+            raise ExperimentError(f"--format {form} exports the model of one run; leave out the others and --table")
+        _export_model(found[0], form, output)
+        return
+    content = _content(found, form, table)
+    if output is None and form != "parquet":
+        typer.echo(content, nl=False)
+        return
+    from tenfold.common.files import write_atomically
+
+    path = output or Path(f"run-{'-'.join(str(run.id) for run in found[:4])}.{form}")
+    try:
+        write_atomically(path, content if isinstance(content, bytes) else content.encode())
+    except OSError as error:
+        raise StoreError(f"{path} cannot be written: {error.strerror}") from None
+    typer.echo(f"wrote {path}")
+
+
+def _content(runs: "list[Run]", form: str, table: str | None) -> str | bytes:
+    from tenfold.report import export_tables
+    from tenfold.report.export import to_csv, to_json
+
+    if form == "json" and table is None:
+        return to_json(runs) + "\n"
+    if form == "csv" and table in (None, "metrics"):
+        return to_csv(runs)
+    rows = export_tables.collect_rows(runs, table or "metrics")
+    if form == "parquet":
+        return export_tables.rows_to_parquet(rows)
+    return export_tables.rows_to_csv(rows) if form == "csv" else export_tables.rows_to_json(rows)
+
+
+def _export_model(run: "Run", form: str, output: Path | None) -> None:
+    from tenfold.api.export_model import EXPORTS
+
+    endings = MODELS[form]
+    path = output or Path(f"run-{run.id}{endings[0]}")
+    if path.suffix.lower() not in endings:
+        raise ExperimentError(f"--format {form} writes files that end with {' or '.join(endings)}, not {path.name}")
+    lines = EXPORTS[path.suffix.lower()](run, path)
+    typer.echo(f"wrote {path}; use it without Tenfold:\n\n{lines}", nl=False)
