@@ -9,7 +9,7 @@ import pytest
 import torch
 from engine_models import LAWFUL, same, train
 from launchers import mpirun
-from launching import TORCHRUN, launch, told
+from launching import TORCHRUN, launch, told, torchrun_experiments
 from launching import run as run_command
 
 import tenfold
@@ -35,8 +35,7 @@ NEARLY: list[dict[str, Any]] = [
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Train everything in one launch: starting ranks takes longer than training does."""
     folder = tmp_path_factory.mktemp("launched")
-    done = launch([*TORCHRUN, "--nproc-per-node", str(SIZE)], folder, [BASE | one for one in EXACTLY + NEARLY])
-    assert done.returncode == 0, done.stderr
+    assert not torchrun_experiments(SIZE, folder, [BASE | one for one in EXACTLY + NEARLY])
     return folder
 
 
@@ -117,17 +116,14 @@ def failing(how: str, rank: int, epoch: int, model: str = "engine_models:Failing
 
 class TestARankThatIsLost:
     def test_is_named_and_what_was_recorded_stays(self, tmp_path: Path) -> None:
-        done = launch([*TORCHRUN, "--nproc-per-node", "2"], tmp_path, [failing("SIGKILL", 1, 1)])
-        assert done.returncode != 0
+        assert torchrun_experiments(2, tmp_path, [failing("SIGKILL", 1, 1)])
         run = tenfold.open_run(runs=tmp_path / "runs")
         assert run.status == "interrupted"
         assert run.error.startswith("worker 1 (p")
         assert "died" in run.error
         assert [row["epoch"] for row in run.history] == [1]
 
-    @pytest.mark.parametrize(
-        ("transport", "how"), [("auto", "SIGSTOP"), ("mpi", "SIGSTOP"), ("mpi", "SIGKILL")], ids=lambda one: str(one)
-    )
+    @pytest.mark.parametrize(("transport", "how"), [("auto", "SIGSTOP"), ("mpi", "SIGSTOP")], ids=lambda one: str(one))
     def test_is_named_under_mpirun(self, transport: str, how: str, tmp_path: Path) -> None:
         started = time.monotonic()
         fields = failing(how, 1, 1) | {"transport": transport}
@@ -141,10 +137,7 @@ class TestARankThatIsLost:
 
     def test_comes_back_by_the_launchers_restarts(self, tmp_path: Path) -> None:
         once = failing("SIGKILL", 1, 1, model="launched_program:FailingOnce") | {"strategy": "butterfly"}
-        done = launch(
-            [*TORCHRUN, "--max-restarts", "1", "--nproc-per-node", "2"], tmp_path, [once | {"transport": "torch"}]
-        )
-        assert done.returncode == 0, done.stderr
+        assert not torchrun_experiments(2, tmp_path, [once | {"transport": "torch"}], max_restarts=1)
         (run,) = tenfold.list_runs(runs=tmp_path / "runs")
         assert run.status == "finished"
         stages = {stage.stage: stage for stage in run.lifecycle()}
@@ -155,7 +148,7 @@ class TestARankThatIsLost:
 
 
 def test_an_error_of_one_rank_is_told_by_rank_0(tmp_path: Path) -> None:
-    launch([*TORCHRUN, "--nproc-per-node", "2"], tmp_path, [failing("raise", 1, 1) | {"transport": "torch"}])
+    assert torchrun_experiments(2, tmp_path, [failing("raise", 1, 1) | {"transport": "torch"}])
     run = tenfold.open_run(runs=tmp_path / "runs")
     assert run.status == "failed"
     assert run.error.startswith("worker 1: ")

@@ -3,12 +3,14 @@
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from launchers import mpirun
+from launching import torchrun
 
 import tenfold
 
@@ -89,10 +91,15 @@ def test_the_example(launcher: str, tmp_path: Path) -> None:
     assert len(re.findall(r"2 ranks, 276 steps each: test accuracy 0\.9", done.stdout)) == 1
 
 
+def run_program(folder: str) -> None:
+    os.chdir(folder)
+    runpy.run_path("program.py", run_name="__main__")
+
+
 @pytest.mark.timeout(120)
 def test_uneven_loops_one_block_after_another_in_a_group_of_ones_own(tmp_path: Path) -> None:
-    done = launch("torchrun", BEGIN + GROUP + UNEVEN, tmp_path)
-    assert done.returncode == 0, done.stdout
+    (tmp_path / "program.py").write_text(BEGIN + GROUP + UNEVEN)
+    assert not torchrun(2, run_program, str(tmp_path))
     told = [json.loads((tmp_path / f"told-{rank}").read_text()) for rank in range(2)]
     assert [(rank, size) for rank, size, *_ in told] == [(0, 2), (1, 2)]
     assert len({(batches, weights) for _, _, batches, weights, _ in told}) == 1

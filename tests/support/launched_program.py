@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 
+import torch
 from engine_models import Failing
 
 import tenfold
@@ -31,6 +32,13 @@ def main(folder: Path) -> None:
         run = tenfold.train(runs=folder / "runs", **fields)
         told = {"rank": world.rank, "id": run.id, "accuracy": run.accuracy, "weights": digest(run)}
         (folder / f"told-{number}-{world.rank}.json").write_text(json.dumps(told))
+
+
+def start(folder: str) -> None:
+    """Do the same in a process that was forked for it."""
+    torch.set_num_threads(1)
+    os.chdir(folder)
+    main(Path(folder))
 
 
 if __name__ == "__main__":

@@ -4,11 +4,16 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import launched_program
 import psutil
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from tenfold.workers.pool.worker_pool import start_server
 
 HERE = Path(__file__).parent
 SOURCES = os.pathsep.join([str(HERE.parents[1] / "src"), str(HERE)])
@@ -25,6 +30,37 @@ def launch(
     """Let the ranks train the experiments; the launcher and all it started are gone afterwards."""
     (folder / "experiments.json").write_text(json.dumps(experiments))
     return run([*command, str(HERE / "launched_program.py"), str(folder)], folder, within)
+
+
+def torchrun(size: int, target: Callable[..., None], *arguments: Any, max_restarts: int = 0) -> ChildFailedError | None:
+    """Call a function on ranks under torchrun's agent in this process; return how they failed, if they did.
+
+    The ranks are forked from a server that has torch; the command `torchrun` imports it in itself and in each rank.
+    """
+    start_server()
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=size,
+        run_id="test",
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=max_restarts,
+        start_method="forkserver",
+    )
+    try:
+        elastic_launch(config, target)(*arguments)
+    except ChildFailedError as error:
+        return error
+    return None
+
+
+def torchrun_experiments(
+    size: int, folder: Path, experiments: list[dict[str, Any]], max_restarts: int = 0
+) -> ChildFailedError | None:
+    """Let ranks under torchrun's agent train the experiments; return how they failed, if they did."""
+    (folder / "experiments.json").write_text(json.dumps(experiments))
+    return torchrun(size, launched_program.start, str(folder), max_restarts=max_restarts)
 
 
 def run(command: Sequence[str], folder: Path, within: float = 50) -> subprocess.CompletedProcess[str]:

@@ -14,6 +14,7 @@ import torch
 
 from tenfold.mixing import Round
 from tenfold.transport import Transport, average_in_rank_order, shares
+from tenfold.workers.pool.worker_pool import context, start_server
 
 Join = Callable[[int], Transport]
 """Makes the transport of a rank; it must travel to another process."""
@@ -197,10 +198,11 @@ class TransportContract:
 
 
 class WorkerPool:
-    """Processes that wait for scenarios to play; they start once, since importing torch takes long."""
+    """Processes that wait for scenarios to play, forked from the server that has torch."""
 
     def __init__(self) -> None:
-        self._context = multiprocessing.get_context("spawn")
+        start_server()
+        self._context = multiprocessing.get_context(context().get_start_method())
         self._members: list[tuple[Any, Connection]] = []
 
     def start(self, size: int, scenario: Callable[..., Any], *arguments: Any) -> list[tuple[Any, Connection]]:

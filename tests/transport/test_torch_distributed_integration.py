@@ -99,7 +99,7 @@ def test_the_lost_are_named_by_everybody(crew: WorkerPool, round_: Round, number
         victim = members[2][0]
         os.kill(victim.pid, number)
         told = [receive(connection, within=10) for _, connection in members[:2]]
-        os.kill(victim.pid, signal.SIGKILL)
+        victim.kill()
         victim.join()
     assert all(kind == "WorkerLost" for kind, _ in told)
     assert all(message.startswith(f"worker 2 (process {victim.pid} on ") for _, message in told)
