@@ -1,7 +1,7 @@
 """Every program in examples/ runs to its end and does what it says."""
 
 import os
-import subprocess
+import runpy
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import tenfold
+from tenfold.workers.pool.worker_pool import context, start_server
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -96,16 +97,25 @@ def test_none_is_forgotten() -> None:
 def test_it_runs(name: str, tmp_path: Path) -> None:
     if name == "demo.py" and Path("/usr/share/datasets/mnist").exists():
         pytest.skip("MNIST comes with this machine, and training on it takes long")
-    done = subprocess.run(
-        [sys.executable, EXAMPLES / name],
-        cwd=tmp_path,
-        env=environment(tmp_path),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=110,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-    assert "Traceback" not in done.stdout
-    CHECKS[name](done.stdout, tmp_path)
+    start_server()  # it has torch, so that each program need not import it
+    process = context().Process(target=run_program, args=(EXAMPLES / name, tmp_path, environment(tmp_path)))
+    process.start()
+    process.join(110)
+    process.kill()
+    process.join()
+    output = (tmp_path / "output").read_text()
+    assert process.exitcode == 0, output
+    assert "Traceback" not in output
+    CHECKS[name](output, tmp_path)
+
+
+def run_program(program: Path, folder: Path, environment: dict[str, str]) -> None:
+    """In a process of its own: run a program as Python would, with its output in a file."""
+    with (folder / "output").open("wb") as output:
+        for stream in (1, 2):
+            os.dup2(output.fileno(), stream)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    sys.argv = [str(program)]
+    runpy.run_path(str(program), run_name="__main__")
