@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tenfold.report import clocks, summary
+from tenfold.report import summary
 from tenfold.report.formatting import count, date_time, duration, metric_value, one_line, plural, ratio
+from tenfold.report.pages import figures
 from tenfold.report.pages.sections import describe_run, headline_number, page_title
-from tenfold.report.plots import device_plots, run_plots, scaling_plots, timeline_plots
+from tenfold.report.plots import device_plots, scaling_plots, timeline_plots
 from tenfold.report.plots.styles import PlotStyles
 from tenfold.report.plots.svg import INK
 from tenfold.report.results.comparison import Comparison
@@ -26,6 +27,8 @@ from tenfold.report.tables.columns import OPTIONAL
 from tenfold.runs import Run
 
 MOST_CURVES = 8
+MOST_WITH_TRAINING = 3
+"""With more settings than this, the noisy training curves are not drawn, as they would hide the evaluated ones."""
 MOST_NAMED = 12
 
 
@@ -123,7 +126,8 @@ def _plots(comparison: Comparison) -> dict[str, Any]:
     groups = device_plots.device_groups(rows)
     side_by_side = device_plots.choose_groups(groups)
     shown = choose_rows(rows, MOST_CURVES)
-    series = [styles.series(row) for row in shown]
+    drawn = [figures.mean_figure(styles.series(row)) for row in shown]
+    bars = [{"label": row.label, "times": row.times} for row in rows if row.times]
     scaling = [scaling_plots.speedup_plot(rows, styles), scaling_plots.efficiency_plot(rows, styles)]
     metric = rows_metric(rows)
     return {
@@ -132,14 +136,17 @@ def _plots(comparison: Comparison) -> dict[str, Any]:
         "devices_left_out": _left_out(list(groups), list(side_by_side)),
         "tradeoff": scaling_plots.tradeoff_plot(rows, styles),
         "best": [(row.label, *_time_and_metric(row, metric)) for row in pareto_front(rows)],
-        "curves": run_plots.learning_curves(series, run_plots.curve_metrics(comparison.runs)),
-        "with_training": len(shown) <= run_plots.MOST_WITH_TRAINING,
-        "left_out": _left_out([row.label for row in rows], [row.label for row in shown]),
-        "time_split": run_plots.time_plot(
-            [(row.label, row.times) for row in rows if row.times], clocks.clock_names(rows)
-        ),
+        "figures": figures.page_figures(drawn, comparison.runs, bars=bars),
+        "learning": _about_curves(rows, shown) if any(one["curves"] for one in drawn) else "",
+        "lanes": False,
         "timelines": _timelines(rows),
     }
+
+
+def _about_curves(rows: Sequence[Row], shown: Sequence[Row]) -> str:
+    training = "Thin lines: training batches. " if len(shown) <= MOST_WITH_TRAINING else ""
+    left_out = _left_out([row.label for row in rows], [row.label for row in shown])
+    return f"{training}Lines with markers: evaluated after each epoch, mean over the repeats. {left_out}".rstrip()
 
 
 def _prediction_reasons(rows: Sequence[Row]) -> list[str]:

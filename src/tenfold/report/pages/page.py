@@ -2,22 +2,54 @@
 
 import base64
 import time
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tenfold.common.files import write_atomically
 from tenfold.errors import StoreError
 from tenfold.report.formatting import date_time
+from tenfold.report.pages.scripts import DRAWING, STILL, bundled_script, bundled_style
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+PARTS = ("facts", "above", "headline", "folds", "prediction", "epochs", "events")
+"""The blocks of a run's page that are rendered again while it is running."""
 
 
 def render_template(template: str, content: dict[str, Any]) -> str:
     """Return the template filled with this content as HTML."""
+    inside = {} if content.get("board") else _inside(content)
+    return _environment().get_template(template).render(_common() | inside | content)
+
+
+def render_parts(template: str, content: dict[str, Any]) -> dict[str, str]:
+    """Return the parts of a page that change while a run is running, each as HTML, by name."""
+    pages, values = _environment(), _common() | content
+    found = {}
+    for one in (pages.get_template("page.html"), pages.get_template(template)):
+        context = one.new_context(values)
+        found |= {name: "".join(render(context)) for name, render in one.blocks.items() if name in PARTS}
+    return found
+
+
+def _inside(content: dict[str, Any]) -> dict[str, str]:
+    """Return the script and the styles that a page carries inside."""
+    return {"script": bundled_script(DRAWING if content.get("figures") else STILL), "style": bundled_style()}
+
+
+def _common() -> dict[str, Any]:
+    nothing = {"eyebrow": "", "status": "", "headline": [], "doubts": [], "downloads": [], "figures": None, "board": None}
+    return {"written": date_time(time.time()), **nothing}
+
+
+@cache
+def _environment() -> "Environment":
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     loader = PackageLoader("tenfold.report.pages", "templates")
-    pages = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    common = {"written": date_time(time.time()), "eyebrow": "", "status": "", "headline": [], "downloads": []}
-    return pages.get_template(template).render(common | content)
+    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
 
 
 def save_page(page: str, path: str | Path) -> Path:

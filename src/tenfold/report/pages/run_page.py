@@ -3,32 +3,42 @@
 from typing import Any
 
 from tenfold.report import summary
-from tenfold.report.pages import sections
-from tenfold.report.pages.folds_section import folds_section
-from tenfold.report.plots import run_plots, timeline_plots
-from tenfold.report.plots.styles import single_series
+from tenfold.report.baselines import find_baseline
+from tenfold.report.pages import figures, sections
+from tenfold.report.pages.folds_section import fold_figures, folds_section
 from tenfold.runs import Run
 from tenfold.runs.store import CROSSVAL
 
 
-def run_content(run: Run) -> dict[str, Any]:
-    """Return what the page of one run shows."""
-    series, names = [single_series(run)], run_plots.curve_metrics([run])
+def run_content(run: Run, figure: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return what the page of one run shows; `figure` holds its measurements where they have been read already."""
+    folded = run.kind == CROSSVAL
+    figure = figures.run_figure(run) if figure is None else figure
+    drawn = fold_figures(run) if folded else [figure]
+    bars = [{"label": "", "times": figure["times"]}] if figure["times"] else []
+    baseline = find_baseline(run)
     about = sections.describe_run(run)
     title = sections.page_title(run.experiment)
     return {
-        "title": f"Cross-validation of {title}" if run.kind == CROSSVAL else title,
+        "title": f"Cross-validation of {title}" if folded else title,
         "eyebrow": f"run {run.id}",
         "status": run.status,
         "facts": [*about["what"], about["began"]],
         "runs": [about],
-        "headline": sections.run_headline(run),
+        "headline": sections.run_headline(run, baseline),
+        "doubts": sections.speedup_doubts(baseline),
         "changed": sections.changed_settings(run),
         "folds": folds_section(run),
         "prediction": summary.prediction_notes(run),
-        "losses": summary.describe_lost_workers(run),
-        "curves": run_plots.learning_curves(series, names),
-        "with_training": True,
-        "time_split": run_plots.time_plot([("", summary.times_by_kind(run))], run.clock),
-        "timelines": [("", svg)] if (svg := timeline_plots.timeline_plot(run)) else [],
+        "figures": figures.page_figures(drawn, [run], bars=bars),
+        "learning": _about_curves(run) if any(one["curves"] for one in drawn) else "",
+        "lanes": bool(figure["lanes"]["at"]),
+        "timelines": [],
     }
+
+
+def _about_curves(run: Run) -> str:
+    if run.kind == CROSSVAL:
+        return "Each fold on its validation part after each epoch, and the mean over the folds."
+    lost = "".join(f" Vertical line: {loss}." for loss in summary.describe_lost_workers(run))
+    return f"Thin lines: training batches. Lines with markers: evaluated after each epoch.{lost}"

@@ -6,7 +6,7 @@ from typing import Any
 
 from tenfold.experiment import FIELDS, SECTIONS, Experiment
 from tenfold.report import clocks, summary
-from tenfold.report.baselines import find_baseline
+from tenfold.report.baselines import Baseline
 from tenfold.report.differences import HasExperiment, changed_fields, differing_fields
 from tenfold.report.formatting import (
     byte_size,
@@ -39,7 +39,7 @@ from tenfold.runs import (
 from tenfold.runs.storage.event_rows import facts_of
 
 
-def run_headline(run: Run) -> list[dict[str, str]]:
+def run_headline(run: Run, baseline: Baseline | None) -> list[dict[str, str]]:
     """Return the most important numbers of a run, each with its name and a note."""
     result = run.result
     numbers = [
@@ -48,16 +48,23 @@ def run_headline(run: Run) -> list[dict[str, str]]:
     ]
     if run.seconds is not None:
         numbers.append(headline_number("training time", duration(run.seconds), clocks.describe_clock(run)))
-    if (baseline := find_baseline(run)) is not None:
-        doubts = "".join(f"; doubtful: {DOUBTS[doubt]}" for doubt in baseline.doubts)
-        note = f"over one worker, run {baseline.run.id}{doubts}"
+    if baseline is not None:
+        note = f"over one worker, run {baseline.run.id}{'; doubtful' if baseline.doubts else ''}"
         numbers.append(headline_number(f"speedup, {run.clock}", ratio(baseline.speedup), note))
+    if run.experiment.training.target is not None and run.seconds_to_target is not None:
+        name = f"to the target {run.experiment.training.target:g}"
+        numbers.append(headline_number(name, duration(run.seconds_to_target), run.clock))
     if (speed := result.get("samples_per_second")) is not None:
         numbers.append(headline_number("samples per second", count(speed), run.clock))
     if "epochs" in result:
         steps = plural(result["steps"], "step") if "steps" in result else ""
         numbers.append(headline_number("epochs", count(result["epochs"]), steps))
     return numbers
+
+
+def speedup_doubts(baseline: Baseline | None) -> list[str]:
+    """Return why the speedup at the top of a run's page should not be trusted."""
+    return [f"The speedup is doubtful: {DOUBTS[doubt]}." for doubt in baseline.doubts] if baseline is not None else []
 
 
 def _metric_note(run: Run, name: str) -> str:

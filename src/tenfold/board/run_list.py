@@ -1,0 +1,180 @@
+"""All runs as rows of the board's table: read once, and again only where something changed."""
+
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from tenfold.api.open_run import load_model
+from tenfold.experiment import FIELDS, Experiment
+from tenfold.report.formatting import field_value
+from tenfold.report.scores import ordered
+from tenfold.runs import Run, Store
+from tenfold.runs.follower import Follower
+from tenfold.runs.rows import Row
+from tenfold.runs.run_filter import filter_runs
+
+ALWAYS = ("model", "data", "workers", "strategy", "sync_every", "epochs", "batch_size", "optimizer", "lr", "seed")
+"""Fields that are sent of every run; of the others, those that are not at their defaults."""
+NOT_A_SETTING = ("seed",)
+
+
+@dataclass
+class Listed:
+    """A run, its row, and the version of the list in which the row changed last."""
+
+    run: Run
+    row: dict[str, Any]
+    version: int
+
+
+class RunList:
+    """The rows of all runs; every change gets a version, so that a page can ask for what changed since its own."""
+
+    def __init__(self, store: Store, follower: Follower) -> None:
+        self.store = store
+        self.follower = follower
+        self.version = 0
+        self._listed: dict[int, Listed] = {}
+        self._removed: list[tuple[int, int]] = []
+        self._tokens: dict[int, tuple[Any, ...]] = {}
+        self._store_version = -1
+        self._lock = threading.Lock()
+        self._defaults = _recorded(Experiment().model_dump(mode="json"))
+
+    def update(self) -> None:
+        """Read what has changed in the store, and how far the running runs are."""
+        with self._lock:
+            written = self.follower.version()
+            running = [run for run, one in self._listed.items() if one.row["status"] == "running"]
+            if written == self._store_version and not running:
+                return
+            self._store_version = written
+            known = {record["id"]: record for record in self.store.runs()}
+            changed = [run for run, record in known.items() if self._tokens.get(run) != _token(record)]
+            for record in self._read(changed):
+                self._put(record["id"], Run(self.store, record, build=load_model), record)
+                self._tokens[record["id"]] = _token(known[record["id"]])
+            for run in set(running) - set(changed):
+                if run in known:
+                    self._put(run, self._listed[run].run, None)
+            for run in set(self._listed) - set(known):
+                self.version += 1
+                del self._listed[run], self._tokens[run]
+                self._removed.append((self.version, run))
+
+    def since(self, version: int) -> dict[str, Any]:
+        """Return the rows that changed after a version, the numbers of removed runs, and the version now."""
+        with self._lock:
+            rows = [one.row for one in self._listed.values() if one.version > version]
+            gone = [run for at, run in self._removed if at > version]
+            return {"rows": rows, "gone": gone, "version": self.version}
+
+    def select(self, text: str) -> list[int]:
+        """Return the numbers of the runs that a filter selects; words without an operator are looked for in titles."""
+        conditions, words = split_filter(text)
+        with self._lock:
+            listed = list(self._listed.values())
+        chosen = {run.id for run in filter_runs([one.run for one in listed], conditions)} if conditions else None
+        return [
+            one.run.id
+            for one in listed
+            if (chosen is None or one.run.id in chosen) and all(word in _text(one.row) for word in words)
+        ]
+
+    def _read(self, changed: list[int]) -> Iterable[Row]:
+        """Return the records of runs; all at once where there are many."""
+        if len(changed) <= 20:
+            return [self.store.find(run) for run in changed]
+        wanted = set(changed)
+        return (record for record in self.store.records() if record["id"] in wanted)
+
+    def _put(self, number: int, run: Run, record: Row | None) -> None:
+        before = self._listed.get(number)
+        fixed = self._fixed(run) if record is not None or before is None else before.row
+        row = {**fixed, "progress": progress_of(run, self.follower) if run.status == "running" else None}
+        if before is None or before.row != row:
+            self.version += 1
+            self._listed[number] = Listed(run, row, self.version)
+
+    def _fixed(self, run: Run) -> dict[str, Any]:
+        """Return what a row shows that does not change while the run is running."""
+        recorded = _recorded(run.recorded_fields)
+        fields = {
+            name: field_value(value)
+            for name, value in recorded.items()
+            if name in ALWAYS or (value != self._defaults.get(name) and value not in (None, {}, []))
+        }
+        score = next(iter(ordered(run.metrics).items()), (None, None))
+        return {
+            "id": run.id,
+            "title": run.title,
+            "kind": run.kind,
+            "status": run.status,
+            "created": run.created,
+            "ended": run.ended,
+            "error": run.error.partition("\n")[0][:200],
+            "fields": fields,
+            "setting": _digest(recorded, run.clock),
+            "metric": score[0],
+            "score": score[1],
+            "loss": run.loss,
+            "seconds": run.seconds,
+            "clock": run.clock,
+            "speed": run.result.get("samples_per_second"),
+            "target": run.seconds_to_target,
+            "tags": list(run.tags),
+            "note": run.note,
+            "parent": run.facts.get("crossval", {}).get("parent") if run.kind == "fold" else None,
+        }
+
+
+def progress_of(run: Run, follower: Follower) -> dict[str, Any]:
+    """Return how far a running run is, as a share, and how many seconds are left if it continues at this speed."""
+    epochs = run.experiment.training.epochs if run.readable else 0
+    latest = follower.latest(run.id)
+    started, metric = latest.get("started"), latest.get("metric")
+    if not started or not metric or not started.get("steps_per_epoch") or not epochs:
+        return {"share": 0.0, "epoch": 0, "epochs": epochs, "left": None}
+    whole = epochs * started["steps_per_epoch"]
+    share = min(1.0, metric["step"] / whole)
+    begun = run.experiment.training.epochs * 0 + started["epoch"] * started["steps_per_epoch"]
+    passed, steps = metric["at"] - started["at"], metric["step"] - begun
+    left = passed / steps * (whole - metric["step"]) if steps > 0 and run.clock == "measured" else None
+    return {"share": share, "epoch": metric["epoch"] + 1, "epochs": epochs, "left": left, "at": time.time()}
+
+
+def split_filter(text: str) -> tuple[str, list[str]]:
+    """Return the conditions of a filter, and its other words in lower case."""
+    words = text.replace(" =", "=").replace("= ", "=").split()
+    conditions = [word for word in words if any(sign in word for sign in "=<>~")]
+    return " ".join(conditions), [word.lower() for word in words if word not in conditions]
+
+
+def _text(row: dict[str, Any]) -> str:
+    fields = row["fields"]
+    shown = [f"{row['id']}", row["title"], row["status"], row["kind"], row["note"], *row["tags"]]
+    return " ".join([*shown, *(fields.get(name, "") for name in ("model", "data", "strategy", "optimizer"))]).lower()
+
+
+def _token(record: Row) -> tuple[Any, ...]:
+    return tuple(record.get(name) for name in ("title", "status", "ended", "tags", "note"))
+
+
+def _recorded(sections: dict[str, Any]) -> dict[str, Any]:
+    """Return recorded fields by their short names."""
+    found = {}
+    for name, (section, field) in FIELDS.items():
+        held = sections.get(section)
+        if isinstance(held, dict) and field in held:
+            found[name] = held[field]
+    return found
+
+
+def _digest(recorded: dict[str, Any], clock: str) -> str:
+    """Return a name of the setting: the same for runs that differ in the seed only."""
+    setting = {name: value for name, value in recorded.items() if name not in NOT_A_SETTING}
+    return hashlib.sha256(json.dumps([setting, clock], sort_keys=True, default=str).encode()).hexdigest()[:12]

@@ -1,0 +1,112 @@
+"""The numbers behind a page's interactive plots, which its scripts draw; a report carries them inside."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from tenfold.report import clocks, summary
+from tenfold.report.curves import REPORT_COLUMNS, Columns, Curves
+from tenfold.report.lanes import Lanes
+from tenfold.report.plots import palette
+from tenfold.report.plots.styles import Dashes, Series
+from tenfold.report.plots.svg import INK
+from tenfold.runs import Run, Started
+from tenfold.runs.follower import Follower
+
+EVERYTHING = float("inf")
+DASH_PIXELS = 1.6
+
+
+def page_figures(figures: Sequence[dict[str, Any]], runs: Sequence[Run], **more: Any) -> dict[str, Any]:
+    """Return everything that the scripts of a page draw: the runs' figures, colours and names."""
+    return {
+        "figures": list(figures),
+        "clock": clocks.clock_names(runs),
+        "kinds": [
+            {"kind": kind, "name": summary.KIND_NAMES.get(kind, kind), "colour": palette.KIND_COLOURS[kind]}
+            for kind in summary.KINDS
+        ],
+        **more,
+    }
+
+
+def run_figure(run: Run, label: str = "", series: Series | None = None) -> dict[str, Any]:
+    """Return the figure of a run as it is in the store now."""
+    follower = Follower(run.store)
+    try:
+        events, _ = follower.events(run.id)
+    finally:
+        follower.close()
+    curves, lanes = Curves(), Lanes()
+    curves.add(events)
+    lanes.add(events)
+    return {
+        **describe_figure(run, label, series),
+        "curves": curves.between(-EVERYTHING, EVERYTHING, REPORT_COLUMNS),
+        "lanes": lanes.between(-EVERYTHING, EVERYTHING),
+        "times": run.times or lanes.times(),
+    }
+
+
+def describe_figure(run: Run, label: str = "", series: Series | None = None) -> dict[str, Any]:
+    """Return what a figure says of a run apart from its measurements: name, colour, length of an epoch, target."""
+    started = next((event for event in run.lifecycle() if isinstance(event, Started)), None)
+    training = run.experiment.training
+    colour, dashes = (palette.series(0)[0], "-") if series is None else (series.style.colour, series.style.dashes)
+    return {
+        "id": run.id,
+        "label": label,
+        "status": run.status,
+        "clock": run.clock,
+        "colour": None if colour == INK else colour,
+        "dash": dash_pixels(dashes),
+        "epochLength": started.steps_per_epoch if started else 0,
+        "samples": started.train_samples if started else 0,
+        "epochs": training.epochs,
+        "target": training.target,
+        "marks": _lost_workers(run),
+    }
+
+
+def mean_figure(series: Series) -> dict[str, Any]:
+    """Return the figure of a setting: the means over its repeats at the steps that all of them have measured."""
+    each = [run_figure(run, series.label, series) for run in series.runs]
+    return {**each[0], "curves": mean_curves([one["curves"] for one in each]), "lanes": None, "repeats": len(each)}
+
+
+def dash_pixels(dashes: Dashes) -> list[float]:
+    """Return the dashes of a line as lengths in pixels; none for a solid line."""
+    return [] if isinstance(dashes, str) else [DASH_PIXELS * length for length in dashes[1]]
+
+
+def mean_curves(repeats: Sequence[Sequence[Columns]]) -> list[Columns]:
+    """Return the means of repeated curves at the steps that all of them have."""
+    if len(repeats) == 1:
+        return list(repeats[0])
+    found: dict[tuple[str, str, int], dict[int, list[tuple[float, float]]]] = {}
+    for curves in repeats:
+        for curve in curves:
+            steps = found.setdefault((curve["name"], curve["part"], curve["worker"]), {})
+            for step, seconds, value in zip(curve["step"], curve["seconds"], curve["value"], strict=True):
+                steps.setdefault(step, []).append((seconds, value))
+    means = []
+    for (name, part, worker), steps in found.items():
+        whole = {step: points for step, points in sorted(steps.items()) if len(points) == len(repeats)}
+        columns = [list(zip(*points, strict=True)) for points in whole.values()]
+        means.append(
+            {
+                "name": name,
+                "part": part,
+                "worker": worker,
+                "step": list(whole),
+                "seconds": [sum(seconds) / len(repeats) for seconds, _ in columns],
+                "value": [sum(values) / len(repeats) for _, values in columns],
+            }
+        )
+    return means
+
+
+def _lost_workers(run: Run) -> list[dict[str, float]]:
+    """Return where a run lost workers: after the last epoch that was not repeated."""
+    ends = {row["epoch"]: row for row in run.history} if run.result.get("lost") else {}
+    found = [ends.get(loss["epoch"] - 1) for loss in run.result.get("lost") or []]
+    return [{key: row[key] for key in ("epoch", "step", "seconds")} for row in found if row is not None]

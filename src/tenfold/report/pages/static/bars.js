@@ -1,0 +1,38 @@
+import { element } from "./dom.js";
+import { duration, percent } from "./format.js";
+
+// What the time is spent on: one bar a setting, divided by kind, with the numbers below the pointer and for screen readers.
+
+export class BarsPanel {
+  constructor(root, { kinds, clock }) {
+    this.root = root;
+    this.kinds = kinds;
+    this.clock = clock;
+  }
+
+  set(bars) {
+    const sums = bars.map((bar) => Object.values(bar.times).reduce((sum, one) => sum + one, 0));
+    const longest = Math.max(...sums, 0);
+    if (!longest) {
+      this.root.replaceChildren();
+      return;
+    }
+    const used = this.kinds.filter(({ kind }) => bars.some((bar) => bar.times[kind]));
+    const legend = element("ul", { class: "legend kinds" }, used.map(({ kind, name, colour }) =>
+      element("li", {}, element("span", { class: "swatch", style: { background: colour } }), name,
+        bars.length === 1 ? element("span", { class: "value" }, `${duration(bars[0].times[kind])}, ${percent(bars[0].times[kind] / sums[0])}`) : "")));
+    const rows = bars.map((bar, at) => {
+      const parts = used.filter(({ kind }) => bar.times[kind]).map(({ kind, name, colour }) =>
+        element("span", {
+          class: "part", style: { width: `${(100 * bar.times[kind]) / longest}%`, background: colour },
+          title: `${name}: ${duration(bar.times[kind])}, ${percent(bar.times[kind] / sums[at])}`,
+        }));
+      const about = used.filter(({ kind }) => bar.times[kind]).map(({ kind, name }) => `${name} ${duration(bar.times[kind])}`).join(", ");
+      return element("div", { class: "bar-row" },
+        bar.label ? element("span", { class: "bar-name" }, bar.label) : "",
+        element("div", { class: "bar", role: "img", "aria-label": `${bar.label || "This run"}: ${about}, ${this.clock}` }, parts),
+        element("span", { class: "bar-sum" }, duration(sums[at])));
+    });
+    this.root.replaceChildren(legend, ...rows);
+  }
+}

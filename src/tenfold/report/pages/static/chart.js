@@ -1,0 +1,210 @@
+import { element, colourOf, whenThemeChanges } from "./dom.js";
+
+// A line chart on uPlot: drag to zoom, double-click to reset, lines that toggle in the legend, values under the cursor.
+// Keys, while the chart has the focus: left and right move the cursor, + and - zoom, 0 or Escape resets.
+
+const HEIGHT = 240;
+const MARKS = 60; // evaluated curves with at most as many points have markers
+const LOG = 3; // uPlot's number of a logarithmic scale
+
+export class Chart {
+  // `written` turns a value into text; `zoomed(first, last)` is called with null and null after a reset.
+  constructor({ title, about, written, zoomed }) {
+    this.written = written;
+    this.zoomed = zoomed;
+    this.hidden = new Set();
+    this.lines = [];
+    this.tips = null;
+    this.range = null;
+    this.plot = null;
+    this.options = { logY: false, logX: false, label: "" };
+    this.canvas = element("div", { class: "chart", tabindex: 0, role: "img", "aria-label": about });
+    this.legend = element("ul", { class: "legend", "aria-label": "Lines, click to hide or show" });
+    this.heading = element("h3", {}, title);
+    this.root = element("figure", { class: "interactive" }, this.heading, this.canvas, this.legend);
+    this.canvas.addEventListener("keydown", (event) => this.press(event));
+    new ResizeObserver(() => this.resize()).observe(this.canvas);
+    whenThemeChanges(() => this.plot?.redraw(false));
+  }
+
+  // Each line: {key, label, colour, dash, width, alpha, marks, x, y, quiet}; quiet ones have no legend entry.
+  draw(lines, options) {
+    const shape = (list) => JSON.stringify(list.map((line) => [line.key, line.label, line.colour, line.alpha, line.marks]));
+    const same = this.plot && shape(lines) === shape(this.lines) && JSON.stringify(options) === JSON.stringify(this.options);
+    this.lines = lines;
+    this.options = options;
+    const data = lines.length ? uPlot.join(lines.map((line) => [line.x, line.y])) : [[], []];
+    if (same) {
+      this.plot.setData(data, !this.range);
+      if (this.range) this.plot.setScale("x", { min: this.range[0], max: this.range[1] });
+    } else this.build(data);
+    this.showValues();
+    this.canvas.setAttribute("aria-label", this.describe());
+  }
+
+  describe() {
+    const ends = this.lines.filter((line) => !line.quiet && line.y.length).map((line) =>
+      `${line.label}: ${this.written(line.y[0])} at first, ${this.written(line.y[line.y.length - 1])} at last`);
+    return `${this.heading.textContent} by ${this.options.label}. ${ends.join("; ")}`;
+  }
+
+  build(data) {
+    this.plot?.destroy();
+    const soft = () => colourOf("--soft");
+    const grid = { stroke: () => colourOf("--line"), width: 1 };
+    const axis = { stroke: soft, grid, ticks: { show: false }, font: "12px system-ui, sans-serif", labelFont: "12px system-ui, sans-serif" };
+    const series = this.lines.map((line) => ({
+      label: line.label,
+      stroke: () => line.colour || colourOf("--ink"),
+      width: line.width || 1.5,
+      alpha: line.alpha || 1,
+      dash: line.dash?.length ? line.dash : undefined,
+      spanGaps: true,
+      show: !this.hidden.has(line.key),
+      points: { show: Boolean(line.marks && line.x.length <= MARKS) || line.x.length === 1, size: 6, fill: () => line.colour || colourOf("--ink") },
+    }));
+    this.plot = new uPlot({
+      width: Math.max(200, this.canvas.clientWidth), height: HEIGHT,
+      scales: {
+        x: { time: false, distr: this.options.logX ? LOG : 1 },
+        y: { distr: this.options.logY ? LOG : 1, range: this.options.logY ? undefined : padded },
+      },
+      axes: [
+        { ...axis, label: this.options.label, labelSize: 18, size: 34, values: (_, ticks) => ticks.map(tick) },
+        { ...axis, size: sizeOf, values: (_, ticks) => ticks.map((value) => value === null ? "" : this.options.ticks ? this.options.ticks(value) : tick(value)) },
+      ],
+      series: [{}, ...series],
+      legend: { show: false },
+      cursor: { drag: { x: true, y: false, dist: 6 }, sync: { key: "tenfold-curves" }, points: { size: 7 } },
+      hooks: {
+        draw: [(plot) => this.rules(plot)],
+        setCursor: [() => this.showValues()],
+        setSelect: [(plot) => {
+          if (plot.select.width > 0) this.zoom(plot.posToVal(plot.select.left, "x"), plot.posToVal(plot.select.left + plot.select.width, "x"));
+        }],
+      },
+    }, data, this.canvas);
+    this.plot.over.addEventListener("dblclick", () => this.zoom(null, null), true);
+    if (this.range) this.plot.setScale("x", { min: this.range[0], max: this.range[1] });
+    this.buildLegend();
+  }
+
+  // Dotted lines: down where something happened, across at the target.
+  rules(plot) {
+    const { left, top, width, height } = plot.bbox;
+    const { marks = [], target = null } = this.options;
+    const pen = plot.ctx;
+    pen.save();
+    pen.beginPath();
+    pen.rect(left, top, width, height);
+    pen.clip();
+    pen.strokeStyle = colourOf("--soft");
+    pen.setLineDash([3, 4]);
+    pen.beginPath();
+    for (const at of marks) {
+      const x = plot.valToPos(at, "x", true);
+      pen.moveTo(x, top);
+      pen.lineTo(x, top + height);
+    }
+    if (target !== null && (!this.options.logY || target > 0)) {
+      const y = plot.valToPos(target, "y", true);
+      pen.moveTo(left, y);
+      pen.lineTo(left + width, y);
+    }
+    pen.stroke();
+    pen.restore();
+  }
+
+  buildLegend() {
+    this.legend.replaceChildren(...this.lines.filter((line) => !line.quiet).map((line) => {
+      const value = element("span", { class: "value" });
+      line.shown = value;
+      const swatch = element("span", { class: "line", style: { borderTopColor: line.colour || "currentColor", borderTopStyle: line.dash?.length ? "dashed" : "solid", borderTopWidth: line.marks ? "2.5px" : "1.5px", opacity: line.alpha || 1 } });
+      return element("li", {}, element("button", {
+        type: "button", "aria-pressed": String(!this.hidden.has(line.key)), title: "Hide or show this line",
+        onclick: (event) => this.flip(line.key, event.currentTarget),
+      }, swatch, element("span", { class: "name" }, line.label), value));
+    }));
+  }
+
+  flip(key, button) {
+    const hide = !this.hidden.has(key);
+    if (hide) this.hidden.add(key);
+    else this.hidden.delete(key);
+    button?.setAttribute("aria-pressed", String(!hide));
+    this.lines.forEach((line, at) => {
+      if (line.key === key || line.key === `${key} raw`) this.plot.setSeries(at + 1, { show: !hide });
+    });
+  }
+
+  // The values at the cursor, else the last ones.
+  showValues() {
+    if (!this.plot) return;
+    const { left } = this.plot.cursor;
+    const at = left >= 0 ? this.plot.posToVal(left, "x") : null;
+    for (const line of this.lines) {
+      if (!line.shown || !line.x.length) continue;
+      const place = at === null ? line.x.length - 1 : nearest(line.x, at);
+      line.shown.textContent = this.written(line.y[place]);
+    }
+  }
+
+  zoom(first, last, silent = false) {
+    if (!this.plot) return;
+    this.range = first === null || !(last > first) ? null : [first, last];
+    this.plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+    if (this.range) this.plot.setScale("x", { min: first, max: last });
+    else this.plot.setData(this.plot.data, true);
+    if (!silent) this.zoomed?.(...(this.range || [null, null]));
+  }
+
+  press(event) {
+    if (!this.plot) return;
+    const { min, max } = this.plot.scales.x;
+    const steps = { ArrowLeft: -1, ArrowRight: 1 };
+    if (event.key in steps) {
+      const from = this.plot.cursor.left >= 0 ? this.plot.cursor.left : this.plot.over.clientWidth / 2;
+      this.plot.setCursor({ left: Math.min(this.plot.over.clientWidth, Math.max(0, from + 8 * steps[event.key])), top: 40 });
+    } else if (event.key === "+" || event.key === "-") {
+      const middle = this.plot.cursor.left >= 0 ? this.plot.posToVal(this.plot.cursor.left, "x") : (min + max) / 2;
+      const factor = event.key === "+" ? 0.5 : 2;
+      this.zoom(middle - (middle - min) * factor, middle + (max - middle) * factor);
+    } else if (event.key === "0" || event.key === "Escape") this.zoom(null, null);
+    else return;
+    event.preventDefault();
+  }
+
+  resize() {
+    const width = this.canvas.clientWidth;
+    if (this.plot && width && width !== this.plot.width) this.plot.setSize({ width, height: HEIGHT });
+  }
+}
+
+function padded(_, low, high) {
+  if (low === null || high === null) return [0, 1];
+  const room = (high - low || Math.abs(high) || 1) * 0.06;
+  return [low >= 0 && low - room < 0 ? 0 : low - room, high + room];
+}
+
+function tick(value) {
+  if (value === null) return "";
+  const size = Math.abs(value);
+  if (size >= 1e6 || (size > 0 && size < 1e-4)) return value.toExponential().replace("e+", "e");
+  return value.toLocaleString("en-US", { maximumFractionDigits: 6 });
+}
+
+function sizeOf(plot, texts) {
+  const longest = Math.max(0, ...(texts || []).map((text) => String(text).length));
+  return Math.min(90, 16 + 7 * longest);
+}
+
+function nearest(x, at) {
+  let low = 0;
+  let high = x.length - 1;
+  while (high - low > 1) {
+    const middle = (low + high) >> 1;
+    if (x[middle] < at) low = middle;
+    else high = middle;
+  }
+  return at - x[low] < x[high] - at ? low : high;
+}

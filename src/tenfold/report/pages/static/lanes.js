@@ -1,0 +1,186 @@
+import { element, colourOf, toggle, whenThemeChanges } from "./dom.js";
+import { duration } from "./format.js";
+
+// One lane a worker: when it computed, waited, communicated and read data. Drag to zoom, double-click to reset; keys as in charts.
+
+const LANE = 22;
+const GAP = 6;
+const AXIS = 26;
+const MICRO = 1e6;
+const RECENT = 5; // seconds that are shown of a run while it is followed
+
+export class LanesPanel {
+  // `refine(first, last)` may answer with finer spans between two times; null where all are there.
+  constructor(root, { kinds, clock, label, refine = null, live = false }) {
+    this.kinds = kinds;
+    this.clock = clock;
+    this.label = label;
+    this.refine = refine;
+    this.spans = { worker: [], kind: [], at: [], length: [] };
+    this.range = null;
+    this.follow = live;
+    this.drag = null;
+    this.canvas = element("canvas", { tabindex: 0, role: "img", "aria-label": "What every worker did" });
+    this.tip = element("div", { class: "tip", hidden: true });
+    this.legend = element("ul", { class: "legend kinds" });
+    this.reset = element("button", { type: "button", class: "toggle", hidden: true, onclick: () => this.zoom(null) }, "Show all");
+    this.followButton = live ? toggle(`last ${RECENT} seconds`, true, (on) => { this.follow = on; this.zoom(null); }) : null;
+    root.replaceChildren(element("div", { class: "controls" }, this.legend, this.followButton, this.reset), element("div", { class: "lanes" }, this.canvas, this.tip));
+    this.listen();
+    new ResizeObserver(() => this.draw()).observe(this.canvas.parentElement);
+    whenThemeChanges(() => this.draw());
+  }
+
+  listen() {
+    const at = (event) => event.clientX - this.canvas.getBoundingClientRect().left;
+    this.canvas.addEventListener("pointerdown", (event) => {
+      this.drag = { from: at(event), to: at(event) };
+      this.canvas.setPointerCapture(event.pointerId);
+    });
+    this.canvas.addEventListener("pointermove", (event) => {
+      if (this.drag) {
+        this.drag.to = at(event);
+        this.draw();
+      } else this.hover(at(event), event.clientY - this.canvas.getBoundingClientRect().top);
+    });
+    this.canvas.addEventListener("pointerup", () => {
+      const drag = this.drag;
+      this.drag = null;
+      if (drag && Math.abs(drag.to - drag.from) > 6) this.zoom([this.timeAt(Math.min(drag.from, drag.to)), this.timeAt(Math.max(drag.from, drag.to))]);
+      else this.draw();
+    });
+    this.canvas.addEventListener("pointerleave", () => { this.tip.hidden = true; });
+    this.canvas.addEventListener("dblclick", () => this.zoom(null));
+    this.canvas.addEventListener("keydown", (event) => this.press(event));
+  }
+
+  set(spans) {
+    this.spans = spans;
+    const used = new Set(spans.kind);
+    this.legend.replaceChildren(...this.kinds.filter((_, at) => used.has(at)).map(({ name, colour }) =>
+      element("li", {}, element("span", { class: "swatch", style: { background: colour } }), name)));
+    this.draw();
+  }
+
+  append(spans) {
+    for (const name of Object.keys(this.spans)) for (const value of spans[name]) this.spans[name].push(value);
+    this.set(this.spans);
+  }
+
+  // From the first step to the end: the startup would take most of the width of a short run.
+  bounds() {
+    const { at, length, kind } = this.spans;
+    const start = this.kinds.findIndex((one) => one.kind === "start");
+    const onlyStart = kind.every((one) => one === start);
+    let first = Infinity;
+    let last = -Infinity;
+    for (let i = 0; i < at.length; i++) {
+      if (kind[i] === start && !onlyStart) continue;
+      first = Math.min(first, at[i]);
+      last = Math.max(last, at[i] + length[i]);
+    }
+    return first < last ? [first / MICRO, last / MICRO] : [0, 1];
+  }
+
+  shown() {
+    if (this.range) return this.range;
+    const [first, last] = this.bounds();
+    return this.follow && last - first > RECENT ? [last - RECENT, last] : [first, last];
+  }
+
+  timeAt(x) {
+    const [first, last] = this.shown();
+    return first + ((x - this.left) / (this.width - this.left)) * (last - first);
+  }
+
+  draw() {
+    const workers = this.spans.worker.reduce((most, one) => Math.max(most, one), 0) + 1;
+    const scale = devicePixelRatio || 1;
+    const lane = workers > 32 ? 10 : LANE;
+    const gap = workers > 32 ? 2 : GAP;
+    this.lane = lane + gap;
+    this.left = workers > 1 ? 76 : 0;
+    this.width = this.canvas.parentElement.clientWidth;
+    const height = workers * (lane + gap) + AXIS;
+    this.canvas.style.height = `${height}px`;
+    if (!this.width) return;
+    this.canvas.width = this.width * scale;
+    this.canvas.height = height * scale;
+    const pen = this.canvas.getContext("2d");
+    pen.scale(scale, scale);
+    const [first, last] = this.shown();
+    const across = (this.width - this.left) / (last - first);
+    pen.font = "12px system-ui, sans-serif";
+    pen.textBaseline = "middle";
+    pen.fillStyle = colourOf("--soft");
+    for (let worker = 0; worker < workers && workers > 1; worker++)
+      if (workers <= 64 || worker % 8 === 0) pen.fillText(`worker ${worker}`, 0, worker * this.lane + lane / 2);
+    this.axis(pen, first, last, height);
+    pen.save();
+    pen.beginPath();
+    pen.rect(this.left, 0, this.width - this.left, height);
+    pen.clip();
+    const { worker, kind, at, length } = this.spans;
+    for (let i = 0; i < at.length; i++) {
+      const begin = this.left + (at[i] / MICRO - first) * across;
+      const wide = (length[i] / MICRO) * across;
+      if (begin + wide < this.left || begin > this.width) continue;
+      pen.fillStyle = this.kinds[kind[i]].colour;
+      pen.fillRect(begin, worker[i] * this.lane, Math.max(wide, 0.4), lane);
+    }
+    if (this.drag) {
+      pen.fillStyle = colourOf("--accent");
+      pen.globalAlpha = 0.25;
+      pen.fillRect(Math.min(this.drag.from, this.drag.to), 0, Math.abs(this.drag.to - this.drag.from), height - AXIS);
+    }
+    pen.restore();
+    this.canvas.setAttribute("aria-label", `What ${workers} worker${workers > 1 ? "s" : ""} did from ${duration(first)} to ${duration(last)}, ${this.clock}`);
+    this.reset.hidden = !this.range;
+  }
+
+  axis(pen, first, last, height) {
+    const rough = (last - first) / Math.max(2, this.width / 120);
+    const unit = 10 ** Math.floor(Math.log10(rough));
+    const step = [1, 2, 5, 10].map((times) => times * unit).find((one) => one >= rough);
+    const [factor, name] = last - first < 0.02 ? [1e6, "µs"] : last - first < 2 ? [1e3, "ms"] : [1, "s"];
+    pen.fillStyle = colourOf("--soft");
+    for (let at = Math.ceil(first / step) * step; at <= last; at += step) {
+      const x = this.left + ((at - first) / (last - first)) * (this.width - this.left);
+      const text = `${Number((at * factor).toPrecision(6)).toLocaleString("en-US")} ${name}`;
+      const wide = pen.measureText(text).width;
+      pen.fillRect(x, height - AXIS, 1, 4);
+      pen.fillText(text, Math.min(Math.max(this.left, x - wide / 2), this.width - wide), height - AXIS / 2 + 3);
+    }
+  }
+
+  hover(x, y) {
+    const time = this.timeAt(x) * MICRO;
+    const lane = Math.floor(y / this.lane);
+    const { worker, kind, at, length } = this.spans;
+    let found = -1;
+    for (let i = 0; i < at.length; i++) if (worker[i] === lane && at[i] <= time && time <= at[i] + length[i]) found = i;
+    this.tip.hidden = found < 0;
+    if (found < 0) return;
+    this.tip.textContent = `worker ${lane}: ${this.kinds[kind[found]].name} ${duration(length[found] / MICRO)}, from ${duration(at[found] / MICRO)}`;
+    this.tip.style.left = `${Math.min(x + 12, Math.max(0, this.width - this.tip.offsetWidth - 4))}px`;
+    this.tip.style.top = `${lane * this.lane + this.lane}px`;
+  }
+
+  zoom(range) {
+    this.range = range;
+    this.draw();
+    this.refine?.(range);
+  }
+
+  press(event) {
+    const [first, last] = this.shown();
+    const wide = last - first;
+    const changes = {
+      ArrowLeft: [first - wide / 4, last - wide / 4], ArrowRight: [first + wide / 4, last + wide / 4],
+      "+": [first + wide / 4, last - wide / 4], "-": [first - wide / 2, last + wide / 2], 0: null, Escape: null,
+    };
+    if (!(event.key in changes)) return;
+    event.preventDefault();
+    this.zoom(changes[event.key]);
+  }
+}

@@ -1,0 +1,6 @@
+import { setUpDownloads, setUpTheme } from "./theme.js";
+
+// A page without interactive plots.
+
+setUpTheme();
+setUpDownloads();
