@@ -3,8 +3,7 @@
 import hashlib
 import json
 import threading
-import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +11,11 @@ from tenfold.api.open_run import load_model
 from tenfold.experiment import FIELDS, Experiment
 from tenfold.report.formatting import field_value
 from tenfold.report.scores import ordered
-from tenfold.runs import Run, Store
+from tenfold.runs import FoldChanged, FoldsStarted, Run, Started, Store
 from tenfold.runs.follower import Follower
 from tenfold.runs.rows import Row
 from tenfold.runs.run_filter import filter_runs
+from tenfold.runs.store import CROSSVAL, FOLD
 
 ALWAYS = ("model", "data", "workers", "strategy", "sync_every", "epochs", "batch_size", "optimizer", "lr", "seed")
 """Fields that are sent of every run; of the others, those that are not at their defaults."""
@@ -128,23 +128,34 @@ class RunList:
             "target": run.seconds_to_target,
             "tags": list(run.tags),
             "note": run.note,
-            "parent": run.facts.get("crossval", {}).get("parent") if run.kind == "fold" else None,
+            "parent": run.facts.get("crossval", {}).get("parent") if run.kind == FOLD else None,
         }
 
 
 def progress_of(run: Run, follower: Follower) -> dict[str, Any]:
     """Return how far a running run is, as a share, and how many seconds are left if it continues at this speed."""
+    stages, metric = follower.stages(run.id), follower.latest_metric(run.id)
+    if run.kind == CROSSVAL:
+        return _fold_progress(stages)
     epochs = run.experiment.training.epochs if run.readable else 0
-    latest = follower.latest(run.id)
-    started, metric = latest.get("started"), latest.get("metric")
-    if not started or not metric or not started.get("steps_per_epoch") or not epochs:
-        return {"share": 0.0, "epoch": 0, "epochs": epochs, "left": None}
-    whole = epochs * started["steps_per_epoch"]
-    share = min(1.0, metric["step"] / whole)
-    begun = run.experiment.training.epochs * 0 + started["epoch"] * started["steps_per_epoch"]
-    passed, steps = metric["at"] - started["at"], metric["step"] - begun
-    left = passed / steps * (whole - metric["step"]) if steps > 0 and run.clock == "measured" else None
-    return {"share": share, "epoch": metric["epoch"] + 1, "epochs": epochs, "left": left, "at": time.time()}
+    started: dict[str, Any] = next((row for row in reversed(stages) if row.get("what") == Started.KIND), {})
+    per_epoch, step = started.get("steps_per_epoch") or 0, metric.get("step") or 0
+    whole, before = epochs * per_epoch, started.get("epoch", 0) * per_epoch
+    if not whole or not step:
+        return {"share": 0.0, "done": 0, "of": epochs, "unit": "epoch", "left": None}
+    passed = metric["at"] - started["at"]
+    left = passed / (step - before) * (whole - step) if step > before and run.clock == "measured" else None
+    return {"share": min(1.0, step / whole), "done": metric["epoch"] + 1, "of": epochs, "unit": "epoch", "left": left}
+
+
+def _fold_progress(stages: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    whole = next((len(row["names"]) for row in stages if row.get("what") == FoldsStarted.KIND), 0)
+    ended = [
+        row for row in stages if row.get("what") == FoldChanged.KIND and row.get("status") in ("finished", "failed")
+    ]
+    done = len({row.get("worker") for row in ended})
+    left = ended[-1]["at"] / done * (whole - done) if done else None
+    return {"share": done / whole if whole else 0.0, "done": done, "of": whole, "unit": "fold", "left": left}
 
 
 def split_filter(text: str) -> tuple[str, list[str]]:

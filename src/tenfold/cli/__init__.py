@@ -13,6 +13,7 @@ from tenfold.cli.output import INTERRUPTED, launched_rank, prefix, say_interrupt
 from tenfold.cli.records.evaluate import evaluate
 from tenfold.cli.records.export import export
 from tenfold.cli.records.predict import predict
+from tenfold.cli.records.board import board
 from tenfold.cli.records.remove import remove
 from tenfold.cli.records.report import report
 from tenfold.cli.records.runs import runs
@@ -129,6 +130,7 @@ for verb in (
     predict,
     evaluate,
     export,
+    board,
     tag,
     untag,
     note,

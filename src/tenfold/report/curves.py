@@ -63,8 +63,9 @@ class Curves:
                 continue
             curve = self._curves.get(key) or self._curves.setdefault(key, Curve(*key))
             curve.number.append(number)
-            for column, value in zip((curve.step, curve.seconds, curve.value), point, strict=True):
-                column.append(value)  # type: ignore[arg-type]
+            curve.step.append(point[0])
+            curve.seconds.append(point[1])
+            curve.value.append(point[2])
 
     def since(self, cursor: int, columns: int = REPORT_COLUMNS) -> list[Columns]:
         """Return the points of events after a cursor; of very many, the lowest and highest of each stretch."""

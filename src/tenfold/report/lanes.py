@@ -76,7 +76,7 @@ class Lanes:
 
     def _given(self, chosen: "np.ndarray[Any, Any] | slice") -> dict[str, Any]:
         def micro(values: "array[float]") -> list[int]:
-            return np.rint(np.array(values)[chosen] * MICRO).astype(np.int64).tolist()
+            return list(map(int, np.rint(np.array(values)[chosen] * MICRO)))
 
         worker, kind = np.array(self.worker)[chosen], np.array(self.kind)[chosen]
         return {"worker": worker.tolist(), "kind": kind.tolist(), "at": micro(self.at), "length": micro(self.seconds)}

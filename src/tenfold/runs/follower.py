@@ -9,6 +9,7 @@ from tenfold.runs.store import Store
 
 SINCE = "SELECT id, body FROM events WHERE run = ? AND superseded = 0 AND id > ? ORDER BY id"
 REPEATED = "SELECT COUNT(*) FROM events WHERE run = ? AND superseded = 1"
+OF_TYPE = "SELECT body FROM events WHERE run = ? AND type = ? AND superseded = 0"
 
 
 class Follower:
@@ -36,6 +37,19 @@ class Follower:
         """Return how many events of a run do not count any more, because their epochs were repeated."""
         with self._lock:
             return int(self._connection.execute(REPEATED, (run,)).fetchone()[0])
+
+    def stages(self, run: int) -> list[dict[str, Any]]:
+        """Return the lifecycle events of a run."""
+        return self._bodies(f"{OF_TYPE} ORDER BY id", run, "lifecycle")
+
+    def latest_metric(self, run: int) -> dict[str, Any]:
+        """Return the last metric of a run; empty where it has none."""
+        return next(iter(self._bodies(f"{OF_TYPE} ORDER BY id DESC LIMIT 1", run, "metric")), {})
+
+    def _bodies(self, query: str, *values: object) -> list[dict[str, Any]]:
+        with self._lock:
+            found = self._connection.execute(query, values).fetchall()
+        return [row for row, damaged in (rows.decoded(body) for (body,) in found) if not damaged]
 
     def close(self) -> None:
         """Close the connection."""

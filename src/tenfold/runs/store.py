@@ -256,6 +256,12 @@ class Store:
         with self._explained("written to"), self._connect() as connection:
             write_note(connection, run, text)
 
+    def set_title(self, run: int, title: str) -> None:
+        """Replace the title of a run, but not the name of its folder; `rename_run` does both."""
+        self._check_writable()
+        with self._explained("written to"), self._connect() as connection:
+            connection.execute("UPDATE runs SET title = ? WHERE id = ?", (title, run))
+
     def delete(self, run: int) -> None:
         """Delete everything the store has on a run, but not its folder."""
         self._check_writable()

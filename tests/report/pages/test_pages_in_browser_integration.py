@@ -71,7 +71,9 @@ def test_the_page_loads_quietly_and_alone(look, address):
     assert page.problems == []
     assert page.requests == [address]
     assert page.locator("h1").inner_text() == "seen <script>alert(1)</script>"
-    assert page.locator("svg.plot >> visible=true").count() == 4
+    assert page.locator(".chart canvas >> visible=true").count() == 2
+    assert page.locator(".lanes canvas >> visible=true").count() == 1
+    assert page.locator(".bar .part").count() == 7
 
 
 def test_light_and_dark_differ_and_the_button_switches(look):
@@ -85,17 +87,26 @@ def test_light_and_dark_differ_and_the_button_switches(look):
         assert background(page) != other
 
 
-def test_plots_take_the_colour_of_the_page(look):
-    ink = "getComputedStyle(document.querySelector('svg.plot text')).fill"
-    assert look("light").evaluate(ink) != look("dark").evaluate(ink)
-
-
-def test_curves_switch_from_epochs_to_time(look):
+def test_curves_switch_zoom_smooth_and_toggle(look):
     page = look()
-    assert page.locator(".over-epochs").is_visible()
+    loss = page.locator(".chart").first
+    assert "loss by epoch" in loss.get_attribute("aria-label")
     page.click("text=by training time")
-    assert page.locator(".over-seconds").is_visible()
-    assert not page.locator(".over-epochs").is_visible()
+    assert "loss by training time (s, measured)" in loss.get_attribute("aria-label")
+    page.click("text=log y")
+    page.locator("input[type=range]").fill("0.5")
+    box = loss.bounding_box()
+    page.mouse.move(box["x"] + 150, box["y"] + 80)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 250, box["y"] + 80, steps=3)
+    page.mouse.up()
+    assert page.locator("text=Reset zoom").is_visible()
+    loss.press("0")
+    assert not page.locator("text=Reset zoom").is_visible()
+    name = page.locator(".legend button").first
+    name.click()
+    assert name.get_attribute("aria-pressed") == "false"
+    assert page.problems == []
 
 
 def test_the_download_is_the_csv(look, run):
@@ -129,7 +140,8 @@ def test_a_comparison_loads_quietly_and_fits(browser, tmp_path, width):
     assert problems == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.locator("table.settings tbody tr").count() == len(runs)
-    assert page.locator("svg.plot >> visible=true").count() >= 6
+    assert page.locator("svg.plot >> visible=true").count() >= 3
+    assert page.locator(".chart canvas >> visible=true").count() == 2
     page.close()
 
 
@@ -171,7 +183,7 @@ def devices(folder):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [400, 1200])
-@pytest.mark.parametrize(("write", "pictures"), [(crossval, 3), (forecast, 2), (twin, 1), (devices, 6)])
+@pytest.mark.parametrize(("write", "pictures"), [(crossval, 2), (forecast, 2), (twin, 1), (devices, 4)])
 def test_other_pages_load_quietly_and_fit(browser, tmp_path, write, pictures, width, scheme):
     page = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 900})
     problems = []

@@ -32,8 +32,8 @@ MOST_WITH_TRAINING = 3
 MOST_NAMED = 12
 
 
-def comparison_content(comparison: Comparison) -> dict[str, Any]:
-    """Return what the page of several runs shows."""
+def comparison_content(comparison: Comparison, each: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+    """Return what the page of several runs shows; `each` is drawn instead of the mean of each setting."""
     return {
         "title": _title(comparison),
         "runs": [describe_run(run, label) for run, label in _labelled_runs(comparison)],
@@ -44,7 +44,7 @@ def comparison_content(comparison: Comparison) -> dict[str, Any]:
         "folds": None,
         "prediction": _prediction_reasons(comparison.rows),
         "notes": [note.text for note in comparison.notes()] + _speedup_note(comparison.rows),
-        **_plots(comparison),
+        **_plots(comparison, each),
     }
 
 
@@ -120,13 +120,13 @@ def _speedup_note(rows: Sequence[Row]) -> list[str]:
     return ["no setting with several workers is faster than one worker"] if slower else []
 
 
-def _plots(comparison: Comparison) -> dict[str, Any]:
+def _plots(comparison: Comparison, each: list[dict[str, Any]] | None) -> dict[str, Any]:
     """Return the plots of several runs and the captions that depend on them."""
     rows, styles = comparison.rows, PlotStyles(comparison.rows)
     groups = device_plots.device_groups(rows)
     side_by_side = device_plots.choose_groups(groups)
     shown = choose_rows(rows, MOST_CURVES)
-    drawn = [figures.mean_figure(styles.series(row)) for row in shown]
+    drawn = each or [figures.mean_figure(styles.series(row)) for row in shown]
     bars = [{"label": row.label, "times": row.times} for row in rows if row.times]
     scaling = [scaling_plots.speedup_plot(rows, styles), scaling_plots.efficiency_plot(rows, styles)]
     metric = rows_metric(rows)

@@ -31,7 +31,7 @@ def folds_section(run: Run) -> dict[str, Any] | None:
 def fold_figures(run: Run) -> list[dict[str, Any]]:
     """Return a figure for each fold with what was measured on its validation part, and one for their mean."""
     places = {fold["run"]: place for place, fold in enumerate(run.result.get("folds") or [])}
-    found = []
+    found: list[dict[str, Any]] = []
     for fold in fold_runs(run):
         figure = run_figure(fold, fold_name(run.result["folds"], places[fold.id]))
         evaluated = [curve for curve in figure["curves"] if curve["part"] != "train"]

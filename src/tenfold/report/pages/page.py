@@ -2,6 +2,7 @@
 
 import base64
 import time
+from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,8 +15,10 @@ from tenfold.report.pages.scripts import DRAWING, STILL, bundled_script, bundled
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-PARTS = ("facts", "above", "headline", "folds", "prediction", "epochs", "events")
+RUN_PARTS = ("facts", "above", "headline", "folds", "prediction", "epochs", "events")
 """The blocks of a run's page that are rendered again while it is running."""
+COMPARISON_PARTS = ("above", "headline", "settings")
+"""The same of the page of several runs."""
 
 
 def render_template(template: str, content: dict[str, Any]) -> str:
@@ -24,13 +27,13 @@ def render_template(template: str, content: dict[str, Any]) -> str:
     return _environment().get_template(template).render(_common() | inside | content)
 
 
-def render_parts(template: str, content: dict[str, Any]) -> dict[str, str]:
-    """Return the parts of a page that change while a run is running, each as HTML, by name."""
+def render_parts(template: str, content: dict[str, Any], names: Collection[str]) -> dict[str, str]:
+    """Return some blocks of a page as HTML, by name."""
     pages, values = _environment(), _common() | content
-    found = {}
+    found: dict[str, str] = {}
     for one in (pages.get_template("page.html"), pages.get_template(template)):
         context = one.new_context(values)
-        found |= {name: "".join(render(context)) for name, render in one.blocks.items() if name in PARTS}
+        found |= {name: "".join(render(context)) for name, render in one.blocks.items() if name in names}
     return found
 
 
@@ -40,8 +43,22 @@ def _inside(content: dict[str, Any]) -> dict[str, str]:
 
 
 def _common() -> dict[str, Any]:
-    nothing = {"eyebrow": "", "status": "", "headline": [], "doubts": [], "downloads": [], "figures": None, "board": None}
+    nothing: dict[str, Any] = {
+        "eyebrow": "",
+        "status": "",
+        "headline": [],
+        "doubts": [],
+        "downloads": [],
+        "figures": None,
+        "board": None,
+        "several": False,
+    }
     return {"written": date_time(time.time()), **nothing}
+
+
+def page_style() -> str:
+    """Return the styles of all pages."""
+    return _environment().get_template("report.css").render()
 
 
 @cache

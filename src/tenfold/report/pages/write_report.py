@@ -27,19 +27,13 @@ def render_report(runs: Sequence[Run] | Comparison) -> str:
     if not comparison.runs:
         raise StoreError("there is no run to report; `tenfold runs` lists the recorded ones")
     content = run_content(comparison.runs[0]) if len(comparison.runs) == 1 else comparison_content(comparison)
-    return render_template("runs.html", _common_content(comparison) | content)
+    return render_template("runs.html", common_content(comparison) | content | {"downloads": _downloads(comparison)})
 
 
-def _common_content(comparison: Comparison) -> dict[str, Any]:
+def common_content(comparison: Comparison) -> dict[str, Any]:
+    """Return what the pages of one run and of several have in common."""
     runs = comparison.runs
     many = len(runs) > 1
-    numbers = "-".join(str(run.id) for run in runs[:4]) + ("-and-more" if len(runs) > 4 else "")
-    name = f"tenfold-run{'s' if many else ''}-{numbers}"
-    downloads = [
-        download_link(f"{name}.csv", "CSV", export.to_csv(runs)),
-        download_link(f"{name}.json", "JSON", export.to_json(runs)),
-    ]
-    table = download_link(f"{name}-table.csv", "Table", comparison.to_csv(), "The table of settings as CSV")
     each = ", each in its own run" if many and clocks.clock_names(runs) == clocks.MEASURED else ""
     return {
         "several": many,
@@ -50,5 +44,18 @@ def _common_content(comparison: Comparison) -> dict[str, Any]:
         "warnings": sections.warning_list(runs),
         "fields": sections.common_fields(runs),
         "machines": sections.machine_facts(runs),
-        "downloads": [table, *downloads] if many else downloads,
     }
+
+
+def _downloads(comparison: Comparison) -> list[dict[str, str]]:
+    """Return the files that a report carries inside."""
+    runs = comparison.runs
+    many = len(runs) > 1
+    numbers = "-".join(str(run.id) for run in runs[:4]) + ("-and-more" if len(runs) > 4 else "")
+    name = f"tenfold-run{'s' if many else ''}-{numbers}"
+    downloads = [
+        download_link(f"{name}.csv", "CSV", export.to_csv(runs)),
+        download_link(f"{name}.json", "JSON", export.to_json(runs)),
+    ]
+    table = download_link(f"{name}-table.csv", "Table", comparison.to_csv(), "The table of settings as CSV")
+    return [table, *downloads] if many else downloads

@@ -1,0 +1,123 @@
+"""What a page can do to a run: stop, resume, rename, tag, annotate and remove it."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tenfold.errors import StoreError
+from tenfold.runs import Store
+from tenfold.runs.claim import LOCK
+from tenfold.runs.removal import remove_run, to_remove
+from tenfold.runs.renaming import rename_run
+
+RESUME_SECONDS = 3.0
+"""How long a resumed run is watched for an error at its start."""
+LONGEST_NOTE = 10_000
+
+
+class Actions:
+    """Acts on the runs of one store."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._started: list[subprocess.Popen[str]] = []
+        self.known: dict[str, Callable[[int, dict[str, Any]], str]] = {
+            "stop": self.stop,
+            "resume": self.resume,
+            "rename": self.rename,
+            "tag": self.tag,
+            "note": self.note,
+            "remove": self.remove,
+        }
+
+    def stop(self, number: int, _given: dict[str, Any]) -> str:
+        """Interrupt a run as Ctrl-C does: it ends after saving what it has, and can be resumed."""
+        record = self.store.find(number)
+        if record["status"] != "running":
+            raise StoreError(f"run {number} is not running; it is {record['status']}")
+        if record["host"] != socket.gethostname():
+            raise StoreError(f"run {number} is running on {record['host']}; stop it there")
+        lock = self.store.path(number, record["title"]) / LOCK
+        if not _holds(record["pid"], lock):
+            raise StoreError(f"the process of run {number} cannot be told for certain; stop it where it was started")
+        os.kill(record["pid"], signal.SIGINT)
+        return "stopping; it can be resumed"
+
+    def resume(self, number: int, _given: dict[str, Any]) -> str:
+        """Resume a run in a process of its own, which the end of this server does not end."""
+        record = self.store.find(number)
+        if record["status"] not in ("interrupted", "failed"):
+            raise StoreError(f"run {number} is {record['status']}; there is nothing to resume")
+        command = [sys.executable, "-m", "tenfold", "resume", str(number), "--runs", str(self.store.folder), "--quiet"]
+        log = self.store.path(number, record["title"]) / "resume.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("w") as output:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, text=True, start_new_session=True
+            )
+        self._started = [one for one in self._started if one.poll() is None] + [process]
+        until = time.monotonic() + RESUME_SECONDS
+        while process.poll() is None and time.monotonic() < until:
+            if self.store.find(number)["status"] == "running":
+                return "resumed"
+            time.sleep(0.1)
+        if process.poll():
+            raise StoreError(_last_line(log) or f"run {number} could not be resumed")
+        return "resuming"
+
+    def rename(self, number: int, given: dict[str, Any]) -> str:
+        """Give a run another title."""
+        rename_run(self.store, number, _text(given, "title"))
+        return "renamed"
+
+    def tag(self, number: int, given: dict[str, Any]) -> str:
+        """Give a run these tags and no others."""
+        wanted = set(_text(given, "tags").replace(",", " ").split())
+        had = set(self.store.find(number)["tags"])
+        self.store.tag(number, *sorted(wanted - had))
+        self.store.untag(number, *sorted(had - wanted))
+        return "tagged"
+
+    def note(self, number: int, given: dict[str, Any]) -> str:
+        """Replace the note of a run."""
+        text = _text(given, "note").strip()
+        if len(text) > LONGEST_NOTE:
+            raise StoreError(f"a note has at most {LONGEST_NOTE:,} letters, not {len(text):,}")
+        self.store.find(number)
+        self.store.set_note(number, text)
+        return "noted"
+
+    def remove(self, number: int, given: dict[str, Any]) -> str:
+        """Remove a run and its folds; their folders go to the trash."""
+        if given.get("confirmed") is not True:
+            raise StoreError("removing a run has to be confirmed")
+        places = [remove_run(self.store, one) for one in to_remove(self.store, self.store.find(number))]
+        return f"removed; its folder is in {places[-1].parent.name}/{places[-1].name}"
+
+
+def _holds(pid: int, lock: Path) -> bool:
+    """Return whether a process has the lock of a run open: its number may have gone to another process since."""
+    import psutil
+
+    try:
+        return any(Path(one.path) == lock.resolve() for one in psutil.Process(pid).open_files())
+    except psutil.Error:
+        return False
+
+
+def _text(given: dict[str, Any], name: str) -> str:
+    value = given.get(name)
+    if not isinstance(value, str):
+        raise StoreError(f"the request has no text '{name}'")
+    return value
+
+
+def _last_line(log: Path) -> str:
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1].removeprefix("error: ") if lines else ""

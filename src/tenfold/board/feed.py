@@ -1,0 +1,127 @@
+"""What is new, as server-sent events: each message holds only what changed since the page's last one."""
+
+import asyncio
+import json
+import secrets
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+
+from tenfold.board.pages import Pages
+from tenfold.board.run_list import RunList, progress_of
+from tenfold.board.watch import Watch
+from tenfold.errors import TenfoldError
+from tenfold.report.export import replace_nonfinite
+from tenfold.runs.follower import Follower
+
+TICK_SECONDS = 0.5
+KEEP_ALIVE_TICKS = 20
+MOST_FOLLOWED = 64
+INSTANCE = secrets.token_hex(4)
+"""Tells the versions of this server's list from those of an earlier one."""
+
+
+@dataclass
+class Position:
+    """How much a page has: a version of the list of runs, and a position in the events of each run it shows."""
+
+    version: int | None = None
+    runs: dict[int, str] = field(default_factory=dict)
+    shown: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+    """The status and the number of stages of each run when its parts were rendered last."""
+    with_parts: bool = False
+
+    @classmethod
+    def read(cls, version: str | None, runs: str | None, parts: str | None) -> "Position":
+        """Return the position that a page names in its address; what cannot be read is nothing."""
+        number = None
+        if version is not None:
+            instance, _, digits = version.partition(":")
+            number = int(digits) if instance == INSTANCE and digits.isdecimal() else 0
+        read = {}
+        for word in (runs or "").split(",")[:MOST_FOLLOWED]:
+            run, _, place = word.partition("@")
+            cursor, _, repeated = place.partition(".")
+            if run.isdecimal() and cursor.isdecimal() and repeated.isdecimal():
+                read[int(run)] = place
+        return cls(number, read, with_parts=parts == "1")
+
+    def __str__(self) -> str:
+        runs = ",".join(f"{run}@{place}" for run, place in self.runs.items())
+        return f"{'' if self.version is None else f'{INSTANCE}:{self.version}'}|{runs}"
+
+
+class Feed:
+    """Finds out what is new for a page."""
+
+    def __init__(self, runs: RunList, watch: Watch, pages: Pages, follower: Follower) -> None:
+        self.runs = runs
+        self.watch = watch
+        self.pages = pages
+        self.follower = follower
+
+    async def messages(self, position: Position) -> AsyncIterator[str]:
+        """Yield messages for as long as the page listens."""
+        yield "retry: 1000\n\n"
+        quiet = 0
+        while True:
+            news = await run_in_threadpool(self.news, position)
+            if news:
+                quiet = 0
+                yield f"id: {position}\ndata: {json_text(news)}\n\n"
+            else:
+                quiet += 1
+                if quiet % KEEP_ALIVE_TICKS == 0:
+                    yield ": still here\n\n"
+            await asyncio.sleep(TICK_SECONDS)
+
+    def news(self, position: Position) -> dict[str, Any]:
+        """Return what is new after a position, and move the position there."""
+        found: dict[str, Any] = {}
+        self.runs.update()
+        if position.version is not None:
+            listed = self.runs.since(position.version)
+            if listed["version"] != position.version:
+                position.version = listed["version"]
+                found["list"] = listed | {"version": f"{INSTANCE}:{listed['version']}"}
+        runs = {}
+        for run in position.runs:
+            try:
+                news = self._run_news(run, position)
+            except TenfoldError as error:
+                news = {"gone": str(error)}
+            if news:
+                runs[run] = news
+        if runs:
+            found["runs"] = runs
+        return found
+
+    def _run_news(self, number: int, position: Position) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        with self.watch.run(number) as watched:
+            new = watched.since(position.runs[number])
+            position.runs[number] = watched.position
+        if new is not None:
+            found |= new
+        run = self.watch.open(number)
+        now = (run.status, len(self.follower.stages(number)))
+        before = position.shown.get(number)
+        if run.status == "running":
+            progress = progress_of(run, self.follower)
+            if new is not None or before is None:
+                found["progress"] = progress
+        if now != before and (before is not None or run.status == "running"):
+            found["status"] = run.status
+            if position.with_parts:
+                several = len(position.runs) > 1
+                numbers = list(position.runs)
+                found["parts"] = self.pages.comparison_parts(numbers) if several else self.pages.run_parts(number)
+        position.shown[number] = now
+        return found
+
+
+def json_text(value: Any) -> str:
+    """Return a value as JSON on one line; numbers that JSON does not know are null."""
+    return json.dumps(replace_nonfinite(value), separators=(",", ":"), default=str, allow_nan=False)

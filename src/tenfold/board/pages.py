@@ -1,0 +1,88 @@
+"""The pages of the board: the same templates as reports, with scripts that follow the runs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from tenfold.board.watch import Watch
+from tenfold.common.files import short_path
+from tenfold.errors import StoreError
+from tenfold.report.differences import differing_fields
+from tenfold.report.formatting import field_value
+from tenfold.report.pages.comparison_page import comparison_content
+from tenfold.report.pages.page import COMPARISON_PARTS, RUN_PARTS, render_parts, render_template
+from tenfold.report.pages.report import common_content
+from tenfold.report.pages.run_page import run_content
+from tenfold.report.plots import palette
+from tenfold.report.results.comparison import Comparison
+from tenfold.runs import Run
+
+MOST_COMPARED = 40
+
+
+class Pages:
+    """Renders the pages of one folder of runs."""
+
+    def __init__(self, watch: Watch, action_token: str) -> None:
+        self.watch = watch
+        self.action_token = action_token
+
+    def runs(self) -> str:
+        """Return the page with the table of all runs."""
+        folder = str(short_path(self.watch.store.folder))
+        content = {"title": "Runs", "facts": [folder], "truth": "Times are marked as measured or predicted"}
+        return render_template("board.html", content | {"board": self._board("runs.js")})
+
+    def run(self, number: int) -> str:
+        """Return the page of one run."""
+        run = self.watch.open(number)
+        return render_template("runs.html", self._run_content(run))
+
+    def run_parts(self, number: int) -> dict[str, str]:
+        """Return the parts of a run's page that change while it is running."""
+        return render_parts("runs.html", self._run_content(self.watch.open(number)), RUN_PARTS)
+
+    def comparison(self, numbers: Sequence[int]) -> str:
+        """Return the page of several runs side by side."""
+        return render_template("runs.html", self._comparison_content(numbers))
+
+    def comparison_parts(self, numbers: Sequence[int]) -> dict[str, str]:
+        """Return the parts of the page of several runs that change while they are running."""
+        return render_parts("runs.html", self._comparison_content(numbers), COMPARISON_PARTS)
+
+    def differences(self, number: int, other: int) -> list[tuple[str, str, str]]:
+        """Return the fields in which the experiments of two runs differ, with both values."""
+        both = [self.watch.open(number), self.watch.open(other)]
+        return [(name, *map(field_value, values)) for name, values in differing_fields(both).items()]  # type: ignore[misc]
+
+    def _run_content(self, run: Run) -> dict[str, Any]:
+        content = common_content(Comparison([run])) | run_content(run, self.watch.figure(run))
+        live = {"learning": content["learning"] or "Nothing has been measured yet.", "lanes": True}
+        following = live if run.status == "running" else {}
+        downloads = [_link(run, "csv"), _link(run, "json"), _link(run, "html")]
+        return content | following | {"board": self._board("run.js", run=run.id), "downloads": downloads}
+
+    def _comparison_content(self, numbers: Sequence[int]) -> dict[str, Any]:
+        runs = [self.watch.open(number) for number in dict.fromkeys(numbers)]
+        if not 1 < len(runs) <= MOST_COMPARED:
+            raise StoreError(f"2 to {MOST_COMPARED} runs can be compared, not {len(runs)}")
+        comparison = Comparison(runs)
+        content = common_content(comparison) | comparison_content(comparison, self._each_figure(comparison))
+        return content | {"board": self._board("compare.js"), "downloads": []}
+
+    def _each_figure(self, comparison: Comparison) -> list[dict[str, Any]]:
+        """Return a figure for each run, as runs that are running are drawn one by one."""
+        found: list[dict[str, Any]] = []
+        for row in comparison.rows:
+            for run in row.runs:
+                label = row.label if len(row.runs) == 1 else f"{row.label}, run {run.id}"
+                colour = palette.series(len(found))[0]
+                found.append({**self.watch.figure(run, label=label), "colour": colour, "lanes": None})
+        return found
+
+    def _board(self, script: str, **facts: Any) -> dict[str, Any]:
+        return {"action_token": self.action_token, "script": script, **facts}
+
+
+def _link(run: Run, kind: str) -> dict[str, str]:
+    label, about = ("Report", "This page as one file") if kind == "html" else (kind.upper(), f"All numbers as {kind}")
+    return {"name": f"tenfold-run-{run.id}.{kind}", "label": label, "about": about, "address": f"/run/{run.id}.{kind}"}

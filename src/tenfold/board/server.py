@@ -1,0 +1,209 @@
+"""The server: addresses, and what answers them. No part of an address is a path: runs are named by their numbers."""
+
+import json
+from collections.abc import Callable
+from functools import partial
+from importlib.resources import files
+from pathlib import PurePosixPath
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from tenfold.board.actions import Actions
+from tenfold.board.feed import INSTANCE, Feed, Position, json_text
+from tenfold.board.pages import Pages
+from tenfold.board.run_list import RunList
+from tenfold.board.security import Access, Guard
+from tenfold.board.watch import PLOT_COLUMNS, Watch
+from tenfold.errors import TenfoldError
+from tenfold.report import export
+from tenfold.report.pages.page import page_style
+from tenfold.report.pages.report import render_report
+from tenfold.report.pages.scripts import TYPES, static_files
+from tenfold.runs import Store
+from tenfold.runs.follower import Follower
+
+LONGEST_BODY = 64 * 1024
+MOST_COLUMNS = 4000
+
+
+class Board:
+    """The application of one folder of runs."""
+
+    def __init__(self, store: Store, access: Access) -> None:
+        self.store = store
+        self.access = access
+        self.follower = Follower(store)
+        self.watch = Watch(store, self.follower)
+        self.runs = RunList(store, self.follower)
+        self.pages = Pages(self.watch, access.action_token)
+        self.feed = Feed(self.runs, self.watch, self.pages, self.follower)
+        self.actions = Actions(store)
+        self.static = _static()
+
+    def app(self) -> Starlette:
+        """Return the application."""
+        routes = [
+            Route("/", self.runs_page),
+            Route("/run/{run:int}", self.run_page),
+            Route("/run/{run:int}.{kind:str}", self.download),
+            Route("/compare", self.comparison_page),
+            Route("/static/{name:str}", self.static_file),
+            Route("/data/runs", self.runs_data),
+            Route("/data/filter", self.filter_data),
+            Route("/data/run/{run:int}", self.run_data),
+            Route("/data/run/{run:int}/curves", self.curves_data),
+            Route("/data/run/{run:int}/lanes", self.lanes_data),
+            Route("/data/run/{run:int}/differences/{other:int}", self.differences_data),
+            Route("/feed", self.feed_data),
+            Route("/run/{run:int}/{action:str}", self.act, methods=["POST"]),
+        ]
+        handlers: dict[Any, Any] = {TenfoldError: _explain, ValueError: _explain_value}
+        return Starlette(routes=routes, middleware=[Middleware(Guard, access=self.access)], exception_handlers=handlers)
+
+    async def runs_page(self, _request: Request) -> Response:
+        """Answer with the page of all runs."""
+        return HTMLResponse(await run_in_threadpool(self.pages.runs))
+
+    async def run_page(self, request: Request) -> Response:
+        """Answer with the page of one run."""
+        return HTMLResponse(await run_in_threadpool(self.pages.run, request.path_params["run"]))
+
+    async def comparison_page(self, request: Request) -> Response:
+        """Answer with the page of several runs."""
+        return HTMLResponse(await run_in_threadpool(self.pages.comparison, _numbers(request)))
+
+    async def static_file(self, request: Request) -> Response:
+        """Answer with a script or style; only the names that the package has are known."""
+        if request.path_params["name"] not in self.static:
+            raise HTTPException(404, "there is no such file")
+        kind, content = self.static[request.path_params["name"]]
+        return Response(content, media_type=kind)
+
+    async def runs_data(self, _request: Request) -> Response:
+        """Answer with the rows of all runs."""
+
+        def read() -> dict[str, Any]:
+            self.runs.update()
+            found = self.runs.since(0)
+            return found | {"version": f"{INSTANCE}:{found['version']}"}
+
+        return await _json(read)
+
+    async def filter_data(self, request: Request) -> Response:
+        """Answer with the numbers of the runs that a filter selects."""
+        text = request.query_params.get("q", "")[:1000]
+        return await _json(lambda: {"runs": self.runs.select(text)})
+
+    async def run_data(self, request: Request) -> Response:
+        """Answer with the figure of a run."""
+        return await _json(lambda: self.watch.figure(self.watch.open(request.path_params["run"])))
+
+    async def curves_data(self, request: Request) -> Response:
+        """Answer with a stretch of a run's curves."""
+        return await _json(partial(self._stretch, "curves", request))
+
+    async def lanes_data(self, request: Request) -> Response:
+        """Answer with a stretch of a run's lanes."""
+        return await _json(partial(self._stretch, "lanes", request))
+
+    def _stretch(self, what: str, request: Request) -> dict[str, Any]:
+        first, last = (float(request.query_params[name]) for name in ("from", "to"))
+        columns = min(MOST_COLUMNS, max(1, int(request.query_params.get("columns", PLOT_COLUMNS))))
+        self.watch.open(request.path_params["run"])
+        with self.watch.run(request.path_params["run"]) as watched:
+            return {what: getattr(watched, what).between(first, last, columns)}
+
+    async def differences_data(self, request: Request) -> Response:
+        """Answer with the fields in which two runs differ."""
+        both = request.path_params["run"], request.path_params["other"]
+        return await _json(lambda: {"differences": self.pages.differences(*both)})
+
+    async def download(self, request: Request) -> Response:
+        """Answer with a run's numbers as CSV or JSON, or with its report."""
+        kind = request.path_params["kind"]
+        makers: dict[str, Callable[[Any], str]] = {
+            "csv": export.to_csv,
+            "json": export.to_json,
+            "html": render_report,
+        }
+        if kind not in makers:
+            raise HTTPException(404, "a run can be saved as csv, json or html")
+        text = await run_in_threadpool(lambda: makers[kind]([self.watch.open(request.path_params["run"])]))
+        name = f"tenfold-run-{request.path_params['run']}.{kind}"
+        return Response(
+            text,
+            media_type={"csv": "text/csv", "json": "application/json", "html": "text/html"}[kind],
+            headers={"content-disposition": f'attachment; filename="{name}"'},
+        )
+
+    async def feed_data(self, request: Request) -> Response:
+        """Answer with what is new, for as long as the page listens."""
+        listed, runs = request.query_params.get("list"), request.query_params.get("runs")
+        if last := request.headers.get("last-event-id"):
+            version, _, runs = last.partition("|")
+            listed = version or None
+        position = Position.read(listed, runs, request.query_params.get("parts"))
+        return StreamingResponse(self.feed.messages(position), media_type="text/event-stream")
+
+    async def act(self, request: Request) -> Response:
+        """Do something to a run, and answer with what was done."""
+        action = self.actions.known.get(request.path_params["action"])
+        if action is None:
+            raise HTTPException(404, "there is no such action")
+        given = await _body(request)
+        done = await run_in_threadpool(action, request.path_params["run"], given)
+        return Response(json_text({"done": done}), media_type="application/json")
+
+
+async def _json(read: Callable[[], Any]) -> Response:
+    return Response(json_text(await run_in_threadpool(read)), media_type="application/json")
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    """Return what a request holds as JSON; nothing else is read."""
+    if request.headers.get("content-type", "").partition(";")[0] != "application/json":
+        raise HTTPException(415, "the request has to be JSON")
+    content = b""
+    async for chunk in request.stream():
+        content += chunk
+        if len(content) > LONGEST_BODY:
+            raise HTTPException(413, "the request is too long")
+    try:
+        given = json.loads(content or b"{}")
+    except (ValueError, RecursionError):
+        raise HTTPException(400, "the request is not valid JSON") from None
+    if not isinstance(given, dict):
+        raise HTTPException(400, "the request has to be a JSON object")
+    return given
+
+
+def _numbers(request: Request) -> list[int]:
+    words = request.query_params.get("runs", "").split(",")
+    if not all(word.isascii() and word.isdecimal() and len(word) < 19 for word in words):
+        raise HTTPException(400, "write the numbers of runs: /compare?runs=1,2")
+    return [int(word) for word in words]
+
+
+def _static() -> dict[str, tuple[str, bytes]]:
+    """Return the files that are sent, by name: those of reports, and the board's own."""
+    own = {
+        one.name: (TYPES[PurePosixPath(one.name).suffix], one.read_bytes())
+        for one in (files("tenfold.board") / "static").iterdir()
+        if PurePosixPath(one.name).suffix in TYPES
+    }
+    return {**static_files(), **own, "report.css": (TYPES[".css"], page_style().encode())}
+
+
+async def _explain(_request: Request, error: Exception) -> Response:
+    return PlainTextResponse(str(error), status_code=400)
+
+
+async def _explain_value(_request: Request, _error: Exception) -> Response:
+    return PlainTextResponse("the address holds something that is not a number", status_code=400)

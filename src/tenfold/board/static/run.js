@@ -1,0 +1,86 @@
+import { setUpCopying, setUpDownloads, setUpTheme } from "./theme.js";
+import { mountPanels } from "./panels.js";
+import { ask, extend, follow, hideToken, setParts } from "./live.js";
+import { showActions } from "./actions.js";
+import { progressText } from "./progress.js";
+
+// The page of one run, which follows it while it is running.
+
+const MOST_SPANS = 20000;
+
+hideToken();
+setUpTheme();
+setUpDownloads();
+setUpCopying();
+const data = JSON.parse(document.getElementById("figures").textContent);
+const number = Number(location.pathname.split("/").pop());
+const progress = document.createElement("span");
+progress.className = "progress-text";
+let row = null;
+let figure = data.figures.find((one) => one.id === number) || null;
+let position = figure?.position || "0.0";
+let zoomed = false;
+let known = { status: document.querySelector(".facts .status")?.textContent || "" };
+
+const panels = mountPanels(data, {
+  live: known.status === "running", refineCurves: refine, refineLanes,
+});
+
+async function refine(first, last) {
+  if (!figure) return;
+  zoomed = first !== null;
+  const range = zoomed ? `?from=${first}&to=${last}` : "?from=-1&to=1e18";
+  const { curves } = await ask(`/data/run/${number}/curves${range}`);
+  if (zoomed === (first !== null)) panels.curves.set([{ ...figure, curves }]);
+}
+
+async function refineLanes(range) {
+  if (!range) return panels.lanes.forEach((panel) => panel.set(figure.lanes));
+  const { lanes } = await ask(`/data/run/${number}/lanes?from=${range[0]}&to=${range[1]}`);
+  panels.lanes.forEach((panel) => panel.set(lanes));
+}
+
+async function readAgain() {
+  const again = await ask(`/data/run/${number}`);
+  if (figure) Object.assign(figure, again);
+  else figure = again;
+  position = again.position;
+  draw();
+}
+
+function draw() {
+  if (!zoomed) panels.curves?.set(data.figures);
+  panels.bars?.set([{ label: "", times: figure.times }]);
+  panels.lanes.forEach((panel) => { if (!panel.range) panel.set(figure.lanes); });
+}
+
+function showRow() {
+  showActions(document.getElementById("actions"), row, (what) => { if (what === "remove") location.href = "/"; });
+  const about = [...(row.tags || []).map((tag) => `#${tag}`), row.note].filter(Boolean).join(" ");
+  document.getElementById("actions").append(progress, Object.assign(document.createElement("span"), { className: "soft", textContent: about }));
+}
+
+follow(() => ({ runs: `${number}@${position}`, parts: 1, list: "0:0", only: number }), (news) => {
+  const mine = news.list?.rows.find((one) => one.id === number);
+  if (mine) {
+    const before = row;
+    row = mine;
+    progress.textContent = row.progress ? progressText(row.progress) : "";
+    const same = before && ["status", "title", "note"].every((name) => before[name] === row[name]) && String(before.tags) === String(row.tags);
+    if (!same) showRow();
+  }
+  const own = news.runs?.[number];
+  if (!own) return;
+  if (own.gone) document.getElementById("actions").textContent = own.gone;
+  if (own.position) position = own.position;
+  if (own.again) return void readAgain();
+  if (own.parts) setParts(own.parts);
+  if (figure && own.curves) {
+    extend(figure, own.curves);
+    for (const name of Object.keys(figure.lanes)) figure.lanes[name].push(...own.lanes[name]);
+    figure.times = own.times;
+    const started = own.parts && !figure.epochLength;
+    if (figure.lanes.at.length > MOST_SPANS || started) readAgain();
+    else draw();
+  }
+});

@@ -1,0 +1,169 @@
+import json
+
+import pytest
+from board_client import BoardClient
+from made_runs import epoch_events, make_crossval, make_run, started
+
+from tenfold.board.feed import Position
+from tenfold.board.security import Access
+from tenfold.board.server import Board
+from tenfold.errors import StoreError
+from tenfold.experiment import Experiment
+from tenfold.runs import Recorder, Store
+
+HERE = "http://127.0.0.1"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for lr in (0.1, 0.2):
+        for seed in (0, 1):
+            make_run(tmp_path, steps_per_epoch=30, epochs=1, lr=lr, seed=seed, workers=2)
+    return tmp_path
+
+
+@pytest.fixture
+def board(folder):
+    return Board(Store(folder), Access())
+
+
+@pytest.fixture
+def client(board):
+    client = BoardClient(board.app(), base_url=HERE)
+    client.get("/", params={"token": board.access.token})
+    client.headers = {"origin": HERE, "x-tenfold-action": board.access.action_token}
+    return client
+
+
+def running(folder, **fields):
+    """Return a run that this process is training, as far as the store knows."""
+    experiment = Experiment(epochs=4, **fields)
+    store = Store(folder)
+    number = store.create(experiment, kind="train", facts={})
+    recorder = Recorder(store, number)
+    recorder(started(experiment, 50))
+    return experiment, number, recorder
+
+
+def test_rows_hold_what_the_table_shows(client):
+    rows = {row["id"]: row for row in client.get("/data/runs").json()["rows"]}
+    assert list(rows) == [1, 2, 3, 4]
+    assert rows[1]["setting"] == rows[2]["setting"] != rows[3]["setting"]
+    assert rows[1]["fields"]["lr"] == "0.1"
+    assert rows[1]["metric"] == "accuracy"
+    assert 0 < rows[1]["score"] < 1
+
+
+def test_filters_mix_words_and_conditions(client, board):
+    board.store.tag(3, "paper")
+
+    def found(text):
+        client.get("/data/runs")
+        return client.get("/data/filter", params={"q": text}).json()["runs"]
+
+    assert found("lr=0.2") == [3, 4]
+    assert found("lr=0.2 seed = 1") == [4]
+    assert found("paper") == [3]
+    assert found("FINISHED accuracy>1%") == [1, 2, 3, 4]
+    assert found("tag=paper nothing-like-it") == []
+    wrong = client.get("/data/filter", params={"q": "worker>=4"})
+    assert wrong.status_code == 400
+    assert "workers" in wrong.text
+
+
+def test_a_message_holds_only_what_is_new(board, folder):
+    board.runs.update()
+    position = Position.read("0:0", "", None)
+    first = board.feed.news(position)
+    assert len(first["list"]["rows"]) == 4
+    assert board.feed.news(position) == {}
+    board.store.tag(2, "seen")
+    changed = board.feed.news(position)["list"]["rows"]
+    assert [(row["id"], row["tags"]) for row in changed] == [(2, ["seen"])]
+
+
+def test_a_run_is_followed_epoch_by_epoch(board, folder):
+    experiment, number, recorder = running(folder, name="followed")
+    figure = board.watch.figure(board.watch.open(number))
+    position = Position.read(None, f"{number}@{figure['position']}", "1")
+    board.feed.news(position)
+    for epoch in range(2):
+        for event in epoch_events(experiment, epoch, steps_per_epoch=50):
+            recorder(event)
+        recorder.flush()
+        news = board.feed.news(position)["runs"][number]
+        tested = next(one for one in news["curves"] if (one["name"], one["part"]) == ("accuracy", "test"))
+        assert tested["step"] == [50 * (epoch + 1)]
+        assert news["progress"]["done"] == epoch + 1
+        assert news["progress"]["left"] > 0
+        assert f"<td>{epoch + 1}</td>" in news["parts"]["epochs"]
+        assert board.feed.news(position) == {}
+    board.store.mark_repeated(number, 1)
+    assert board.feed.news(position)["runs"][number]["again"]
+    assert max(board.watch.figure(board.watch.open(number))["curves"][0]["step"]) <= 50
+    recorder.close(result={}, status="interrupted")
+    assert board.feed.news(position)["runs"][number]["status"] == "interrupted"
+
+
+def test_a_run_whose_process_is_gone_is_interrupted_at_the_next_message(board, folder):
+    _, number, recorder = running(folder)
+    position = Position.read("0:0", "", None)
+    statuses = {row["id"]: row["status"] for row in board.feed.news(position)["list"]["rows"]}
+    assert statuses[number] == "running"
+    recorder.store.release(number)  # as the kernel does when a process dies
+    assert [row["status"] for row in board.feed.news(position)["list"]["rows"]] == ["interrupted"]
+
+
+def test_a_zoom_gets_the_points_of_its_stretch_only(client):
+    curves = client.get("/data/run/1/curves", params={"from": 10, "to": 20}).json()["curves"]
+    steps = next(one["step"] for one in curves if (one["name"], one["part"]) == ("loss", "train"))
+    assert steps
+    assert min(steps) >= 0
+    assert max(steps) <= 40
+    lanes = client.get("/data/run/1/lanes", params={"from": 1.2, "to": 1.25}).json()["lanes"]
+    assert set(lanes["worker"]) == {0, 1}
+    assert all(at / 1e6 < 1.25 for at in lanes["at"])
+
+
+def test_the_pages_of_runs_comparisons_and_cross_validations_open(client, folder):
+    make_crossval(folder)
+    assert "lenet5 on mnist" in client.get("/run/1").text
+    assert "2 settings compared" in client.get("/compare", params={"runs": "1,2,3"}).text
+    assert "Cross-validation of" in client.get("/run/5").text
+    assert client.get("/run/1.html").text.startswith("<!doctype html>")
+    assert json.loads(client.get("/run/1.json").text)
+    assert client.get("/data/run/1/differences/3").json() == {"differences": [["lr", "0.1", "0.2"]]}
+    assert client.get("/run/99").status_code == 400
+
+
+def test_runs_are_renamed_tagged_noted_and_removed(client, board, folder):
+    def act(action, **given):
+        return client.post(f"/run/2/{action}", json=given)
+
+    assert act("rename", title="A better name").status_code == 200
+    assert board.store.find(2)["title"] == "A better name"
+    assert (folder / "2-A_better_name" / "experiment.toml").exists()
+    assert act("tag", tags="paper, best").status_code == 200
+    assert act("tag", tags="best").status_code == 200
+    assert act("note", note="kept").status_code == 200
+    record = board.store.find(2)
+    assert (record["tags"], record["note"]) == (("best",), "kept")
+    assert "confirmed" in act("remove").text
+    assert act("remove", confirmed=True).json()["done"].endswith("trash/2-A_better_name")
+    with pytest.raises(StoreError):
+        board.store.find(2)
+    assert act("rename", title="x").status_code == 400
+    assert act("fly").status_code == 404
+
+
+def test_only_what_makes_sense_can_be_done(client, board, folder):
+    _, number, recorder = running(folder)
+    refused = {
+        "stop": "run 1 is not running; it is finished",
+        "resume": "run 1 is finished; there is nothing to resume",
+    }
+    for action, sentence in refused.items():
+        assert client.post(f"/run/1/{action}", json={}).text == sentence
+    assert "still running" in client.post(f"/run/{number}/rename", json={"title": "x"}).text
+    assert "still running" in client.post(f"/run/{number}/remove", json={"confirmed": True}).text
+    recorder.close(result={}, status="interrupted")
