@@ -183,7 +183,7 @@ def devices(folder):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [400, 1200])
-@pytest.mark.parametrize(("write", "pictures"), [(crossval, 2), (forecast, 2), (twin, 1), (devices, 4)])
+@pytest.mark.parametrize(("write", "pictures"), [(crossval, 2), (forecast, 2), (twin, 1), (devices, 3)])
 def test_other_pages_load_quietly_and_fit(browser, tmp_path, write, pictures, width, scheme):
     page = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 900})
     problems = []

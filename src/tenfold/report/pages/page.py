@@ -39,7 +39,9 @@ def render_parts(template: str, content: dict[str, Any], names: Collection[str])
 
 def _inside(content: dict[str, Any]) -> dict[str, str]:
     """Return the script and the styles that a page carries inside."""
-    return {"script": bundled_script(DRAWING if content.get("figures") else STILL), "style": bundled_style()}
+    if not content.get("figures"):
+        return {"script": bundled_script(STILL), "style": ""}
+    return {"script": bundled_script(DRAWING), "style": bundled_style()}
 
 
 def _common() -> dict[str, Any]:
