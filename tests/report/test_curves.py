@@ -47,7 +47,10 @@ def test_damaged_and_infinite_measurements_are_left_out():
 def spans(count, workers=2, seconds=0.01):
     common = {"type": "span", "count": 1}
     return [
-        (at * workers + worker, {**common, "kind": KINDS[at % 4], "at": at * seconds, "seconds": seconds, "worker": worker})
+        (
+            at * workers + worker,
+            {**common, "kind": KINDS[at % 4], "at": at * seconds, "seconds": seconds, "worker": worker},
+        )
         for at in range(count)
         for worker in range(workers)
     ]

@@ -12,9 +12,9 @@ from typing import Any
 
 from tenfold.errors import StoreError
 from tenfold.runs import Store
-from tenfold.runs.claim import LOCK
-from tenfold.runs.removal import remove_run, to_remove
-from tenfold.runs.renaming import rename_run
+from tenfold.runs.storage.claim import LOCK
+from tenfold.runs.storage.removal import remove_run, to_remove
+from tenfold.runs.storage.renaming import rename_run
 
 RESUME_SECONDS = 3.0
 """How long a resumed run is watched for an error at its start."""

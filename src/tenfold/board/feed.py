@@ -14,7 +14,7 @@ from tenfold.board.run_list import RunList, progress_of
 from tenfold.board.watch import Watch
 from tenfold.errors import TenfoldError
 from tenfold.report.export import replace_nonfinite
-from tenfold.runs.follower import Follower
+from tenfold.runs.storage.follower import Follower
 
 TICK_SECONDS = 0.5
 KEEP_ALIVE_TICKS = 20

@@ -10,8 +10,8 @@ from tenfold.report.differences import differing_fields
 from tenfold.report.formatting import field_value
 from tenfold.report.pages.comparison_page import comparison_content
 from tenfold.report.pages.page import COMPARISON_PARTS, RUN_PARTS, render_parts, render_template
-from tenfold.report.pages.report import common_content
 from tenfold.report.pages.run_page import run_content
+from tenfold.report.pages.write_report import common_content
 from tenfold.report.plots import palette
 from tenfold.report.results.comparison import Comparison
 from tenfold.runs import Run

@@ -12,9 +12,9 @@ from tenfold.experiment import FIELDS, Experiment
 from tenfold.report.formatting import field_value
 from tenfold.report.scores import ordered
 from tenfold.runs import FoldChanged, FoldsStarted, Run, Started, Store
-from tenfold.runs.follower import Follower
-from tenfold.runs.rows import Row
 from tenfold.runs.run_filter import filter_runs
+from tenfold.runs.storage.follower import Follower
+from tenfold.runs.storage.run_rows import Row
 from tenfold.runs.store import CROSSVAL, FOLD
 
 ALWAYS = ("model", "data", "workers", "strategy", "sync_every", "epochs", "batch_size", "optimizer", "lr", "seed")

@@ -24,10 +24,10 @@ from tenfold.board.watch import PLOT_COLUMNS, Watch
 from tenfold.errors import TenfoldError
 from tenfold.report import export
 from tenfold.report.pages.page import page_style
-from tenfold.report.pages.report import render_report
 from tenfold.report.pages.scripts import TYPES, static_files
+from tenfold.report.pages.write_report import render_report
 from tenfold.runs import Store
-from tenfold.runs.follower import Follower
+from tenfold.runs.storage.follower import Follower
 
 LONGEST_BODY = 64 * 1024
 MOST_COLUMNS = 4000

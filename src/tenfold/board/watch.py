@@ -11,7 +11,7 @@ from tenfold.report.curves import Curves
 from tenfold.report.lanes import Lanes
 from tenfold.report.pages.figures import EVERYTHING, describe_figure
 from tenfold.runs import Run, Store
-from tenfold.runs.follower import Follower
+from tenfold.runs.storage.follower import Follower
 
 MOST_RUNS = 64
 """How many runs are kept in memory; the one that was asked for longest ago goes first."""

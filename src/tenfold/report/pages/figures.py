@@ -10,7 +10,7 @@ from tenfold.report.plots import palette
 from tenfold.report.plots.styles import Dashes, Series
 from tenfold.report.plots.svg import INK
 from tenfold.runs import Run, Started
-from tenfold.runs.follower import Follower
+from tenfold.runs.storage.follower import Follower
 
 EVERYTHING = float("inf")
 DASH_PIXELS = 1.6
