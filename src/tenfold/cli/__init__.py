@@ -10,10 +10,10 @@ import typer
 from typer.core import TyperGroup
 
 from tenfold.cli.output import INTERRUPTED, launched_rank, prefix, say_interrupted, tell_interrupted
+from tenfold.cli.records.board import board
 from tenfold.cli.records.evaluate import evaluate
 from tenfold.cli.records.export import export
 from tenfold.cli.records.predict import predict
-from tenfold.cli.records.board import board
 from tenfold.cli.records.remove import remove
 from tenfold.cli.records.report import report
 from tenfold.cli.records.runs import runs
