@@ -1,16 +1,24 @@
 """Predicts the training time of worker processes on this machine, then measures it.
 
     python benchmarks/prediction.py --json prediction.json
+    python benchmarks/prediction.py --busy 2
 
 Rounds are calibrated once, and for each network the steps of all numbers of workers. Then its settings take turns in
 real runs on random tensors, one thread a worker, and the median of each is set against what the clock says: the signed
 error is (predicted - measured) / measured. With one worker all strategies are the same, so it is measured once.
+
+With --busy, so many other processes compute all the time, from after the calibration on. Before each run the prediction
+looks at how fast the machine is now (about a second), and the median of these predictions counts.
 """
 
 import argparse
 import json
 import statistics
+import subprocess
+import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -23,7 +31,7 @@ from rich.table import Table
 import tenfold
 from tenfold.engines.prepare import prepare
 from tenfold.machine import cores
-from tenfold.prediction import calibration
+from tenfold.prediction import calibration, current_speed
 from tenfold.prediction.clock_inputs import predict_from_profile
 from tenfold.prediction.profile import Profile
 
@@ -46,9 +54,15 @@ class Setting:
     measured: list[float] = field(default_factory=list)
     parts: list[dict[str, float]] = field(default_factory=list)
     """Of each run, the workers' mean seconds by kind."""
-    predicted: float = 0.0
+    predictions: list[float] = field(default_factory=list)
+    speeds: list[float] = field(default_factory=list)
+    """How fast the machine was before each run, relative to its calibration."""
     predicted_parts: dict[str, float] = field(default_factory=dict)
     interval: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def predicted(self) -> float:
+        return statistics.median(self.predictions)
 
     @property
     def error(self) -> float:
@@ -70,7 +84,7 @@ class Setting:
         )
 
     def row(self) -> dict[str, Any]:
-        return asdict(self) | {"error": self.error}
+        return asdict(self) | {"predicted": self.predicted, "error": self.error}
 
 
 def main() -> None:
@@ -79,9 +93,11 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="+", help="default: powers of two up to the cores")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--steps", type=float, default=1.0, help="factor on the number of steps of a run")
+    parser.add_argument("--busy", type=int, default=0, help="other processes that compute all the time")
     parser.add_argument("--profile", type=Path, metavar="FILE", help="keep what was calibrated here")
     parser.add_argument("--json", type=Path, metavar="FILE")
     arguments = parser.parse_args()
+    current_speed.VALID_SECONDS = 0.0  # every prediction looks again
     counts = arguments.workers or [2**k for k in range(cores.budget().bit_length())]
     settings = [
         Setting(model, workers, strategy, sync_every, 16 * max(2, round(MODELS[model][1] * arguments.steps / 16)))
@@ -101,22 +117,38 @@ def main() -> None:
         started = perf_counter()
         profile = calibration.steps(profile, alike[-1].experiment(x, y), counts)
         calibrated += perf_counter() - started
-        for setting in alike:
-            predict(setting, profile, x, y)
-        for _ in range(arguments.repeats):
-            for setting in alike:
-                measure(setting, x, y)
-            if arguments.json:
-                save(settings, calibrated, arguments.json)
+        with busy(arguments.busy):
+            for _ in range(arguments.repeats):
+                for setting in alike:
+                    predict(setting, profile, x, y)
+                    measure(setting, x, y)
+                if arguments.json:
+                    save(settings, calibrated, arguments.json)
         show(alike)
     if arguments.profile:
         profile.save(arguments.profile)
     summarize(settings, calibrated)
 
 
+@contextmanager
+def busy(count: int) -> Iterator[None]:
+    """Let so many other processes compute meanwhile."""
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for one in others:
+            one.kill()
+            one.wait()
+
+
 def predict(setting: Setting, profile: Profile, x: torch.Tensor, y: torch.Tensor) -> None:
-    prediction = predict_from_profile(prepare(setting.experiment(x, y)), profile)
-    setting.predicted, setting.interval = prediction.seconds, prediction.interval
+    task = prepare(setting.experiment(x, y))
+    now, speed = current_speed.profile_now(task, profile)
+    prediction = predict_from_profile(task, now)
+    setting.predictions.append(prediction.seconds)
+    setting.speeds.append(speed)
+    setting.interval = prediction.interval
     setting.predicted_parts = {kind: float(times.mean()) for kind, times in prediction.times.items()}
 
 
@@ -145,6 +177,7 @@ def show(settings: list[Setting]) -> None:
             f"measured {middle:.3f} [{min(one.measured):.3f}-{max(one.measured):.3f}] s",
             f"predicted {one.predicted:.3f} [{low:.3f}-{high:.3f}] s",
             f"{one.error:+.1%}",
+            f"now {statistics.median(one.speeds):.2f}x",
         )
     Console(width=120).print(table)
 

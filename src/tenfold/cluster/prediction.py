@@ -40,6 +40,8 @@ class Prediction:
     """Sentences that explain where a setting makes no difference."""
     calibrated: bool
     """The step times were measured; else they were described by hand."""
+    machine_speed: float = 1.0
+    """How fast this machine was when the prediction was made, relative to its calibration."""
     exchange_times: Floats | None = None
     """When each worker's step takes effect [steps, workers]; known only for strategies without rounds."""
 

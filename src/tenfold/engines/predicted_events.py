@@ -52,6 +52,7 @@ class PredictedEvents:
             "samples_per_second": trained["samples"] / seconds,
             **({"seconds_to_target": seconds} if last is not None else {}),
             "calibrated": prediction.calibrated,
+            "machine_speed": prediction.machine_speed,
             "reasons": list(prediction.reasons),
         }
 

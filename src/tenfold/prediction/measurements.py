@@ -51,6 +51,11 @@ class Step(Entry):
             raise ValueError("a trace has a line of whole numbers above 0 for each worker, all of one length")
         return trace
 
+    def slowed(self, factor: float) -> Self:
+        """Return the steps of a machine that takes so many times as long."""
+        seconds = {"mean": self.mean, "warmup": self.warmup} | ({"round": self.round} if self.round is not None else {})
+        return self.model_copy(update={name: value * factor for name, value in seconds.items()})
+
     def step_times(self) -> Floats | None:
         """Return the trace in seconds [steps, workers]; None where it was not kept."""
         rows = [[int(word) for word in line.split()] for line in self.trace]
@@ -86,6 +91,13 @@ class Averaging(Entry):
         bandwidth = 1 / line.slope if line.slope else 1e15
         return cls(seconds=seconds, latency=line.intercept, bandwidth=bandwidth, residual=line.residual, **fields)
 
+    def slowed(self, factor: float) -> Self:
+        """Return the rounds of a machine that takes so many times as long."""
+        seconds = {nbytes: one * factor for nbytes, one in self.seconds.items()}
+        return self.model_copy(
+            update={"seconds": seconds, "latency": self.latency * factor, "bandwidth": self.bandwidth / factor}
+        )
+
     def price(self, nbytes: int) -> float:
         """Return the seconds of a round: between measured sizes on their polygon, beyond them by the fitted line."""
         sizes = sorted(self.seconds)
@@ -119,6 +131,19 @@ class Costs(Entry):
     """What a compression or an outer optimizer adds to a round, by the bytes of the weights."""
     save: dict[int, float] = {}
     """A checkpoint, by the bytes of the weights."""
+
+    def slowed(self, factor: float) -> Self:
+        """Return the costs of a machine that takes so many times as long."""
+        overhead = {name: {size: one * factor for size, one in by.items()} for name, by in self.round_overhead.items()}
+        return self.model_copy(
+            update={
+                "adding": self.adding * factor,
+                "start": {workers: one * factor for workers, one in self.start.items()},
+                "sharing": self.sharing * factor,
+                "round_overhead": overhead,
+                "save": {nbytes: one * factor for nbytes, one in self.save.items()},
+            }
+        )
 
 
 def write_trace(burst: Floats) -> tuple[str, ...]:

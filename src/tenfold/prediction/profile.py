@@ -74,6 +74,19 @@ class Profile(Entry):
             merged[name] = tuple(by_setting[setting] for setting in sorted(by_setting))
         return self.model_copy(update=merged)
 
+    def slowed(self, factor: float) -> Self:
+        """Return the profile of a machine that takes so many times as long for everything."""
+        return self.model_copy(
+            update={
+                "costs": self.costs.slowed(factor),
+                "averaging": tuple(entry.slowed(factor) for entry in self.averaging),
+                "evaluating": tuple(
+                    entry.model_copy(update={"seconds": entry.seconds * factor}) for entry in self.evaluating
+                ),
+                "steps": tuple(step.slowed(factor) for step in self.steps),
+            }
+        )
+
     def has_step(self, work: str, batch_size: int, threads: int, workers: int) -> bool:
         """Say whether steps in just this setting were measured."""
         asked = (work, batch_size, threads, workers)

@@ -12,6 +12,7 @@ from tenfold.engines.virtual_cluster import cluster_of
 from tenfold.mixing.builders import make_strategy
 from tenfold.prediction.calibration import Listen, complete_profile
 from tenfold.prediction.clock_inputs import predict_from_profile, workload_and_hardware
+from tenfold.prediction.current_speed import profile_now
 from tenfold.prediction.profile import Profile
 from tenfold.workers.task import Task
 
@@ -19,7 +20,8 @@ from tenfold.workers.task import Task
 def predict_task(task: Task, listen: Listen | None = None) -> Prediction:
     """Predict a task's times on its virtual cluster; step times that are not known yet are measured first.
 
-    `listen` is called with a line about each measurement. For strategies without rounds the prediction also says in
+    Times of this machine are those of its calibration, scaled by how fast it is now. `listen` is called with a line
+    about each measurement. For strategies without rounds the prediction also says in
     which order the workers exchange weights.
     """
     cluster = cluster_of(task.experiment)
@@ -28,7 +30,9 @@ def predict_task(task: Task, listen: Listen | None = None) -> Prediction:
         Profile(made="", machine={}) if by_hand else complete_profile(_on_cpu(task), listen=listen, cluster=cluster)
     )
     seed = task.experiment.training.seed
-    prediction = predict_from_profile(task, profile, cluster, seed=seed, marks=_logged_steps(task))
+    now, speed = profile_now(_on_cpu(task), profile, listen) if cluster is None else (profile, 1.0)
+    prediction = predict_from_profile(task, now, cluster, seed=seed, marks=_logged_steps(task))
+    prediction = replace(prediction, machine_speed=speed)
     if not make_strategy(task.experiment.division).asynchronous:
         return prediction
     times = _exchange_times(*workload_and_hardware(task, profile, cluster), seed)

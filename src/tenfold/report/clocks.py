@@ -13,6 +13,9 @@ UNCALIBRATED = (
 )
 
 
+SCALED = "predicted times are scaled by it"
+
+
 class HasClock(Protocol):
     """Anything with times that were measured or predicted."""
 
@@ -31,6 +34,15 @@ def clock_names(timed: Iterable[HasClock]) -> str:
 def is_uncalibrated(run: Run) -> bool:
     """Return whether the times were predicted from hardware that was described by hand."""
     return run.clock == PREDICTED and run.result.get("calibrated") is False
+
+
+def speed_notes(speeds: Iterable[float]) -> list[str]:
+    """Return a sentence on how fast this machine was for predictions, if not as fast as when it was calibrated."""
+    found = sorted({f"{speed:.2g}x" for speed in speeds})
+    if found in ([], ["1x"]):
+        return []
+    ends = " to ".join(dict.fromkeys((found[0], found[-1])))
+    return [f"this machine is now {ends} as fast as when calibrated; {SCALED}"]
 
 
 def describe_clock(run: Run) -> str:

@@ -95,6 +95,7 @@ def prediction_notes(run: Run) -> list[str]:
     found = [one_line(str(reason)) for reason in run.result.get("reasons") or []]
     if clocks.is_uncalibrated(run):
         found.insert(0, f"The clock is {clocks.UNCALIBRATED}.")
+    found += [f"{text[0].upper()}{text[1:]}." for text in clocks.speed_notes([run.result.get("machine_speed", 1.0)])]
     if (seconds := run.result.get("simulated_in")) is not None:
         found.append(f"The simulation itself took {duration(seconds)}, measured.")
     return found

@@ -70,10 +70,7 @@ def steps(
     def measure(setting: tuple[int, int, int], length: int | None = None) -> Burst:
         batch_size, threads, workers = setting
         listen(f"steps of {work}: batch {batch_size}, {workers} worker(s) x {threads} thread(s)")
-        asked = experiment.replace(
-            batch_size=batch_size, threads=threads, workers=workers, strategy="allreduce", **PLAIN
-        )
-        found = burst.run(asked, splits, length or lengths.get(setting, lengths[settings[0]]))
+        found = step_burst(experiment, splits, setting, length or lengths.get(setting, lengths[settings[0]]))
         lengths[setting] = _burst_steps(found)
         return found
 
@@ -82,7 +79,7 @@ def steps(
     measured = measure_interleaved(whole, measure, min(MOST_TURNS, max(TURNS, BURSTS // len(whole))))
     measured |= measure_interleaved(smaller, measure, TURNS // 2 + 1)
     return (
-        [_step(work, setting, bursts) for setting, bursts in measured.items()],
+        [step_entry(work, setting, bursts) for setting, bursts in measured.items()],
         [
             Evaluating(
                 work=work,
@@ -95,6 +92,13 @@ def steps(
             if bursts[0].evaluated
         ],
     )
+
+
+def step_burst(experiment: Experiment, splits: Splits, setting: tuple[int, int, int], steps: int) -> Burst:
+    """Time about so many steps in one setting (batch size, threads, workers)."""
+    batch_size, threads, workers = setting
+    asked = experiment.replace(batch_size=batch_size, threads=threads, workers=workers, strategy="allreduce", **PLAIN)
+    return burst.run(asked, splits, min(MOST_STEPS, max(FEWEST_STEPS, steps)))
 
 
 def averaging(
@@ -208,7 +212,8 @@ def _seconds(calls: int, call: Callable[[], object]) -> float:
     return statistics.median(found)
 
 
-def _step(work: str, setting: tuple[int, int, int], bursts: Sequence[Burst]) -> Step:
+def step_entry(work: str, setting: tuple[int, int, int], bursts: Sequence[Burst]) -> Step:
+    """Return what bursts in one setting (batch size, threads, workers) say about its steps."""
     batch_size, threads, workers = setting
     found = fit.burst_statistics([one.steps for one in bursts])
     rounds = [one.round for one in bursts if one.round is not None]

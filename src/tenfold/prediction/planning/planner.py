@@ -29,7 +29,7 @@ from tenfold.workers.task import Task
 
 MOST_PROBED, FINALISTS = 8, 2
 """Ways to learn that enter the first round of probes, and those that train until they reach the target."""
-FIRST_SHARE, FEWEST_STEPS = 8, 24
+FIRST_SHARE, FEWEST_STEPS = 8, 64
 """The first probes see this part of the training samples, but take at least so many steps."""
 BUDGET = 90.0
 """Seconds for probes."""
@@ -76,6 +76,8 @@ class Search:
     calibration_seconds: float
     """Measuring step times, kept for other predictions."""
     probe_seconds: float
+    machine_speeds: Sequence[float] = ()
+    """How fast this machine was, relative to its calibration, with each number of workers."""
 
 
 def search(
@@ -101,7 +103,7 @@ def search(
     halving = _Halving(candidates, splits, prices, gap, tell, began + calibrated + budget, given)
     halving.run()
     assessments = sorted(halving.assessments, key=_rank)
-    return Search(assessments, metric, halving.noise, calibrated, perf_counter() - began - calibrated)
+    return Search(assessments, metric, halving.noise, calibrated, perf_counter() - began - calibrated, prices.speeds)
 
 
 class _Halving:

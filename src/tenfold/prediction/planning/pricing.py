@@ -12,6 +12,7 @@ from tenfold.machine import cores
 from tenfold.prediction import fit
 from tenfold.prediction.calibration import Listen, complete_profile
 from tenfold.prediction.clock_inputs import predict_from_profile
+from tenfold.prediction.current_speed import profile_now
 from tenfold.prediction.planning.candidates import Candidate
 from tenfold.prediction.planning.learning_probe import Probe
 from tenfold.prediction.profile import Profile
@@ -45,7 +46,9 @@ class Prices:
     ) -> None:
         self._splits, self._cluster = splits, cluster
         self._known: dict[tuple[Candidate, int], Price] = {}
+        self._listen = listen
         self._profile = self._complete(candidates, listen)
+        self._now: dict[tuple[int, int], float] = {}
 
     def __call__(self, candidate: Candidate, epochs: int, probes: Sequence[Probe] = ()) -> Price | None:
         """Return the price of a run; None for a device on which nothing was probed yet."""
@@ -55,9 +58,20 @@ class Prices:
             self._known[candidate, epochs] = self._on_cpu(candidate, epochs)
         return self._known[candidate, epochs]
 
+    @property
+    def speeds(self) -> list[float]:
+        """How fast this machine is now, relative to its calibration, for each number of workers that was looked at."""
+        return list(self._now.values())
+
     def prediction(self, task: Task) -> Prediction:
-        """Return the clock's prediction for a task."""
-        return predict_from_profile(task, self._profile, self._cluster, seed=task.experiment.training.seed)
+        """Return the clock's prediction for a task; on this machine, by how fast it is now."""
+        profile = self._profile
+        if self._cluster is None:
+            setting = (task.threads, task.workers)
+            if setting not in self._now:
+                self._now[setting] = profile_now(task, profile, self._listen)[1]
+            profile = profile.slowed(1 / self._now[setting])
+        return predict_from_profile(task, profile, self._cluster, seed=task.experiment.training.seed)
 
     def _on_cpu(self, candidate: Candidate, epochs: int) -> Price:
         found = self.prediction(self._task(candidate, epochs))

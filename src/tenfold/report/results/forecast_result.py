@@ -58,7 +58,8 @@ class Forecast(ResultTable):
             notes.append(TableNote("speedup = T1/Tn; efficiency = speedup per worker"))
         elif any(row.workers > 1 for row in self.rows):
             notes.append(TableNote("no speedup, as there is no prediction for one worker: add 1 to the workers"))
-        return notes + self.device_notes() + self.column_notes()
+        speeds = clocks.speed_notes(one.prediction.machine_speed for one in self.forecasts)
+        return notes + [TableNote(text) for text in speeds] + self.device_notes() + self.column_notes()
 
     def findings(self) -> list[str]:
         """Return where the speedups level off, and which settings make no difference."""

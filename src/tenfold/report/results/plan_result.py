@@ -132,6 +132,7 @@ class Plan(ResultTable):
             ),
             TableNote("probe: the longest of these runs, on a validation part held out of the training data"),
         ]
+        notes += [TableNote(text) for text in clocks.speed_notes(self.search.machine_speeds)]
         untried = {reason: sum(one.dropped == reason for one in self.search.assessments) for reason in UNTRIED}
         return notes + [
             TableNote(f"not tried: {plural(count, 'setting')} ({why})") for why, count in untried.items() if count

@@ -94,6 +94,7 @@ class Twin:
         """Return the lines that explain the table."""
         notes = ["rows: mean over the workers; total: the slowest worker; error = (predicted - measured) / measured"]
         notes += self._target_notes()
+        notes += clocks.speed_notes([self.virtual.result.get("machine_speed", 1.0)])
         notes.append("startup: reading the data is included in the measured time, not in the predicted one")
         interval, seconds = self.virtual.interval, self.real.seconds
         if interval and seconds is not None:

@@ -1,0 +1,46 @@
+"""How fast this machine is now: other programs may be running that were not when it was calibrated."""
+
+import math
+from time import perf_counter
+
+from tenfold.prediction.calibration import Listen, cost_keys
+from tenfold.prediction.calibration.probes import step_burst, step_entry
+from tenfold.prediction.measurements import Step
+from tenfold.prediction.profile import Profile
+from tenfold.workers.task import Task
+
+PROBE_SECONDS = 1.0
+"""Of steps in one probe; with the start of its processes it stays below two seconds on an idle machine."""
+NOTABLE = 1.05
+"""A machine within this factor of its calibration is as fast as it was."""
+VALID_SECONDS = 60.0
+"""A probe speaks for predictions that are made so soon after it."""
+
+_seen: dict[tuple[str, int, int, int], tuple[float, Step]] = {}
+
+
+def profile_now(task: Task, profile: Profile, listen: Listen | None = None) -> tuple[Profile, float]:
+    """Return the profile as this machine is now, and how fast that is relative to the calibration (1: as fast).
+
+    The task's own steps are timed for a moment, with its number of workers. If they differ notably, they take the place
+    of the calibrated ones, with how unevenly they come, and all other times are scaled alike.
+    """
+    work, batch = cost_keys.step_key(task.experiment, task.splits), task.experiment.training.samples_per_step
+    usual = profile.step_time(work, batch, task.threads, task.workers).mean
+    now = _measured(task, (work, batch, task.threads, task.workers), usual, listen)
+    factor = now.mean / usual
+    if abs(math.log(factor)) <= math.log(NOTABLE):
+        return profile, 1.0
+    return profile.slowed(factor).add(steps=[now]), 1 / factor
+
+
+def _measured(task: Task, setting: tuple[str, int, int, int], usual: float, listen: Listen | None) -> Step:
+    known = _seen.get(setting)
+    if known is not None and perf_counter() - known[0] < VALID_SECONDS:
+        return known[1]
+    if listen is not None:
+        listen(f"how fast this machine is now: {task.workers} worker(s) x {task.threads} thread(s)")
+    steps = max(1, round(PROBE_SECONDS / usual))
+    found = step_burst(task.experiment, task.splits, setting[1:], steps)
+    _seen[setting] = perf_counter(), step_entry(setting[0], setting[1:], [found])
+    return _seen[setting][1]

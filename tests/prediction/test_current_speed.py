@@ -1,0 +1,76 @@
+"""Predictions on a machine that is slower than when it was calibrated."""
+
+from typing import Any
+
+import pytest
+import torch
+from profiles import made_profile
+
+from tenfold.data import Splits, Tensors
+from tenfold.experiment import Experiment
+from tenfold.prediction import current_speed
+from tenfold.prediction.calibration import cost_keys
+from tenfold.prediction.clock_inputs import predict_from_profile
+from tenfold.prediction.measurements import Step
+from tenfold.prediction.profile import Profile
+from tenfold.workers.task import Task
+
+
+@pytest.fixture
+def task() -> Task:
+    part = Tensors(torch.zeros(640, 3), torch.zeros(640, 1))
+    splits = Splits(name="zeros", train=part, shape=(3,), classes=None, outputs=1)
+    return Task(Experiment(model="mlp", hidden=[4], epochs=2), splits, 1)
+
+
+def profile_for(task: Task) -> Profile:
+    return made_profile(cost_keys.step_key(task.experiment, task.splits))
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Lets steps take `mean` seconds now, and counts how often they are timed."""
+    seen: dict[str, Any] = {"count": 0, "mean": 1e-3}
+
+    def entry(work: str, setting: tuple[int, int, int], _: Any) -> Step:
+        seen["count"] += 1
+        batch_size, threads, workers = setting
+        return Step(work=work, batch_size=batch_size, threads=threads, workers=workers, mean=seen["mean"])
+
+    monkeypatch.setattr(current_speed, "step_burst", lambda *_: None)
+    monkeypatch.setattr(current_speed, "step_entry", entry)
+    monkeypatch.setattr(current_speed, "_seen", {})
+    return seen
+
+
+def test_a_machine_half_as_fast_takes_twice_as_long(task: Task, timed: dict[str, Any]) -> None:
+    profile, timed["mean"] = profile_for(task), 2e-3
+    now, speed = current_speed.profile_now(task, profile)
+    assert speed == pytest.approx(0.5)
+    before, after = (predict_from_profile(task, one) for one in (profile, now))
+    assert after.seconds == pytest.approx(2 * before.seconds)
+    assert after.times["start"] == pytest.approx(2 * before.times["start"])
+    assert after.times["save"] == pytest.approx(2 * before.times["save"])
+
+
+def test_small_differences_are_noise(task: Task, timed: dict[str, Any]) -> None:
+    profile, timed["mean"] = profile_for(task), 1.04e-3
+    assert current_speed.profile_now(task, profile) == (profile, 1.0)
+
+
+def test_a_probe_holds_for_a_while(task: Task, timed: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    profile = profile_for(task)
+    told: list[str] = []
+    for _ in range(2):
+        current_speed.profile_now(task, profile, told.append)
+    assert timed["count"] == len(told) == 1
+    monkeypatch.setattr(current_speed, "VALID_SECONDS", 0.0)
+    current_speed.profile_now(task, profile)
+    assert timed["count"] == 2
+
+
+def test_a_slowed_profile_prices_rounds_alike() -> None:
+    profile = made_profile()
+    one, other = profile.averaging[2], profile.slowed(3.0).averaging[2]
+    for nbytes in (100, 10_000, 10_000_000):
+        assert other.price(nbytes) == pytest.approx(3 * one.price(nbytes))
