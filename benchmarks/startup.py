@@ -4,7 +4,8 @@
 
 Verbs that only read should answer in under 0.5 s; training the digits for one epoch should take at most 1 s more than
 `import torch`. Both goals are about CPU time (user and system, with child processes), which other programs on the
-machine change less than the time on the clock; that is shown, too. The commands take turns. Times are in seconds.
+machine change less than the time on the clock; that is shown, too. (On a busy machine training takes more of it as
+well: threads that wait for each other spin.) The commands take turns. Times are in seconds.
 """
 
 import argparse

@@ -66,6 +66,23 @@ def test_load_takes_the_users_own_data_and_loader_workers():
         assert part.loader_workers == 1
 
 
+def test_digits_are_the_samples_of_scikit_learn():
+    """They are read from its file without importing it; here it is imported, to compare every bit."""
+    from sklearn.datasets import load_digits
+
+    x, y = load_digits(return_X_y=True)
+    x = torch.from_numpy(x).float().reshape(-1, 1, 8, 8)
+    x = (x - x.mean()) / x.std()
+    digits = load("digits")
+    expected = Counter((sample.numpy().tobytes(), int(label)) for sample, label in zip(x, y, strict=True))
+    found = Counter(
+        (sample.numpy().tobytes(), int(label))
+        for part in (digits.train, digits.test)
+        for sample, label in zip(part.x, part.targets, strict=True)
+    )
+    assert found == expected
+
+
 def test_importing_the_data_room_leaves_sklearn_alone():
     program = "import sys, tenfold.data; sys.exit('sklearn' in sys.modules or 'matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0

@@ -5,10 +5,9 @@ import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tenfold.api.open_run import load_model
-from tenfold.cluster.prediction import Prediction
 from tenfold.common.files import write_atomically
 from tenfold.data import FetchProgress
 from tenfold.engines import Engine, RecordedRun, Task, choose, validate
@@ -19,6 +18,9 @@ from tenfold.runs import Clock, Emit, Event, Note, Run, Warned, WorkerDropped
 from tenfold.runs.callbacks import with_callbacks
 from tenfold.runs.remote_store import RemoteStore
 from tenfold.runs.store import absolute
+
+if TYPE_CHECKING:
+    from tenfold.cluster.prediction import Prediction
 
 
 def train(
@@ -57,7 +59,7 @@ def engine_for(experiment: Experiment, clock: Clock, listen: Emit) -> Engine:
     world = detect_world()
     validate(experiment, world)
 
-    def predict(task: Task) -> Prediction:
+    def predict(task: Task) -> "Prediction":
         from tenfold.prediction.task_prediction import predict_task
 
         return predict_task(task, lambda text: listen(Note(at=clock.now(), text=text)))

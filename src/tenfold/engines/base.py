@@ -3,9 +3,8 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tenfold.cluster.prediction import Prediction
 from tenfold.data import FetchProgress
 from tenfold.engines.prepare import check_same_data, describe, prepare, settle
 from tenfold.engines.recording import Outcome, RecordedRun, reopen, train_recorded
@@ -16,7 +15,10 @@ from tenfold.runs import Clock, Emit, Store
 from tenfold.runs.resumption import Resumption
 from tenfold.workers.task import Task, make_network
 
-Predict = Callable[[Task], Prediction]
+if TYPE_CHECKING:
+    from tenfold.cluster.prediction import Prediction
+
+Predict = Callable[[Task], "Prediction"]
 """Predicts how long a task takes on its virtual cluster."""
 
 

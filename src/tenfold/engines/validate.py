@@ -4,7 +4,6 @@ A single value is checked when the experiment is made (`tenfold.experiment`); wh
 cores and memory is checked by `prepare`, before a run is recorded.
 """
 
-from tenfold.engines.virtual_cluster import cluster_of
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Division, Experiment
 from tenfold.experiment.defaults import with_defaults
@@ -26,6 +25,8 @@ def validate(experiment: Experiment, world: World | None) -> None:
         )
     if experiment.machine.engine == "virtual":
         require_no_launcher('machine.engine = "virtual"', world)
+        from tenfold.engines.virtual_cluster import cluster_of
+
         cluster_of(experiment)
     elif world is not None and is_launched(experiment, world):
         _validate_ranks(experiment, world)

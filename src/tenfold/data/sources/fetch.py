@@ -13,8 +13,6 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
-
 from tenfold.common.files import sweep, write_atomically
 from tenfold.data.sources import idx
 from tenfold.data.sources.checked_files import read, verify
@@ -30,6 +28,8 @@ _CHUNK_BYTES = 2**18
 
 def fetch(source: Source, folder: Path, progress: FetchProgress | None = None) -> dict[str, bytes]:
     """Bring every file of a source into `folder`, and return their verified contents."""
+    from filelock import FileLock
+
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / ".lock"):
