@@ -62,14 +62,32 @@ def check_sklearn_estimators(output: str, folder: Path) -> None:
     assert not (folder / "runs").exists()
 
 
+def check_several_inputs(output: str, folder: Path) -> None:
+    for row in ("1 worker: accuracy 0.9", "2 workers: accuracy 0.9", "3 folds: accuracy 0.9"):
+        assert row in output
+
+
+def check_different_lengths(output: str, folder: Path) -> None:
+    assert "1 worker: accuracy 0.9" in output
+    assert "2 workers: accuracy 0.9" in output
+
+
+def check_several_outputs(output: str, folder: Path) -> None:
+    assert "autoencoder with a classifier, 2 workers: accuracy 0.9, blank 0.0" in output
+    assert "a network that computes its loss, 2 workers: accuracy 0.9" in output
+
+
 CHECKS: dict[str, Callable[[str, Path], None]] = {
     "callbacks.py": check_callbacks,
     "compare_strategies.py": check_compare_strategies,
     "demo.py": check_demo,
     "find_runs.py": check_find_runs,
+    "different_lengths.py": check_different_lengths,
     "own_loop.py": check_own_loop,
     "own_model.py": check_own_model,
     "sklearn_estimators.py": check_sklearn_estimators,
+    "several_inputs.py": check_several_inputs,
+    "several_outputs.py": check_several_outputs,
 }
 
 

@@ -113,7 +113,7 @@ def test_batches_of_a_dataset_come_in_the_types_that_training_takes():
     assert x["image"].dtype == torch.float32
     assert x["image"].max() == 1
     assert x["tokens"][0].dtype == torch.int64
-    assert x["id"] == ["a", "a"]
+    assert x["id"] == ("a", "a")
     assert y.dtype == torch.float32
 
 

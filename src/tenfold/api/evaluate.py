@@ -5,8 +5,8 @@ from typing import Any
 
 from tenfold.common.registry import suggest
 from tenfold.data import Part, Splits
-from tenfold.data.loading import read
-from tenfold.engines.prepare import load
+from tenfold.data.tree import shape_from_record
+from tenfold.engines.prepare import load, read_like
 from tenfold.errors import DataError, ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.runs import Run
@@ -34,7 +34,7 @@ def evaluate(
     changes = {"metrics": metrics, "loss": loss}
     experiment = run.experiment.replace(**{name: value for name, value in changes.items() if value is not None})
     _check_measures(run, experiment)
-    splits = _own_data(run, experiment, part) if data is None else read(data)
+    splits = _own_data(run, experiment, part) if data is None else read_like(experiment, data)
     name, chosen = _choose(splits, part, own=data is None)
     _check_fit(run, splits)
     training, classes = experiment.training, run.facts["data"]["classes"]
@@ -73,7 +73,7 @@ def _choose(splits: Splits, part: str | None, *, own: bool) -> tuple[str, Part]:
 
 def _check_fit(run: Run, splits: Splits) -> None:
     expected = run.facts["data"]
-    shape = tuple(expected["shape"])
+    shape = shape_from_record(expected["shape"])
     if splits.shape != shape:
         raise DataError(
             f"the samples have the shape {splits.shape}; the model of run {run.id} takes samples of shape {shape}"

@@ -28,10 +28,13 @@ def list_runs(*, runs: str | Path | None = None, filter: str = "") -> list[Run]:
 
 def build_model(run: Run) -> "nn.Module":
     """Return a run's trained network, built anew and given the saved weights."""
+    from tenfold.data.tree import shape_from_record
     from tenfold.models import build
 
     weights, shapes = run.weights, run.facts["data"]
-    network = build(run.experiment.model, tuple(shapes["shape"]), shapes["outputs"], seed=run.experiment.training.seed)
+    network = build(
+        run.experiment.model, shape_from_record(shapes["shape"]), shapes["outputs"], seed=run.experiment.training.seed
+    )
     network.load_state_dict(weights)
     return network.eval()
 

@@ -1,18 +1,21 @@
 """What a run's model predicts for samples: `run.predict(x)` and `run.predict_proba(x)`."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from tenfold.data import SOURCES, Tensors
-from tenfold.data.part import as_input
+from tenfold.data.part import as_input, as_inputs
+from tenfold.data.tree import describe_shape, has_several, shape_from_record, shape_of, tree_leaves, tree_map
 from tenfold.data.user_arrays import as_tensor, check_finite
 from tenfold.errors import DataError
 from tenfold.runs import Run
 from tenfold.training import evaluation
 from tenfold.training.measures import output_kind
+from tenfold.training.network_call import main_output
 
 
 def predict(run: Run, x: Any, *, probabilities: bool = False) -> Any:
@@ -34,11 +37,13 @@ def predict(run: Run, x: Any, *, probabilities: bool = False) -> Any:
         predicted = outputs
     if predicted.ndim == 2 and predicted.shape[1] == 1:
         predicted = predicted.squeeze(1)
-    return predicted if isinstance(x, Tensor) else predicted.numpy()
+    return predicted if isinstance(tree_leaves(x)[0], Tensor) else predicted.numpy()
 
 
-def inputs_for(run: Run, x: Any) -> Tensor:
+def inputs_for(run: Run, x: Any) -> Any:
     """Return samples x in the form and on the scale that the run's model was trained on."""
+    if has_several(recorded := shape_from_record(run.facts["data"]["shape"])):
+        return _several_inputs(run, x, recorded)
     given = as_tensor(x, "x")
     inputs = _scaled(given, run.facts["data"].get("name"))
     shape = tuple(run.facts["data"]["shape"])
@@ -55,6 +60,21 @@ def inputs_for(run: Run, x: Any) -> Tensor:
     return inputs.reshape(len(inputs), *shape)
 
 
+def _several_inputs(run: Run, x: Any, shapes: Any) -> Any:
+    """Return a tuple or dict of inputs as tensors, after checking that the model was trained on such."""
+    if isinstance(shapes, dict) and isinstance(x, Mapping):
+        x = {name: x[name] for name in shapes if name in x}  # the target may be there, too
+    if isinstance(x, (Mapping, tuple, list)):
+        x = tree_map(lambda leaf: as_tensor(leaf, "an input in x"), x)
+        inputs = as_inputs(x)
+        if shape_of(tree_map(lambda tensor: tensor[0], inputs)) == shapes:
+            return inputs
+    kind = "dict" if isinstance(shapes, dict) else "tuple"
+    raise DataError(
+        f"the model of run {run.id} takes several inputs; give x as a {kind} of samples with {describe_shape(shapes)}"
+    )
+
+
 def _scaled(given: Tensor, name: str | None) -> Tensor:
     """Return inputs on the scale of training; whole numbers for built-in data are pixels as the files hold them."""
     scale = SOURCES[name].scale if name is not None and name in SOURCES else None
@@ -63,17 +83,21 @@ def _scaled(given: Tensor, name: str | None) -> Tensor:
     return as_input(given)
 
 
-def _outputs(run: Run, inputs: Tensor) -> Tensor:
-    samples = Tensors(inputs, torch.zeros(len(inputs)))
+def _outputs(run: Run, inputs: Any) -> Tensor:
+    count = len(tree_leaves(inputs)[0])
     try:
-        return evaluation.predict(
-            run.model, samples, torch.arange(len(inputs)), precision=run.experiment.training.precision
+        outputs = evaluation.predict(
+            run.model,
+            Tensors(inputs, torch.zeros(count)),
+            torch.arange(count),
+            precision=run.experiment.training.precision,
         )
+        return main_output(outputs, "predict")
     except RuntimeError as error:
         reason = str(error).partition("\n")[0]
         raise DataError(
-            f"the model of run {run.id} cannot be used with x of type {str(inputs.dtype).removeprefix('torch.')} "
-            f"and shape {tuple(inputs.shape)}: {reason}"
+            f"the model of run {run.id} cannot be used with x of type "
+            f"{str(tree_leaves(inputs)[0].dtype).removeprefix('torch.')} and shape {shape_of(inputs)}: {reason}"
         ) from error
 
 

@@ -99,6 +99,7 @@ LOSSES: Registry[Any] = LazyRegistry(
         "mse": "tenfold.training.measures:mean_square_loss",
         "l1": "tenfold.training.measures:mean_absolute_loss",
         "bce": "tenfold.training.measures:binary_cross_entropy_loss",
+        "network": "tenfold.training.measures:loss_of_network",
     },
 )
 METRICS: Registry[Any] = LazyRegistry(

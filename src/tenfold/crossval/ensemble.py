@@ -10,11 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from tenfold.crossval.fold import OUTPUTS
+from tenfold.data.tree import tree_combine
 from tenfold.machine import devices
 from tenfold.mixing.round import exact_round
 from tenfold.runs import checkpoint, predictions
 from tenfold.training import FlatState, all_targets, choose_loss, choose_metrics, evaluate, measure
 from tenfold.training.measures import OutputKind, output_kind
+from tenfold.training.network_call import find_main_output, plain_outputs
 from tenfold.transport.average import average_in_rank_order, shares
 from tenfold.workers.task import Task, make_network
 
@@ -22,12 +24,20 @@ AVERAGE = "average.pt"
 """The file with the average of all models' weights."""
 
 
-def combine_outputs(outputs: Sequence[Tensor], kind: OutputKind) -> Tensor:
+def combine_outputs(outputs: Sequence[Any], kind: OutputKind) -> Any:
     """Return the outputs of several models as one, in the form in which a single model puts them out.
 
     Probabilities are averaged: for classes the logarithm of their mean is returned, for a single logit the logit of
-    their mean. Plain numbers are averaged as they are.
+    their mean. Plain numbers are averaged as they are. Of several outputs, `kind` is that of the main one; others
+    are averaged.
     """
+    if not isinstance(outputs[0], Tensor):
+        main = find_main_output(outputs[0])
+
+        def combine(leaves: list[Tensor]) -> Any:
+            return combine_outputs(leaves, kind if leaves[0] is main else "numbers")
+
+        return tree_combine(combine, outputs)
     stacked = torch.stack(list(outputs))
     if kind == "classes":
         return stacked.log_softmax(-1).logsumexp(0) - math.log(len(stacked))
@@ -44,9 +54,9 @@ class Vote(nn.Module):
         self.networks = nn.ModuleList(networks)
         self.kind = kind
 
-    def forward(self, x: Any) -> Tensor:
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return the combined outputs of all networks."""
-        return combine_outputs([network(x) for network in self.networks], self.kind)
+        return combine_outputs([plain_outputs(network(*args, **kwargs)) for network in self.networks], self.kind)
 
 
 def average_weights(network: nn.Module, weights: Sequence[dict[str, Any]], samples: Sequence[int]) -> dict[str, Any]:
@@ -104,10 +114,9 @@ class FoldModels:
         return choose_loss(training, classes), choose_metrics(training, classes)
 
 
-def _test_outputs(folder: Path) -> Tensor:
+def _test_outputs(folder: Path) -> Any:
     """Return a fold's outputs on the test part, from wherever they were stored."""
     stored = predictions.load(folder / predictions.FILE, "test")
-    if stored is None:
-        outputs: Tensor = checkpoint.load(folder / OUTPUTS)
-        return outputs
+    if stored is None or (folder / OUTPUTS).exists():
+        return checkpoint.load(folder / OUTPUTS)
     return torch.from_numpy(stored.outputs)

@@ -27,7 +27,7 @@ from tenfold.workers.make_predictions import make_predictions
 from tenfold.workers.task import Task, make_network
 
 OUTPUTS = "test_outputs.pt"
-"""The file with a fold's outputs on the test part, for the vote, where predictions are not stored."""
+"""The file with a fold's outputs on the test part, for the vote, where predictions do not hold all of them."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,8 @@ def train_and_measure(
     began = perf_counter()
     is_best_epoch = task.experiment.training.patience is not None  # whose metrics are not the last epoch's
     metrics = _measure(task, outcome, {} if is_best_epoch else validation)
-    stored = "test" in outcome.predictions and outcome.predictions["test"].outputs.nbytes <= predictions.LIMIT
+    whole = isinstance(outcome.outputs, torch.Tensor)  # of several outputs only the main one is a prediction
+    stored = whole and "test" in outcome.predictions and outcome.predictions["test"].outputs.nbytes <= predictions.LIMIT
     if outcome.outputs is not None and task.checkpoints is not None and not stored:
         checkpoint.save(outcome.outputs, task.checkpoints.parent / OUTPUTS)
     times = outcome.result["times"]
@@ -169,8 +170,9 @@ def _measure(task: Task, outcome: Outcome, validation: dict[str, float]) -> dict
             return {}
         outputs = predict(network, part, torch.arange(len(part)), precision=experiment.training.precision)
         targets = all_targets(part)
-        if name != "train" and experiment.training.save_predictions:
-            outcome.predictions.setdefault(name, make_predictions(task, name, outputs, targets))
+        if name != "train" and experiment.training.save_predictions and name not in outcome.predictions:
+            made = make_predictions(task, name, outputs, targets)
+            outcome.predictions.update({name: made} if made is not None else {})
         return measure(outputs, targets, loss, metrics)
 
     before = torch.get_num_threads()

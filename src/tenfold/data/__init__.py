@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from tenfold.common.lazy import lazy_attributes
 
 if TYPE_CHECKING:
+    from tenfold.data.columns import Columns
     from tenfold.data.dataset_part import DatasetPart, pool, with_loader
     from tenfold.data.folds import FOLD_KINDS, Fold, make_folds
     from tenfold.data.loading import load
@@ -21,6 +22,7 @@ __all__ = [
     "FOLD_KINDS",
     "KINDS",
     "SOURCES",
+    "Columns",
     "DatasetPart",
     "FetchProgress",
     "Fold",
@@ -44,6 +46,7 @@ __all__ = [
 ]
 
 _NAMES = {
+    "columns": ("Columns",),
     "dataset_part": ("DatasetPart", "pool", "with_loader"),
     "folds": ("FOLD_KINDS", "Fold", "make_folds"),
     "loading": ("load",),

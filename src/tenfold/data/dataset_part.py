@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
 
-from tenfold.data.part import Indices, Part, Tensors, as_indices, as_input, as_target, digest
+from tenfold.data.collate import Collate, different_shapes
+from tenfold.data.part import Indices, Part, Tensors, as_indices, as_inputs, as_target, digest
+from tenfold.data.tree import tree_concatenate, tree_map
 from tenfold.errors import DataError
 
 _FINGERPRINT_SAMPLES = 16
@@ -32,8 +34,11 @@ class DatasetPart(Part):
         *,
         targets: Tensor | None = None,
         device: torch.device | str = "cpu",
+        collate: Collate | None = None,
     ) -> None:
         self.dataset = dataset
+        self.collate = collate
+        """How samples become a batch; None: as torch does it for pairs."""
         self.loader_workers = loader_workers
         self.device = torch.device(device)
         self._targets = targets
@@ -56,7 +61,7 @@ class DatasetPart(Part):
         self._wanted.batches = indices
         self._passes = this_pass = self._passes + 1
         for x, y in self._loaded(self._loader):
-            yield self._convert(x, as_input), self._convert(y, as_target)
+            yield as_inputs(self._moved(x)), tree_map(_as_target, self._moved(y))
             if self.loader_workers and self._passes != this_pass:
                 raise RuntimeError("a newer pass over this part has begun, and its loader serves one at a time")
 
@@ -64,9 +69,7 @@ class DatasetPart(Part):
         """View these samples of the dataset."""
         rows = as_indices(indices)
         targets = None if self._targets is None else self._targets.index_select(0, rows)
-        return DatasetPart(
-            Subset(self.dataset, rows.tolist()), self.loader_workers, targets=targets, device=self.device
-        )
+        return self._with(dataset=Subset(self.dataset, rows.tolist()), targets=targets)
 
     def fingerprint(self) -> str:
         """Digest of the length, the known targets and a few samples spread over the dataset."""
@@ -77,7 +80,21 @@ class DatasetPart(Part):
 
     def to(self, device: torch.device | str) -> "DatasetPart":
         """Read the same dataset, and move each batch to `device`."""
-        return DatasetPart(self.dataset, self.loader_workers, targets=self._targets, device=device)
+        return self._with(device=device)
+
+    def with_workers(self, loader_workers: int) -> "DatasetPart":
+        """Read the same dataset with so many processes."""
+        return self._with(loader_workers=loader_workers)
+
+    def _with(self, **changes: Any) -> "DatasetPart":
+        same: dict[str, Any] = {
+            "dataset": self.dataset,
+            "loader_workers": self.loader_workers,
+            "targets": self._targets,
+            "device": self.device,
+            "collate": self.collate,
+        }
+        return DatasetPart(**(same | changes))
 
     def _loaded(self, loader: DataLoader[Any]) -> Iterator[tuple[Any, Any]]:
         """Yield every batch that was asked for; a dataset that delivers less is an error, never a shorter epoch."""
@@ -91,8 +108,10 @@ class DatasetPart(Part):
                         f"the dataset ({type(self.dataset).__name__}) raised StopIteration while samples were read"
                     ) from error
                 return
+            except RuntimeError as error:
+                raise different_shapes(error) or error from None
             size = asked.popleft()
-            if isinstance(y, Tensor) and len(y) != size:
+            if isinstance(y, Tensor) and y.ndim and len(y) != size:
                 raise DataError(
                     f"the dataset ({type(self.dataset).__name__}) returned {len(y)} samples where {size} were asked for"
                 )
@@ -102,6 +121,7 @@ class DatasetPart(Part):
         return DataLoader(
             self.dataset,
             batch_sampler=self._wanted,
+            collate_fn=self.collate,
             num_workers=self.loader_workers,
             persistent_workers=self.loader_workers > 0,
             # A process that was not forked itself would pickle the dataset, which a class of a script does not survive.
@@ -111,17 +131,26 @@ class DatasetPart(Part):
             generator=torch.Generator().manual_seed(0),
         )
 
-    def _convert(self, value: Any, kind: Any) -> Any:
-        if isinstance(value, Tensor):
-            return kind(value.to(self.device, non_blocking=True))
-        if isinstance(value, dict):
-            return {key: self._convert(item, kind) for key, item in value.items()}
-        if isinstance(value, (list, tuple)):
-            return type(value)(self._convert(item, kind) for item in value)
-        return value
+    def _moved(self, value: Any) -> Any:
+        return tree_map(
+            lambda leaf: leaf.to(self.device, non_blocking=True) if isinstance(leaf, Tensor) else leaf, value
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_loader": None, "_wanted": _Batches()}
+
+
+class TensorRows(Dataset[Any]):
+    """The samples of tensors in memory, one at a time, where a sample has several inputs."""
+
+    def __init__(self, part: Tensors) -> None:
+        self.part = part
+
+    def __len__(self) -> int:
+        return len(self.part)
+
+    def __getitem__(self, i: int) -> tuple[Any, Tensor]:
+        return tree_map(lambda tensor: tensor[i], self.part.x), self.part.y[i]
 
 
 class _Batches:
@@ -146,7 +175,7 @@ class _Batches:
 def with_loader(part: Part, workers: int) -> Part:
     """Let a part be read by `workers` loader processes; tensors in memory stay as they are when it is 0."""
     if isinstance(part, DatasetPart):
-        return DatasetPart(part.dataset, workers, targets=part.targets, device=part.device)
+        return part.with_workers(workers)
     if isinstance(part, Tensors) and workers > 0:
         return DatasetPart(_dataset(part), workers, targets=part.targets)
     return part
@@ -155,12 +184,13 @@ def with_loader(part: Part, workers: int) -> Part:
 def pool(first: Part, second: Part) -> Part:
     """Join two parts into one, the second after the first."""
     if isinstance(first, Tensors) and isinstance(second, Tensors):
-        return Tensors(torch.cat([first.x, second.x]), torch.cat([first.y, second.y]))
+        return Tensors(tree_concatenate([first.x, second.x]), torch.cat([first.y, second.y]))
     known = first.targets is not None and second.targets is not None
     targets = torch.cat([first.targets, second.targets]) if known else None  # type: ignore[list-item]
     workers = first.loader_workers if isinstance(first, DatasetPart) else 0
     both: ConcatDataset[Any] = ConcatDataset([_dataset(first), _dataset(second)])
-    return DatasetPart(both, workers, targets=targets, device=_device(first))
+    collates = [part.collate for part in (first, second) if isinstance(part, DatasetPart)]
+    return DatasetPart(both, workers, targets=targets, device=_device(first), collate=next(iter(collates), None))
 
 
 @contextmanager
@@ -182,14 +212,18 @@ def _dataset(part: Part) -> Dataset[Any]:
     if isinstance(part, DatasetPart):
         return part.dataset
     assert isinstance(part, Tensors)
-    return TensorDataset(part.x, part.y)
+    return TensorDataset(part.x, part.y) if isinstance(part.x, Tensor) else TensorRows(part)
 
 
 def _device(part: Part) -> torch.device:
     if isinstance(part, DatasetPart):
         return part.device
     assert isinstance(part, Tensors)
-    return part.x.device
+    return part.device
+
+
+def _as_target(y: Any) -> Any:
+    return as_target(y) if isinstance(y, Tensor) else y
 
 
 def _leaves(value: Any) -> Iterator[Any]:

@@ -1,9 +1,10 @@
 """Loading an experiment's data: a built-in data set or the user's own, divided into train, validation and test."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from tenfold.data.columns import NOT_NAMED, Columns
 from tenfold.data.dataset_part import with_loader
 from tenfold.data.part import Splits
 from tenfold.data.sources.fetch import FetchProgress
@@ -25,6 +26,8 @@ def load(
     limit: int | None = None,
     groups: Any = None,
     loader_workers: int = 0,
+    columns: Columns = NOT_NAMED,
+    collate: Callable[..., Any] | None = None,
     progress: FetchProgress | None = None,
 ) -> Splits:
     """Load a data set and divide it into train, validation and test.
@@ -35,7 +38,7 @@ def load(
     is faster.
     """
     parts = split(
-        read(name_or_object, options, progress),
+        read(name_or_object, options, progress, columns=columns, collate=collate),
         test_fraction=test_fraction,
         validation_fraction=validation_fraction,
         stratify=stratify,
@@ -54,12 +57,19 @@ def load(
 
 
 def read(
-    name_or_object: Any, options: Mapping[str, Any] | None = None, progress: FetchProgress | None = None
+    name_or_object: Any,
+    options: Mapping[str, Any] | None = None,
+    progress: FetchProgress | None = None,
+    *,
+    columns: Columns = NOT_NAMED,
+    collate: Callable[..., Any] | None = None,
 ) -> Splits:
     """Read a data set in the parts that it comes in."""
     if isinstance(name_or_object, str) and ":" not in name_or_object:
+        if columns != NOT_NAMED or collate is not None:
+            raise DataError(f"data '{name_or_object}' is built in: it takes no target_column, input_columns or collate")
         return _built_in(name_or_object, options, progress)
-    return as_splits(name_or_object, options)
+    return as_splits(name_or_object, options, columns=columns, collate=collate)
 
 
 def _built_in(name: str, options: Mapping[str, Any] | None, progress: FetchProgress | None) -> Splits:

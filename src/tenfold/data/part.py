@@ -11,6 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tenfold.data.tree import select_rows, tree_leaves, tree_map
+
 Indices = Tensor | NDArray[np.int64] | Sequence[int]
 _FINGERPRINT_ELEMENTS = 2**20
 
@@ -44,39 +46,45 @@ class Part(ABC):
 
 
 class Tensors(Part):
-    """A part that is in memory as two tensors; a batch is picked by index, without a per-sample loader."""
+    """A part that is in memory; a batch is picked by index, without a per-sample loader."""
 
-    def __init__(self, x: Tensor, y: Tensor) -> None:
+    def __init__(self, x: Any, y: Tensor) -> None:
         self.x = x
+        """The inputs: a tensor, or a tuple or dict of tensors."""
         self.y = y
 
     def __len__(self) -> int:
-        return self.x.shape[0]
+        return self.y.shape[0]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors are."""
+        return self.y.device
 
     @property
     def targets(self) -> Tensor:
         """The y of all samples."""
         return self.y
 
-    def batches(self, indices: Iterable[Indices]) -> Iterator[tuple[Tensor, Tensor]]:
+    def batches(self, indices: Iterable[Indices]) -> Iterator[tuple[Any, Tensor]]:
         """Yield the rows of x and y that each item of `indices` names."""
         x, y = self.x, self.y
         for batch in indices:
-            rows = as_indices(batch, x.device)
-            yield x.index_select(0, rows), y.index_select(0, rows)
+            rows = as_indices(batch, y.device)
+            yield select_rows(x, rows), y.index_select(0, rows)
 
     def subset(self, indices: Indices) -> "Tensors":
         """Copy these rows into a part of their own."""
-        rows = as_indices(indices, self.x.device)
-        return Tensors(self.x.index_select(0, rows), self.y.index_select(0, rows))
+        rows = as_indices(indices, self.device)
+        return Tensors(select_rows(self.x, rows), self.y.index_select(0, rows))
 
     def fingerprint(self) -> str:
         """Digest of shapes, dtypes and content; beyond 2^20 numbers every k-th of them stands for the content."""
-        return digest(self.x, self.y)
+        return digest(*tree_leaves(self.x), self.y)
 
     def to(self, device: torch.device | str) -> "Tensors":
-        """Move both tensors to `device`."""
-        return Tensors(self.x.to(device), self.y.to(device))
+        """Move all tensors to `device`."""
+        return Tensors(tree_map(lambda tensor: tensor.to(device), self.x), self.y.to(device))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +95,8 @@ class Splits:
     train: Part
     validation: Part | None = None
     test: Part | None = None
-    shape: tuple[int, ...]
-    """Of one sample."""
+    shape: Any
+    """Of one sample; a tuple or dict of shapes where a sample has several inputs."""
     classes: int | None
     """Number of classes, or None for regression."""
     outputs: int
@@ -113,6 +121,13 @@ class Splits:
 def as_indices(indices: Indices, device: torch.device | None = None) -> Tensor:
     """Return sample numbers as the int64 tensor that indexing wants."""
     return torch.as_tensor(indices, dtype=torch.int64, device=device)
+
+
+def as_inputs(x: Any) -> Any:
+    """Return inputs as models take them; among several, booleans stay what they are: they are masks."""
+    if isinstance(x, Tensor):
+        return as_input(x)
+    return tree_map(lambda one: one if not isinstance(one, Tensor) or one.dtype == torch.bool else as_input(one), x)
 
 
 def as_input(x: Tensor) -> Tensor:

@@ -1,12 +1,13 @@
 """Tensors and arrays from the user, checked and turned into a part."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tenfold.data.part import Tensors, as_input, as_target
+from tenfold.data.part import Tensors, as_inputs, as_target
 from tenfold.errors import DataError
 
 
@@ -25,17 +26,30 @@ def is_sparse(value: Any) -> bool:
 
 
 def part_from_arrays(x: Any, y: Any, part: str) -> Tensors:
-    """Turn inputs x and targets y into a part; `part` names it in errors."""
-    x, y = as_input(as_tensor(x, f"x of the {part} part")), as_target(_target(y, part))
-    if x.dim() < 2:
-        raise DataError(f"x of the {part} part has shape {tuple(x.shape)}; it should be (samples, features, ...)")
-    if len(x) != len(y):
-        raise DataError(f"the {part} part has {len(x)} rows of x but {len(y)} of y; they should be as many")
-    if not len(x):
+    """Turn inputs x (one array, or a tuple or dict of them) and targets y into a part; `part` names it in errors."""
+    y = as_target(_target(y, part))
+    if isinstance(x, Mapping):
+        inputs: Any = {key: _input(one, y, f"the input '{key}' of the {part} part", part) for key, one in x.items()}
+    elif isinstance(x, (tuple, list)):
+        inputs = tuple(_input(one, y, f"input {i + 1} of the {part} part", part) for i, one in enumerate(x))
+    else:
+        inputs = _input(x, y, f"x of the {part} part", part)
+        if inputs.dim() < 2:
+            shape = tuple(inputs.shape)
+            raise DataError(f"x of the {part} part has shape {shape}; it should be (samples, features, ...)")
+    if not len(y):
         raise DataError(f"the {part} part is empty; it should hold at least one sample")
-    check_finite(x, f"x of the {part} part")
     check_targets(y, part)
-    return Tensors(x, y)
+    return Tensors(as_inputs(inputs), y)
+
+
+def _input(value: Any, y: Tensor, what: str, part: str) -> Tensor:
+    x = as_tensor(value, what)
+    if len(x) != len(y):
+        named = "x" if what.startswith("x ") else what.partition(" of the ")[0]
+        raise DataError(f"the {part} part has {len(x)} rows of {named} but {len(y)} of y; they should be as many")
+    check_finite(x, what)
+    return x
 
 
 def check_targets(y: Tensor, part: str) -> None:
@@ -77,7 +91,7 @@ def as_tensor(value: Any, what: str) -> Tensor:
             raise DataError(f"{what} is of type {array.dtype}; it should be numbers")
         if array.dtype.kind == "f":
             array = array.astype(np.float32, copy=False)
-        elif array.dtype != np.uint8:
+        elif array.dtype.kind != "b" and array.dtype != np.uint8:
             array = array.astype(np.int64, copy=False)
         # torch takes neither negative strides nor memory that it may not write to.
         result = torch.from_numpy(np.require(array, requirements=["C", "W"]))

@@ -10,27 +10,39 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 from tenfold.common.imports import resolve
 from tenfold.common.registry import suggest
+from tenfold.data.collate import Collate
+from tenfold.data.columns import NOT_NAMED, Columns, split_sample
+from tenfold.data.dataset_part import DatasetPart
 from tenfold.data.part import Part, Splits
+from tenfold.data.tree import shape_of
 from tenfold.data.user_arrays import is_array, part_from_arrays
 from tenfold.data.user_datasets import first_sample, is_dataset, part_from_dataset
 from tenfold.errors import DataError
 
 FORMS = (
-    "data should be a built-in name, a pair (x, y) of tensors or arrays, a map-style Dataset, (train, test) or "
-    "(train, validation, test) of those, a dict with the keys train, validation and test, or a callable "
-    "(also as 'package.module:callable') that returns one of these"
+    "data should be a built-in name, a pair (x, y) of tensors or arrays (x may be a tuple or dict of several), a dict "
+    "of columns, a map-style Dataset, (train, test) or (train, validation, test) of those, a dict with the keys train, "
+    "validation and test, or a callable (also as 'package.module:callable') that returns one of these"
 )
 _NAMES = {1: ("train",), 2: ("train", "test"), 3: ("train", "validation", "test")}
 _MANY_CLASSES = 1000
 
 
-def as_splits(data: Any, options: Mapping[str, Any] | None = None) -> Splits:
+def as_splits(
+    data: Any,
+    options: Mapping[str, Any] | None = None,
+    *,
+    columns: Columns = NOT_NAMED,
+    collate: Callable[..., Any] | None = None,
+) -> Splits:
     """Turn the user's data into parts.
 
-    Accepted are `(x, y)` of tensors or arrays, a map-style Dataset, two or three of those as (train, test) or (train,
-    validation, test) or in a dict, and a callable or "package.module:callable" that returns any of these when called
-    with `options`. Data already in `Splits` stay as they are. Floats become float32, labels int64, uint8 inputs
-    (images) float32 divided by 255, other integer inputs (tokens) int64.
+    Accepted are `(x, y)` of tensors or arrays, where x may be a tuple or dict of several inputs, a dict of columns, a
+    map-style Dataset, two or three of those as (train, test) or (train, validation, test) or in a dict, and a callable
+    or "package.module:callable" that returns any of these when called with `options`. `columns` names the inputs and
+    the target among the keys of dicts; `collate` makes a batch of a Dataset's samples. Data already in `Splits` stay as
+    they are. Floats become float32, labels int64, uint8 inputs (images) float32 divided by 255, other integer inputs
+    (tokens) int64.
     """
     name = "given"
     if isinstance(data, str):
@@ -42,7 +54,7 @@ def as_splits(data: Any, options: Mapping[str, Any] | None = None) -> Splits:
         raise DataError(f"options ({', '.join(options)}) need data that can be called, which {_kind(data)} cannot")
     if isinstance(data, Splits):
         return data
-    parts = {part: _part(value, part) for part, value in _by_name(data).items()}
+    parts = {part: _part(value, part, Collate(columns, collate)) for part, value in _by_name(data).items()}
     return _described(name, parts)
 
 
@@ -58,6 +70,8 @@ def _call(function: Callable[..., Any], options: Mapping[str, Any], name: str) -
 
 def _by_name(data: Any) -> dict[str, Any]:
     """Tell which value is which part, by position or by key."""
+    if _is_one_part(data):
+        return {"train": data}
     if isinstance(data, Mapping):
         for key in data:
             if key not in _NAMES[3]:
@@ -65,19 +79,35 @@ def _by_name(data: Any) -> dict[str, Any]:
         if data.get("train") is None:
             raise DataError("data given as a dict needs the key 'train'")
         return {key: value for key, value in data.items() if value is not None}
-    if _is_one_part(data):
-        return {"train": data}
     if isinstance(data, (tuple, list)) and len(data) in _NAMES and all(_is_one_part(part) for part in data):
         return dict(zip(_NAMES[len(data)], data, strict=True))
     raise DataError(f"{_kind(data)} cannot be used as data; {FORMS}")
 
 
 def _is_one_part(value: Any) -> bool:
-    pair = isinstance(value, (tuple, list)) and len(value) == 2 and all(is_array(item) for item in value)
-    return pair or is_dataset(value)
+    pair = isinstance(value, (tuple, list)) and len(value) == 2 and _is_inputs(value[0]) and is_array(value[1])
+    return pair or is_dataset(value) or _is_table(value) or _is_list_of_samples(value)
 
 
-def _part(value: Any, name: str) -> Part:
+def _is_inputs(value: Any) -> bool:
+    """Tell whether a value is an array, or several in a tuple or dict."""
+    several = value.values() if isinstance(value, Mapping) else value if isinstance(value, (tuple, list)) else ()
+    return is_array(value) or (len(several) > 0 and all(is_array(one) for one in several))
+
+
+def _is_table(value: Any) -> bool:
+    """Tell whether a value is a dict of columns, and not one of parts."""
+    if not isinstance(value, Mapping) or set(value) <= set(_NAMES[3]):
+        return False
+    return len(value) > 1 and all(is_array(one) or isinstance(one, list) for one in value.values())
+
+
+def _is_list_of_samples(value: Any) -> bool:
+    """Tell whether a value is a list of samples; one of up to three is taken for parts."""
+    return isinstance(value, list) and len(value) > 3 and isinstance(value[0], (tuple, dict))
+
+
+def _part(value: Any, name: str, collate: Collate) -> Part:
     if isinstance(value, IterableDataset):
         raise DataError(
             f"the {name} part is an iterable-style Dataset, which cannot be divided; "
@@ -85,20 +115,27 @@ def _part(value: Any, name: str) -> Part:
         )
     if not _is_one_part(value):
         raise DataError(f"the {name} part is {_kind(value)}; {FORMS}")
-    if isinstance(value, TensorDataset) and len(value.tensors) == 2:
-        value = value.tensors
-    if isinstance(value, (tuple, list)):
-        return part_from_arrays(value[0], value[1], name)
-    return part_from_dataset(value, name)
+    if isinstance(value, TensorDataset) and len(value.tensors) >= 2 and collate.function is None:
+        value = split_sample(value.tensors, collate.columns, f"a sample of the {name} part")
+    if _is_list_of_samples(value) or is_dataset(value):
+        return part_from_dataset(value, name, collate)
+    if collate.function is not None:
+        raise DataError(f"data.collate is for samples of a Dataset, but the {name} part is given as whole arrays")
+    if isinstance(value, Mapping):
+        value = collate.columns.pick(value)
+    elif collate.columns != NOT_NAMED:
+        split_sample(value, collate.columns, f"the {name} part")
+    return part_from_arrays(value[0], value[1], name)
 
 
 def _described(name: str, parts: dict[str, Part]) -> Splits:
     """Check that the parts go together, and say what a model must know of them."""
     samples = {part: first_sample(value) for part, value in parts.items()}
-    shapes = {part: tuple(x.shape) for part, (x, _) in samples.items()}
+    shapes = {part: shape_of(x) for part, (x, _) in samples.items()}
+    varying = any(isinstance(part, DatasetPart) and part.collate and part.collate.function for part in parts.values())
     widths = {part: y.numel() if y.is_floating_point() else None for part, (_, y) in samples.items()}
     for part in parts:
-        if shapes[part] != shapes["train"]:
+        if shapes[part] != shapes["train"] and not varying:
             raise DataError(
                 f"samples of the {part} part have shape {shapes[part]}, those of train {shapes['train']}; "
                 f"they should be the same"

@@ -1,5 +1,7 @@
 """Map-style Datasets from the user, checked and turned into a part."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,8 +9,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
+from tenfold.data.collate import STACKED, Collate, as_arrays, is_plain_pair
+from tenfold.data.columns import describe, split_sample
 from tenfold.data.dataset_part import DatasetPart, quiet_randomness
 from tenfold.data.part import Part, as_target
+from tenfold.data.tree import tree_leaves, tree_map
 from tenfold.data.user_arrays import check_targets, is_array, is_sparse
 from tenfold.errors import DataError
 
@@ -24,72 +29,106 @@ def is_dataset(value: Any) -> bool:
     return not container and hasattr(value, "__len__") and hasattr(value, "__getitem__")
 
 
-def part_from_dataset(dataset: Any, part: str) -> DatasetPart:
+def part_from_dataset(dataset: Any, part: str, collate: Collate = STACKED) -> DatasetPart:
     """Turn a map-style Dataset into a part; `part` names it in errors."""
     if not hasattr(dataset, "__len__"):
         raise DataError(f"the {part} part, a {type(dataset).__name__}, has no __len__; a map-style Dataset needs one")
     if not len(dataset):
         raise DataError(f"the {part} part is empty; it should hold at least one sample")
     with quiet_randomness():
-        label = _first_target(dataset, part)
-        targets = _known_targets(dataset, label)
-        if targets is None and not label.is_floating_point():
-            targets = _read_targets(dataset, part)
+        sample = dataset[0]
+        if isinstance(sample, Mapping) and collate.function is None:
+            collate = replace(collate, columns=collate.columns.choose(sample))  # the same for every sample
+        label = _first_target(sample, part, collate)
+        targets = _known_targets(dataset, label, collate)
+        if targets is None and not label.is_floating_point() and not label.ndim:
+            targets = _read_targets(dataset, part, collate)
     if targets is not None:
         check_targets(targets, part)
-    return DatasetPart(dataset, targets=targets)
+    plain = collate == STACKED and is_plain_pair(sample)
+    return DatasetPart(dataset, targets=targets, collate=None if plain else collate)
 
 
-def first_sample(part: Part) -> tuple[Tensor, Tensor]:
+def first_sample(part: Part) -> tuple[Any, Tensor]:
     """Return x and y of one sample, as they come in a batch."""
     with quiet_randomness():
         x, y = next(part.batches([[0]]))
-    return x[0], y[0]
+    return tree_map(lambda tensor: tensor[0], x), y[0]
 
 
-def _first_target(dataset: Any, part: str) -> Tensor:
-    sample = dataset[0]
-    if not isinstance(sample, (tuple, list)) or len(sample) != 2:
-        raise DataError(f"a sample of the {part} part is {_described(sample)}; it should be a pair (x, y)")
-    x, y = sample
-    if is_sparse(x):
-        raise DataError(f"x of a sample of the {part} part is sparse; convert it to a dense tensor")
-    if not (isinstance(x, (Tensor, np.ndarray)) and x.ndim):
-        raise DataError(
-            f"x of a sample of the {part} part is {_described(x)}; it should be a tensor or an array "
-            f"(let the Dataset's transform convert it)"
-        )
+def _first_target(sample: Any, part: str, collate: Collate) -> Tensor:
+    if collate.function is not None:
+        return _first_collated(sample, part, collate)
+    x, y = split_sample(sample, collate.columns, f"a sample of the {part} part")
+    _check_inputs(x, part)
+    y = as_arrays(y)
     if not isinstance(y, (Tensor, np.ndarray, np.generic, int, float)) or np.asarray(y).dtype.kind not in "fiub":
-        raise DataError(f"y of a sample of the {part} part is {_described(y)}; it should be a number")
+        raise DataError(f"y of a sample of the {part} part is {describe(y)}; it should be a number")
     target = as_target(torch.as_tensor(y))
     if target.dim() and not target.is_floating_point():
         raise DataError(f"the label of a sample of the {part} part is {target.numel()} numbers; it should be one")
     return target
 
 
-def _known_targets(dataset: Any, first: Tensor) -> Tensor | None:
+def _check_inputs(x: Any, part: str) -> None:
+    """See that the inputs of a sample are a tensor or an array, or several of them in a tuple or dict."""
+    several = as_arrays(x)
+    named = several if isinstance(several, dict) else dict(enumerate(several)) if isinstance(several, tuple) else {}
+    for name, one in (named or {"": several}).items():
+        what = f"the input '{name}'" if named else "x"
+        if is_sparse(one):
+            raise DataError(f"{what} of a sample of the {part} part is sparse; convert it to a dense tensor")
+        number = bool(named) and isinstance(one, (int, float, np.generic))
+        if not (isinstance(one, (Tensor, np.ndarray)) and (one.ndim or named)) and not number:
+            fix = "name the inputs with input_columns" if named else "let the Dataset's transform convert it"
+            raise DataError(
+                f"{what} of a sample of the {part} part is {describe(one)}; it should be a tensor or an array ({fix})"
+            )
+
+
+def _first_collated(sample: Any, part: str, collate: Collate) -> Tensor:
+    x, y = collate([sample])
+    odd = next((leaf for leaf in (*tree_leaves(x), *tree_leaves(y)) if not isinstance(leaf, Tensor)), None)
+    if odd is not None or not isinstance(y, Tensor) or not y.ndim:
+        raise DataError(
+            f"collate made {describe(odd if odd is not None else y)} of a sample of the {part} part; it should return "
+            "(x, y) or a dict, all tensors that begin with the number of samples"
+        )
+    return as_target(y[0])
+
+
+def _known_targets(dataset: Any, first: Tensor, collate: Collate) -> Tensor | None:
     """Return the targets that the dataset itself lists, provided they are those its samples carry."""
-    listed = _listed(dataset)
+    listed = _listed(dataset, collate.columns.target)
     if listed is None or len(listed) != len(dataset) or listed.dtype != first.dtype:
         return None
     some = np.unique(np.linspace(0, len(dataset) - 1, _MOST_COMPARED, dtype=np.int64)).tolist()
 
     def alike(i: int) -> bool:
-        carried = as_target(torch.as_tensor(dataset[i][1]))
+        carried = _target_of(dataset[i], collate)
         return np.array_equal(listed[i].reshape(-1).numpy(), carried.reshape(-1).numpy(), equal_nan=True)
 
     return listed if all(alike(i) for i in some) else None
 
 
-def _listed(dataset: Any) -> Tensor | None:
+def _target_of(sample: Any, collate: Collate) -> Tensor:
+    if collate.function is not None:
+        return as_target(collate([sample])[1][0])
+    return as_target(torch.as_tensor(as_arrays(split_sample(sample, collate.columns, "a sample")[1])))
+
+
+def _listed(dataset: Any, column: str | None = None) -> Tensor | None:
     if isinstance(dataset, Subset):
-        whole = _listed(dataset.dataset)
+        whole = _listed(dataset.dataset, column)
         return None if whole is None else whole[torch.as_tensor(dataset.indices)]
     if isinstance(dataset, ConcatDataset):
-        several = [_listed(one) for one in dataset.datasets]
+        several = [_listed(one, column) for one in dataset.datasets]
         return None if any(one is None for one in several) else torch.cat([one for one in several if one is not None])
-    values = getattr(dataset, "targets", None)
-    values = getattr(dataset, "labels", None) if values is None else values
+    if column is not None and column in (getattr(dataset, "column_names", None) or ()):
+        values = dataset[column]  # Hugging Face's data sets are asked for whole columns by name
+    else:
+        values = getattr(dataset, "targets", None)
+        values = getattr(dataset, "labels", None) if values is None else values
     try:
         array = np.asarray(values)
     except (TypeError, ValueError):
@@ -97,15 +136,10 @@ def _listed(dataset: Any) -> Tensor | None:
     return as_target(torch.as_tensor(array)) if array.dtype.kind in "fiub" and array.ndim else None
 
 
-def _read_targets(dataset: Any, part: str) -> Tensor:
+def _read_targets(dataset: Any, part: str, collate: Collate) -> Tensor:
     if len(dataset) > _MOST_READ_FOR_LABELS:
         raise DataError(
             f"the labels of the {part} part's {len(dataset)} samples are unknown and too many to read one by one; "
             f"give the Dataset an attribute 'targets' that lists them"
         )
-    return as_target(torch.as_tensor(np.asarray([int(dataset[i][1]) for i in range(len(dataset))])))
-
-
-def _described(value: Any) -> str:
-    size = f" of {len(value)}" if isinstance(value, (tuple, list, dict)) else ""
-    return f"a {type(value).__name__}{size}"
+    return torch.stack([_target_of(dataset[i], collate).reshape(()) for i in range(len(dataset))])

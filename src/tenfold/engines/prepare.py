@@ -11,6 +11,7 @@ import torch
 
 from tenfold import data
 from tenfold.common.imports import resolve
+from tenfold.data.loading import read
 from tenfold.errors import DataError, StoreError
 from tenfold.experiment import Experiment, Machine
 from tenfold.experiment.defaults import with_defaults
@@ -72,7 +73,7 @@ def describe(task: Task) -> dict[str, Any]:
         "parameters": parameter_count(make_network(task)),
         "data": {
             "name": splits.name,
-            "shape": list(splits.shape),
+            "shape": splits.shape if isinstance(splits.shape, dict) else list(splits.shape),
             "classes": splits.classes,
             "outputs": splits.outputs,
             "train": len(splits.train),
@@ -121,18 +122,32 @@ def _load(section: Any, fetching: data.FetchProgress | None) -> data.Splits:
         limit=section.limit,
         groups=_groups(section.groups),
         loader_workers=section.loader_workers,
+        columns=data.Columns(section.input_columns, section.target_column),
+        collate=_object(section.collate, "collate"),
         progress=fetching,
     )
 
 
+def read_like(experiment: Experiment, given: Any) -> data.Splits:
+    """Read other data with the columns and the collate function of an experiment, in the parts that they come in."""
+    section = experiment.data
+    columns = data.Columns(section.input_columns, section.target_column)
+    return read(given, columns=columns, collate=_object(section.collate, "collate"))
+
+
 def _groups(given: Any) -> Any:
     """Return the groups that were given, or what "package.module:callable" returns."""
-    if isinstance(given, RecordedObject):
-        raise DataError(f"the groups {given} were given as a Python object; pass them again")
-    if isinstance(given, str):
-        given = resolve(given, "groups", DataError)
-    value = given.value if isinstance(given, PythonObject) else given
+    value = _object(given, "groups")
     return value() if callable(value) else value
+
+
+def _object(given: Any, field: str) -> Any:
+    """Return the Python object that a field was given, or that its import path names."""
+    if isinstance(given, RecordedObject):
+        raise DataError(f"{field} {given} was given as a Python object; pass it again")
+    if isinstance(given, str):
+        return resolve(given, field, DataError)
+    return given.value if isinstance(given, PythonObject) else given
 
 
 def _command() -> str:

@@ -7,8 +7,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import torch
-
 from tenfold.common.files import sweep
 from tenfold.common.user_code import describe_error
 from tenfold.errors import StoreError, TenfoldError, WorkerLost
@@ -42,7 +40,7 @@ class Outcome:
 
     result: dict[str, Any]
     weights: dict[str, Any]
-    outputs: torch.Tensor | None = None
+    outputs: Any = None
     """The trained network's outputs on the test part, where the engine has kept them."""
     predictions: dict[str, Predictions] = field(default_factory=dict)
     """By part, the outputs to store with the run."""

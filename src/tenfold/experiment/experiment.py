@@ -103,6 +103,7 @@ class Experiment(Section):
             "model": (self.model.name,),
             "data": (self.data.name,),
             "groups": (self.data.groups,),
+            "collate": (self.data.collate,),
             "optimizer": (self.training.optimizer,),
             "schedule": (self.training.schedule,),
             "loss": (self.training.loss,),

@@ -89,5 +89,8 @@ def nested(*layers: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_section(key: str, value: object) -> bool:
-    """Tell a section's table from data given as a dictionary of parts."""
-    return isinstance(value, dict) and not (key == "data" and value and set(value) <= {"train", "validation", "test"})
+    """Tell a section's table from data given as a dictionary of parts or of columns."""
+    if not isinstance(value, dict) or key != "data" or not value:
+        return isinstance(value, dict)
+    columns = any(hasattr(item, "__array__") for name, item in value.items() if name not in Data.model_fields)
+    return not columns and not set(value) <= {"train", "validation", "test"}

@@ -72,7 +72,8 @@ class Training(Section):
     precision: Literal["fp32", "tf32", "bf16"] = "fp32"
     """Number format of forward and backward passes: tf32 (NVIDIA GPUs) and bf16 keep the weights in fp32."""
     loss: NameOrObject | None = None
-    """cross-entropy, mse, l1, bce, "package.module:callable", or f(outputs, targets).
+    """cross-entropy, mse, l1, bce, network (the loss that the network computes itself), "package.module:callable", or
+    f(outputs, targets).
 
     Default: cross-entropy for classes, mse for numbers."""
     metrics: NamesOrObjects = ()

@@ -20,10 +20,11 @@ __all__ = ["NETWORKS", "build", "parameter_count"]
 NETWORKS: Registry[Callable[..., nn.Module]] = catalog.MODELS
 
 
-def build(model: Model, shape: tuple[int, ...], outputs: int, *, seed: int) -> nn.Module:
+def build(model: Model, shape: Any, outputs: int, *, seed: int) -> nn.Module:
     """Return a fresh network for samples of this shape; the same seed gives the same first weights.
 
-    A callable of the user's own is given `shape` and `outputs` where its signature names them.
+    Samples with several inputs have a tuple or dict of shapes, which only a user's own model can take. A callable of
+    the user's own is given `shape` and `outputs` where its signature names them.
     """
     chosen = {key: getattr(model, key) for key in ("hidden", "activation", "dropout", "batchnorm")}
     options = {key: value for key, value in chosen.items() if value is not None}
@@ -32,6 +33,12 @@ def build(model: Model, shape: tuple[int, ...], outputs: int, *, seed: int) -> n
             raise ModelError(
                 f"model.options are for a callable of your own, but model {model.name} was given "
                 f"{', '.join(model.options)}; hidden, activation, dropout and batchnorm are fields of their own"
+            )
+        if isinstance(shape, dict) or any(not isinstance(length, int) for length in shape):
+            names = f" ({', '.join(shape)})" if isinstance(shape, dict) else ""
+            raise ModelError(
+                f"model {model.name} takes one input, but a sample of the data has {len(shape)}{names}; use a model of "
+                "your own whose forward takes them, or select one with data.input_columns"
             )
         make, offered, who = NETWORKS[model.name], {"shape": shape, "outputs": outputs}, model.name
     else:

@@ -1,6 +1,6 @@
 """One replica: how it steps, and how good it is."""
 
-from tenfold.training.evaluation import all_targets, evaluate, measure, predict
+from tenfold.training.evaluation import all_targets, evaluate, join_outputs, measure, predict
 from tenfold.training.flat import FlatState, flat_size
 from tenfold.training.measures import LOSSES, METRICS, choose_loss, choose_metrics
 from tenfold.training.optimizers.make_optimizer import OPTIMIZERS, learning_rate
@@ -19,6 +19,7 @@ __all__ = [
     "choose_metrics",
     "evaluate",
     "flat_size",
+    "join_outputs",
     "learning_rate",
     "measure",
     "predict",

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from tenfold.data import Part
+from tenfold.data.tree import select_rows
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
 from tenfold.training.capture import captures
@@ -20,7 +21,7 @@ def obstacle(training: Training, part: Part) -> str:
     if training.needs_closure:
         return "lbfgs decides on the CPU when a step is over"
     if resident(part) is None:
-        scattered = isinstance(getattr(part, "x", None), Tensor)  # tensors, but not of all samples
+        scattered = hasattr(part, "x")  # tensors, but not of all samples
         unfit = "are not whole" if scattered else "are read sample by sample and do not stay"
         return f"the data {unfit} on the device"
     return ""
@@ -60,7 +61,7 @@ class Graphed(Replica):
 
     def batch(self, x: Any, y: Any) -> tuple[Any, Any]:  # noqa: ARG002
         """Return the samples with these numbers."""
-        return self.fused.part.x[x], self.fused.part.y[x]
+        return select_rows(self.fused.part.x, x), self.fused.part.y[x]
 
     def step(self, x: Any, y: Any) -> Tensor:  # noqa: ARG002
         """Learn from the samples with these numbers."""

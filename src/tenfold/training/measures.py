@@ -13,6 +13,7 @@ from tenfold.common.registry import Registry
 from tenfold.errors import ExperimentError, ModelError, TenfoldError
 from tenfold.experiment import Training
 from tenfold.experiment.python_objects import PythonObject, RecordedObject
+from tenfold.training.network_call import Outputs, describe_outputs, main_output
 
 Measure = Callable[[Any, Any], Any]
 OutputKind = Literal["classes", "logit", "numbers"]
@@ -22,19 +23,27 @@ OutputKind = Literal["classes", "logit", "numbers"]
 class AlignedMeasure:
     """A loss or a metric that is given outputs in the shape of the targets, where the two differ only by ones."""
 
-    def __init__(self, function: Callable[[Any, Any], Any], name: str) -> None:
+    def __init__(self, function: Callable[[Any, Any], Any], name: str, *, needs_tensor: bool = False) -> None:
         self.function = function
         self.name = name
         """How errors name it: "the loss mse"."""
+        self.needs_tensor = needs_tensor
+        """Whether it takes one tensor of outputs, and is given the main one of several."""
+        self.optional = False
+        """Whether it was not asked for, and is left out where the network has no main output."""
 
     def __call__(self, outputs: Any, targets: Any) -> Any:
         """Return the loss or metric; an error notes the shapes that it was given."""
+        if self.needs_tensor:
+            outputs = main_output(outputs, self.name)
+        elif isinstance(outputs, dict):
+            outputs = Outputs(outputs)
         outputs = align(outputs, targets, self.name)
         try:
             return self.function(outputs, targets)
         except Exception as error:
-            if isinstance(outputs, Tensor) and isinstance(targets, Tensor):
-                shapes = f"outputs of shape {tuple(outputs.shape)} and targets of shape {tuple(targets.shape)}"
+            if isinstance(targets, Tensor):
+                shapes = f"outputs of shape {describe_outputs(outputs)} and targets of shape {tuple(targets.shape)}"
                 error.add_note(f"{self.name} was given {shapes}")
             raise
 
@@ -115,6 +124,22 @@ mean_square_loss = _shaped(functional.mse_loss)
 mean_absolute_loss = _shaped(functional.l1_loss)
 binary_cross_entropy_loss = _shaped(functional.binary_cross_entropy_with_logits)
 
+
+def loss_of_network(outputs: Any, targets: Tensor) -> Tensor:  # noqa: ARG001
+    """Return the loss that the network computed itself: its output called loss, or the first of several."""
+    if isinstance(outputs, dict):
+        if "loss" not in outputs:
+            raise ModelError(f'loss = "network" needs an output called loss; the network returned {", ".join(outputs)}')
+        found = outputs["loss"]
+    else:
+        found = outputs[0] if isinstance(outputs, tuple) else outputs
+    if found.ndim > 1 or (found.ndim and found.requires_grad):
+        raise ModelError(
+            f'loss = "network" needs a single number from the network, not a tensor of shape {tuple(found.shape)}'
+        )
+    return found  # type: ignore[no-any-return]
+
+
 LOSSES: Registry[Measure] = catalog.LOSSES
 METRICS: Registry[Measure] = catalog.METRICS
 
@@ -124,11 +149,11 @@ def choose_loss(training: Training, classes: int | None) -> Measure:
     return _find(training.loss or ("cross-entropy" if classes is not None else "mse"), LOSSES)
 
 
-def choose_metrics(training: Training, classes: int | None) -> dict[str, Measure]:
+def choose_metrics(training: Training, classes: int | None) -> "dict[str, AlignedMeasure]":
     """Return the metrics of the experiment by name; none given: accuracy where classes are learnt."""
-    numbers = classes is None or training.loss in ("mse", "l1")
+    numbers = classes is None or training.loss in ("mse", "l1", "network")
     chosen = training.metrics or (() if numbers else ("accuracy",))
-    measures: dict[str, Measure] = {}
+    measures: dict[str, AlignedMeasure] = {}
     for name in chosen:
         label = _label(name)
         if label in measures or label == "loss":
@@ -137,6 +162,7 @@ def choose_metrics(training: Training, classes: int | None) -> dict[str, Measure
                 f"a metric cannot be called '{label}', {taken}; name them: metrics={{'name': f, ...}}"
             )
         measures[label] = _find(name, METRICS)
+        measures[label].optional = not training.metrics
     return measures
 
 
@@ -174,7 +200,9 @@ def _find(name: str | PythonObject | RecordedObject, family: Registry[Measure]) 
         value = value()
     if not callable(value):
         raise ExperimentError(f"the {family.kind} {name} is a {type(value).__name__}; it must be f(outputs, targets)")
-    return AlignedMeasure(value, f"the {family.kind} {_label(name)}")
+    built_in = isinstance(name, str) and ":" not in name
+    needs_tensor = (built_in or type(value).__module__.startswith("torch.")) and value is not loss_of_network
+    return AlignedMeasure(value, f"the {family.kind} {_label(name)}", needs_tensor=needs_tensor)
 
 
 LOWER_IS_BETTER = ("loss", "mae", "rmse")

@@ -12,6 +12,7 @@ from tenfold.experiment import Training
 from tenfold.training.capture import synchronize
 from tenfold.training.flat import FlatState
 from tenfold.training.measures import Measure
+from tenfold.training.network_call import call_network
 from tenfold.training.optimizers.make_optimizer import learning_rate, make_optimizer
 from tenfold.training.schedules import Rates
 from tenfold.training.user_schedules import choose_schedule
@@ -61,7 +62,7 @@ class Replica:
     def forward(self, x: Any, y: Any) -> Tensor:
         """Return the loss of one batch, with what the backward pass needs."""
         with autocast(self.training.precision, self._device_type):
-            return self.loss(self.network(x), y)  # type: ignore[no-any-return]
+            return self.loss(call_network(self.network, x), y)  # type: ignore[no-any-return]
 
     def backward(self, x: Any, y: Any) -> Tensor:
         """Leave the gradient of one batch in the parameters, and return its loss."""

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
-
 
 @dataclass(frozen=True, kw_only=True)
 class Reviewed:
@@ -16,7 +14,7 @@ class Reviewed:
     loss: float
     """Sum over samples."""
     samples: int
-    outputs: Tensor | None
+    outputs: Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +24,7 @@ class Evaluated:
     epoch: int
     step: int
     seconds: float
-    outputs: Tensor | None
+    outputs: Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +44,7 @@ class Finished:
     seconds: float
     times: dict[str, float]
     bytes_moved: int
-    outputs: Tensor | None
+    outputs: Any
     weights: dict[str, Any] | None
 
 

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, cast
 
-import torch
 from torch import Tensor
 
 from tenfold.common.user_code import user_frames
@@ -13,8 +12,9 @@ from tenfold.data import Part
 from tenfold.errors import ModelError, StopTraining, StoreError
 from tenfold.runs import CheckpointFailed, Clock, Emit, EpochEnded, Event, Metric, Started, checkpoint
 from tenfold.runs.predictions import Predictions
-from tenfold.training import all_targets, choose_loss, choose_metrics, measure
+from tenfold.training import all_targets, choose_loss, choose_metrics, join_outputs, measure
 from tenfold.training.measures import describe_failure, is_reached, target_metric
+from tenfold.training.network_call import describe_outputs
 from tenfold.workers.make_predictions import make_predictions
 from tenfold.workers.messages import Decision, Evaluated, Finished, Message, Reviewed, Saved
 from tenfold.workers.task import Task
@@ -50,13 +50,13 @@ class Supervisor:
         self.losses = losses_in(resumed) if losses is None else losses
         """The workers that were lost while the others continued."""
         self.weights: dict[str, Any] = {}
-        self.outputs: Tensor | None = None
+        self.outputs: Any = None
         """The final network's outputs on the test part."""
         self.predictions: dict[str, Predictions] = {}
         """By part, the final network's outputs, to be stored with the run."""
         self.result: dict[str, Any] = {}
         self._targets: dict[int, Tensor] = {}
-        self._watched: list[Tensor | None] = []
+        self._watched: list[Any] = []
         """The last outputs on the validation part."""
         self._last_step: int | None = None
 
@@ -128,21 +128,23 @@ class Supervisor:
         for metric, value in self.measured.items():
             self._tell(messages[0], name, metric, value)
         target, metric = self.task.experiment.training.target, target_metric(self.metrics)
+        if metric not in self.measured:
+            metric = "loss"
         if target is not None and self.reached is None and is_reached(metric, self.measured[metric], target):
             self.reached = {
                 "steps_to_target": messages[0].step,
                 "seconds_to_target": max(message.seconds for message in messages),
             }
 
-    def _measure(self, part: Part, name: str, outputs: Sequence[Tensor | None]) -> dict[str, float]:
+    def _measure(self, part: Part, name: str, outputs: Sequence[Any]) -> dict[str, float]:
         if id(part) not in self._targets:
             self._targets[id(part)] = all_targets(part)
-        joined = torch.cat([output for output in outputs if output is not None and len(output)])
+        joined = join_outputs(outputs)
         try:
             return measure(joined, self._targets[id(part)], self.loss, self.metrics)
         except Exception as error:  # a user's metric may raise anything
             raise ModelError(
-                f"outputs {tuple(joined.shape)} and targets {tuple(self._targets[id(part)].shape)} of the "
+                f"outputs {describe_outputs(joined)} and targets {tuple(self._targets[id(part)].shape)} of the "
                 f"{name} part cannot be measured: {describe_failure(error)}{user_frames(error)}"
             ) from error
 
@@ -151,12 +153,13 @@ class Supervisor:
         task, training = self.task, self.task.experiment.training
         if not training.save_predictions:
             return
-        if task.splits.test is not None and isinstance(self.outputs, Tensor):
-            self.predictions["test"] = make_predictions(task, "test", self.outputs, self._targets[id(task.splits.test)])
-        if self._watched and training.patience is None and task.splits.validation is not None:
-            joined = torch.cat([output for output in self._watched if output is not None and len(output)])
-            targets = self._targets[id(task.splits.validation)]
-            self.predictions["validation"] = make_predictions(task, "validation", joined, targets)
+        outputs = {"test": self.outputs}
+        if self._watched and training.patience is None:
+            outputs["validation"] = join_outputs(self._watched)
+        for name, part in (("test", task.splits.test), ("validation", task.splits.validation)):
+            if part is not None and outputs.get(name) is not None:
+                made = make_predictions(task, name, outputs[name], self._targets[id(part)])
+                self.predictions.update({name: made} if made is not None else {})
 
     def _tell(self, review: Reviewed | Evaluated, part: Any, name: str, value: float) -> None:
         at, epoch = self.clock.now(), review.epoch
@@ -193,7 +196,7 @@ class Supervisor:
         if self.task.splits.test is not None:
             outputs = [message.outputs for message in finished]
             self.measured = self._measure(self.task.splits.test, "test", outputs)
-            self.outputs = torch.cat([output for output in outputs if output is not None and len(output)])
+            self.outputs = join_outputs(outputs)
         self._keep_predictions()
         seconds = max(message.seconds for message in finished)
         steps, whole = max(message.step for message in finished), self.epochs * self.task.steps_per_epoch

@@ -214,7 +214,7 @@ class Worker:
         return decision.stop
 
     @contextmanager
-    def _mean(self) -> Iterator[Tensor | None]:
+    def _mean(self) -> Iterator[Any]:
         """Take the mean of all replicas, and yield this worker's share of its outputs; then put the weights back."""
         flat = self.replica.flat.vector
         self.channels.weights.barrier()  # until then a partner may still change this replica
@@ -242,7 +242,7 @@ class Worker:
         self.time.lap("evaluate")
         return verdict.stop
 
-    def _predict(self, part: Part | None) -> Tensor | None:
+    def _predict(self, part: Part | None) -> Any:
         if part is None:
             return None
         precision = self.task.experiment.training.precision
@@ -297,6 +297,10 @@ class Worker:
 
 
 def _described(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_described(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, tuple):
+        return "(" + ", ".join(map(_described, value)) + ")"
     return (
         f"{tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}"
         if isinstance(value, Tensor)

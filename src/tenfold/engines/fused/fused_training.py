@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -142,14 +143,14 @@ class FusedTraining(ABC):
                 )
             )
 
-    def predict(self, task: Task, row: int, part: Part | None) -> Tensor | None:
+    def predict(self, task: Task, row: int, part: Part | None) -> Any:
         """Return the outputs of one replica on a part; None without a part."""
         if part is None:
             return None
         precision = task.experiment.training.precision
         return predict(self.fused.stack.shown(row), part, torch.arange(len(part)), precision=precision)
 
-    def reviewed(self, loss: float, samples: float, outputs: Tensor | None) -> Reviewed:
+    def reviewed(self, loss: float, samples: float, outputs: Any) -> Reviewed:
         """Return the message to the supervisor that ends an epoch."""
         return Reviewed(
             epoch=self.epoch,
@@ -160,7 +161,7 @@ class FusedTraining(ABC):
             outputs=outputs,
         )
 
-    def finished(self, row: int, steps: int, outputs: Tensor | None, *, bytes_moved: int = 0) -> Finished:
+    def finished(self, row: int, steps: int, outputs: Any, *, bytes_moved: int = 0) -> Finished:
         """Return the message to the supervisor that ends the training, with the weights of one replica."""
         return Finished(
             step=steps,

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tenfold.data import Part, Splits, Tensors
 from tenfold.data.part import Indices, as_indices, digest
+from tenfold.data.tree import select_rows, tree_leaves, tree_map
 from tenfold.errors import DataError
 from tenfold.transport.network.abstract_network import Network
 from tenfold.transport.network.codec import describe_tensor, empty_tensors
@@ -20,13 +21,13 @@ from tenfold.workers.task import Task
 class Scattered(Part):
     """A part of which only some samples are here, counted as in the whole; the targets of all are known."""
 
-    def __init__(self, rows: Tensor, x: Tensor, y: Tensor) -> None:
+    def __init__(self, rows: Tensor, x: Any, y: Tensor) -> None:
         """Take the samples with the numbers `rows`; `y` has the targets of all samples."""
         self.rows = rows
         self.x = x
         self.y = y
-        self._place = torch.full((len(y),), -1, dtype=torch.int64, device=x.device)
-        self._place[rows] = torch.arange(len(rows), device=x.device)
+        self._place = torch.full((len(y),), -1, dtype=torch.int64, device=y.device)
+        self._place[rows] = torch.arange(len(rows), device=y.device)
 
     def __len__(self) -> int:
         return len(self.y)
@@ -36,14 +37,14 @@ class Scattered(Part):
         """The y of all samples."""
         return self.y
 
-    def batches(self, indices: Iterable[Indices]) -> Iterator[tuple[Tensor, Tensor]]:
+    def batches(self, indices: Iterable[Indices]) -> Iterator[tuple[Any, Tensor]]:
         """Yield samples that are here."""
         for batch in indices:
-            rows = as_indices(batch, self.x.device)
+            rows = as_indices(batch, self.y.device)
             places = self._place.index_select(0, rows)
             if places.numel() and int(places.min()) < 0:
                 raise DataError('a sample was asked for that is on another rank; set data.distribute = "each"')
-            yield self.x.index_select(0, places), self.y.index_select(0, rows)
+            yield select_rows(self.x, places), self.y.index_select(0, rows)
 
     def subset(self, indices: Indices) -> Tensors:
         """Copy samples that are here into a part of their own."""
@@ -52,11 +53,12 @@ class Scattered(Part):
 
     def fingerprint(self) -> str:
         """Digest of what is here."""
-        return digest(self.rows, self.x, self.y)
+        return digest(self.rows, *tree_leaves(self.x), self.y)
 
     def to(self, device: torch.device | str) -> "Scattered":
         """Move everything to `device`."""
-        return Scattered(self.rows.to(device), self.x.to(device), self.y.to(device))
+        x = tree_map(lambda tensor: tensor.to(device), self.x)
+        return Scattered(self.rows.to(device), x, self.y.to(device))
 
 
 def scatter(network: Network, task: Task | None) -> Splits:
@@ -68,7 +70,8 @@ def scatter(network: Network, task: Task | None) -> Splits:
     for rank in range(1, network.size):  # one after the other: only one share at a time is copied
         for name, part in parts.items():
             rows = _rows(task, name, rank)
-            network.exchange([(rank, tensor.cpu().contiguous()) for tensor in (rows, part.x[rows], part.y)], [])
+            tensors = (rows, *tree_leaves(select_rows(part.x, rows.to(part.device))), part.y)
+            network.exchange([(rank, tensor.cpu().contiguous()) for tensor in tensors], [])
     return task.splits
 
 
@@ -76,13 +79,23 @@ def _receive(network: Network, announced: dict[str, Any]) -> Splits:
     parts: dict[str, Any] = {}
     for name, (x, y, counts) in announced["parts"].items():
         count = counts[network.rank]
-        rows, samples, targets = empty_tensors([["int64", [count]], [x[0], [count, *x[1]]], y])
-        network.exchange([], [(0, tensor) for tensor in (rows, samples, targets)])
+        rows, targets = empty_tensors([["int64", [count]], y])
+        samples = _empty_inputs(x, count)
+        network.exchange([], [(0, tensor) for tensor in (rows, *tree_leaves(samples), targets)])
         parts[name] = Scattered(rows, samples, targets)
     about = announced["about"]
     if about["groups"] is not None:
         about["groups"] = np.array(about["groups"])
     return Splits(**about, **parts)
+
+
+def _empty_inputs(described: Any, count: int) -> Any:
+    """Return room for so many samples of a tensor, or of a tuple or dict of tensors, that is described by lists."""
+    if isinstance(described, dict):
+        return {key: _empty_inputs(one, count) for key, one in described.items()}
+    if isinstance(described, tuple):
+        return tuple(_empty_inputs(one, count) for one in described)
+    return empty_tensors([[described[0], [count, *described[1]]]])[0]
 
 
 def _described(task: Task, size: int) -> dict[str, Any]:
@@ -98,7 +111,8 @@ def _described(task: Task, size: int) -> dict[str, Any]:
                 'by sample; set data.distribute = "each"'
             )
         counts = [len(_rows(task, name, rank)) for rank in range(size)]
-        parts[name] = (describe_tensor(part.x[0]), describe_tensor(part.y), counts)
+        samples = tree_map(lambda tensor: describe_tensor(tensor[0]), part.x)
+        parts[name] = (samples, describe_tensor(part.y), counts)
     about = {one.name: getattr(task.splits, one.name) for one in fields(task.splits) if one.name not in PARTS}
     if task.splits.groups is not None:
         about["groups"] = task.splits.groups.tolist()

@@ -3,6 +3,7 @@
 from typing import Any
 
 from tenfold.data import Splits, Tensors
+from tenfold.data.tree import describe_shape
 from tenfold.experiment import Division, Experiment
 from tenfold.experiment.python_objects import PythonObject
 from tenfold.models import build, parameter_count
@@ -19,7 +20,7 @@ def step_key(experiment: Experiment, splits: Splits) -> str:
     if isinstance(given, PythonObject) and given.import_path is None:  # its name does not identify it
         built = build(experiment.model, splits.shape, splits.outputs, seed=0)
         network.append(f"weights={parameter_count(built)}")
-    shape = "x".join(map(str, splits.shape)) or "1"
+    shape = describe_shape(splits.shape)
     optimizer = [training["optimizer"], *_settings({"clip": training["clip"]} | training["optimizer_options"])]
     if training["optimizer"] == "sgd" and not training["momentum"]:
         optimizer.append("momentum=0")

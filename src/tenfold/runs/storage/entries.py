@@ -51,7 +51,7 @@ class DataFacts(BaseModel):
     """The facts of a data set."""
 
     name: str | None = None
-    shape: list[int]
+    shape: list[int | list[Any]] | dict[str, Any]
     classes: int | None = None
     outputs: int | None = None
     train: int = 0

@@ -3,15 +3,17 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 
 from tenfold.common.registry import Registry
+from tenfold.data.tree import tree_map
 from tenfold.training.fused.stack import Stack
 from tenfold.training.measures import Measure
+from tenfold.training.network_call import arguments_of, call_network, plain_outputs
 from tenfold.training.replica import autocast
 
 STREAMS = 16
@@ -31,7 +33,7 @@ class GradientMethod(ABC):
         self.device_type = gradient.device.type
 
     @abstractmethod
-    def gradients(self, x: Tensor, y: Tensor, rows: slice, losses: Tensor) -> None:
+    def gradients(self, x: Any, y: Tensor, rows: slice, losses: Tensor) -> None:
         """Write the gradients of these rows into the matrix, and their losses into `losses`; batch i is for row i."""
 
 
@@ -49,22 +51,22 @@ class Loop(GradientMethod):
         """The state of torch's random generator for each replica."""
         self._tensors: dict[int, tuple[list[Tensor], list[Tensor]]] = {}
 
-    def gradients(self, x: Tensor, y: Tensor, rows: slice, losses: Tensor) -> None:
+    def gradients(self, x: Any, y: Tensor, rows: slice, losses: Tensor) -> None:
         """Compute one row after another."""
 
         def job(place: int, row: int) -> Callable[[], None]:
-            return lambda: self._one(x[place], y[place], row, losses[place])
+            return lambda: self._one(tree_map(lambda of: of[place], x), y[place], row, losses[place])
 
         side_by_side([job(place, row) for place, row in enumerate(range(rows.start, rows.stop))], self.device_type)
 
-    def _one(self, x: Tensor, y: Tensor, row: int, out: Tensor) -> None:
+    def _one(self, x: Any, y: Tensor, row: int, out: Tensor) -> None:
         if row not in self._tensors:
             named = dict(self.stack.networks[row].named_parameters())
             self._tensors[row] = [named[name] for name in self.stack.names], [view[row] for view in self.views]
         parameters, views = self._tensors[row]
         with _own_generator(self.rng_states, row):
             with autocast(self.precision, self.device_type):
-                loss = self.loss(self.stack.networks[row](x), y)
+                loss = self.loss(call_network(self.stack.networks[row], x), y)
             found = torch.autograd.grad(loss, parameters, materialize_grads=True)
         torch._foreach_copy_(views, found)
         out.copy_(loss.detach())
@@ -79,7 +81,7 @@ class Vmap(GradientMethod):
 
     name = "vmap"
 
-    def gradients(self, x: Tensor, y: Tensor, rows: slice, losses: Tensor) -> None:
+    def gradients(self, x: Any, y: Tensor, rows: slice, losses: Tensor) -> None:
         """Compute all rows at once."""
         stack = self.stack
         views = {name: view[rows] for name, view in stack.views.items()}
@@ -93,9 +95,11 @@ class Vmap(GradientMethod):
             torch._foreach_copy_(list(views.values()), list(others.values()))
         losses.copy_(values)
 
-    def _one(self, learnt: dict[str, Tensor], others: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+    def _one(self, learnt: dict[str, Tensor], others: dict[str, Tensor], x: Any, y: Tensor) -> Tensor:
         with autocast(self.precision, self.device_type):
-            return self.loss(functional_call(self.stack.network, (learnt, others), (x,)), y)  # type: ignore[no-any-return]
+            network = self.stack.network
+            args, kwargs = arguments_of(network, x)
+            return self.loss(plain_outputs(functional_call(network, (learnt, others), args, kwargs)), y)  # type: ignore[no-any-return]
 
 
 GRADIENT_METHODS: Registry[type[GradientMethod]] = Registry("gradient method", {"vmap": Vmap, "loop": Loop})

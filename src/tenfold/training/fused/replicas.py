@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from tenfold.common.user_code import user_frames
 from tenfold.data import Part, SubsetPart, Tensors
+from tenfold.data.tree import tree_map
 from tenfold.experiment import Training
 from tenfold.training.capture import capture, captures, synchronize
 from tenfold.training.fused.device_memory import free_memory, groups_for_memory, peak_memory
@@ -108,7 +109,10 @@ class Fused:
             own = slice(some.start - rows.start, some.stop - rows.start)
             numbers = indices[own].reshape(-1)
             shape = (some.stop - some.start, indices.shape[1])
-            x, y = (of.index_select(0, numbers).view(*shape, *of.shape[1:]) for of in (self.part.x, self.part.y))
+            x, y = (
+                tree_map(lambda of: of.index_select(0, numbers).view(*shape, *of.shape[1:]), tree)  # noqa: B023
+                for tree in (self.part.x, self.part.y)
+            )
             self.method.gradients(x, y, some, losses[own])
         if not self.gradients_only:
             self.optimizer.step(rows)
@@ -238,7 +242,7 @@ def resident(part: Part) -> tuple[Tensors, Tensor | None] | None:
     if isinstance(part, Tensors):
         return part, None
     if isinstance(part, SubsetPart) and isinstance(part.part, Tensors):
-        return part.part, part.indices.to(part.part.x.device)
+        return part.part, part.indices.to(part.part.device)
     return None
 
 

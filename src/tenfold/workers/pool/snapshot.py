@@ -7,6 +7,7 @@ import cloudpickle
 
 from tenfold.data import Part, Splits, SubsetPart, Tensors
 from tenfold.data.part import Indices
+from tenfold.data.tree import tree_leaves, tree_map
 from tenfold.errors import ExperimentError
 from tenfold.transport import SharedTensor
 from tenfold.workers.task import Task
@@ -18,17 +19,23 @@ PARTS = ("train", "validation", "test")
 class SharedPart:
     """A part whose tensors lie in shared memory."""
 
-    x: SharedTensor
+    x: Any
+    """A shared tensor, or a tuple or dict of them."""
     y: SharedTensor
+
+    @classmethod
+    def copy(cls, part: Tensors) -> "SharedPart":
+        """Copy a part into shared memory."""
+        return cls(tree_map(SharedTensor, part.x), SharedTensor(part.y))
 
     def open(self) -> Tensors:
         """Return the part."""
-        return Tensors(self.x.open(), self.y.open())
+        return Tensors(tree_map(SharedTensor.open, self.x), self.y.open())
 
     def close(self) -> None:
         """Let go of the tensors."""
-        self.x.close()
-        self.y.close()
+        for tensor in (*tree_leaves(self.x), self.y):
+            tensor.close()
 
 
 @dataclass(frozen=True)
@@ -43,7 +50,7 @@ class Resident(Tensors):
     """Tensors that lie in shared memory already, so that any number of parcels take them along without a copy."""
 
     def __init__(self, part: Tensors) -> None:
-        self.shared = SharedPart(SharedTensor(part.x), SharedTensor(part.y))
+        self.shared = SharedPart.copy(part)
         opened = self.shared.open()
         super().__init__(opened.x, opened.y)
 
@@ -57,7 +64,7 @@ class TaskSnapshot:
         self._places: dict[int, int] = {}
         parts = {name: self._pack(getattr(task.splits, name)) for name in PARTS}
         about = {one.name: getattr(task.splits, one.name) for one in fields(task.splits) if one.name not in PARTS}
-        experiment = task.experiment.replace(data="<in shared memory>", groups=None)
+        experiment = task.experiment.replace(data="<in shared memory>", groups=None, collate=None)
         try:
             self._content = cloudpickle.dumps(
                 (replace(task, experiment=experiment, splits=None), about, parts, self._whole)  # type: ignore[arg-type]
@@ -104,7 +111,7 @@ class TaskSnapshot:
             return part.shared
         if not isinstance(part, Tensors):
             return part
-        packed = SharedPart(SharedTensor(part.x), SharedTensor(part.y))
+        packed = SharedPart.copy(part)
         self._shared.append(packed)
         return packed
 
@@ -117,9 +124,10 @@ def bytes_to_share(splits: Splits) -> int:
     parts = [getattr(splits, name) for name in PARTS]
     whole = {id(one): one for one in (part.part if isinstance(part, SubsetPart) else part for part in parts)}
     return sum(
-        one.x.nbytes + one.y.nbytes
+        tensor.nbytes
         for one in whole.values()
         if isinstance(one, Tensors) and not isinstance(one, Resident)
+        for tensor in (*tree_leaves(one.x), one.y)
     )
 
 

@@ -1,0 +1,134 @@
+"""Calling a network with one tensor, or with the several inputs of a sample as its arguments; and what it returns."""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+from torch import Tensor, nn
+
+from tenfold.data.tree import shape_of, tree_leaves
+from tenfold.errors import ModelError
+
+
+def call_network(network: nn.Module, inputs: Any) -> Any:
+    """Return the network's outputs: a tensor, or a tuple or dict of tensors."""
+    if isinstance(inputs, Tensor):
+        outputs = network(inputs)
+    else:
+        args, kwargs = arguments_of(network, inputs)
+        outputs = network(*args, **kwargs)
+    return outputs if isinstance(outputs, Tensor) and outputs.ndim else plain_outputs(outputs)
+
+
+def arguments_of(network: nn.Module, inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return positional and keyword arguments: `forward(a, b)` for a tuple, `forward(**inputs)` for a dict.
+
+    A `forward` that has no room for them, such as `forward(inputs)`, gets the tuple or dict itself.
+    """
+    if isinstance(inputs, Tensor):
+        return (inputs,), {}
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    if isinstance(inputs, Mapping):
+        misfit = _misfit(type(network).forward, 0, tuple(inputs))
+        args, kwargs = (), dict(inputs)
+    else:
+        misfit = _misfit(type(network).forward, len(inputs), ())
+        args, kwargs = tuple(inputs), {}
+    if not misfit:
+        return args, kwargs
+    if len(inspect.signature(network.forward).parameters) == 1:
+        return (inputs,), {}
+    given = f"the inputs {', '.join(inputs)}" if isinstance(inputs, Mapping) else f"{len(inputs)} inputs"
+    raise ModelError(
+        f"forward of {type(network).__name__} cannot be called with {given}: {misfit}; "
+        "select inputs with data.input_columns"
+    )
+
+
+@cache
+def _misfit(forward: Callable[..., Any], positional: int, keywords: tuple[str, ...]) -> str:
+    """Return why `forward` does not take so many positional arguments, or arguments of these names; "" if it does."""
+    try:
+        inspect.signature(forward).bind(None, *range(positional), **dict.fromkeys(keywords))
+    except TypeError as error:
+        return str(error)
+    return ""
+
+
+def plain_outputs(outputs: Any) -> Any:
+    """Return outputs as tensors in plain tuples and dicts; what is not a tensor is left out.
+
+    A single number is a loss that the network computed itself. Outputs of Hugging Face's models, dataclasses and named
+    tuples become what can be joined and sent to other processes.
+    """
+    if isinstance(outputs, Tensor):
+        return outputs if outputs.ndim else {"loss": outputs}
+    found = _plain(outputs)
+    if found is None or not tree_leaves(found):
+        raise ModelError(
+            f"the network returned a {type(outputs).__name__} without tensors; it should return a tensor, or a tuple "
+            "or dict of tensors"
+        )
+    return found
+
+
+def _plain(outputs: Any) -> Any:
+    if isinstance(outputs, Tensor):
+        return outputs
+    if dataclasses.is_dataclass(outputs) and not isinstance(outputs, Mapping):
+        outputs = {field.name: getattr(outputs, field.name) for field in dataclasses.fields(outputs)}
+    if isinstance(outputs, Mapping):
+        found = {str(key): _plain(item) for key, item in outputs.items()}
+        return {key: item for key, item in found.items() if item is not None}
+    if isinstance(outputs, (tuple, list)):
+        return tuple(item for item in map(_plain, outputs) if item is not None)
+    return None
+
+
+MAIN_OUTPUTS = ("logits", "output", "outputs", "prediction", "predictions")
+"""What the main one of several outputs is called, in the order in which it is looked for."""
+
+
+class Outputs(dict[str, Any]):
+    """The outputs of a network by name, also as attributes: `outputs.logits`."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"the network returned no '{name}'; it returned {', '.join(self)}") from None
+
+
+def find_main_output(outputs: Any) -> Tensor | None:
+    """Return the one tensor among several outputs that is compared with the targets, or None where there is no such."""
+    if isinstance(outputs, Tensor):
+        return outputs
+    for key in MAIN_OUTPUTS if isinstance(outputs, dict) else ():
+        if isinstance(outputs.get(key), Tensor):
+            return outputs[key]  # type: ignore[no-any-return]
+    others = {key: one for key, one in outputs.items() if key != "loss"} if isinstance(outputs, dict) else outputs
+    tensors = [leaf for leaf in tree_leaves(others) if leaf.ndim]
+    return tensors[0] if len(tensors) == 1 else None
+
+
+def main_output(outputs: Any, name: str) -> Tensor:
+    """Return the main output for a built-in loss or metric; `name` names it in errors."""
+    found = find_main_output(outputs)
+    if found is not None:
+        return found
+    kind = f"a dict ({', '.join(outputs)})" if isinstance(outputs, dict) else f"a tuple of {len(outputs)}"
+    raise ModelError(
+        f"the network returns {kind}, and {name} needs one tensor; return one, call it 'logits' in a dict, or give a "
+        "function of your own: f(outputs, targets)"
+    )
+
+
+def describe_outputs(outputs: Any) -> str:
+    """Return the shape of outputs, or the shapes of several, as text."""
+    shape = shape_of(outputs)
+    if isinstance(shape, dict):
+        return "{" + ", ".join(f"{key}: {one}" for key, one in shape.items()) + "}"
+    return str(shape)

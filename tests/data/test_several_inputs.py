@@ -1,0 +1,207 @@
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset, TensorDataset
+
+from tenfold.data import Columns, DatasetPart, Tensors, as_splits, load, pool, split, with_loader
+from tenfold.data.tree import describe_shape, shape_from_record, tree_leaves
+from tenfold.errors import DataError
+from tenfold.experiment import Experiment
+
+A = torch.rand(12, 3)
+B = torch.arange(12) % 5
+Y = torch.arange(12) % 4
+
+
+class Rows(Dataset):
+    """Samples in the form that a function makes of their number."""
+
+    def __init__(self, make):
+        self.make = make
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, i):
+        return self.make(i)
+
+
+DICTS = Rows(lambda i: {"a": A[i], "b": int(B[i]), "labels": int(Y[i])})
+LISTS = Rows(lambda i: {"a": A[i].tolist(), "b": int(B[i]), "labels": int(Y[i])})
+TUPLES = Rows(lambda i: (A[i], B[i], Y[i]))
+PAIRS = Rows(lambda i: ((A[i], B[i]), Y[i]))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(({"a": A, "b": B}, Y), id="dict of tensors"),
+        pytest.param({"a": A, "b": B, "labels": Y}, id="columns"),
+        pytest.param({"a": A.numpy(), "b": B.tolist(), "labels": Y}, id="columns of arrays and lists"),
+        pytest.param({"train": {"a": A, "b": B, "labels": Y}}, id="columns of a part"),
+        pytest.param(DICTS, id="Dataset of dicts"),
+        pytest.param(LISTS, id="Dataset of lists of numbers"),
+        pytest.param([DICTS[i] for i in range(12)], id="list of dicts"),
+        pytest.param(((A, B), Y), id="tuple of tensors"),
+        pytest.param(TensorDataset(A, B, Y), id="TensorDataset"),
+        pytest.param(TUPLES, id="Dataset of tuples"),
+        pytest.param(PAIRS, id="Dataset of pairs"),
+    ],
+)
+@pytest.mark.parametrize("loader_workers", [0, 1])
+def test_several_inputs_in_every_form_and_part(data, loader_workers):
+    parts = load(data, test_fraction=0.25, validation_fraction=0.2, loader_workers=loader_workers)
+    assert (parts.classes, parts.outputs) == (4, 4)
+    assert describe_shape(parts.shape) in ("a 3, b 1", "3, 1")
+    seen = []
+    for part in (parts.train, parts.validation, parts.test):
+        ((x, y),) = part.batches([range(len(part))])
+        a, b = x.values() if isinstance(x, dict) else x
+        assert (a.dtype, b.dtype, y.dtype) == (torch.float32, torch.int64, torch.int64)
+        rows = [int((A - one).abs().sum(1).argmin()) for one in a]
+        assert torch.equal(b, B[rows])
+        assert torch.equal(y, Y[rows])
+        assert torch.equal(part.targets, y)
+        seen += rows
+    assert sorted(seen) == list(range(12))
+
+
+def test_the_fingerprint_sees_every_input():
+    one, other = (as_splits(((A, b), Y)).fingerprint() for b in (B, B + 1))
+    assert one != other
+
+
+def test_tensors_and_a_dataset_are_pooled():
+    tensors, dataset = as_splits(((A, B), Y)).train, as_splits(TUPLES).train
+    both = pool(tensors, dataset)
+    ((x, y),) = both.batches([[3, 15]])
+    assert torch.equal(x[0][0], x[0][1])
+    assert y[0] == y[1]
+    assert isinstance(pool(tensors, tensors), Tensors)
+    assert isinstance(with_loader(tensors, 1), DatasetPart)
+    assert len(split(as_splits(((A, B), Y)), limit=3).train) == 3
+
+
+def test_masks_stay_booleans_among_other_inputs():
+    x = as_splits(({"a": A, "mask": B > 2}, Y)).train.x
+    assert x["mask"].dtype == torch.bool
+
+
+def test_one_named_input_is_given_as_it_is():
+    assert torch.equal(as_splits({"pixels": A, "label": Y}).train.x, A)
+
+
+def test_names_choose_inputs_and_target():
+    table = {"a": A, "b": B, "c": B, "grade": Y}
+    part = as_splits(table, columns=Columns(("c", "a"), "grade")).train
+    assert list(part.x) == ["c", "a"]
+    assert torch.equal(part.y, Y)
+    both = as_splits(table | {"y": Y}, columns=Columns(("a", "y"), "y")).train  # the network may get the target, too
+    assert list(both.x) == ["a", "y"]
+
+
+class Table(Rows):
+    """Lists its columns and gives them whole by name, as Hugging Face's data sets do; counts what is read."""
+
+    column_names = ("a", "label")
+
+    def __init__(self):
+        self.read = 0
+
+    def __getitem__(self, i):
+        if i == "label":
+            return Y.tolist()
+        self.read += 1
+        return {"a": A[i].tolist(), "label": int(Y[i])}
+
+    def __len__(self):
+        return 12
+
+
+def test_labels_are_read_as_a_column_where_that_is_possible():
+    assert torch.equal(as_splits(Table()).train.targets, Y)
+
+
+@pytest.mark.parametrize(
+    ("data", "columns", "message"),
+    [
+        ({"a": A, "grade": Y}, Columns(), "none of a, grade is known as the target; name it: target_column"),
+        ({"a": A, "label": Y, "y": Y}, Columns(), "label and y could both be the target"),
+        ({"a": A, "label": Y}, Columns(("aa",)), "data.input_columns: the data have no 'aa'; did you mean 'a'"),
+        ({"a": A, "label": Y}, Columns(target="lable"), "data.target_column: the data have no 'lable'; did you mean"),
+        ((A, Y), Columns(target="y"), "name keys of dicts or columns of tables, but the train part is a tuple"),
+        (((A, B[:5]), Y), Columns(), "the train part has 5 rows of input 2 but 12 of y"),
+        (({"a": A / 0, "b": B}, Y), Columns(), "the input 'a' of the train part holds NaN or infinity"),
+        (
+            Rows(lambda i: {"text": "good", "a": A[i], "label": 1}),
+            Columns(),
+            "'text' of a sample .* with input_columns",
+        ),
+        (Rows(lambda i: {"label": 1}), Columns(), "no column besides the target"),
+        (Rows(lambda i: A[i]), Columns(), r"should be a pair \(x, y\), a tuple \(a, b, ..., y\) or a dict"),
+    ],
+)
+def test_what_is_wrong_is_said(data, columns, message):
+    with pytest.raises(DataError, match=message):
+        as_splits(data, columns=columns)
+
+
+def ragged(i):
+    return torch.arange(1 + i % 3), int(Y[i])
+
+
+def padded(samples):
+    tokens, labels = zip(*samples, strict=True)
+    return torch.nn.utils.rnn.pad_sequence(tokens, batch_first=True), torch.tensor(labels)
+
+
+def test_samples_of_different_length_need_collate():
+    part = as_splits(Rows(ragged)).train
+    with pytest.raises(DataError, match=r"samples differ in shape \(\[1\] at entry 0.*give collate = f"):
+        list(part.batches([[0, 1]]))
+    part = as_splits(Rows(lambda i: {"tokens": ragged(i)[0], "b": 0, "label": 1 * (i > 5)})).train
+    with pytest.raises(DataError, match="give collate"):
+        list(part.batches([[0, 1]]))
+
+
+def test_collate_makes_the_batches():
+    splits = as_splits(Rows(ragged), collate=padded)
+    assert splits.classes == 4
+    assert torch.equal(splits.train.targets, Y)
+    ((x, y),) = splits.train.subset([2, 3]).batches([[0, 1]])
+    assert x.tolist() == [[0, 1, 2], [0, 0, 0]]
+    assert torch.equal(y, Y[[2, 3]])
+
+
+def test_collate_may_return_a_dict():
+    def collate(samples):
+        x, y = padded(samples)
+        return {"tokens": x, "lengths": (x > 0).sum(1), "y": y}
+
+    x, _ = next(as_splits(Rows(ragged), collate=collate).train.batches([[2, 3]]))
+    assert list(x) == ["tokens", "lengths"]
+
+
+def test_what_collate_cannot_do_is_said():
+    with pytest.raises(DataError, match=r"should return .* all tensors that begin with the number of samples"):
+        as_splits(Rows(ragged), collate=lambda samples: samples[0])
+    with pytest.raises(DataError, match=r"data.collate is for samples of a Dataset"):
+        as_splits((A, Y), collate=padded)
+    with pytest.raises(DataError, match="is built in"):
+        load("digits", collate=padded)
+
+
+def test_columns_in_a_dict_are_data_and_not_a_section():
+    experiment = Experiment(data={"a": A, "labels": Y}, input_columns=["a"], target_column="labels")
+    assert experiment.data.name.value.keys() == {"a", "labels"}
+    assert experiment.data.input_columns == ("a",)
+    assert Experiment(data={"limit": 3, "groups": np.arange(3)}).data.limit == 3
+
+
+def test_shapes_survive_json():
+    for shape in ((3,), (), ((3,), ()), {"a": (3,), "b": ()}):
+        recorded = {k: list(v) for k, v in shape.items()} if isinstance(shape, dict) else [
+            list(one) if isinstance(one, tuple) else one for one in shape
+        ]  # fmt: skip
+        assert shape_from_record(recorded) == shape
+    assert tree_leaves({"a": (1, [2]), "b": 3}) == [1, 2, 3]

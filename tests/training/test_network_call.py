@@ -1,0 +1,177 @@
+import copy
+from collections import OrderedDict, namedtuple
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tenfold.data import Tensors
+from tenfold.errors import ModelError
+from tenfold.experiment import Training
+from tenfold.training import Replica, choose_loss, choose_metrics, evaluate, measure, predict
+from tenfold.training.network_call import call_network, plain_outputs
+
+A, B, Y = torch.randn(6, 3), torch.randn(6, 3), torch.arange(6) % 2
+
+
+class Calls(nn.Module):
+    """Records how it is called, and returns what a function makes of the result of its layer."""
+
+    def __init__(self, returns=lambda outputs: outputs):
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+        self.returns = returns
+
+
+class Named(Calls):
+    def forward(self, a, b=None):
+        return self.returns(self.layer(a if b is None else a + b))
+
+
+class Whole(Calls):
+    def forward(self, batch):
+        a, b = batch.values() if isinstance(batch, dict) else batch
+        return self.returns(self.layer(a + b))
+
+
+class Labelled(Calls):
+    def forward(self, a, labels):
+        logits = self.layer(a)
+        return self.returns({"loss": nn.functional.cross_entropy(logits, labels), "logits": logits})
+
+
+@dataclass
+class Output:
+    logits: Tensor
+    hidden: Tensor
+    cache: object = None
+
+
+@pytest.mark.parametrize("kind", [Named, Whole])
+@pytest.mark.parametrize("inputs", [(A, B), {"a": A, "b": B}, {"b": B, "a": A}])
+def test_inputs_are_arguments_or_one_argument(kind, inputs):
+    network = kind()
+    assert torch.equal(call_network(network, inputs), network.layer(A + B))
+
+
+def test_inputs_that_forward_does_not_take_are_named():
+    with pytest.raises(
+        ModelError, match=r"forward of Named cannot be called with the inputs a, c: .*'c'.*input_columns"
+    ):
+        call_network(Named(), {"a": A, "c": B})
+    with pytest.raises(ModelError, match="with 3 inputs: too many positional"):
+        call_network(Named(), (A, B, B))
+
+
+@pytest.mark.parametrize(
+    ("outputs", "plain"),
+    [
+        (OrderedDict(logits=A, cache=None), {"logits": A}),
+        (Output(A, B), {"logits": A, "hidden": B}),
+        (namedtuple("Pair", "x y")(A, B), (A, B)),
+        ([A, {"b": B}], (A, {"b": B})),
+        (A.sum(), {"loss": A.sum()}),
+    ],
+)
+def test_outputs_are_plain_tuples_and_dicts(outputs, plain):
+    def same(one, other):
+        if isinstance(one, Tensor):
+            return torch.equal(one, other)
+        pairs = [(one[key], other[key]) for key in (one if isinstance(one, dict) else range(len(one)))]
+        return type(one) is type(other) and len(one) == len(other) and all(same(*pair) for pair in pairs)
+
+    assert same(plain_outputs(outputs), plain)
+
+
+def test_outputs_without_tensors_are_refused():
+    with pytest.raises(ModelError, match="the network returned a list without tensors"):
+        plain_outputs(["text"])
+
+
+def step(network, inputs, **training):
+    """Take one step, and return the loss of the step and the metrics after it."""
+    training = Training(optimizer="sgd", **training)
+    loss, metrics = choose_loss(training, 2), choose_metrics(training, 2)
+    replica = Replica(network, training, loss, steps_per_epoch=1)
+    return float(replica.step(inputs, Y)), evaluate(network, Tensors(inputs, Y), loss, metrics)
+
+
+@pytest.mark.parametrize(
+    "returns",
+    [
+        lambda logits: {"logits": logits, "hidden": logits * 2},
+        lambda logits: {"scores": logits},
+        lambda logits: (logits,),
+        lambda logits: Output(logits, logits),
+    ],
+)
+def test_built_in_measures_take_the_main_output(returns):
+    torch.manual_seed(0)
+    plain, several = Named(), Named(returns)
+    several.load_state_dict(plain.state_dict())
+    assert step(several, A) == step(plain, A)
+
+
+def test_built_in_measures_refuse_outputs_without_a_main_one():
+    with pytest.raises(
+        ModelError, match=r"the network returns a tuple of 2, and the loss cross-entropy needs one tensor"
+    ):
+        step(Named(lambda logits: (logits, logits)), A)
+    with pytest.raises(ModelError, match=r"returns a dict \(a, b\).*call it 'logits'"):
+        step(Named(lambda logits: {"a": logits, "b": logits}), A, loss=nn.CrossEntropyLoss())
+
+
+def test_own_measures_get_all_outputs_in_training_and_evaluation():
+    def loss(outputs, targets):
+        assert torch.equal(outputs.a, outputs["a"])
+        return nn.functional.cross_entropy(outputs["a"], targets) + 0.1 * outputs.size
+
+    def spread(outputs, targets):
+        return outputs["b"].std()
+
+    network = Named(lambda logits: {"a": logits, "b": logits * 2, "size": logits.square().mean()})
+    _, measured = step(network, A, loss=loss, metrics=[spread])
+    outputs = predict(network, Tensors(A, Y), torch.arange(6))
+    assert outputs["size"].shape == (6,)
+    expected = nn.functional.cross_entropy(outputs["a"], Y) + 0.1 * outputs["size"][0]
+    assert measured["loss"] == pytest.approx(float(expected))
+    assert measured["spread"] == pytest.approx(float(outputs["b"].std()))
+
+
+def test_a_network_may_compute_its_loss_itself():
+    inputs = {"a": A, "labels": Y}
+    torch.manual_seed(0)
+    plain, own = Named(), Labelled()
+    own.load_state_dict(plain.state_dict())
+    before = copy.deepcopy(plain)
+    assert step(own, inputs, loss="network", metrics="accuracy") == step(plain, A)
+    plain = before
+    for returns in (lambda outputs: outputs["loss"], lambda outputs: tuple(outputs.values())):
+        other = Labelled(returns)
+        other.load_state_dict(plain.state_dict())
+        first, measured = step(other, inputs, loss="network")
+        assert first == float(nn.functional.cross_entropy(plain.layer(A), Y).detach())
+        assert measured.keys() == {"loss"}
+
+
+def test_a_network_without_a_loss_of_its_own_is_told_so():
+    with pytest.raises(ModelError, match='loss = "network" needs an output called loss; the network returned logits'):
+        step(Named(lambda logits: {"logits": logits}), A, loss="network")
+    with pytest.raises(ModelError, match="needs a single number from the network"):
+        step(Named(), A, loss="network")
+    with pytest.raises(ModelError, match="and the metric accuracy needs one tensor"):
+        step(Labelled(lambda outputs: outputs["loss"]), {"a": A, "labels": Y}, loss="network", metrics="accuracy")
+
+
+def test_outputs_of_different_shape_cannot_be_joined():
+    class Uneven(nn.Module):
+        def forward(self, x):
+            return torch.zeros(len(x), len(x))
+
+    with pytest.raises(ModelError, match="outputs for different batches cannot be joined"):
+        predict(Uneven(), Tensors(torch.zeros(130, 2), torch.zeros(130)), torch.arange(130))
+
+
+def test_losses_of_samples_are_averaged_in_evaluation():
+    assert measure(A, A, lambda outputs, targets: torch.tensor([1.0, 3.0]), {}) == {"loss": 2.0}
