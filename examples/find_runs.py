@@ -9,7 +9,7 @@ Expected output (the accuracies depend on the processor):
 import tenfold
 
 for lr in (0.005, 0.02, 0.05):
-    tenfold.train(model="mlp", data="digits", limit=400, epochs=2, optimizer="adam", lr=lr, name=f"lr {lr}")
+    tenfold.train(model="mlp", data="digits", limit=400, epochs=2, threads=1, optimizer="adam", lr=lr, name=f"lr {lr}")
 
 print(f"{len(tenfold.list_runs())} runs, {len(tenfold.list_runs(filter='lr>0.01'))} of them with lr > 0.01")
 best = max(tenfold.list_runs(filter="status=finished"), key=lambda run: run.accuracy or 0)

@@ -55,6 +55,14 @@ def check_find_runs(output: str, folder: Path) -> None:
     assert "tagged ('best',)" in output
 
 
+def check_saved_model(output: str, folder: Path) -> None:
+    assert "this process knows Network: True" in output
+    assert (
+        "another process, without trust: the model <Network> of run 1 was given as a Python object and cannot" in output
+    )
+    assert "another process, with trust: the same outputs: True" in output
+
+
 def check_sklearn_estimators(output: str, folder: Path) -> None:
     assert "accuracy on 3 folds: 0.9" in output
     assert "best width of the hidden layer:" in output
@@ -85,6 +93,7 @@ CHECKS: dict[str, Callable[[str, Path], None]] = {
     "different_lengths.py": check_different_lengths,
     "own_loop.py": check_own_loop,
     "own_model.py": check_own_model,
+    "saved_model.py": check_saved_model,
     "sklearn_estimators.py": check_sklearn_estimators,
     "several_inputs.py": check_several_inputs,
     "several_outputs.py": check_several_outputs,

@@ -312,6 +312,21 @@ class TestModels:
             _ = run.model
         assert small_network().load_state_dict(run.weights)
 
+    def test_it_can_be_built_again_by_who_trusts_the_folder(self) -> None:
+        trained = train(model=lambda: small_network(), data="digits", limit=100, epochs=1)
+        x = torch.rand(2, 1, 8, 8)
+        assert torch.equal(tenfold.open_run(trust=True).model(x), trained.model(x))
+        with pytest.raises(
+            ModelError, match=r"tenfold.open_run\(1, trust=True\) reads the one kept in 1-lambda-digits"
+        ):
+            _ = tenfold.open_run(1).model
+        cv = tenfold.cross_validate(model=lambda: small_network(), data="digits", limit=100, epochs=1, folds=2)
+        assert tenfold.open_run(cv.runs[0].id, trust=True).model is not None
+
+    def test_a_model_that_can_be_imported_is_not_pickled(self) -> None:
+        run = train(model="mlp", data="digits", limit=100, epochs=1)
+        assert not (run.path / "model.pickle").exists()
+
     def test_a_run_that_failed_has_no_model_whatever_it_was_given(self) -> None:
         with pytest.raises(ModelError):
             train(model=lambda: nn.Linear(3, 10), data="digits", epochs=1)

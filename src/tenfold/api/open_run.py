@@ -3,17 +3,25 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tenfold.errors import ModelError
+from tenfold.experiment.python_objects import PythonObject, RecordedObject
 from tenfold.runs import Run, Store
 from tenfold.runs.run_filter import filter_runs
+from tenfold.runs.store import MODEL_PICKLE
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-def open_run(run: str | int = "last", *, runs: str | Path | None = None) -> Run:
-    """Return a recorded run by its number, its title, or "last"."""
+def open_run(run: str | int = "last", *, runs: str | Path | None = None, trust: bool = False) -> Run:
+    """Return a recorded run by its number, its title, or "last".
+
+    `run.model` builds the network again if its class or function can be imported. One that was defined in a script or a
+    notebook is kept with the run as a pickle, which is read only with `trust=True`: unpickling runs the code it holds,
+    so trust only folders that nobody else can write to.
+    """
     store = Store(runs, create=False)
-    return Run(store, store.find(run), build=load_model)
+    return Run(store, store.find(run), build=load_trusted if trust else load_model)
 
 
 def list_runs(*, runs: str | Path | None = None, filter: str = "") -> list[Run]:  # noqa: A002 - as the option
@@ -26,24 +34,42 @@ def list_runs(*, runs: str | Path | None = None, filter: str = "") -> list[Run]:
     return filter_runs(listed, filter) if filter else listed
 
 
-def build_model(run: Run) -> "nn.Module":
-    """Return a run's trained network, built anew and given the saved weights."""
+def build_model(run: Run, *, trust: bool = False) -> "nn.Module":
+    """Return a run's trained network, built anew and given the saved weights; `trust` allows to unpickle its model."""
     from tenfold.data.tree import shape_from_record
     from tenfold.models import build
 
-    weights, shapes = run.weights, run.facts["data"]
-    network = build(
-        run.experiment.model, shape_from_record(shapes["shape"]), shapes["outputs"], seed=run.experiment.training.seed
-    )
+    weights, shapes, model = run.weights, run.facts["data"], run.experiment.model
+    if isinstance(model.name, RecordedObject) and (file := _model_pickle(run)).exists():
+        if not trust:
+            raise ModelError(
+                f"the model {model.name} of run {run.id} was given as a Python object and cannot be imported; "
+                f"tenfold.open_run({run.id}, trust=True) reads the one kept in {file.parent.name}, which runs the "
+                "code in it; or build the network yourself and give it the weights: "
+                "network.load_state_dict(run.weights)"
+            )
+        kept = PythonObject.unpickled(file.read_bytes(), model.name.name)
+        model = model.model_copy(update={"name": kept})
+    shape = shape_from_record(shapes["shape"])
+    network = build(model, shape, shapes["outputs"], seed=run.experiment.training.seed)
     network.load_state_dict(weights)
     return network.eval()
+
+
+def _model_pickle(run: Run) -> Path:
+    """Return where the model of a run is kept; that of a fold is in the folder of the cross-validation."""
+    parent = run.facts.get("crossval", {}).get("parent")
+    return (run.path if parent is None else run.other(parent).path) / MODEL_PICKLE
 
 
 class _ModelLoader:
     """What `Run` does with its model, imported when it is asked for."""
 
+    def __init__(self, *, trust: bool = False) -> None:
+        self._trust = trust
+
     def __call__(self, run: Run, /) -> "nn.Module":
-        return build_model(run)
+        return build_model(run, trust=self._trust)
 
     def predict(self, run: Run, x: Any, /, *, probabilities: bool = False) -> Any:
         from tenfold.api.predict import predict
@@ -56,4 +82,4 @@ class _ModelLoader:
         return evaluate(run, data, part=part, metrics=metrics, loss=loss).metrics
 
 
-load_model = _ModelLoader()
+load_model, load_trusted = _ModelLoader(), _ModelLoader(trust=True)

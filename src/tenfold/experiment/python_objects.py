@@ -12,6 +12,9 @@ from pydantic import BeforeValidator, InstanceOf, PlainSerializer, WithJsonSchem
 from tenfold.common.registry import suggest
 from tenfold.experiment.values import TakesList, Text, shown
 
+LARGEST_PICKLE = 16 * 2**20
+"""Bytes; a function that holds whole data sets is not kept with each run."""
+
 
 class PythonObject:
     """A Python object given in place of a name: a callable, tensors, a data set. Equal only to itself."""
@@ -34,6 +37,21 @@ class PythonObject:
             if same and self.name == qualified.rpartition(".")[2]:
                 return f"{module}:{qualified}"
         return None
+
+    def pickled(self) -> bytes | None:
+        """Return the object by value, with the code that makes it; None where that is impossible or too large."""
+        import cloudpickle
+
+        try:
+            content: bytes = cloudpickle.dumps(self.value)
+        except Exception:  # whatever the object's own code raises
+            return None
+        return content if len(content) <= LARGEST_PICKLE else None
+
+    @classmethod
+    def unpickled(cls, content: bytes, name: str) -> "PythonObject":
+        """Return the object again; this runs code that the pickle holds, so it must come from someone to be trusted."""
+        return _unpack(content, name)
 
     def __repr__(self) -> str:
         return self.import_path or repr(RecordedObject(self.name))

@@ -18,6 +18,7 @@ from typing import Any
 from tenfold.common.files import short_path
 from tenfold.errors import StoreError
 from tenfold.experiment import Experiment
+from tenfold.experiment.python_objects import PythonObject
 from tenfold.runs.events import Event
 from tenfold.runs.storage import run_rows, store_schema
 from tenfold.runs.storage.claim import Claim
@@ -29,6 +30,8 @@ MARK_REPEATED = """
 UPDATE events SET superseded = 1 WHERE run = ? AND epoch >= ?
 AND CASE WHEN type = 'lifecycle' AND json_valid(body) THEN json_extract(body, '$.what') != 'lost' ELSE 1 END
 """
+MODEL_PICKLE = "model.pickle"
+"""The model of a run that was given as a Python object and cannot be imported; read only where it is trusted."""
 FOLD = "fold"
 """The kind of a run that is part of another; it is never meant by "last"."""
 CROSSVAL = "crossval"
@@ -43,6 +46,13 @@ def default_folder() -> Path:
 def absolute(folder: str | Path | None) -> Path:
     """Return where a run store is, whatever the current folder will be later; None is the default folder."""
     return default_folder() if folder is None else Path(folder).absolute()
+
+
+def _keep_model(experiment: Experiment, path: Path) -> None:
+    """Keep the model beside the run where importing it by name would not give it again."""
+    model = experiment.model.name
+    if isinstance(model, PythonObject) and model.import_path is None and (content := model.pickled()):
+        path.write_bytes(content)
 
 
 class Store:
@@ -84,6 +94,7 @@ class Store:
             path = self.path(run, title)
             path.mkdir(parents=True, exist_ok=True)
             experiment.save(path / "experiment.toml")
+            _keep_model(experiment, path / MODEL_PICKLE)
             claim = Claim.take(path, force=True)
         if claim is not None:
             self._claims[run] = claim
