@@ -114,10 +114,11 @@ def test_values_of_the_wrong_kind_anywhere_in_a_column(store: Path) -> None:
             spoilt = json.loads(whole)
             spoil(spoilt, chance)
             change(store, f"UPDATE runs SET {column} = ? WHERE id = 2", json.dumps(spoilt))
-            for verb in (("runs",), ("show", "2"), ("show", "2", "--json"), ("show", "2", "--shards")):
-                tenfold_(*verb)
+            for verb in (("show", "2"), ("show", "2", "--json"), ("show", "2", "--shards")):
+                assert tenfold_(*verb).exit_code in (0, 2)
+            assert tenfold_("runs").exit_code == tenfold_("show", "1").exit_code == 0
             if number % 3 == 0 and column != "experiment":  # drawing takes long
-                tenfold_("report", "2")
+                assert tenfold_("report", "2").exit_code in (0, 2)
         change(store, f"UPDATE runs SET {column} = ? WHERE id = 2", whole)
 
 

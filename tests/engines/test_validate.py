@@ -109,8 +109,15 @@ def test_several_workers_are_supported_on_cpu_only(device: str, monkeypatch: pyt
 
 
 def test_auto_is_the_cpu_where_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "resolve", lambda _: torch.device("cpu"))
+    asked: list[str] = []
+
+    def resolve(device: str) -> torch.device:
+        asked.append(device)
+        return torch.device("cpu")
+
+    monkeypatch.setattr(devices, "resolve", resolve)
     validate(Experiment(workers=2, device="auto"), None)
+    assert asked == ["auto"]
 
 
 def test_an_outer_optimizer_takes_the_learning_rate_as_it_is_and_rarer_rounds() -> None:

@@ -13,7 +13,9 @@ from rich.console import Console
 from svg_texts import texts
 
 from tenfold.experiment import Experiment
-from tenfold.report import clocks, export, summary
+from tenfold.report import clocks, summary
+from tenfold.report.exports import export
+from tenfold.report.exports.trace import chrome_trace
 from tenfold.report.formatting import duration, interval
 from tenfold.report.live.run_progress import RunProgress
 from tenfold.report.pages import write_report as report
@@ -22,7 +24,6 @@ from tenfold.report.plots.styles import PlotStyles, single_series
 from tenfold.report.results.comparison import Comparison
 from tenfold.report.rows import make_rows
 from tenfold.report.tables import run_tables
-from tenfold.report.trace import chrome_trace
 
 SHORT = {"steps_per_epoch": 40, "epochs": 1}
 

@@ -13,7 +13,7 @@ from tenfold.data import FetchProgress
 from tenfold.engines import Engine, RecordedRun, Task, choose, validate
 from tenfold.experiment import Experiment
 from tenfold.launch.detect import detect_world
-from tenfold.report.trace import chrome_trace
+from tenfold.report.exports.trace import chrome_trace
 from tenfold.runs import Clock, Emit, Event, Note, Run, Warned, WorkerDropped
 from tenfold.runs.callbacks import with_callbacks
 from tenfold.runs.remote_store import RemoteStore

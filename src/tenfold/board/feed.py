@@ -13,7 +13,7 @@ from tenfold.board.pages import Pages
 from tenfold.board.run_list import RunList, progress_of
 from tenfold.board.watch import Watch
 from tenfold.errors import TenfoldError
-from tenfold.report.export import replace_nonfinite
+from tenfold.report.exports.export import replace_nonfinite
 from tenfold.runs.storage.follower import Follower
 
 TICK_SECONDS = 0.5

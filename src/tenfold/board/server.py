@@ -22,7 +22,7 @@ from tenfold.board.run_list import RunList
 from tenfold.board.security import Access, Guard
 from tenfold.board.watch import PLOT_COLUMNS, Watch
 from tenfold.errors import TenfoldError
-from tenfold.report import export
+from tenfold.report.exports import export
 from tenfold.report.pages.page import page_style
 from tenfold.report.pages.scripts import TYPES, static_files
 from tenfold.report.pages.write_report import render_report

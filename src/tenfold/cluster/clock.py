@@ -61,7 +61,7 @@ def run_clock(plan: Workload, hardware: Hardware, *, seed: int = 0, repeats: int
 
 
 @dataclass
-class Lanes:
+class ClockLanes:
     """Writes down the first steps one by one."""
 
     workers: int
@@ -98,7 +98,7 @@ class _Clock:
         self.talked = np.zeros(n)
         self.rounds = 0
         self.marks: dict[int, Floats] = {}
-        self.lanes = Lanes(n)
+        self.lanes = ClockLanes(n)
         self.lanes.add("start", np.zeros(n), self.now[0])
 
     def run(self) -> Timing:

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from tenfold.cluster.clock import SINGLE_STEPS, ClockSpan, Lanes, TimeKind, Timing, load
+from tenfold.cluster.clock import SINGLE_STEPS, ClockLanes, ClockSpan, TimeKind, Timing, load
 from tenfold.cluster.hardware import ExchangePrice, Floats, Hardware, RoundPrice
 from tenfold.cluster.meetings import Meetings
 from tenfold.cluster.stragglers import Pace
@@ -87,7 +87,7 @@ class _Heap:
         self.not_training = np.full(n, hardware.start)
         self.computed, self.waited, self.talked, self.sent = (np.zeros(n) for _ in range(4))
         self.marks: dict[int, Floats] = {}
-        self.lanes = Lanes(n)
+        self.lanes = ClockLanes(n)
         self.lanes.add("start", np.zeros(n), self.now)
 
     def run(self) -> Timing:

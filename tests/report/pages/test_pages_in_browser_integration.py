@@ -6,7 +6,7 @@ import pytest
 from made_runs import made_folds, made_prediction, make_crossval, make_run, make_virtual_run
 
 from tenfold.experiment import Experiment
-from tenfold.report import export
+from tenfold.report.exports import export
 from tenfold.report.pages import write_report as report
 from tenfold.report.results.forecast_result import Forecast
 from tenfold.report.results.twin_result import Twin

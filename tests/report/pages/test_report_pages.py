@@ -6,7 +6,7 @@ import pytest
 from made_runs import FACTS, make_run
 
 from tenfold.errors import StoreError
-from tenfold.report import export
+from tenfold.report.exports import export
 from tenfold.report.pages import write_report as report
 from tenfold.report.results.comparison import Comparison
 

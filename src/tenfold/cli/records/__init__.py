@@ -1,1 +1,1 @@
-"""Verbs that show, label or remove what was recorded, without torch."""
+"""Verbs about what was recorded: show, export, label or remove it, and predict with it."""

@@ -85,8 +85,8 @@ def export(
 
 
 def _content(runs: "list[Run]", form: str, table: str | None) -> str | bytes:
-    from tenfold.report import export_tables
-    from tenfold.report.export import to_csv, to_json
+    from tenfold.report.exports import export_tables
+    from tenfold.report.exports.export import to_csv, to_json
 
     if form == "json" and table is None:
         return to_json(runs) + "\n"

@@ -37,7 +37,7 @@ def predict(
     import tenfold
     from tenfold.common.files import write_atomically
     from tenfold.data.input_files import read_inputs
-    from tenfold.report.prediction_rows import predictions_to_csv
+    from tenfold.report.exports.prediction_rows import predictions_to_csv
 
     if output is not None and output.suffix.lower() not in (".csv", ".npy"):
         raise DataError(f"predictions are written to .csv and .npy files, not to {output.name}")

@@ -1,1 +1,1 @@
-"""Verbs that train or simulate."""
+"""Verbs that train, simulate or plan."""

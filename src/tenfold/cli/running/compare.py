@@ -1,7 +1,7 @@
 """`tenfold compare`: one experiment over a grid of settings."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -52,37 +52,24 @@ def compare(
     [cyan]tenfold compare lenet.toml --workers 1,2,4,8 --target 0.99 -o compare.html[/],
     [cyan]tenfold compare --data digits --lr 0.01,0.1 --vary momentum=0,0.9 -o compare.html[/]
     """
-    given = {
-        "workers": workers,
-        "strategy": strategy,
-        "folds": folds,
-        "sync_every": sync_every,
-        "model": model,
-        "data": data,
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "optimizer": optimizer,
-        "lr": lr,
-        "loader_workers": loader_workers,
-        "threads": threads,
-        "device": device,
-    }
+    given = {"workers": workers, "strategy": strategy, "folds": folds, "sync_every": sync_every, "model": model}
+    given |= {"data": data, "epochs": epochs, "batch_size": batch_size, "optimizer": optimizer, "lr": lr}
+    given |= {"loader_workers": loader_workers, "threads": threads, "device": device}
     grid = grid_of(given, vary, settings)
     experiment = options.experiment_from(file, settings, pin=pin, target=target)
+    _start_early(grid)
+    from tenfold.api.compare import compare as run_all
+
+    with watching(quiet) as shown:
+        result = run_all(
+            experiment, repeats=repeats, runs=runs, fresh=fresh, watch=shown.watch, listen=shown.listen, **grid
+        )
+    print_side_by_side(result, Form.JSON if as_json else form, output)
+
+
+def _start_early(grid: dict[str, list[Any]]) -> None:
+    """Start the server of worker processes, if the grid needs one, while the rest is still being imported."""
     if "folds" in grid or any(isinstance(count, int) and count > 1 for count in grid.get("workers", [])):
         from tenfold.workers.pool.worker_pool import start_server
 
         start_server()
-    from tenfold.api.compare import compare as run_all
-
-    with watching(quiet) as grid_watch:
-        result = run_all(
-            experiment,
-            repeats=repeats,
-            runs=runs,
-            fresh=fresh,
-            watch=grid_watch.watch,
-            listen=grid_watch.listen,
-            **grid,
-        )
-    print_side_by_side(result, Form.JSON if as_json else form, output)

@@ -29,7 +29,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Curve:
+class LearningCurve:
     """The line of one setting: log gap = height - slope (log samples - centre)."""
 
     height: float
@@ -59,7 +59,7 @@ class Curve:
         return math.log(self.gap(samples)) + deviations * self.error(samples) <= math.log(gap)
 
 
-def fit_curves(points: Mapping[int, Sequence[Point]]) -> dict[int, Curve]:
+def fit_curves(points: Mapping[int, Sequence[Point]]) -> dict[int, LearningCurve]:
     """Fit a line to the points of every setting, with one slope for all, by weighted least squares.
 
     The weight of a point is 1 / (error^2 + (BEND log2(longest / samples))^2). The slope is that of all settings
@@ -74,7 +74,7 @@ def fit_curves(points: Mapping[int, Sequence[Point]]) -> dict[int, Curve]:
         pull -= sum(w * (x - x_mean) * (y - y_mean) for x, y, w in some)
     slope = max(0.05, pull / precision)
     return {
-        key: Curve(
+        key: LearningCurve(
             height=centres[key][1],
             slope=slope,
             centre=centres[key][0],

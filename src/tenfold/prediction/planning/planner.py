@@ -22,7 +22,7 @@ from tenfold.experiment import Experiment
 from tenfold.prediction.calibration import Listen
 from tenfold.prediction.planning.candidates import Candidate, undominated
 from tenfold.prediction.planning.gradient_noise import data_factor, measure_noise
-from tenfold.prediction.planning.learning_curve import Curve, fit_curves
+from tenfold.prediction.planning.learning_curve import LearningCurve, fit_curves
 from tenfold.prediction.planning.learning_probe import Probe, point_of, probe_splits, target_gap, train_probe
 from tenfold.prediction.planning.pricing import Price, Prices
 from tenfold.workers.task import Task
@@ -47,7 +47,7 @@ class Assessment:
 
     candidate: Candidate
     probes: list[Probe] = field(default_factory=list)
-    curve: Curve | None = None
+    curve: LearningCurve | None = None
     epochs: int | None = None
     """The fewest that reach the target with a probability of 80%; None: too many to say."""
     price: Price | None = None
@@ -226,7 +226,7 @@ class _Halving:
         first, both = (self.prices(one.candidate, epochs, one.probes) for epochs in (1, 2))
         return both.training - first.training if first and both else None
 
-    def _epochs(self, curve: Curve, whole: int, deviations: float) -> int | None:
+    def _epochs(self, curve: LearningCurve, whole: int, deviations: float) -> int | None:
         """Return the fewest epochs that reach the target even if a run is so many standard errors worse."""
         most = max(1, int(FARTHEST * curve.longest / whole))
         return next((n for n in range(1, most + 1) if curve.reaches(self.gap, n * whole, deviations)), None)

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from tenfold.errors import StoreError
-from tenfold.report import clocks, export
+from tenfold.report import clocks
+from tenfold.report.exports import export
 from tenfold.report.pages import sections
 from tenfold.report.pages.comparison_page import comparison_content
 from tenfold.report.pages.page import download_link, render_template, save_page

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tenfold.report import clocks
-from tenfold.report.export import replace_nonfinite
+from tenfold.report.exports.export import replace_nonfinite
+from tenfold.report.exports.trace import twin_trace
 from tenfold.report.formatting import NOTHING, duration, interval
-from tenfold.report.trace import twin_trace
 from tenfold.runs import Run
 
 if TYPE_CHECKING:

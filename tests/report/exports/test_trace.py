@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_runs import make_run
 
-from tenfold.report.trace import chrome_trace
+from tenfold.report.exports.trace import chrome_trace
 from tenfold.runs import Metric, Span, Warned
 
 

@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from tenfold.report.csv_table import write_csv
+from tenfold.report.exports.csv_table import write_csv
 from tenfold.report.tables.fold_tables import fold_name
 from tenfold.runs import Run
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tenfold.report.csv_table import write_csv
+from tenfold.report.exports.csv_table import write_csv
 
 
 def predictions_to_csv(predicted: Any, *, probabilities: bool = False) -> str:

@@ -1,0 +1,1 @@
+"""The numbers of runs for other programs: CSV, JSON, Parquet, traces."""
