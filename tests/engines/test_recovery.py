@@ -1,6 +1,5 @@
 """Who goes on from whose checkpoint, and what cannot go on at all."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,26 +12,14 @@ from hypothesis import strategies as st
 from tenfold.engines import choose
 from tenfold.engines.launched.launched_engine import Launched
 from tenfold.engines.prepare import prepare
-from tenfold.engines.recovery import assign_states, divide_among, shrink, survivors
+from tenfold.engines.recovery import assign_states, divide_among
 from tenfold.engines.validate import validate, validate_mixing
 from tenfold.errors import ExperimentError, StoreError, WorkerLost
 from tenfold.experiment import Experiment
 from tenfold.launch.detect import World
 from tenfold.mixing.learning_rate import rate_scale
-from tenfold.runs import Clock, checkpoint
-from tenfold.runs.resumption import Resumption
+from tenfold.runs import Clock
 from tenfold.workers.worker_loss import WorkerLoss
-
-
-@given(st.integers(2, 12), st.data())
-def test_the_lost_are_left_out_and_the_others_keep_their_order(workers: int, data: st.DataObject) -> None:
-    left = list(range(workers))
-    lost: set[int] = set()
-    while len(left) > 1:
-        place = data.draw(st.integers(0, len(left) - 1))
-        lost.add(left[place])
-        left = survivors(left, place)
-        assert left == sorted(set(range(workers)) - lost)
 
 
 @given(st.lists(st.lists(st.integers(0, 5), min_size=1, unique=True), min_size=1, max_size=8))
@@ -59,22 +46,6 @@ def experiment(**fields: Any) -> Experiment:
     return Experiment(**{"model": "mlp", "data": {"train": numbered(48), "test": numbered(6)}} | usual | fields)
 
 
-def test_losses_one_after_another_lead_to_the_states_of_those_who_are_left(tmp_path: Path) -> None:
-    task = prepare(experiment())
-    task = type(task)(task.experiment, task.splits, task.threads, checkpoints=tmp_path)
-    assert shrink(task, 1, None) == (divide_among(task, 2), None), "without a checkpoint they begin anew"
-    for rank in range(3):
-        checkpoint.save({"rank": rank}, tmp_path / checkpoint.file_name(1, rank))
-    checkpoint.commit(tmp_path, {"epoch": 1, "workers": 3})
-    two, resumption = shrink(task, 0, None)
-    assert resumption is not None
-    assert [resumption.state(rank)["rank"] for rank in range(two.workers)] == [1, 2]
-    assert Resumption(tmp_path, checkpoint.latest(tmp_path) or {}).ranks == [1, 2], "a resumed run knows of it"
-    one, resumption = shrink(two, 0, resumption)
-    assert resumption is not None
-    assert (one.workers, resumption.state(0)["rank"]) == (1, 2)
-
-
 def test_the_data_are_divided_among_those_who_are_left_and_the_rate_follows() -> None:
     three = prepare(experiment(lr_scaling="linear"))
     for left in (2, 1):
@@ -94,7 +65,6 @@ def test_a_loss_is_told_in_one_sentence() -> None:
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"strategy": "easgd"}, 'division.strategy = "easgd" has none; use one such as butterfly'),
-    ({"shards": "fractions", "fractions": [0.5, 0.3, 0.2]}, '"fractions" sets the share of each of 3 workers'),
     (
         {"strategy": "butterfly", "workers": 5, "outer": "bmuf"},
         "does not guarantee with the 4 workers that may be left",
@@ -130,6 +100,12 @@ class TestUnderALauncher:
     def test_else_the_numbers_must_agree(self, on_failure: str, restarts: int) -> None:
         with pytest.raises(ExperimentError, match="torchrun has started 2 ranks"):
             validate(experiment(on_failure=on_failure), world(2, restarts=restarts))
+
+    def test_fractions_cannot_be_divided_again(self) -> None:
+        fields = {"shards": "fractions", "fractions": [0.5, 0.3, 0.2]}
+        with pytest.raises(ExperimentError, match='"fractions" sets the share of each of 3;'):
+            validate(experiment(**fields), world(3))
+        validate(experiment(**fields), None)
 
     def test_only_torchrun_starts_those_who_are_left(self) -> None:
         with pytest.raises(ExperimentError, match=r"requires torchrun, .* open-mpi does not"):

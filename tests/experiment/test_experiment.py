@@ -78,6 +78,7 @@ VALUES = {
     "pin": texts,
     "oversubscribe": st.booleans(),
     "stall_after": st.none() | positive,
+    "replacements": st.integers(1, 9),
     "cluster": st.none() | texts | options,
     "link": st.none() | texts,
 } | {short: options for short in FIELDS if short.endswith("options")}

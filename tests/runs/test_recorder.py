@@ -4,7 +4,7 @@ import pytest
 from made_store import new_run, some_events
 
 from tenfold.errors import StoreError
-from tenfold.runs import EpochEnded, Metric, Recorder, WorkerDropped, recorder
+from tenfold.runs import EpochEnded, Metric, Recorder, WorkerDropped, WorkerJoined, recorder
 
 
 class FullDisk:
@@ -129,9 +129,11 @@ def test_what_will_be_repeated_is_taken_back_but_for_who_was_lost(tmp_path, cloc
     store, number = new_run(tmp_path)
     record = Recorder(store, number)
     kept = [EpochEnded(at=1.0, epoch=0), WorkerDropped(at=2.0, text="killed", epoch=1, worker=1)]
+    kept.append(WorkerJoined(at=2.5, text="replaced", epoch=1, worker=1))
     repeated = [EpochEnded(at=3.0, epoch=1)]
     odd = Metric(at=3.0, name="loss", value=float("nan"), part="train", step=1, epoch=1, seconds=1.0)
     for event in [*kept, *repeated, odd]:
         record(event)
-    record.rewind(1)
+    record.flush()
+    store.restart(number, epoch=1)
     assert list(store.events(number)) == kept

@@ -67,6 +67,21 @@ class Recording(nn.Module):
         return self.linear(x[:, 1:])
 
 
+class Patient(Recording):
+    """Takes a second for each batch after a worker was lost, until another has joined."""
+
+    def __init__(self, folder: str, signals: str) -> None:
+        super().__init__(folder)
+        self.signals = Path(signals)
+
+    def forward(self, x: Tensor) -> Tensor:
+        until = time.monotonic() + 1
+        lost, joined = self.signals / "lost", self.signals / "joined"
+        while self.training and lost.exists() and not joined.exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        return super().forward(x)
+
+
 def recorded(folder: Path) -> dict[int, list[list[int]]]:
     """Return the batches that each process saw."""
     return {int(path.name): [list(map(int, line.split())) for line in path.open()] for path in folder.iterdir()}

@@ -1,6 +1,5 @@
 """N replicas in N processes of this machine, mixing in shared memory."""
 
-from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
 
@@ -8,22 +7,22 @@ from numpy.typing import NDArray
 
 from tenfold.engines.base import Engine
 from tenfold.engines.recording import Outcome
-from tenfold.engines.recovery import divide_among, shrink
+from tenfold.engines.recovery import divide_among
 from tenfold.errors import WorkerLost, name_workers
 from tenfold.mixing.builders import make_strategy
-from tenfold.runs import Clock, Emit, Warned
+from tenfold.runs import Clock, Emit, Event, Warned
 from tenfold.runs.resumption import Resumption
 from tenfold.training import flat_size
 from tenfold.transport import clean_up_orphans
 from tenfold.transport.memory.segment import StopReason
 from tenfold.workers.channels import SharedChannels
-from tenfold.workers.messages import Finished, Message
+from tenfold.workers.elastic.replacement import Replacement
+from tenfold.workers.messages import Finished, Message, Reviewed
 from tenfold.workers.pool.snapshot import TaskSnapshot
 from tenfold.workers.pool.worker_pool import WorkerPool, start_server
 from tenfold.workers.pool.worker_process import run_workers
 from tenfold.workers.supervisor import Supervisor
 from tenfold.workers.task import Task, make_network
-from tenfold.workers.worker_loss import WorkerLoss, losses_in
 
 
 class Processes(Engine):
@@ -37,34 +36,21 @@ class Processes(Engine):
         start_server()
 
     def run(self, task: Task, clock: Clock, emit: Emit, resumption: Resumption | None = None) -> Outcome:
-        """Train to the end; when a worker is lost, the others continue if the experiment says so, else all end."""
+        """Train to the end; a lost worker is replaced if the experiment says so, else all end with WorkerLost."""
         clean_up_orphans()
-        losses: list[WorkerLoss] = []
         if resumption is not None:
-            task, losses = divide_among(task, len(resumption.ranks)), losses_in(resumption.manifest)
-        while True:
-            try:
-                return self._train(task, clock, emit, resumption, losses)
-            except WorkerLost as error:
-                if not self.can_continue or task.experiment.machine.on_failure == "end" or task.workers == 1:
-                    raise
-                task, resumption = shrink(task, error.rank, resumption)
-                losses = [*losses, WorkerLoss.of(error, task.workers, resumption)]
-                emit(losses[-1].event(clock))
-
-    def _train(
-        self, task: Task, clock: Clock, emit: Emit, resumption: Resumption | None, losses: Sequence[WorkerLoss]
-    ) -> Outcome:
-        """Train to the end with one set of processes; when one worker is lost, end all and raise WorkerLost."""
-        supervisor = Supervisor(task, clock, emit, resumption.manifest if resumption else None, losses)
+            task = divide_among(task, len(resumption.ranks))
+        machine = task.experiment.machine
+        elastic = self.can_continue and machine.on_failure == "continue" and task.workers > 1
+        supervisor = Supervisor(task, clock, emit, resumption.manifest if resumption else None)
         with closing(_make_channels(task)) as channels, closing(TaskSnapshot(task)) as snapshot:
             ranks = self._ranks_by_process(task)
-            arguments = (snapshot, channels, clock, resumption, ranks, self._exchange_times())
-            stall_after = task.experiment.machine.stall_after
-            pool = WorkerPool(len(ranks), run_workers, arguments, ranks=ranks, stall_after=stall_after)
+            arguments = (snapshot, channels, clock, resumption, ranks, self._exchange_times(), elastic)
+            pool = WorkerPool(len(ranks), run_workers, arguments, ranks=ranks, stall_after=machine.stall_after)
+            replacement = Replacement(pool, channels, supervisor, machine.replacements) if elastic else None
             try:
                 supervisor.start(resumed=resumption is not None)
-                self._supervise(pool, supervisor, emit)
+                self._supervise(pool, supervisor, emit, replacement)
                 pool.join()
             except WorkerLost as error:
                 channels.stop(StopReason.DIED, error.rank)
@@ -81,30 +67,48 @@ class Processes(Engine):
         """Return when each worker's steps end [steps, workers], where that is predicted and not left to the machine."""
         return None
 
-    def _supervise(self, pool: WorkerPool, supervisor: Supervisor, emit: Emit) -> None:
+    def _supervise(self, pool: WorkerPool, supervisor: Supervisor, emit: Emit, replacement: Replacement | None) -> None:
         """Pass events on, and answer the workers whenever all have sent the same kind of message."""
         heard: dict[int, tuple[Message, ...]] = {}
         warned: set[str] = set()
-        for place, content in pool.messages():
-            if isinstance(content, list):
-                for event in content:
-                    if isinstance(event, Warned):  # of all workers that say the same, one is enough
-                        if event.text in warned:
-                            continue
-                        warned.add(event.text)
-                    emit(event)
-            elif isinstance(content, BaseException):
-                raise _named(content, pool.ranks[place])
-            else:
-                heard[place] = content
-            if len(heard) == len(pool.processes):
-                messages = [message for place in sorted(heard) for message in heard[place]]
-                decision = supervisor.hear(messages)
-                for place in heard:
-                    pool.send(place, decision)
+        while True:
+            try:
+                for place, content in pool.messages():
+                    if isinstance(content, list):
+                        _pass_on(content, emit, warned)
+                    elif isinstance(content, BaseException):
+                        raise _named(content, pool.ranks[place])
+                    elif replacement is None or not replacement.hear(place, content):
+                        heard[place] = content
+                    if replacement is not None and not heard:
+                        replacement.invite()
+                    awaited = replacement.roster.members if replacement is not None else range(len(pool.processes))
+                    if not heard or len(heard) < len(awaited):
+                        continue
+                    messages = [message for place in sorted(heard) for message in heard[place]]
+                    decision = supervisor.hear(messages)
+                    for place in heard:
+                        pool.send(place, decision)
+                    heard = {}
+                    if isinstance(messages[0], Finished):
+                        return
+                    if replacement is not None and isinstance(messages[0], Reviewed):
+                        replacement.complete_epoch()
+            except WorkerLost as lost:
+                if replacement is None:
+                    raise
+                replacement.lose(lost)
                 heard = {}
-                if isinstance(messages[0], Finished):
-                    return
+
+
+def _pass_on(events: list[Event], emit: Emit, warned: set[str]) -> None:
+    """Emit the events of a worker; of all workers that warn of the same, one is enough."""
+    for event in events:
+        if isinstance(event, Warned):
+            if event.text in warned:
+                continue
+            warned.add(event.text)
+        emit(event)
 
 
 def _make_channels(task: Task) -> SharedChannels:

@@ -24,7 +24,6 @@ from tenfold.runs import (
     Recorder,
     Store,
     Warned,
-    WorkerDropped,
     checkpoint,
     predictions,
 )
@@ -195,8 +194,6 @@ class _Journal:
         if isinstance(event, CheckpointFailed):
             self.recorder.report(event.text)
             return
-        if isinstance(event, WorkerDropped):
-            self.recorder.rewind(event.epoch)
         self.latest = max(self.latest, event.at)
         self.recorder(event)
         if isinstance(event, Lifecycle):

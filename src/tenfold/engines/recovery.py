@@ -1,45 +1,15 @@
-"""Continuing after the loss of a worker: the others resume the last completed epoch, with the data divided again."""
+"""Continuing with another number of workers: whose saved states they take on, and how the data are divided."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 from tenfold.errors import StoreError
-from tenfold.runs import checkpoint
-from tenfold.runs.resumption import Resumption
 from tenfold.workers.task import Task
 
 
 def divide_among(task: Task, workers: int) -> Task:
     """Return the task with its data divided among so many workers."""
     return task if workers == task.workers else replace(task, experiment=task.experiment.replace(workers=workers))
-
-
-def shrink(task: Task, lost: int, resumption: Resumption | None) -> tuple[Task, Resumption | None]:
-    """Return the task of the remaining workers, and the checkpoint that they continue from (None: the beginning).
-
-    `resumption` is where the workers before the loss had started from.
-    """
-    remaining = divide_among(task, task.workers - 1)
-    folder = task.checkpoints
-    manifest = checkpoint.latest(folder) if folder is not None else None
-    if folder is None or manifest is None:
-        return remaining, None
-    if resumption is not None and resumption.manifest["epoch"] == manifest["epoch"]:
-        manifest = resumption.manifest  # no epoch was completed since the last loss, which this manifest includes
-    manifest = manifest | {"ranks": survivors(Resumption(folder, manifest).ranks, lost)}
-    with suppress(StoreError):  # matters only if the run is interrupted before the next checkpoint, and resumed
-        checkpoint.commit(folder, manifest)
-    return remaining, Resumption(folder, manifest)
-
-
-def survivors(ranks: Sequence[int], lost: int) -> list[int]:
-    """Return the saved ranks that continue as 0, 1, ...: all but the one whose present rank is `lost`.
-
-    >>> survivors([0, 2, 3], lost=1)
-    [0, 3]
-    """
-    return [rank for place, rank in enumerate(ranks) if place != lost]
 
 
 def assign_states(visible: Sequence[Sequence[int]]) -> list[int]:

@@ -126,6 +126,11 @@ def _validate_ranks(experiment: Experiment, world: World) -> None:
             'machine.on_failure = "continue" requires torchrun, which restarts the remaining ranks; '
             f'{world.launcher} does not: set it to "end"'
         )
+    if continues and experiment.division.shards == "fractions":
+        raise ExperimentError(
+            'machine.on_failure = "continue" divides the data again among the remaining ranks, but division.shards = '
+            f'"fractions" sets the share of each of {workers}; use iid, or set machine.on_failure = "end"'
+        )
     if workers not in (1, world.size) and not (continues and world.restarts):
         raise ExperimentError(
             f"division.workers = {workers} in the experiment, but {world.launcher} has started {world.size} ranks, "
@@ -164,14 +169,8 @@ def _validate_gradients(experiment: Experiment) -> None:
 
 def _validate_shrinking(division: Division, strategy: Strategy) -> None:
     """Raise ExperimentError for what cannot continue with fewer workers."""
-    otherwise = 'or set machine.on_failure = "end"'
     if strategy.asynchronous:
         raise ExperimentError(
             f'machine.on_failure = "continue" requires a strategy with rounds, and division.strategy = '
-            f'"{division.strategy}" has none; use one such as butterfly, {otherwise}'
-        )
-    if division.shards == "fractions":
-        raise ExperimentError(
-            'machine.on_failure = "continue" divides the data again among the remaining workers, but division.shards = '
-            f'"fractions" sets the share of each of {division.workers} workers; use iid, {otherwise}'
+            f'"{division.strategy}" has none; use one such as butterfly, or set machine.on_failure = "end"'
         )

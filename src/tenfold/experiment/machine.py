@@ -22,8 +22,10 @@ class Machine(Section):
     transport: Literal["auto", "shared-memory", "torch", "mpi"] = "auto"
     """How tensors move between workers. auto: in shared memory; under a launcher also by torch.distributed or MPI."""
     on_failure: Literal["end", "continue"] = "end"
-    """When a worker is lost: end the run, which can be resumed, or continue with the others from the
-    last completed epoch."""
+    """When a worker is lost: end the run, which can be resumed, or continue with the others. A worker process is then
+    replaced by another one; under torchrun, the ranks that are restarted continue from the last completed epoch."""
+    replacements: Count = 3
+    """How often a lost worker process is replaced before it has completed an epoch; then the run ends."""
     stall_after: Positive | None = None
     """Seconds without progress (a step, an evaluated batch) after which a worker process is lost.
 

@@ -116,8 +116,7 @@ class LoopWorker:
     def _sit_out(self, weights: list[float]) -> None:
         """Add nothing to the others' gradients."""
         self._links.second.buffer.zero_()
-        exchange(self._links, self._rounds.upcoming, [], weights)
-        self._rounds.rounds += 1
+        exchange(self._links, self._rounds.begin(), [], weights)
 
     @torch.no_grad()
     def _consensus(self) -> None:

@@ -1,7 +1,7 @@
 """Facts about one run as text, for tables and pages."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tenfold.experiment import Experiment
@@ -181,10 +181,15 @@ def score_rows(run: Run) -> list[tuple[str, str]]:
 
 def describe_lost_workers(run: Run) -> list[str]:
     """Return a sentence for each lost worker."""
-    return [
-        f"{one_line(str(loss['why']))}; {plural(loss['left'], 'worker')} continued from epoch {count(loss['epoch'])}"
-        for loss in run.result.get("lost") or []
-    ]
+    return [f"{one_line(str(loss['why']))}; {_after_loss(loss)}" for loss in run.result.get("lost") or []]
+
+
+def _after_loss(loss: Mapping[str, Any]) -> str:
+    """Return how a run continued after the loss of a worker."""
+    if loss.get("step") is None:
+        return f"{plural(loss['left'], 'worker')} continued from epoch {count(loss['epoch'])}"
+    without = f"{plural(loss['left'], 'worker')} continued after step {count(loss['step'])}"
+    return f"{without}, replaced after step {count(loss['joined'])}" if loss.get("joined") is not None else without
 
 
 def describe_end(run: Run) -> str:

@@ -17,6 +17,7 @@ from tenfold.runs.events import (
     Started,
     Warned,
     WorkerDropped,
+    WorkerJoined,
 )
 from tenfold.runs.recorder import Recorder
 from tenfold.runs.run import Run
@@ -42,4 +43,5 @@ __all__ = [
     "Store",
     "Warned",
     "WorkerDropped",
+    "WorkerJoined",
 ]

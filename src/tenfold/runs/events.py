@@ -131,6 +131,14 @@ class WorkerDropped(Lifecycle):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerJoined(Lifecycle):
+    """Another worker has taken the place of a lost one."""
+
+    KIND = "joined"
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ended(Lifecycle):
     """The run is over."""
 

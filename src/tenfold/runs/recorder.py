@@ -39,11 +39,6 @@ class Recorder:
         if self._waiting and self._try(self.store.append, self.run, self._waiting):
             self._waiting = []
 
-    def rewind(self, epoch: int) -> None:
-        """Mark what was recorded from this epoch on: it will be repeated."""
-        self.flush()
-        self._try(self.store.mark_repeated, self.run, epoch)
-
     def close(self, *, result: dict[str, Any], status: str, error: str = "") -> bool:
         """Record what is waiting and how the run ended, release the run, and return whether all is recorded."""
         self.flush()

@@ -28,7 +28,8 @@ from tenfold.runs.storage.run_rows import Row
 
 MARK_REPEATED = """
 UPDATE events SET superseded = 1 WHERE run = ? AND epoch >= ?
-AND CASE WHEN type = 'lifecycle' AND json_valid(body) THEN json_extract(body, '$.what') != 'lost' ELSE 1 END
+AND CASE WHEN type = 'lifecycle' AND json_valid(body)
+THEN json_extract(body, '$.what') NOT IN ('lost', 'joined') ELSE 1 END
 """
 MODEL_PICKLE = "model.pickle"
 """The model of a run that was given as a Python object and cannot be imported; read only where it is trusted."""
@@ -171,11 +172,6 @@ class Store:
             connection.execute(MARK_REPEATED, (run, epoch))
             bodies = connection.execute("SELECT body FROM events WHERE run = ?", (run,)).fetchall()
         return max((run_rows.time_of(body) for (body,) in bodies), default=0.0)
-
-    def mark_repeated(self, run: int, epoch: int) -> None:
-        """Mark the events from this epoch on: it will be repeated. That a worker was lost stays true."""
-        with self._explained("written to"), self._connect() as connection:
-            connection.execute(MARK_REPEATED, (run, epoch))
 
     def runs(self) -> list[Row]:
         """Return what a list of all runs shows, oldest first, without reading what the runs hold.

@@ -5,13 +5,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from tenfold.mixing import Round
 from tenfold.transport import Segment, SharedMemory, SingleWorkerTransport, StopReason, Transport
 from tenfold.transport.memory.counters import Until
+
+Result = TypeVar("Result")
+MakeRound = Callable[[int], Round]
+"""Returns the round of so many replicas."""
 
 
 @dataclass
@@ -32,6 +37,29 @@ class Channels:
     """One for each replica, and the last for the centre; none where all workers mix in rounds."""
     lock_seconds: float = 0.0
     exchange_seconds: float = 0.0
+    step: int = 0
+    """The step that the worker is in, over the run."""
+
+    def mix(self, transport: Transport, make_round: MakeRound, weights: Sequence[float]) -> Round:
+        """Carry out a round of training, made for as many replicas as take part; return what was carried out.
+
+        `weights` says how much each worker counts.
+        """
+        return self.mix_once(transport, make_round, weights)
+
+    def mix_once(self, transport: Transport, make_round: MakeRound, weights: Sequence[float]) -> Round:
+        """Carry out a round outside of training, within what `repeat` is given."""
+        round_ = make_round(transport.size)
+        if not round_.is_idle:
+            transport.mix(round_, weights)
+        return round_
+
+    def repeat(self, attempt: Callable[[], Result]) -> Result:
+        """Do what all workers do together, from its beginning again whenever other workers take part."""
+        return attempt()
+
+    def pass_by(self, place: int, state: Callable[[], dict[str, Any]]) -> None:
+        """Let workers that replace lost ones join in this place, with the state that is returned."""
 
     @contextmanager
     def holding(self, *owners: int) -> Iterator[None]:
@@ -82,10 +110,11 @@ class SharedChannels:
         until: Until | None = None,
         lock: AbstractContextManager[Any] | None = None,
         waiting: Callable[[], None] = lambda: None,
+        make: Callable[..., Channels] = Channels,
     ) -> Channels:
         """Return the channels of one worker, in its process; `waiting` is called again and again while it waits.
 
-        Where workers share a process, `until` is how they wait, and `lock` replaces all locks.
+        Where workers share a process, `until` is how they wait, and `lock` replaces all locks. `make` takes the fields.
         """
 
         def check(_: float) -> None:
@@ -98,7 +127,7 @@ class SharedChannels:
         weights, second, centre = self._attached
         count = self.workers + 1
         locks = self.locks or [centre.lock(number) for number in range(count)]
-        return Channels(
+        return make(
             SharedMemory(weights, rank, timeout, until=until, check=check),
             SharedMemory(second, rank, timeout, until=until, check=check),
             torch.from_numpy(centre.buffers),
@@ -106,6 +135,11 @@ class SharedChannels:
             centre.mailboxes.reshape(-1),
             locks if lock is None else [lock] * count,
         )
+
+    def ask_for(self, membership: int) -> None:
+        """Let all workers that have another membership pause, see `ElasticChannels`."""
+        for segment in self._segments:
+            segment.membership = membership
 
     def stop(self, reason: StopReason, rank: int) -> None:
         """Let all workers that wait for others stop with an error."""

@@ -1,4 +1,7 @@
-"""What a worker tells its supervisor, and what it hears back. All workers say the same kind of thing in turn."""
+"""What a worker tells its supervisor, and what it hears back. All workers say the same kind of thing in turn.
+
+Where lost workers are replaced, the last messages here are said between these, whenever the members change.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -58,3 +61,59 @@ class Decision:
     stop: bool = False
     best: bool = False
     saved: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paused:
+    """This worker has paused because the members change, and says how far it is."""
+
+    mixes: int
+    """How many mixes of its training it has completed."""
+    mixed: int
+    """The last step, over the run, whose work is part of such a mix."""
+    passed: int
+    """The last place that it has passed where others may join, see `ElasticChannels.pass_by`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ready:
+    """This worker, which replaces a lost one, waits for its weights."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Handover:
+    """A member's state, for those who join."""
+
+    membership: int
+    step: int
+    """The last step that the state includes, over the run."""
+    state: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Joining:
+    """Who joins: at the first place that a member passes with a number of at least `place`."""
+
+    workers: tuple[int, ...]
+    partner: int
+    """The member whose state they take."""
+    place: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Membership:
+    """Who takes part from now on."""
+
+    number: int
+    members: tuple[int, ...]
+    mixes: int = 0
+    """How many mixes the furthest of them has completed; the others do not take part in these any more."""
+    joining: Joining | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Welcome:
+    """What a worker that joins needs: the membership, and a partner's state."""
+
+    membership: Membership
+    state: bytes

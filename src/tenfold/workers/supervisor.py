@@ -2,15 +2,15 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, cast
 
 from torch import Tensor
 
 from tenfold.common.user_code import user_frames
 from tenfold.data import Part
-from tenfold.errors import ModelError, StopTraining, StoreError
-from tenfold.runs import CheckpointFailed, Clock, Emit, EpochEnded, Event, Metric, Started, checkpoint
+from tenfold.errors import ModelError, StopTraining, StoreError, WorkerLost
+from tenfold.runs import CheckpointFailed, Clock, Emit, EpochEnded, Event, Metric, Started, WorkerJoined, checkpoint
 from tenfold.runs.predictions import Predictions
 from tenfold.training import all_targets, choose_loss, choose_metrics, join_outputs, measure
 from tenfold.training.measures import describe_failure, is_reached, target_metric
@@ -47,8 +47,13 @@ class Supervisor:
         """Steps and seconds of training after which the target was reached."""
         self.stopped_by = ""
         """Who among the listeners asked to stop."""
-        self.losses = losses_in(resumed) if losses is None else losses
+        self.losses = list(losses_in(resumed) if losses is None else losses)
         """The workers that were lost while the others continued."""
+        self.members = list(range(task.workers))
+        """The workers that take part."""
+        self.skipped: int = resumed.get("skipped", 0)
+        """Samples that lost workers had left to learn from before others took their places."""
+        self._absent: dict[int, int] = {}
         self.weights: dict[str, Any] = {}
         self.outputs: Any = None
         """The final network's outputs on the test part."""
@@ -73,6 +78,40 @@ class Supervisor:
                 resumed=resumed,
             )
         )
+
+    def lose(self, lost: WorkerLost, members: Sequence[int]) -> None:
+        """Record that the others continue without a worker, at once; another one will take its place."""
+        self.members = list(members)
+        loss = WorkerLoss(lost.rank, str(lost), len(members), self.epochs + 1, step=0)
+        self.losses.append(loss)
+        self.emit(loss.event(self.clock))
+
+    def note_absence(self, step: int) -> None:
+        """Record the last step that includes the work of workers that were lost just now."""
+        for worker in set(range(self.task.workers)) - {*self.members, *self._absent}:
+            self._absent[worker] = step
+            self._change_loss(worker, step=step)
+
+    def join(self, worker: int, step: int, pid: int) -> None:
+        """Record that another process has taken a lost worker's place after this step."""
+        self.members = sorted([*self.members, worker])
+        self.skipped += self._samples_of(worker, self._absent.pop(worker), step)
+        self._change_loss(worker, joined=step)
+        text = f"worker {worker} was replaced by process {pid} after step {step}; {len(self.members)} workers train"
+        self.emit(WorkerJoined(at=self.clock.now(), text=text, epoch=self.epochs, worker=worker))
+
+    def _change_loss(self, worker: int, **fields: Any) -> None:
+        place = max(place for place, loss in enumerate(self.losses) if loss.worker == worker)
+        self.losses[place] = replace(self.losses[place], **fields)
+
+    def _samples_of(self, worker: int, after: int, until: int) -> int:
+        """Return how many samples a worker's shard has for the steps after one until another, over the run."""
+        sizes = self.task.batch_sizes
+        return sum(sizes[step % len(sizes)][worker] for step in range(after, until))
+
+    def _skipped_until(self, step: int) -> int:
+        """Return how many samples nobody has learnt from until this step."""
+        return self.skipped + sum(self._samples_of(worker, after, step) for worker, after in self._absent.items())
 
     def hear(self, messages: Sequence[Message]) -> Decision:
         """Return the decision on messages of one kind, one from each worker."""
@@ -173,7 +212,7 @@ class Supervisor:
             try:
                 if problems:
                     raise StoreError(problems[0])
-                manifest = {
+                manifest: dict[str, Any] = {
                     "epoch": saved[0].epoch,
                     "epochs": self.epochs,
                     "workers": self.task.workers,
@@ -184,6 +223,11 @@ class Supervisor:
                     "reached": self.reached,
                     "lost": [asdict(loss) for loss in self.losses],
                 }
+                if self._absent:  # the others' states serve for workers that are not there
+                    missing, first = set(self._absent), self.members[0]
+                    manifest["ranks"] = [first if rank in missing else rank for rank in range(self.task.workers)]
+                if skipped := self._skipped_until(saved[0].epoch * self.task.steps_per_epoch):
+                    manifest["skipped"] = skipped
                 checkpoint.commit(self.task.checkpoints, manifest)
             except StoreError as error:
                 self.emit(CheckpointFailed(at=self.clock.now(), text=str(error), epoch=saved[0].epoch - 1))
@@ -201,9 +245,11 @@ class Supervisor:
         seconds = max(message.seconds for message in finished)
         steps, whole = max(message.step for message in finished), self.epochs * self.task.steps_per_epoch
         samples = self.epochs * len(self.task.splits.train)
+        skipped = self._skipped_until(steps)
         cut = self._last_step is not None and self._last_step < whole  # stopped in the middle of an epoch
         if cut:
             samples = samples * steps // whole
+        samples -= skipped
         kinds = sorted({kind for message in finished for kind in message.times})
         mean = {kind: sum(message.times.get(kind, 0.0) for message in finished) / len(finished) for kind in kinds}
         patience = self.task.experiment.training.patience

@@ -91,9 +91,9 @@ class Task:
         pace = 1 if division.average == "gradients" else division.pace
         return self.workers == 1 or ends_equal(make_strategy(division), steps, pace, division.local_after)
 
-    def share(self, part: Part, rank: int) -> torch.Tensor:
-        """Return the sample numbers of a part that this rank evaluates."""
-        return torch.tensor_split(torch.arange(len(part)), self.workers)[rank]
+    def share(self, part: Part, rank: int, size: int | None = None) -> torch.Tensor:
+        """Return the sample numbers of a part that this rank evaluates, of so many (default: all workers)."""
+        return torch.tensor_split(torch.arange(len(part)), size or self.workers)[rank]
 
 
 def diverged(task: Task, loss: float, step: int, worker: int) -> TrainingError:

@@ -21,6 +21,7 @@ from tenfold.training import choose_loss, predict
 from tenfold.training.graphs import make_replica
 from tenfold.training.measures import describe_failure
 from tenfold.training.randomness import seed_everything
+from tenfold.transport.memory.counters import MembersChanged
 from tenfold.workers.channels import Channels
 from tenfold.workers.messages import Decision, Evaluated, Finished, Message, Reviewed, Saved
 from tenfold.workers.mixers.make_mixer import can_capture, make_mixer
@@ -47,6 +48,7 @@ class Worker:
         """Make the replica; `progress` is published to who watches this worker, if anybody does."""
         self.task = task
         self.rank = channels.weights.rank
+        """This worker's number; its rank among those who take part is that of its transport, which can change."""
         self.channels = channels
         self.clock = clock
         self.emit = emit
@@ -70,6 +72,9 @@ class Worker:
         self.mixer = make_mixer(task.experiment.division, self.replica, channels, samples)
         self.time = Timekeeper(clock, emit, self.rank)
         self.epoch = 0
+        self.done = 0
+        """Steps of the epoch that were taken before this worker joined."""
+        self.joins = False
         self.best: dict[str, Any] | None = None
         self._losses: list[Tensor] = []
         self._sizes: list[int] = []
@@ -80,9 +85,13 @@ class Worker:
         stopped = False
         with self.slowly():
             self._warn(self.replica.prepare(self._sizes_to_come()))
-        self.channels.weights.barrier()
+        if not self.joins:
+            self.channels.repeat(self.channels.weights.barrier)
         self.time.begin()
         while self.epoch < training.epochs and not stopped:
+            if not self.joins:
+                self.channels.pass_by(2 * self.epoch * self.task.steps_per_epoch + 1, self._state)
+            self.joins = False
             loss, samples, last = self._train_epoch()
             stopped = self._review(loss, samples, last)
             self.epoch = training.epochs if stopped else self.epoch + 1
@@ -103,6 +112,11 @@ class Worker:
         self.epoch, self.best = state["epoch"], state["best"]
         self.time.seconds, self.time.times = state["seconds"], dict(state["times"])
 
+    def join(self, state: dict[str, Any]) -> None:
+        """Continue where the partner is whose state this is, maybe in the middle of an epoch."""
+        self.resume(state)
+        self.done, self.joins = state["done"], True
+
     def _train_epoch(self) -> tuple[float, int, int]:
         """Train until the epoch ends or the target is reached; return the loss, the samples and the last step."""
         task, training, time = self.task, self.task.experiment.training, self.time
@@ -110,17 +124,21 @@ class Worker:
         seed_everything(training.seed, self.epoch, self.rank)
         self.replica.network.train()
         visits = batches(order(task.shards[self.rank], training.seed, self.epoch, self.rank), training.samples_per_step)
-        stream = self.replica.feed(task.splits.train, visits)
+        done, self.done = self.done, 0
+        stream = self.replica.feed(task.splits.train, visits[done:])
         loss, samples = 0.0, 0
         first = self.epoch * task.steps_per_epoch
         time.skip()
-        for step in range(1, task.steps_per_epoch + 1):
-            x, y = next(stream, (None, None))
-            time.lap("data")
+        for step in range(max(1, done), task.steps_per_epoch + 1):
             waited, communicated = self._exchange_times()
-            self._step(x, y, task.batch_sizes[step - 1])
-            self.mixer.mix(first + step)
-            self.mark()
+            if step > done:
+                x, y = next(stream, (None, None))
+                time.lap("data")
+                self.channels.step = first + step
+                self._step(x, y, task.batch_sizes[step - 1])
+                self.mixer.mix(first + step)
+                self.mark()
+                self.channels.pass_by(2 * (first + step), lambda: self._state(done=step))  # noqa: B023 - called at once
             evaluating = step in task.evaluation_steps
             telling = task.tells_after(step) or evaluating
             if telling:
@@ -181,7 +199,7 @@ class Worker:
         odd = next((loss for loss in losses if not math.isfinite(loss)), None)
         if odd is not None:
             raise diverged(self.task, odd, step, self.rank)
-        if self.rank == 0:
+        if self.channels.weights.rank == 0:
             self._measure("loss", total / samples, step)
             self._measure("lr", self.replica.rate, step)
         if staleness := self.mixer.take_staleness():
@@ -206,72 +224,103 @@ class Worker:
 
     def _evaluate(self, step: int) -> bool:
         """Evaluate the mean of all replicas in the middle of an epoch, and return whether to stop."""
-        with self._mean() as outputs:
-            decision = self.tell(
-                Evaluated(epoch=self.epoch, step=step, seconds=self.time.seconds, outputs=outputs),
-            )
+
+        def evaluate() -> Decision:
+            with self._mean() as outputs:
+                return self.tell(Evaluated(epoch=self.epoch, step=step, seconds=self.time.seconds, outputs=outputs))
+
+        decision = self.channels.repeat(evaluate)
         self.time.lap("evaluate")
         return decision.stop
 
     @contextmanager
     def _mean(self) -> Iterator[Any]:
         """Take the mean of all replicas, and yield this worker's share of its outputs; then put the weights back."""
-        flat = self.replica.flat.vector
         self.channels.weights.barrier()  # until then a partner may still change this replica
-        own = flat.clone()
-        self.mixer.consensus()
-        yield self._predict(self.task.watched)
-        flat.copy_(own)
+        with self._restoring() as own:
+            self.mixer.consensus()
+            yield self._predict(self.task.watched)
+        self.replica.flat.vector.copy_(own)
+
+    @contextmanager
+    def _restoring(self) -> Iterator[Tensor]:
+        """Yield a copy of the weights; put all back if the members change meanwhile, so that this can be repeated."""
+        flat = self.replica.flat
+        own, centres = flat.vector.clone(), [centre.clone() for centre in flat.centres]
+        try:
+            yield own
+        except MembersChanged:
+            flat.vector.copy_(own)
+            for centre, before in zip(flat.centres, centres, strict=True):
+                centre.copy_(before)
+            raise
 
     def _review(self, loss: float, samples: int, step: int) -> bool:
         """Evaluate the mean of all replicas after an epoch, and return whether to stop."""
-        with self._mean() as outputs:
-            verdict = self.tell(
-                Reviewed(
-                    epoch=self.epoch,
-                    step=step,
-                    seconds=self.time.seconds,
-                    loss=loss,
-                    samples=samples,
-                    outputs=outputs,
+
+        def review() -> Decision:
+            with self._mean() as outputs:
+                verdict = self.tell(
+                    Reviewed(
+                        epoch=self.epoch,
+                        step=step,
+                        seconds=self.time.seconds,
+                        loss=loss,
+                        samples=samples,
+                        outputs=outputs,
+                    )
                 )
-            )
-            keeps = self.rank == 0 or self.task.experiment.machine.on_failure == "continue"  # rank 0 may be lost
-            if verdict.best and keeps and self.task.experiment.training.patience is not None:
-                self.best = {name: tensor.clone() for name, tensor in self.replica.network.state_dict().items()}
+                keeps = self.rank == 0 or self.task.experiment.machine.on_failure == "continue"  # rank 0 may be lost
+                if verdict.best and keeps and self.task.experiment.training.patience is not None:
+                    self.best = {name: tensor.clone() for name, tensor in self.replica.network.state_dict().items()}
+            return verdict
+
+        verdict = self.channels.repeat(review)
         self.time.lap("evaluate")
         return verdict.stop
 
     def _predict(self, part: Part | None) -> Any:
         if part is None:
             return None
-        precision = self.task.experiment.training.precision
-        return predict(
-            self.replica.network, part, self.task.share(part, self.rank), precision=precision, mark=self.mark
-        )
+        precision, transport = self.task.experiment.training.precision, self.channels.weights
+        share = self.task.share(part, transport.rank, transport.size)
+        return predict(self.replica.network, part, share, precision=precision, mark=self.mark)
 
     def _save(self) -> None:
         folder, problem = self.task.checkpoints, ""
         if folder is not None:
-            state = {
-                "replica": self.replica.state(),
-                "mixer": self.mixer.state(),
-                "epoch": self.epoch,
-                "steps_per_epoch": self.task.steps_per_epoch,
-                "best": self.best,
-                "seconds": self.time.seconds,
-                "times": self.time.times,
-            }
             try:
                 with self.slowly():
-                    checkpoint.save(state, folder / checkpoint.file_name(self.epoch, self.rank))
+                    checkpoint.save(self._state(), folder / checkpoint.file_name(self.epoch, self.rank))
             except StoreError as error:
                 problem = str(error)
-        self.tell(Saved(epoch=self.epoch, seconds=self.time.seconds, problem=problem))
+        saved = Saved(epoch=self.epoch, seconds=self.time.seconds, problem=problem)
+        self.channels.repeat(lambda: self.tell(saved))
         self.time.lap("save")
         self.time.tell()
 
+    def _state(self, done: int = 0) -> dict[str, Any]:
+        """Return all that a resumed run needs of this worker, or another worker that joins after `done` steps."""
+        return {
+            "replica": self.replica.state(),
+            "mixer": self.mixer.state(),
+            "epoch": self.epoch,
+            "done": done,
+            "steps_per_epoch": self.task.steps_per_epoch,
+            "best": self.best,
+            "seconds": self.time.seconds,
+            "times": self.time.times,
+        }
+
     def _finish(self) -> None:
+        def finish() -> None:
+            with self._restoring():
+                self.tell(self._final_message())
+
+        self.channels.repeat(finish)
+
+    def _final_message(self) -> Finished:
+        """Take the mean of all, or the best so far, and return what is told of it."""
         self.time.skip()
         waited, _ = self._exchange_times()
         self.mixer.consensus()
@@ -284,15 +333,13 @@ class Worker:
         outputs = self._predict(self.task.splits.test)
         self.time.lap("evaluate")
         weights = {name: tensor.detach().cpu().clone() for name, tensor in self.replica.network.state_dict().items()}
-        self.tell(
-            Finished(
-                step=self.replica.steps,
-                seconds=self.time.seconds,
-                times=self.time.times,
-                bytes_moved=int(self.mixer.bytes_moved),
-                outputs=outputs,
-                weights=weights if self.rank == 0 else None,
-            )
+        return Finished(
+            step=self.replica.steps,
+            seconds=self.time.seconds,
+            times=self.time.times,
+            bytes_moved=int(self.mixer.bytes_moved),
+            outputs=outputs,
+            weights=weights if self.channels.weights.rank == 0 else None,
         )
 
 

@@ -19,6 +19,10 @@ class WorkerLoss:
     """How many workers continued."""
     epoch: int
     """The epoch, from 1, that they continued with."""
+    step: int | None = None
+    """Where the lost worker is replaced: the last step, over the run, that includes its work."""
+    joined: int | None = None
+    """The step after which another worker took its place."""
 
     @classmethod
     def of(cls, error: WorkerLost, left: int, resumption: Resumption | None) -> "WorkerLoss":

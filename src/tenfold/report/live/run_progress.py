@@ -14,7 +14,7 @@ from tenfold.report import clocks
 from tenfold.report.formatting import duration, metric_value, one_line, plural, rate
 from tenfold.report.live.display import Display
 from tenfold.report.live.rank_times import RankTimes
-from tenfold.runs import Ended, EpochEnded, Event, Lifecycle, Metric, Span, Started, Warned, WorkerDropped
+from tenfold.runs import Ended, EpochEnded, Event, Lifecycle, Metric, Span, Started, Warned, WorkerDropped, WorkerJoined
 
 
 class RunProgress(Display):
@@ -64,6 +64,9 @@ class RunProgress(Display):
         if isinstance(event, WorkerDropped):
             self._end_epoch()
             self._say(f"lost: {one_line(event.text)}", style="yellow")
+            return
+        if isinstance(event, WorkerJoined):
+            self._say(f"joined: {one_line(event.text)}")
             return
         if event.worker:
             if isinstance(event, Warned):

@@ -35,6 +35,7 @@ from tenfold.runs import (
     Started,
     Warned,
     WorkerDropped,
+    WorkerJoined,
 )
 from tenfold.runs.storage.event_rows import facts_of
 
@@ -230,7 +231,7 @@ def _detail(event: Lifecycle) -> str:
             return f"{fold_name([facts_of(event)], 0)} {event.status}{error}"
         case Ended():
             return event.error
-        case Note() | Warned() | WorkerDropped():
+        case Note() | Warned() | WorkerDropped() | WorkerJoined():
             return event.text
     return ""
 

@@ -17,6 +17,8 @@ class LostWorker(BaseModel):
     why: str
     left: int
     epoch: int
+    step: int | None = None
+    joined: int | None = None
 
 
 class RecordedFold(BaseModel):

@@ -22,6 +22,7 @@ from tenfold.runs.events import (
     Started,
     Warned,
     WorkerDropped,
+    WorkerJoined,
 )
 
 STAGES: dict[str, type[Lifecycle]] = {
@@ -36,6 +37,7 @@ STAGES: dict[str, type[Lifecycle]] = {
         Warned,
         CheckpointFailed,
         WorkerDropped,
+        WorkerJoined,
         Ended,
     )
 }

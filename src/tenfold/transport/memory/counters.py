@@ -24,6 +24,10 @@ Check = Callable[[float], None]
 """Raises when ranks have failed; called about every so many seconds while waiting."""
 
 
+class MembersChanged(Exception):  # noqa: N818 - it is no error
+    """Other workers take part from now on; what was being carried out together is to be repeated with them."""
+
+
 class Counters:
     """One worker's counter, and its view of the others'."""
 
@@ -48,9 +52,30 @@ class Counters:
         self._until = until
         self._check = check
         self._mine = segment.counter_at(rank)
-        self._theirs = [segment.counter_at(other) for other in range(segment.size)]
+        self._members = tuple(range(segment.size))
+        self._theirs = [segment.counter_at(other) for other in self._members]
         self._ticks = self._words[self._mine]
+        self._membership: int | None = None
         self._words[segment.pid_at(rank)] = os.getpid()
+
+    def regroup(self, members: Sequence[int], membership: int, ticks: int) -> None:
+        """Take part with these members of the segment only, all of which count from `ticks`, until that changes.
+
+        From the first call on, `MembersChanged` is raised where another membership than this one is asked for, and
+        whoever changes the memberships looks after the dead.
+        """
+        self._members, self._membership = tuple(members), membership
+        self._theirs = [self._segment.counter_at(member) for member in members]
+        self._ticks = ticks
+        self._words[self._mine] = ticks
+
+    def check_members(self) -> None:
+        """Raise MembersChanged if another membership is asked for."""
+        if self._is_outdated():
+            raise MembersChanged
+
+    def _is_outdated(self) -> bool:
+        return self._membership is not None and self._segment.membership != self._membership
 
     def tick(self) -> None:
         """Publish that this worker is one tick further."""
@@ -73,15 +98,22 @@ class Counters:
 
     def _wait_long(self, rank: int, timeout: float) -> None:
         words, at, ticks = self._words, self._theirs[rank], self._ticks
-        wait(lambda: words[at] >= ticks, lambda waited: self._check_for_failure(rank, waited, timeout), timeout)
+        wait(
+            lambda: words[at] >= ticks or self._is_outdated(),
+            lambda waited: self._check_for_failure(rank, waited, timeout),
+            timeout,
+        )
+        if words[at] < ticks:
+            raise MembersChanged
 
     def _check_for_failure(self, rank: int, waited: float, timeout: float) -> None:
         if self._check is not None:
             self._check(CHECK_SECONDS)
         segment = self._segment
-        pid = self._words[segment.pid_at(rank)]
+        pid = self._words[segment.pid_at(self._members[rank])]
         # The counter is read after the death is seen: a worker may finish its part and then leave.
-        if pid and not is_alive(pid) and self._words[self._theirs[rank]] < self._ticks:
+        dead = self._membership is None and pid and not is_alive(pid)
+        if dead and self._words[self._theirs[rank]] < self._ticks:
             segment.stop(StopReason.DIED, rank)
         elif waited >= timeout:
             segment.stop(StopReason.LATE, rank)

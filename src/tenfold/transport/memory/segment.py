@@ -3,7 +3,7 @@
 Layout, in cache lines of 128 bytes (two real ones, since processors fetch neighbours in pairs):
 
     header       magic, number of workers, elements per buffer, type
-    stop reason  why all workers must stop (0: they need not), and the rank that it is about
+    stop reason  why all workers must stop (0: they need not), the rank that it is about; the membership asked for
     counters     one line a worker, see `counters.py`
     pids         one line a worker
     mailboxes    four lines a worker, for `gather`
@@ -132,6 +132,15 @@ class Segment:
         if not self.words[LINE]:
             self.words[LINE + 1] = rank
             self.words[LINE] = reason
+
+    @property
+    def membership(self) -> int:
+        """The number of the membership that is asked for; workers with another one stop mixing until they have it."""
+        return self.words[LINE + 2]
+
+    @membership.setter
+    def membership(self, number: int) -> None:
+        self.words[LINE + 2] = number
 
     @property
     def stop_reason(self) -> tuple[StopReason, int]:

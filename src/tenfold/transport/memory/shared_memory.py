@@ -68,8 +68,10 @@ class SharedMemory(Transport):
         """
         super().__init__(rank, segment.size)
         self._segment = segment
+        self._number = rank
+        self._members = tuple(range(segment.size))
         self._counters = Counters(segment, rank, timeout, ranks, until, check)
-        self._all = segment.buffers
+        self._all = list(segment.buffers)
         self._mine = segment.buffers[rank]
         self._others = tuple(other for other in range(self.size) if other != rank)
         self._scratch = np.empty((2, LARGEST_BLOCK // self._mine.itemsize), self._mine.dtype)
@@ -78,6 +80,20 @@ class SharedMemory(Transport):
         self._group_blocks = lru_cache(maxsize=64)(self._make_group_blocks)
         self._own_blocks = lru_cache(maxsize=64)(self._make_own_blocks)
         self.buffer: torch.Tensor = torch.from_numpy(self._mine)
+
+    def regroup(self, members: Sequence[int], membership: int, ticks: int) -> None:
+        """Take part with these members of the segment, in the order of which they are ranks from now on."""
+        self._counters.regroup(members, membership, ticks)
+        self._members = tuple(members)
+        self.rank, self.size = self._members.index(self._number), len(members)
+        self._all = [self._segment.buffers[member] for member in members]
+        self._others = tuple(other for other in range(self.size) if other != self.rank)
+        for cached in (self._plan, self._group_blocks, self._own_blocks):
+            cached.cache_clear()
+
+    def check_members(self) -> None:
+        """Raise MembersChanged if other members are to take part than in the last `regroup`."""
+        self._counters.check_members()
 
     def mix(self, round_: Round, weights: Sequence[float] | None = None) -> None:
         """Carry out one round; after an error the weights may be half averaged."""
@@ -113,18 +129,18 @@ class SharedMemory(Transport):
     def gather(self, values: Sequence[float]) -> list[list[float]]:
         """Return every worker's values by rank, one mailbox full at a time."""
         room = MAILBOX - 1
-        boxes = self._segment.mailboxes
+        boxes = [self._segment.mailboxes[member] for member in self._members]
         gathered: list[list[float]] = [[] for _ in range(self.size)]
         sent, longest = 0, 1
         with self._working:
             while sent < longest:
                 part = values[sent : sent + room]
-                boxes[self.rank, 0] = len(values)
-                boxes[self.rank, 1 : 1 + len(part)] = part
+                boxes[self.rank][0] = len(values)
+                boxes[self.rank][1 : 1 + len(part)] = part
                 self._meet(self._others)
-                lengths = [int(length) for length in boxes[:, 0]]
+                lengths = [int(box[0]) for box in boxes]
                 for rank, length in enumerate(lengths):
-                    gathered[rank] += boxes[rank, 1 : 1 + max(0, min(room, length - sent))].tolist()
+                    gathered[rank] += boxes[rank][1 : 1 + max(0, min(room, length - sent))].tolist()
                 self._meet(self._others)
                 sent, longest = sent + room, max(lengths)
         return gathered
@@ -180,7 +196,7 @@ class SharedMemory(Transport):
         stop = min(stop, self._mine.size)
         for first in range(start, stop, longest):
             part = slice(first, min(first + longest, stop))
-            yield [self._all[rank, part] for rank in ranks], part, self._scratch[:, : part.stop - part.start]
+            yield [self._all[rank][part] for rank in ranks], part, self._scratch[:, : part.stop - part.start]
 
 
 def _round_up(number: int, multiple: int) -> int:

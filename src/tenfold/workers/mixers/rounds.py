@@ -11,7 +11,7 @@ from tenfold.mixing import Round, Strategy, due
 from tenfold.mixing.compression import Compressor
 from tenfold.mixing.outer import OuterOptimizer
 from tenfold.training import FlatState
-from tenfold.workers.channels import Channels
+from tenfold.workers.channels import Channels, MakeRound
 
 
 class MixedReplica(Protocol):
@@ -61,7 +61,6 @@ class Rounds:
         self.replica = replica
         self.channels = channels
         self.samples = samples
-        self.size = channels.weights.size
         self.rounds = 0
         self.parameters = replica.flat.vector[: replica.flat.parameters]
         self.outer_state = outer.start(self.parameters)
@@ -71,7 +70,13 @@ class Rounds:
     @property
     def upcoming(self) -> Round:
         """The round that comes next."""
-        return self.strategy.round(self.rounds, self.size)
+        return self.strategy.round(self.rounds, self.channels.weights.size)
+
+    def begin(self) -> MakeRound:
+        """Count the round that comes next, and return what makes it for any number of replicas."""
+        number = self.rounds
+        self.rounds += 1
+        return lambda size: self.strategy.round(number, size)
 
     def is_due(self, step: int) -> bool:
         """Return whether a round follows this step, counted from 1 over the run."""
@@ -84,39 +89,46 @@ class Rounds:
 
     def carry_out(self) -> None:
         """Mix the replica's state with the others', as the next round says."""
-        round_ = self.upcoming
-        self.rounds += 1
-        if round_.is_idle:
+        upcoming, transport = self.begin(), self.channels.weights
+        if upcoming(transport.size).is_idle:
+            self.channels.mix(transport, upcoming, self.samples)
             return
         nbytes = self._compress()
-        self._apply(round_, self.samples)
-        self.outer.update(self.outer_state, self.parameters, n=self.size, lr=self.replica.rate)
+        self.replica.flat.to_moments()
+        round_ = self.channels.mix(transport, upcoming, self.samples)
+        self.replica.flat.to_variances(alike=round_.is_exact)
+        self.outer.update(self.outer_state, self.parameters, n=transport.size, lr=self.replica.rate)
         if self.reference is not None:
             self.reference.copy_(self.parameters)
         if self.division.optimizer_state in ("average", "reset"):
-            self._mix_optimizer(round_)
+            self._mix_optimizer(upcoming)
         self._count(round_, nbytes)
 
     def consensus(self, samples: Sequence[float] | None = None) -> None:
         """Take the mean of all replicas."""
-        self._apply(self.strategy.final(self.size), self.samples if samples is None else samples)
+        flat, transport = self.replica.flat, self.channels.weights
+        if self.strategy.final(transport.size).is_idle:
+            return
+        flat.to_moments()
+        round_ = self.channels.mix_once(transport, self.strategy.final, self.samples if samples is None else samples)
+        flat.to_variances(alike=round_.is_exact)
 
     def average_gradients(self, samples: Sequence[float]) -> None:
         """Put the average of all replicas' gradients, weighted by the samples they come from, in the place of its own.
 
         One without samples joins in with a gradient of zero.
         """
-        round_ = self.upcoming
-        self.rounds += 1
+        upcoming = self.begin()
         learning = self.replica.learning
         for parameter in learning:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         gradients = [parameter.grad for parameter in learning if parameter.grad is not None]
-        if not round_.is_idle:
-            nbytes = self._compress_gradients(gradients)
-            exchange(self.channels, round_, gradients, samples)
-            self._count(round_, nbytes)
+        if upcoming(self.channels.second.size).is_idle:
+            self.channels.mix(self.channels.second, upcoming, samples)
+            return
+        nbytes = self._compress_gradients(gradients)
+        self._count(exchange(self.channels, upcoming, gradients, samples), nbytes)
 
     def state(self) -> dict[str, Any]:
         """Return rounds, outer momentum, and what compression has not sent yet."""
@@ -148,14 +160,7 @@ class Rounds:
         self.parameters.add_(self.reference)
         return packed.nbytes + self.replica.flat.vector.nbytes - self.parameters.nbytes
 
-    def _apply(self, round_: Round, samples: Sequence[float]) -> None:
-        if round_.is_idle:
-            return
-        self.replica.flat.to_moments()
-        self.channels.weights.mix(round_, samples)
-        self.replica.flat.to_variances(alike=round_.is_exact)
-
-    def _mix_optimizer(self, round_: Round) -> None:
+    def _mix_optimizer(self, upcoming: MakeRound) -> None:
         optimizer = self.replica.optimizer
         if self.division.optimizer_state == "reset":
             optimizer.state.clear()
@@ -164,7 +169,7 @@ class Rounds:
         for key in dict.fromkeys(key for state in states for key in state):
             tensors = [state[key] for state in states if isinstance(state.get(key), Tensor) and state[key].ndim]
             if tensors:
-                exchange(self.channels, round_, tensors, self.samples)
+                exchange(self.channels, upcoming, tensors, self.samples)
 
     def _compress_gradients(self, gradients: list[Tensor]) -> int:
         if self.compressor.name == "none":
@@ -180,14 +185,15 @@ class Rounds:
         self.bytes_moved += round_.bytes_per_worker(nbytes)[self.channels.weights.rank]
 
 
-def exchange(channels: Channels, round_: Round, tensors: list[Tensor], weights: Sequence[float]) -> None:
+def exchange(channels: Channels, make_round: MakeRound, tensors: list[Tensor], weights: Sequence[float]) -> Round:
     """Mix tensors that are not part of the replica's flat state, in place, through the second transport."""
     buffer, start = channels.second.buffer, 0
     for tensor in tensors:
         buffer[start : start + tensor.numel()].copy_(tensor.reshape(-1))
         start += tensor.numel()
-    channels.second.mix(round_, weights)
+    round_ = channels.mix(channels.second, make_round, weights)
     start = 0
     for tensor in tensors:
         tensor.copy_(buffer[start : start + tensor.numel()].view_as(tensor))
         start += tensor.numel()
+    return round_

@@ -95,6 +95,8 @@ class WorkerPool:
         self.processes: list[Any] = []
         self._readers: list[MessageReader] = []
         self._started: list[float] = []
+        self._absent: set[int] = set()
+        self._unheard: list[tuple[int, Any]] = []
         try:
             with _deferring_interrupts():
                 for rank in range(size):
@@ -107,10 +109,10 @@ class WorkerPool:
             self.end()
             raise
 
-    def _start(self, rank: int) -> tuple[Connection, Any]:
+    def _start(self, rank: int, *more: Any) -> tuple[Connection, Any]:
         started = context()
         here, there = started.Pipe()
-        arguments = (rank, there, self._theirs, self.beats, *self._arguments)
+        arguments = (rank, there, self._theirs, self.beats, *self._arguments, *more)
         process = started.Process(  # type: ignore[attr-defined]
             target=self._target, args=arguments, name=f"tenfold-worker-{rank}"
         )
@@ -119,8 +121,15 @@ class WorkerPool:
         there.close()
         return here, process
 
-    def replace(self, rank: int) -> None:
-        """Start another process in the place of one that was lost."""
+    @property
+    def present(self) -> list[int]:
+        """The places in which there is a process."""
+        return [place for place in range(len(self.processes)) if place not in self._absent]
+
+    def remove(self, rank: int) -> None:
+        """Kill a process that was lost, and forget it."""
+        if rank in self._absent:
+            return
         process = self.processes[rank]
         process.kill()
         process.join()
@@ -128,24 +137,38 @@ class WorkerPool:
         self.connections[rank].close()
         self.beats[rank] = 0.0
         self._progress[rank].clear()
-        self.connections[rank], self.processes[rank] = self._start(rank)
-        self._readers[rank] = MessageReader(self.connections[rank])
-        self._started[rank] = time.monotonic()
+        self._absent.add(rank)
+        self._unheard = [(place, message) for place, message in self._unheard if place != rank]
+
+    def replace(self, rank: int, *more: Any) -> None:
+        """Start another process in the place of one that was lost, with more arguments than the others."""
+        self.remove(rank)
+        with _deferring_interrupts():
+            self.connections[rank], self.processes[rank] = self._start(rank, *more)
+            self._readers[rank] = MessageReader(self.connections[rank])
+            self._started[rank] = time.monotonic()
+            self._absent.discard(rank)
 
     def messages(self) -> Iterator[tuple[int, Any]]:
         """Yield (rank, message) as they come; raise when a worker is lost.
 
-        What a worker said before it was lost comes first, and what the others say of it not at all.
+        What a worker said before it was lost comes first, and what the others say of it not at all, unless this is
+        called again when the lost one has been removed or replaced.
         """
         looked = time.monotonic()
         while True:
-            wait([*self.connections, *(process.sentinel for process in self.processes)], timeout=BEAT)
-            heard = {rank: self._read(rank) for rank in range(len(self.connections))}
-            for rank, (messages, gone) in sorted(heard.items(), key=lambda one: not one[1][1]):
-                for message in messages:
-                    yield rank, message
-                if gone:
-                    raise self._lost(rank)
+            while self._unheard:
+                yield self._unheard.pop(0)
+            present = self.present
+            ends = [(self.connections[place], self.processes[place].sentinel) for place in present]
+            wait([end for both in ends for end in both], timeout=BEAT)
+            heard = {rank: self._read(rank) for rank in present}
+            lost = next((rank for rank, (_, gone) in heard.items() if gone), None)
+            self._unheard = [(rank, message) for rank, (messages, _) in heard.items() for message in messages]
+            if lost is not None:
+                for message in heard[lost][0]:
+                    yield lost, message
+                raise self._lost(lost)
             now = time.monotonic()
             if now - looked < 2 * BEAT:  # else this process itself was held up, and knows nothing
                 self._check_beats(now)
@@ -179,7 +202,8 @@ class WorkerPool:
         return WorkerLost(ranks[0], f"{name_workers(ranks)} (process {self.processes[place].pid}) {what}")
 
     def _check_beats(self, now: float) -> None:
-        for place, process in enumerate(self.processes):
+        for place in self.present:
+            process = self.processes[place]
             beat, waited = self.beats[place], now - self._started[place]
             if beat and now - beat > SILENCE:
                 raise self._loss(place, f"has sent no heartbeat for {SILENCE:g} s")
@@ -204,11 +228,12 @@ class WorkerPool:
 
     def end(self) -> None:
         """End all processes, whatever they are doing."""
-        for process in self.processes:
+        processes = [self.processes[place] for place in self.present]
+        for process in processes:
             if process.is_alive():
                 process.terminate()
         until = time.monotonic() + PATIENCE
-        for process in self.processes:
+        for process in processes:
             process.join(max(0.0, until - time.monotonic()))
             if process.is_alive():
                 process.kill()
@@ -217,12 +242,12 @@ class WorkerPool:
         for connection in (*self.connections, self._theirs, self._lifeline):
             connection.close()
         self.beats.close()
-        self.processes, self.connections, self._readers = [], [], []
+        self.processes, self.connections, self._readers, self._absent = [], [], [], set()
 
     def join(self) -> None:
         """Wait for processes that are done."""
-        for process in self.processes:
-            process.join(PATIENCE)
+        for place in self.present:
+            self.processes[place].join(PATIENCE)
         self.end()
 
 

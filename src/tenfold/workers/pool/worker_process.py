@@ -18,8 +18,10 @@ from tenfold.machine import affinity, memory
 from tenfold.runs import Clock, Emit, Event, Warned
 from tenfold.runs.resumption import Resumption
 from tenfold.training.randomness import RngState
-from tenfold.workers.channels import SharedChannels
+from tenfold.transport.memory.counters import MembersChanged
+from tenfold.workers.channels import Channels, SharedChannels
 from tenfold.workers.cooperative import MessageBatch, Scheduler, TurnLock
+from tenfold.workers.elastic.elastic_channels import ElasticChannels
 from tenfold.workers.messages import Decision, Message
 from tenfold.workers.pool.snapshot import TaskSnapshot
 from tenfold.workers.pool.worker_pool import remove_server_folder_at_exit, start_heartbeat
@@ -32,6 +34,7 @@ remove_server_folder_at_exit()  # only the server that worker processes are fork
 EVENTS_TOGETHER = 256
 SECONDS_BETWEEN = 0.25
 POLL_SECONDS = 0.5
+ELASTIC_POLL_SECONDS = 0.02
 
 
 class WorkerConnection:
@@ -40,6 +43,8 @@ class WorkerConnection:
     def __init__(self, connection: Connection, waiting: Callable[[], None] = lambda: None) -> None:
         """Connect; `waiting` is called again and again while an answer is awaited."""
         self.connection = connection
+        self.is_outdated: Callable[[], bool] | None = None
+        """Says whether other workers take part now, so that the answer to `tell` will not come."""
         self._waiting = waiting
         self._events: list[Event] = []
         self._sent = time.monotonic()
@@ -52,15 +57,32 @@ class WorkerConnection:
 
     def tell(self, messages: tuple[Message, ...]) -> Decision:
         """Send the messages of all workers in this process and return the supervisor's answer."""
+        decision: Decision = self._ask(messages, self.is_outdated)
+        return decision
+
+    def ask(self, message: Any) -> Any:
+        """Send one message, and return the answer to it."""
+        return self._ask(message, None)
+
+    def send(self, message: Any) -> None:
+        """Send one message that is not answered."""
         self.flush()
-        self._send(messages)
+        self._send(message)
+
+    def _ask(self, content: Any, is_outdated: Callable[[], bool] | None) -> Any:
+        self.flush()
+        self._send(content)
+        seconds = POLL_SECONDS if is_outdated is None else ELASTIC_POLL_SECONDS
         try:
-            while not self.connection.poll(POLL_SECONDS):
+            while not self.connection.poll(seconds):
                 self._waiting()
+                # Whoever changes the members has sent its earlier answers before.
+                if is_outdated is not None and is_outdated() and not self.connection.poll():
+                    raise MembersChanged
             answer = self.connection.recv_bytes()
         except (EOFError, ConnectionResetError):
             os._exit(1)
-        return pickle.loads(answer)  # type: ignore[no-any-return]
+        return pickle.loads(answer)
 
     def flush(self) -> None:
         """Send the events that are kept."""
@@ -96,10 +118,13 @@ def run_workers(
     resumption: Resumption | None,
     ranks_by_process: Sequence[range],
     exchange_times: NDArray[Any] | None = None,
+    elastic: bool = False,
+    joining: bool = False,
 ) -> None:
     """Train the replicas of one process: a single one, or several on a virtual cluster.
 
-    `exchange_times` [steps, workers] orders the exchanges of replicas without rounds that share a process.
+    `exchange_times` [steps, workers] orders the exchanges of replicas without rounds that share a process. Where it is
+    `elastic`, lost workers are replaced by others, which are `joining`.
     """
     start_heartbeat(place, lifeline, beats)
     progress, ranks = WorkerProgress(beats, place), ranks_by_process[place]
@@ -114,18 +139,36 @@ def run_workers(
         torch.set_num_threads(task.threads)
         memory.keep_freed()
         if len(ranks) == 1 and exchange_times is None:
-            channels = shared.open(ranks[0], waiting=progress.wait)
+            channels = _open_channels(shared, ranks[0], supervisor, progress, elastic=elastic)
 
             def tell(message: Message) -> Decision:
                 return supervisor.tell((message,))
 
             with progress.slowly():
                 worker = Worker(task, make_network(task), channels, clock, supervisor.emit, tell, progress)
-            _train(worker, resumption)
+            if joining:
+                assert isinstance(channels, ElasticChannels)
+                worker.join(channels.join())
+                worker.train()
+            else:
+                _train(worker, resumption)
         else:
             _train_several(ranks, task, shared, clock, supervisor, resumption, exchange_times, progress)
     except BaseException as error:
         supervisor.fail(error)
+
+
+def _open_channels(
+    shared: SharedChannels, rank: int, supervisor: WorkerConnection, progress: WorkerProgress, *, elastic: bool
+) -> Channels:
+    if not elastic:
+        return shared.open(rank, waiting=progress.wait)
+    members = tuple(range(shared.workers))
+    make = partial(ElasticChannels, number=rank, members=members, ask=supervisor.ask, send=supervisor.send)
+    channels = shared.open(rank, waiting=progress.wait, make=make)
+    assert isinstance(channels, ElasticChannels)
+    supervisor.is_outdated = channels.is_outdated
+    return channels
 
 
 def forward_warnings(emit: Emit, clock: Clock, rank: int) -> None:

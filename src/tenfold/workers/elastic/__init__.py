@@ -1,0 +1,1 @@
+"""Workers that are lost and replaced while the others train."""

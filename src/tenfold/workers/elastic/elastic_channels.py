@@ -1,0 +1,153 @@
+"""The channels of a worker whose lost partners are replaced: the members change while it trains.
+
+The process that started the workers decides who takes part (`Roster`). When that changes, it asks for another
+membership in shared memory. Every member notices where it would wait for others, pauses, and says how far it is; when
+all have paused, all hear the new membership and continue. So nobody uses another worker's weights in between.
+
+A mix that was under way is repeated with what each member had brought to it, unless another member has completed it:
+then all had done their parts, and the result is there. (Where small groups mix, members may be several mixes apart;
+those behind continue without these.)
+
+Workers that replace lost ones join between two steps. All members pass the same places, numbered in the same way, and
+so agree on one: there a partner hands over its whole state.
+"""
+
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tenfold.mixing import Round
+from tenfold.transport import SharedMemory, Transport
+from tenfold.transport.memory.counters import MembersChanged
+from tenfold.workers.channels import Channels, MakeRound, Result
+from tenfold.workers.messages import Handover, Joining, Membership, Paused, Ready, Welcome
+
+
+@dataclass(kw_only=True)
+class ElasticChannels(Channels):
+    """One worker's connections to the others, who may be lost and replaced."""
+
+    number: int
+    """This worker's."""
+    members: tuple[int, ...]
+    """Those who take part, in the order of which they are ranks."""
+    ask: Callable[[Any], Any]
+    """Sends a message to the process that started the workers, and returns the answer."""
+    send: Callable[[Any], None]
+    """Sends a message that is not answered."""
+    _mixes: int = 0
+    _mixed: int = 0
+    _passed: int = 0
+    _completed_by_others: int = 0
+    _joining: Joining | None = None
+    _membership: int = 0
+    _brought: dict[int, Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._regroup(self.members, 0, 0)
+
+    def mix(self, transport: Transport, make_round: MakeRound, weights: Sequence[float]) -> Round:
+        """Carry out a round of training with those who take part at its end."""
+        if self._mixes < self._completed_by_others:
+            self._complete()
+            return make_round(transport.size)
+        brought = self._brought.setdefault(id(transport), torch.empty_like(transport.buffer))
+        brought.copy_(transport.buffer)
+        while True:
+            round_ = make_round(transport.size)
+            try:
+                self.mix_once(transport, lambda _, same=round_: same, weights)  # type: ignore[misc]
+                break
+            except MembersChanged:
+                self._pause()
+                completed = self._mixes < self._completed_by_others
+                if not (completed and round_.is_exact):
+                    transport.buffer.copy_(brought)
+                if completed:
+                    break
+        self._complete()
+        return round_
+
+    def mix_once(self, transport: Transport, make_round: MakeRound, weights: Sequence[float]) -> Round:
+        """Carry out a round, unless the members change meanwhile."""
+        assert isinstance(transport, SharedMemory)
+        transport.check_members()
+        return super().mix_once(transport, make_round, [weights[member] for member in self.members])
+
+    def repeat(self, attempt: Callable[[], Result]) -> Result:
+        """Do what all members do together, from its beginning again whenever the members change."""
+        while True:
+            try:
+                return attempt()
+            except MembersChanged:
+                self._pause()
+
+    def pass_by(self, place: int, state: Callable[[], dict[str, Any]]) -> None:
+        """Let those who join take part from here on; their partner hands over its state.
+
+        The place after step s, counted over the run, has the number 2s; that at the beginning of an epoch, 2s + 1.
+        """
+        self._passed, joining = place, self._joining
+        if joining is None or place < joining.place:
+            return
+        self._joining = None
+        self._regroup(_joined(self.members, joining), self._membership, _first_tick(self._membership, joined=True))
+        if joining.partner == self.number:
+            own = {"mixes": self._mixes, "mixed": self._mixed, "passed": place}
+            content = io.BytesIO()
+            torch.save(state() | {"channels": own}, content)
+            self.send(Handover(membership=self._membership, step=place // 2, state=content.getvalue()))
+
+    def join(self) -> dict[str, Any]:
+        """Wait until the others let this worker join, and return a partner's state."""
+        welcome = self.ask(Ready())
+        assert isinstance(welcome, Welcome)
+        state: dict[str, Any] = torch.load(io.BytesIO(welcome.state), weights_only=True)
+        own, membership = state["channels"], welcome.membership
+        self._mixes, self._mixed, self._passed = own["mixes"], own["mixed"], own["passed"]
+        assert membership.joining is not None
+        members = _joined(membership.members, membership.joining)
+        self._regroup(members, membership.number, _first_tick(membership.number, joined=True))
+        return state
+
+    def is_outdated(self) -> bool:
+        """Return whether another membership is asked for."""
+        assert isinstance(self.weights, SharedMemory)
+        try:
+            self.weights.check_members()
+        except MembersChanged:
+            return True
+        return False
+
+    def _complete(self) -> None:
+        self._mixes += 1
+        self._mixed = self.step
+
+    def _pause(self) -> None:
+        """Say how far this worker is, and take on the membership that comes back when all have."""
+        began = perf_counter()
+        membership = self.ask(Paused(mixes=self._mixes, mixed=self._mixed, passed=self._passed))
+        self.weights.wait_seconds += perf_counter() - began
+        assert isinstance(membership, Membership)
+        self._completed_by_others, self._joining = membership.mixes, membership.joining
+        self._regroup(membership.members, membership.number, _first_tick(membership.number, joined=False))
+
+    def _regroup(self, members: tuple[int, ...], number: int, ticks: int) -> None:
+        self.members, self._membership = members, number
+        for transport in (self.weights, self.second):
+            assert isinstance(transport, SharedMemory)
+            transport.regroup(members, number, ticks)
+
+
+def _joined(members: Sequence[int], joining: Joining) -> tuple[int, ...]:
+    return tuple(sorted({*members, *joining.workers}))
+
+
+def _first_tick(membership: int, *, joined: bool) -> int:
+    """Return what the members count from: more than any has counted to in an earlier membership."""
+    return (2 * membership + joined) << 32

@@ -1,0 +1,91 @@
+"""Replacing workers that are lost while the others continue to train."""
+
+from typing import Any
+
+from tenfold.errors import WorkerLost
+from tenfold.workers.channels import SharedChannels
+from tenfold.workers.elastic.roster import Roster
+from tenfold.workers.messages import Handover, Paused, Ready
+from tenfold.workers.pool.worker_pool import WorkerPool
+from tenfold.workers.supervisor import Supervisor
+
+
+class Replacement:
+    """Lets the members of a run pause when one is lost, starts another process in its place, and lets that one join.
+
+    The others do not wait for the new process to start: it joins when it is ready.
+    """
+
+    def __init__(self, pool: WorkerPool, channels: SharedChannels, supervisor: Supervisor, limit: int) -> None:
+        """Watch over a pool; `limit` is how often a worker may be replaced before it has completed an epoch."""
+        self.roster = Roster(channels.workers)
+        self._pool = pool
+        self._channels = channels
+        self._supervisor = supervisor
+        self._limit = limit
+        self._to_start: set[int] = set()
+        self._losses = dict.fromkeys(range(channels.workers), 0)
+        """How often each worker was lost since it last completed an epoch."""
+        self._since_epoch_began = set(range(channels.workers))
+
+    def lose(self, lost: WorkerLost) -> None:
+        """Let the others continue without a worker, or raise its error: if it is lost too often, or nobody is left."""
+        worker = lost.rank
+        self._losses[worker] += 1
+        self._since_epoch_began.discard(worker)
+        if self._losses[worker] > self._limit:
+            raise WorkerLost(
+                worker,
+                f"{lost}; worker {worker} was lost {self._losses[worker]} times without completing an epoch, "
+                f"and machine.replacements = {self._limit}",
+            )
+        was_member = worker in self.roster.members
+        if was_member and len(self.roster.members) == 1:
+            raise lost
+        self._pool.remove(worker)  # from here on it changes nothing in the shared memory
+        awaited = self.roster.lose(worker)
+        self._to_start.add(worker)
+        if was_member:
+            self._supervisor.lose(lost, sorted(self.roster.members))
+        if awaited:
+            self._channels.ask_for(self.roster.change())
+        self._proceed()
+
+    def hear(self, worker: int, message: Any) -> bool:
+        """Take a message that is about the members; return False for any other that is still worth an answer."""
+        if isinstance(message, Paused):
+            self.roster.pause(worker, message)
+        elif isinstance(message, Ready):
+            self.roster.waiting.add(worker)
+        elif isinstance(message, Handover):
+            for joined, welcome in self.roster.hand_over(message).items():
+                self._pool.send(joined, welcome)
+                self._supervisor.join(joined, message.step, self._pool.processes[joined].pid)
+        else:
+            return self.roster.is_changing  # who said this has not noticed yet, and will say it again
+        self._proceed()
+        return True
+
+    def invite(self) -> bool:
+        """Let the members pause for those who wait to join; return whether they do."""
+        if not self.roster.can_change:
+            return False
+        self._channels.ask_for(self.roster.change())
+        return True
+
+    def complete_epoch(self) -> None:
+        """Forget the losses of workers that have trained for the whole epoch."""
+        for worker in self._since_epoch_began:
+            self._losses[worker] = 0
+        self._since_epoch_began = set(self.roster.members)
+
+    def _proceed(self) -> None:
+        """Tell the members who takes part when all have paused; only then may others use a lost one's memory."""
+        if (membership := self.roster.decide()) is not None:
+            self._supervisor.note_absence(self.roster.mixed)
+            for member in membership.members:
+                self._pool.send(member, membership)
+        if not self.roster.is_changing:
+            for worker in sorted(self._to_start):
+                self._pool.replace(worker, True)  # the argument `joining` of `run_workers`
+            self._to_start.clear()
