@@ -161,7 +161,12 @@ class TestTheRecord:
         at = [event.at for event in run.lifecycle()]
         assert at == sorted(at)
         assert [event.stage for event in run.lifecycle() if event.stage != "epoch"][-2:] == ["resumed", "finished"]
-        assert {path.name for path in run.path.iterdir()} == {"experiment.toml", "model.pt", "predictions.npz", "trace.json"}
+        assert {path.name for path in run.path.iterdir()} == {
+            "experiment.toml",
+            "model.pt",
+            "predictions.npz",
+            "trace.json",
+        }
 
     def test_what_is_known_of_an_interrupted_run_is_kept(self) -> None:
         run = interrupted(3, **SMALL)
