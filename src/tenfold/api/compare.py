@@ -18,6 +18,7 @@ from tenfold.experiment import FIELDS, FOLD_FIELDS, SECTIONS, Division, Experime
 from tenfold.experiment.values import TakesList
 from tenfold.launch.detect import detect_world
 from tenfold.report.differences import describe_settings
+from tenfold.report.loggers.make_loggers import make_loggers
 from tenfold.report.results.comparison import Comparison
 from tenfold.runs import Emit, Run, Store
 from tenfold.runs.store import CROSSVAL
@@ -57,6 +58,7 @@ def compare(
     fresh: bool = False,
     watch: Watch | None = None,
     on: Sequence[object] = (),
+    log: str | Sequence[str] | None = None,
     listen: Emit | None = None,
     **grid: Any,
 ) -> Comparison:
@@ -67,7 +69,7 @@ def compare(
     that slows down slows all down. Where `folds` is set, every setting is cross-validated. What is recorded already is
     not run again, unless `fresh`; what fails is reported and does not stop the rest. `watch` is called with a `Turn`
     when a run begins and when it is done, `listen` with every event of every run, and
-    the callbacks in `on` with those of each.
+    the callbacks in `on` with those of each; `log` is that of `train`.
     """
     require_no_launcher("a comparison", detect_world())
     base, dimensions = parts(experiment or Experiment(), grid)
@@ -75,6 +77,7 @@ def compare(
     store = Store(runs)
     known = {} if fresh else _finished(store)
     watch = watch or _ignore
+    on = [*on, *make_loggers(log, store.folder)]
     done: list[Run] = []
     failed: dict[str, str] = {}
     for place, one in enumerate(planned, 1):

@@ -12,6 +12,7 @@ from tenfold.engines import RecordedRun, require_no_launcher
 from tenfold.engines.prepare import describe, prepare, settle
 from tenfold.experiment import Experiment
 from tenfold.launch.detect import detect_world
+from tenfold.report.loggers.make_loggers import make_loggers
 from tenfold.runs import Clock, Emit, Store
 from tenfold.runs.callbacks import with_callbacks
 from tenfold.runs.store import CROSSVAL, absolute
@@ -26,6 +27,7 @@ def cross_validate(
     *,
     runs: str | Path | None = None,
     on: Sequence[object] = (),
+    log: str | Sequence[str] | None = None,
     listen: Emit | None = None,
     fetching: FetchProgress | None = None,
     as_sklearn: Literal[False] = False,
@@ -37,6 +39,7 @@ def cross_validate(
     *,
     runs: str | Path | None = None,
     on: Sequence[object] = (),
+    log: str | Sequence[str] | None = None,
     listen: Emit | None = None,
     fetching: FetchProgress | None = None,
     as_sklearn: Literal[True],
@@ -47,6 +50,7 @@ def cross_validate(
     *,
     runs: str | Path | None = None,
     on: Sequence[object] = (),
+    log: str | Sequence[str] | None = None,
     listen: Emit | None = None,
     fetching: FetchProgress | None = None,
     as_sklearn: bool = False,
@@ -60,7 +64,7 @@ def cross_validate(
     `sklearn.model_selection.cross_validate` is returned.
     """
     require_no_launcher("a cross-validation", detect_world())
-    listen = with_callbacks(listen or warn, on, can_stop=False)
+    listen = with_callbacks(listen or warn, [*on, *make_loggers(log, runs)], can_stop=False)
     clock, runs = Clock(), absolute(runs)  # before the user's own code can change the current folder
     experiment = settle((experiment or Experiment()).replace(**fields))
     if experiment.division.folds is None:

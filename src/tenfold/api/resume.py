@@ -12,6 +12,7 @@ from tenfold.engines import RecordedRun
 from tenfold.engines.prepare import check_same_data, prepare, settle
 from tenfold.errors import StoreError
 from tenfold.experiment import Experiment
+from tenfold.report.loggers.make_loggers import make_loggers
 from tenfold.runs import Clock, Emit, Run, Store
 from tenfold.runs.callbacks import with_callbacks
 from tenfold.runs.store import CROSSVAL, FOLD
@@ -24,6 +25,7 @@ def resume(
     runs: str | Path | None = None,
     force: bool = False,
     on: Sequence[object] = (),
+    log: str | Sequence[str] | None = None,
     listen: Emit | None = None,
     model: Any = None,
     data: Any = None,
@@ -45,6 +47,7 @@ def resume(
     store = run.store if isinstance(run, Run) else Store(runs, create=False)
     record = store.find(run.id if isinstance(run, Run) else run)
     number = record["id"]
+    on = [*on, *make_loggers(log, store.folder)]
     listen = with_callbacks(listen or warn, on, can_stop=record["kind"] != CROSSVAL)
     if not record["experiment"] or "data" not in record["facts"]:
         raise StoreError(f"run {number} cannot be resumed: {'; '.join(record['problems'])}")

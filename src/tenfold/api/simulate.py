@@ -19,6 +19,7 @@ def simulate(
     cluster: Cluster | dict[str, Any] | str | Path | None = None,
     runs: str | Path | None = None,
     on: Sequence[object] = (),
+    log: str | Sequence[str] | None = None,
     listen: Emit | None = None,
     fetching: FetchProgress | None = None,
     **fields: Any,
@@ -29,7 +30,7 @@ def simulate(
     `cluster` is a value, a file or "here", the processes of this machine; without one, nodes are joined by `link`.
     """
     experiment = on_cluster(experiment, cluster, **fields)
-    return train(experiment, runs=runs, on=on, listen=listen, fetching=fetching, kind="simulate")
+    return train(experiment, runs=runs, on=on, log=log, listen=listen, fetching=fetching, kind="simulate")
 
 
 def on_cluster(experiment: Experiment | None, cluster: Any = None, **fields: Any) -> Experiment:

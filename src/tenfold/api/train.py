@@ -14,6 +14,7 @@ from tenfold.engines import Engine, RecordedRun, Task, choose, validate
 from tenfold.experiment import Experiment
 from tenfold.launch.detect import detect_world
 from tenfold.report.exports.trace import chrome_trace
+from tenfold.report.loggers.make_loggers import make_loggers
 from tenfold.runs import Clock, Emit, Event, Note, Run, Warned, WorkerDropped
 from tenfold.runs.callbacks import with_callbacks
 from tenfold.runs.remote_store import RemoteStore
@@ -28,6 +29,7 @@ def train(
     *,
     runs: str | Path | None = None,
     on: Sequence[object] = (),
+    log: str | Sequence[str] | None = None,
     listen: Emit | None = None,
     fetching: FetchProgress | None = None,
     kind: str = "train",
@@ -38,13 +40,14 @@ def train(
     The experiment is given as a value, or by its fields: `train(model="lenet5", data="mnist", epochs=3, lr=0.05)`;
     fields next to an experiment change it. `runs` is the folder of the run store ($TENFOLD_RUNS, else "runs"). `on`
     lists callbacks, objects with methods such as `on_epoch_end(event)` (see `tenfold.Callback`), which may stop the
-    training by raising `tenfold.StopTraining`. `listen` is called with every event, `fetching` with the progress of a
-    download; `kind` is the kind of run that the store records.
+    training by raising `tenfold.StopTraining`; `log`, "tensorboard" or "mlflow" or both, also writes the run's numbers
+    there. `listen` is called with every event, `fetching` with the progress of a download; `kind` is the kind of run
+    that the store records.
 
     Under torchrun, mpirun or srun all ranks call it, and each is a worker. Rank 0 records; the others get the same
     result and weights, but cannot read events from the store.
     """
-    clock, listen = Clock(), with_callbacks(listen or warn, on)
+    clock, listen = Clock(), with_callbacks(listen or warn, [*on, *make_loggers(log, runs)])
     runs = absolute(runs)  # before the user's own code can change the current folder
     experiment = (experiment or Experiment()).replace(**fields)
     engine = engine_for(experiment, clock, listen)

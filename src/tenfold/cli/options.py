@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from tenfold.cli.completion import complete_field, complete_from, complete_run
-from tenfold.common.catalog import MODELS, OPTIMIZERS, SOURCES, STRATEGIES
+from tenfold.common.catalog import LOGGERS, MODELS, OPTIMIZERS, SOURCES, STRATEGIES
 from tenfold.errors import ExperimentError
 
 if TYPE_CHECKING:
@@ -41,6 +41,15 @@ Runs = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show progress.")]
+Log = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--log",
+        help=f"Also write the run's numbers to {' or '.join(LOGGERS)}, live; may be repeated.",
+        show_default=False,
+        autocompletion=complete_from(LOGGERS),
+    ),
+]
 LogRanks = Annotated[
     str | None,
     typer.Option("--log-ranks", help="Also show how these ranks spend their time: 0,3 or all.", show_default=False),

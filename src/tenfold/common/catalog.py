@@ -110,3 +110,10 @@ METRICS: Registry[Any] = LazyRegistry(
         "rmse": "tenfold.training.measures:root_mean_square_error",
     },
 )
+LOGGERS: Registry[Any] = LazyRegistry(
+    "logger",
+    {
+        "tensorboard": "tenfold.report.loggers.tensorboard_logger:TensorBoardLogger",
+        "mlflow": "tenfold.report.loggers.mlflow_logger:MlflowLogger",
+    },
+)

@@ -42,6 +42,7 @@ def compare(
     form: Annotated[Form, typer.Option("--format", help="How to print the result.")] = Form.TABLE,
     as_json: options.Json = False,
     runs: options.Runs = None,
+    log: options.Log = None,
     quiet: options.Quiet = False,
 ) -> None:
     """Run an experiment with every combination of settings, one after another, and show the results side by side.
@@ -62,7 +63,7 @@ def compare(
 
     with watching(quiet) as shown:
         result = run_all(
-            experiment, repeats=repeats, runs=runs, fresh=fresh, watch=shown.watch, listen=shown.listen, **grid
+            experiment, repeats=repeats, runs=runs, fresh=fresh, watch=shown.watch, listen=shown.listen, log=log, **grid
         )
     print_side_by_side(result, Form.JSON if as_json else form, output)
 

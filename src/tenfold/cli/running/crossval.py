@@ -45,6 +45,7 @@ def crossval(
     pin: options.Pin = None,
     threads: options.Threads = None,
     runs: options.Runs = None,
+    log: options.Log = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
@@ -68,5 +69,7 @@ def crossval(
         FoldProgress(quiet=quiet) as progress,
         fetching(quiet) as bar,
     ):
-        done = tenfold.cross_validate(experiment, runs=runs, listen=interruptible.watch(progress), fetching=bar)
+        done = tenfold.cross_validate(
+            experiment, runs=runs, log=log, listen=interruptible.watch(progress), fetching=bar
+        )
     print_run(done.run, as_json)

@@ -19,6 +19,7 @@ def resume(
             "gone: two processes that write to one run spoil it.",
         ),
     ] = False,
+    log: options.Log = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
@@ -36,5 +37,5 @@ def resume(
     folded = interrupted.kind == CROSSVAL
     shown = FoldProgress(quiet=quiet) if folded else RunProgress(interrupted.experiment, quiet=quiet)
     with Interruptible(runs) as interruptible, shown as progress:
-        resumed = tenfold.resume(interrupted, listen=interruptible.watch(progress), force=force)
+        resumed = tenfold.resume(interrupted, log=log, listen=interruptible.watch(progress), force=force)
     print_run(resumed, as_json)

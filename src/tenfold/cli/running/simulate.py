@@ -48,6 +48,7 @@ def simulate(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write an HTML report.")] = None,
     form: Annotated[Form, typer.Option("--format", help="How to print several settings.")] = Form.TABLE,
     runs: options.Runs = None,
+    log: options.Log = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
@@ -79,13 +80,15 @@ def simulate(
         from tenfold.api.compare import compare
 
         with watching(quiet) as grid_watch:
-            compared = compare(experiment, runs=runs, watch=grid_watch.watch, listen=grid_watch.listen, **grid)
+            compared = compare(experiment, runs=runs, watch=grid_watch.watch, listen=grid_watch.listen, log=log, **grid)
         print_side_by_side(compared, form, output)
         return
-    _one(experiment.replace(**{name: values[0] for name, values in grid.items()}), runs, quiet, as_json, output)
+    _one(experiment.replace(**{name: values[0] for name, values in grid.items()}), runs, log, quiet, as_json, output)
 
 
-def _one(experiment: "Experiment", runs: Path | None, quiet: bool, as_json: bool, output: Path | None) -> None:
+def _one(
+    experiment: "Experiment", runs: Path | None, log: list[str] | None, quiet: bool, as_json: bool, output: Path | None
+) -> None:
     from tenfold.api.simulate import simulate as run_virtually
     from tenfold.report.live.run_progress import RunProgress
 
@@ -94,7 +97,7 @@ def _one(experiment: "Experiment", runs: Path | None, quiet: bool, as_json: bool
         RunProgress(experiment, quiet=quiet or as_json) as progress,
         fetching(quiet or as_json) as bar,
     ):
-        run = run_virtually(experiment, runs=runs, listen=interruptible.watch(progress), fetching=bar)
+        run = run_virtually(experiment, runs=runs, log=log, listen=interruptible.watch(progress), fetching=bar)
     print_run(run, as_json)
     if output is not None:
         from tenfold.report.pages.write_report import write_report

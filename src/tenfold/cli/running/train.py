@@ -27,6 +27,7 @@ def train(
     threads: options.Threads = None,
     runs: options.Runs = None,
     log_ranks: options.LogRanks = None,
+    log: options.Log = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
@@ -57,5 +58,5 @@ def train(
         RunProgress(experiment, quiet=quiet, ranks=ranks) as progress,
         fetching(quiet) as bar,
     ):
-        run = tenfold.train(experiment, runs=runs, listen=interruptible.watch(progress), fetching=bar)
+        run = tenfold.train(experiment, runs=runs, log=log, listen=interruptible.watch(progress), fetching=bar)
     print_run(run, as_json)
