@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import typer
@@ -118,34 +119,21 @@ def _main(
     """Train PyTorch models faster by dividing their data among workers, and predict the speedup."""
 
 
-for verb in (
-    train,
-    crossval,
-    compare,
-    launch,
-    resume,
-    runs,
-    show,
-    report,
-    predict,
-    evaluate,
-    export,
-    board,
-    tag,
-    untag,
-    note,
-    remove,
-    init,
-    schema,
-    doctor,
-    calibrate,
-    simulate,
-    plan,
-    twin,
-):
-    app.command()(verb)
-app.add_typer(data_app, name="data")
-app.add_typer(recipe_app, name="recipe")
+VERBS: dict[str, tuple[Callable[..., None] | tuple[str, typer.Typer], ...]] = {
+    "Train": (train, compare, crossval, resume, launch, ("recipe", recipe_app)),
+    "Predict the time": (simulate, plan, twin, calibrate),
+    "Look at runs": (runs, show, report, board, tag, untag, note, remove),
+    "Use the model": (predict, evaluate, export),
+    "Set up": (init, schema, ("data", data_app), doctor),
+}
+"""The verbs by the heading under which the help lists them."""
+
+for heading, verbs in VERBS.items():
+    for verb in verbs:
+        if isinstance(verb, tuple):
+            app.add_typer(verb[1], name=verb[0], rich_help_panel=heading)
+        else:
+            app.command(rich_help_panel=heading)(verb)
 
 
 def main() -> None:
