@@ -88,7 +88,7 @@ class TestProcesses:
         shown = "".join(f"{name}: {text}\n" for name, text in summary.result_rows(run))
         assert f"2 workers continued after step {lost['step']}, replaced after step {lost['joined']}" in shown
         page = render_report([run])
-        assert f"Dotted line: worker {place} (process" in page
+        assert f"Vertical line: worker {place} (process" in page
         assert f"worker {place} was replaced by process" in page
 
     def test_an_error_in_the_model_still_ends_the_run(self) -> None:
