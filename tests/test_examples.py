@@ -17,6 +17,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 def check_demo(output: str, folder: Path) -> None:
     assert "MNIST cannot be downloaded here" in output
     assert "speedup" in output
+    assert output.count(" s predicted, ") == 2
     run = tenfold.open_run(runs=folder / "runs")
     assert run.status == "finished"
     assert run.accuracy is not None

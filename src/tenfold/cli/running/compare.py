@@ -39,6 +39,10 @@ def compare(
     repeats: Annotated[int, typer.Option(help="Runs of each setting, with different seeds.")] = 1,
     fresh: Annotated[bool, typer.Option("--fresh", help="Repeat runs that are already recorded.")] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write an HTML report.")] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", help="With a target: also save accuracy against seconds as .svg, .png or .pdf."),
+    ] = None,
     form: Annotated[Form, typer.Option("--format", help="How to print the result.")] = Form.TABLE,
     as_json: options.Json = False,
     runs: options.Runs = None,
@@ -65,7 +69,10 @@ def compare(
         result = run_all(
             experiment, repeats=repeats, runs=runs, fresh=fresh, watch=shown.watch, listen=shown.listen, log=log, **grid
         )
-    print_side_by_side(result, Form.JSON if as_json else form, output)
+    form = Form.JSON if as_json else form
+    if plot is not None:
+        typer.echo(f"the plot is in {result.plot(plot)}", err=form is not Form.TABLE)
+    print_side_by_side(result, form, output)
 
 
 def _start_early(grid: dict[str, list[Any]]) -> None:

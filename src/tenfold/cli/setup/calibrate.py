@@ -33,6 +33,7 @@ File = Annotated[
 def calibrate(
     file: File = None,
     settings: options.Set = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Measure within seconds, but less exactly.")] = False,
     output: Output = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
@@ -52,7 +53,7 @@ def calibrate(
     with suppress(MachineError):  # what cannot be read is made anew
         known = Profile.load(place)
     with telling(quiet or as_json) as listen:
-        profile = measure(experiment, known, listen)
+        profile = measure(experiment, known, listen, quick=quick)
     profile.save(place)
     if as_json:
         print_json(profile.model_dump(exclude={"steps": {"__all__": {"trace"}}}))

@@ -19,6 +19,7 @@ from tenfold.prediction.profile import Profile, default_path
 from tenfold.workers.pool.worker_pool import start_server
 from tenfold.workers.task import Task, weight_bytes
 
+QUICK_TURNS = 2
 FEW_TURNS = 3
 """Of rounds, where many numbers of workers make many kinds of them."""
 BRIEF = 4
@@ -26,27 +27,36 @@ BRIEF = 4
 
 
 def calibrate(
-    experiment: Experiment | None = None, profile: Profile | None = None, listen: Listen | None = None
+    experiment: Experiment | None = None,
+    profile: Profile | None = None,
+    listen: Listen | None = None,
+    *,
+    quick: bool = False,
 ) -> Profile:
     """Measure this machine, and the steps of an experiment (left out: of the built-in networks), in about a minute.
 
     What a given profile of the same machine knows beyond that is kept. `listen` is called with a line on everything
-    that is measured. Nothing is saved; `Profile.save` does.
+    that is measured. Nothing is saved; `Profile.save` does. `quick` measures everything fewer times, only with one
+    worker and with as many as there are cores (or the experiment has), and only in shared memory: within seconds, but
+    less exactly.
     """
     listen = listen or _silent
     here = machine()
     known = profile if profile is not None and profile.check(here) is None else Profile(made="", machine=here)
-    several = _several()
-    known = rounds(known, listen)
-    known = known.add(averaging=library_averaging.averaging(sorted({several[0], several[-1]}), listen))
+    several, turns = _several(), QUICK_TURNS if quick else None
+    known = rounds(known, listen, turns=turns)
     counts = list(probes.counts_up_to(cores.budget()))
+    if quick:
+        counts = sorted({counts[0], counts[-1]})
+    else:
+        known = known.add(averaging=library_averaging.averaging(sorted({several[0], several[-1]}), listen))
     if experiment is not None:
         workers = experiment.division.workers
         fits = workers <= cores.budget() or experiment.machine.oversubscribe
-        return steps(known, experiment, sorted({*counts, *[workers] * fits}), listen)
+        return steps(known, experiment, sorted({*counts, *[workers] * fits}), listen, turns=turns)
     for name in MODELS:
         built_in = settle(Experiment(model=name))
-        known = _with_steps(known, built_in, random_images(), _shared(built_in, counts), listen)
+        known = _with_steps(known, built_in, random_images(), _shared(built_in, counts), listen, turns=turns)
     return known
 
 
@@ -90,23 +100,30 @@ def complete_profile(
     return known
 
 
-def rounds(profile: Profile, listen: Listen | None = None) -> Profile:
+def rounds(profile: Profile, listen: Listen | None = None, *, turns: int | None = None) -> Profile:
     """Measure what does not depend on an experiment: rounds in shared memory, start-up and checkpoints."""
     listen = listen or _silent
     start_server()
     several = _several()
     save, start = probes.saving(listen)
-    found, starts = probes.averaging(several, listen, turns=None if len(several) < 3 else FEW_TURNS)
+    found, starts = probes.averaging(several, listen, turns=turns or (None if len(several) < 3 else FEW_TURNS))
     known = profile.model_copy(update={"made": _now(), "machine": machine()}).add(averaging=found)
     adding, sharing = probes.adding(), probes.sharing()
     return _with_costs(known, adding=adding, sharing=sharing, start={1: start} | starts, save=save)
 
 
-def steps(profile: Profile, experiment: Experiment, counts: Iterable[int], listen: Listen | None = None) -> Profile:
+def steps(
+    profile: Profile,
+    experiment: Experiment,
+    counts: Iterable[int],
+    listen: Listen | None = None,
+    *,
+    turns: int | None = None,
+) -> Profile:
     """Measure an experiment's steps with each of these numbers of workers; they take turns."""
     experiment = settle(experiment)
     splits = prepare(experiment.replace(workers=1, shards="iid", fractions=None)).splits
-    return _with_steps(profile, experiment, splits, _shared(experiment, counts), listen or _silent)
+    return _with_steps(profile, experiment, splits, _shared(experiment, counts), listen or _silent, turns=turns)
 
 
 def machine() -> dict[str, Any]:
@@ -142,6 +159,7 @@ def _with_steps(
     listen: Listen,
     *,
     smaller_batches: bool = False,
+    turns: int | None = None,
 ) -> Profile:
     """Measure an experiment's steps in settings (threads, workers), at its batch size.
 
@@ -155,7 +173,7 @@ def _with_steps(
     twice = asked if smaller_batches else {asked[0], asked[-1]}
     settings += [(size, *setting) for size in smaller for setting in twice]
     name = cost_keys.step_key(experiment, splits)
-    steps, evaluating = probes.steps(name, experiment, splits, settings, listen)
+    steps, evaluating = probes.steps(name, experiment, splits, settings, listen, turns)
     return profile.add(steps=steps, evaluating=evaluating)
 
 

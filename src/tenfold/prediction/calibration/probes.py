@@ -61,9 +61,14 @@ ROUNDS = {
 
 
 def steps(
-    work: str, experiment: Experiment, splits: Splits, settings: Sequence[tuple[int, int, int]], listen: Listen
+    work: str,
+    experiment: Experiment,
+    splits: Splits,
+    settings: Sequence[tuple[int, int, int]],
+    listen: Listen,
+    turns: int | None = None,
 ) -> tuple[list[Step], list[Evaluating]]:
-    """Measure steps in settings (batch size, threads, workers), interleaved."""
+    """Measure steps in settings (batch size, threads, workers), interleaved, each in `turns` turns if given."""
     lengths: dict[tuple[int, int, int], int] = {}
     batch = experiment.training.samples_per_step
 
@@ -76,8 +81,8 @@ def steps(
 
     measure(settings[0], FEWEST_STEPS)  # says how many steps make a burst
     whole, smaller = ([setting for setting in settings if (setting[0] == batch) == usual] for usual in (True, False))
-    measured = measure_interleaved(whole, measure, min(MOST_TURNS, max(TURNS, BURSTS // len(whole))))
-    measured |= measure_interleaved(smaller, measure, TURNS // 2 + 1)
+    measured = measure_interleaved(whole, measure, turns or min(MOST_TURNS, max(TURNS, BURSTS // len(whole))))
+    measured |= measure_interleaved(smaller, measure, (turns or TURNS) // 2 + 1)
     return (
         [step_entry(work, setting, bursts) for setting, bursts in measured.items()],
         [

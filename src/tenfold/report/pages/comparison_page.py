@@ -7,7 +7,7 @@ from tenfold.report import summary
 from tenfold.report.formatting import count, date_time, duration, metric_value, one_line, plural, ratio
 from tenfold.report.pages import figures
 from tenfold.report.pages.sections import describe_run, headline_number, page_title
-from tenfold.report.plots import device_plots, scaling_plots, timeline_plots
+from tenfold.report.plots import device_plots, scaling_plots, target_plots, timeline_plots
 from tenfold.report.plots.styles import PlotStyles
 from tenfold.report.plots.svg import INK
 from tenfold.report.results.comparison import Comparison
@@ -77,7 +77,7 @@ def _common_facts(runs: Sequence[Run]) -> list[str]:
 def _headline(comparison: Comparison) -> list[dict[str, str]]:
     """Return the most important numbers, each with its name and the setting that reached it."""
     rows, runs = comparison.rows, comparison.runs
-    numbers = []
+    numbers = _target_numbers(rows)
     timed = [row for row in rows if row.seconds.values]
     if timed:
         fastest = min(timed, key=mean_seconds)
@@ -99,6 +99,21 @@ def _headline(comparison: Comparison) -> list[dict[str, str]]:
     finished = sum(run.status == "finished" for run in runs)
     ended = "all finished" if finished == len(runs) else f"{finished} finished"
     return [*numbers, headline_number("settings", count(len(rows)), f"{plural(len(runs), 'run')}, {ended}")]
+
+
+def _target_numbers(rows: Sequence[Row]) -> list[dict[str, str]]:
+    """Return which setting reached the target soonest, and the highest speedup at equal quality."""
+    reached = [row for row in rows if row.seconds_to_target.mean is not None]
+    if not reached:
+        return []
+    soonest = min(reached, key=lambda row: row.seconds_to_target.mean or 0.0)
+    name = f"soonest to the target {soonest.experiment.training.target:g}, {soonest.clock}"
+    numbers = [headline_number(name, duration(soonest.seconds_to_target.mean), soonest.label)]
+    faster = [row for row in reached if row.workers > 1 and (row.target_speedup or 0.0) > 1 and not row.doubts]
+    if faster:
+        top = max(faster, key=lambda row: row.target_speedup or 0.0)
+        numbers.append(headline_number(f"speedup to the target, {top.clock}", ratio(top.target_speedup), top.label))
+    return numbers
 
 
 def _with_ties(fastest: Row, timed: Sequence[Row]) -> str:
@@ -131,6 +146,7 @@ def _plots(comparison: Comparison, each: list[dict[str, Any]] | None) -> dict[st
     scaling = [scaling_plots.speedup_plot(rows, styles), scaling_plots.efficiency_plot(rows, styles)]
     metric = rows_metric(rows)
     return {
+        "to_target": target_plots.target_plot(rows, styles),
         "scaling": [svg for svg in scaling if svg],
         "devices": device_plots.device_plot(side_by_side, styles),
         "devices_left_out": _left_out(list(groups), list(side_by_side)),

@@ -23,6 +23,8 @@ def probe_plot(assessments: Sequence[Assessment], metric: str, target: float) ->
     percent = 100 if metric == "accuracy" else 1
 
     def paint(figure: "Figure") -> None:
+        from matplotlib.ticker import LogLocator, NullFormatter
+
         axes = figure.subplots()
         for at, one in enumerate(shown):
             colour, marker = palette.series(at)
@@ -31,6 +33,9 @@ def probe_plot(assessments: Sequence[Assessment], metric: str, target: float) ->
             axes.plot(x, y, color=colour, linewidth=1.3, label=describe(one.candidate), **line)
         axes.axhline(target * percent, color=INK, linewidth=0.9, linestyle=(0, (4, 2)), label="target")
         axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=20))
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+        axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_xlabel("training samples seen by all replicas (log scale)")
         axes.set_ylabel("validation accuracy (%)" if percent == 100 else f"validation {one_line(metric)}")
         legend_below(figure, list(zip(*axes.get_legend_handles_labels(), strict=True)))

@@ -3,8 +3,11 @@
 import io
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
+
+from tenfold.errors import StoreError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -71,6 +74,24 @@ def draw_svg(name: str, about: str, size: tuple[float, float], paint: Callable[[
         paint(figure)
         figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None, "Format": None})
     return _inline(text.getvalue(), name, about)
+
+
+def save_figure(path: Path, size: tuple[float, float], paint: Callable[["Figure"], None]) -> None:
+    """Write a figure of this size in inches, drawn by `paint`, to a file of the kind that its name says."""
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=size, layout="constrained")
+        kinds = FigureCanvasAgg(figure).get_supported_filetypes()
+        if path.suffix[1:].lower() not in kinds:
+            raise StoreError(f"{path} is not the name of a picture; it should end with .svg, .png or .pdf")
+        paint(figure)
+        try:
+            figure.savefig(path, dpi=160)
+        except OSError as error:
+            raise StoreError(f"the plot cannot be written to {path}: {error.strerror or error}") from None
 
 
 def draw_both(name: str, about: str, size: Callable[[float], tuple[float, float]], paint: Paint) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tenfold.errors import ExperimentError
 from tenfold.report.formatting import plural
 from tenfold.report.results.result_table import ResultTable, TableNote
 from tenfold.report.rows import Row, Spread, make_rows
@@ -68,6 +69,17 @@ class Comparison(ResultTable):
         from tenfold.report.pages.write_report import write_report
 
         return write_report(self, path)
+
+    def plot(self, path: str | Path) -> Path:
+        """Write a plot of the metric against the training time, with the target; return its path.
+
+        The name ends with .svg, .png or .pdf.
+        """
+        from tenfold.report.plots.target_plots import save_target_plot
+
+        if not save_target_plot(self.rows, Path(path)):
+            raise ExperimentError("there is no target to plot; give one, such as target=0.99 or --target 0.99")
+        return Path(path)
 
     def __repr__(self) -> str:
         return f"<Comparison of {plural(len(self.rows), 'setting')} in {plural(len(self.runs), 'run')}>"
