@@ -1,8 +1,8 @@
 """Comparisons: the same experiment over a grid of settings, run in turns, recorded, and put side by side."""
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -18,33 +18,14 @@ from tenfold.experiment import FIELDS, FOLD_FIELDS, SECTIONS, Division, Experime
 from tenfold.experiment.values import TakesList
 from tenfold.launch.detect import detect_world
 from tenfold.report.differences import describe_settings
+from tenfold.report.live.follow import is_watched
+from tenfold.report.live.grid_progress import GridProgress, Turn
 from tenfold.report.loggers.make_loggers import make_loggers
 from tenfold.report.results.comparison import Comparison
 from tenfold.runs import Emit, Run, Store
 from tenfold.runs.store import CROSSVAL
 
 KIND = "compare"
-
-
-@dataclass(frozen=True)
-class Turn:
-    """One run of a comparison, as it begins and as it is done."""
-
-    place: int
-    """Which it is, from 1."""
-    count: int
-    label: str
-    """Its settings in words."""
-    experiment: Experiment
-    run: Run | None = None
-    recorded: bool = False
-    """Whether the run was recorded already and stands for this one."""
-    error: str = ""
-
-    @property
-    def begins(self) -> bool:
-        """Whether it has only begun."""
-        return self.run is None and not self.error
 
 
 Watch = Callable[[Turn], None]
@@ -60,6 +41,7 @@ def compare(
     on: Sequence[object] = (),
     log: str | Sequence[str] | None = None,
     listen: Emit | None = None,
+    progress: bool | None = None,
     **grid: Any,
 ) -> Comparison:
     """Run an experiment with every combination of the listed settings, and return them side by side.
@@ -68,16 +50,39 @@ def compare(
     the grid, anything else changes the experiment. Repeats differ in the seed and come in turns, so that a machine
     that slows down slows all down. Where `folds` is set, every setting is cross-validated. What is recorded already is
     not run again, unless `fresh`; what fails is reported and does not stop the rest. `watch` is called with a `Turn`
-    when a run begins and when it is done, `listen` with every event of every run, and
-    the callbacks in `on` with those of each; `log` is that of `train`.
+    when a run begins and when it is done, `listen` with every event of every run, and the callbacks
+    in `on` with those of each; `log` is that of `train`. `progress` shows a line for each run; by default on a terminal
+    and in a notebook.
     """
     require_no_launcher("a comparison", detect_world())
     base, dimensions = parts(experiment or Experiment(), grid)
     planned = list(experiments_of(base, dimensions, repeats))
     store = Store(runs)
     known = {} if fresh else _finished(store)
-    watch = watch or _ignore
     on = [*on, *make_loggers(log, store.folder)]
+    shows = progress if progress is not None else watch is None and listen is None and is_watched()
+    with GridProgress() if shows else nullcontext() as shown:
+        if shown is not None:
+            watch, listen = _both(shown.watch, watch), _both(shown.listen, listen)
+        done, failed = _run_all(planned, dimensions, repeats, store, known, watch or _ignore, on, listen)
+    if not done:
+        reasons = "; ".join(dict.fromkeys(failed.values()))
+        none = f"none of the {len(planned)} runs could be done" if len(planned) > 1 else "the run could not be done"
+        raise ExperimentError(f"{none}: {reasons}")
+    return Comparison(done, failed)
+
+
+def _run_all(
+    planned: Sequence[Experiment],
+    dimensions: dict[str, list[Any]],
+    repeats: int,
+    store: Store,
+    known: dict[str, int],
+    watch: Watch,
+    on: Sequence[object],
+    listen: Emit | None,
+) -> tuple[list[Run], dict[str, str]]:
+    """Run what is not recorded yet, and return all runs and why others failed, by label."""
     done: list[Run] = []
     failed: dict[str, str] = {}
     for place, one in enumerate(planned, 1):
@@ -95,11 +100,16 @@ def compare(
             watch(replace(turn, error=failed[turn.label]))
         else:
             watch(replace(turn, run=done[-1]))
-    if not done:
-        reasons = "; ".join(dict.fromkeys(failed.values()))
-        none = f"none of the {len(planned)} runs could be done" if len(planned) > 1 else "the run could not be done"
-        raise ExperimentError(f"{none}: {reasons}")
-    return Comparison(done, failed)
+    return done, failed
+
+
+def _both(one: Callable[[Any], None], other: Callable[[Any], None] | None) -> Callable[[Any], None]:
+    def call(value: Any) -> None:
+        one(value)
+        if other is not None:
+            other(value)
+
+    return call
 
 
 def parts(experiment: Experiment, grid: dict[str, Any]) -> tuple[Experiment, dict[str, list[Any]]]:
@@ -110,8 +120,8 @@ def parts(experiment: Experiment, grid: dict[str, Any]) -> tuple[Experiment, dic
 
 def _run(experiment: Experiment, store: Store, on: Sequence[object], listen: Emit | None) -> Run:
     if experiment.division.folds is None:
-        return train(experiment, runs=store.folder, kind=KIND, on=on, listen=listen)
-    return cross_validate(experiment, runs=store.folder, on=on, listen=listen).run
+        return train(experiment, runs=store.folder, kind=KIND, on=on, listen=listen, progress=False)
+    return cross_validate(experiment, runs=store.folder, on=on, listen=listen, progress=False).run
 
 
 def experiments_of(base: Experiment, dimensions: dict[str, list[Any]], repeats: int) -> Iterable[Experiment]:

@@ -12,6 +12,8 @@ from tenfold.engines import RecordedRun, require_no_launcher
 from tenfold.engines.prepare import describe, prepare, settle
 from tenfold.experiment import Experiment
 from tenfold.launch.detect import detect_world
+from tenfold.report.live.fold_progress import FoldProgress
+from tenfold.report.live.follow import follow
 from tenfold.report.loggers.make_loggers import make_loggers
 from tenfold.runs import Clock, Emit, Store
 from tenfold.runs.callbacks import with_callbacks
@@ -29,6 +31,7 @@ def cross_validate(
     on: Sequence[object] = (),
     log: str | Sequence[str] | None = None,
     listen: Emit | None = None,
+    progress: bool | None = None,
     fetching: FetchProgress | None = None,
     as_sklearn: Literal[False] = False,
     **fields: Any,
@@ -41,6 +44,7 @@ def cross_validate(
     on: Sequence[object] = (),
     log: str | Sequence[str] | None = None,
     listen: Emit | None = None,
+    progress: bool | None = None,
     fetching: FetchProgress | None = None,
     as_sklearn: Literal[True],
     **fields: Any,
@@ -52,6 +56,7 @@ def cross_validate(
     on: Sequence[object] = (),
     log: str | Sequence[str] | None = None,
     listen: Emit | None = None,
+    progress: bool | None = None,
     fetching: FetchProgress | None = None,
     as_sklearn: bool = False,
     **fields: Any,
@@ -64,7 +69,6 @@ def cross_validate(
     `sklearn.model_selection.cross_validate` is returned.
     """
     require_no_launcher("a cross-validation", detect_world())
-    listen = with_callbacks(listen or warn, [*on, *make_loggers(log, runs)], can_stop=False)
     clock, runs = Clock(), absolute(runs)  # before the user's own code can change the current folder
     experiment = settle((experiment or Experiment()).replace(**fields))
     if experiment.division.folds is None:
@@ -72,10 +76,12 @@ def cross_validate(
     crossval.check_folds(experiment)
     if experiment.machine.device == "cpu":
         start_server()
-    with crossval.shared_data(prepare(experiment, fetching)) as task:
-        store = Store(runs)
-        facts = describe(task)
-        number = store.create(experiment, kind=CROSSVAL, facts=facts)
-        outcome = crossval.run_cross_validation(task, store, number, facts, clock, listen)
+    with follow(FoldProgress, progress, listen, warn) as shown:
+        heard = with_callbacks(shown, [*on, *make_loggers(log, runs)], can_stop=False)
+        with crossval.shared_data(prepare(experiment, fetching)) as task:
+            store = Store(runs)
+            facts = describe(task)
+            number = store.create(experiment, kind=CROSSVAL, facts=facts)
+            outcome = crossval.run_cross_validation(task, store, number, facts, clock, heard)
     done = CrossValidation(finished_run(RecordedRun.finished(store, number, outcome, experiment)))
     return done.as_sklearn() if as_sklearn else done

@@ -12,6 +12,9 @@ from tenfold.engines import RecordedRun
 from tenfold.engines.prepare import check_same_data, prepare, settle
 from tenfold.errors import StoreError
 from tenfold.experiment import Experiment
+from tenfold.report.live.fold_progress import FoldProgress
+from tenfold.report.live.follow import follow
+from tenfold.report.live.run_progress import RunProgress
 from tenfold.report.loggers.make_loggers import make_loggers
 from tenfold.runs import Clock, Emit, Run, Store
 from tenfold.runs.callbacks import with_callbacks
@@ -27,6 +30,7 @@ def resume(
     on: Sequence[object] = (),
     log: str | Sequence[str] | None = None,
     listen: Emit | None = None,
+    progress: bool | None = None,
     model: Any = None,
     data: Any = None,
     loss: Any = None,
@@ -48,7 +52,6 @@ def resume(
     record = store.find(run.id if isinstance(run, Run) else run)
     number = record["id"]
     on = [*on, *make_loggers(log, store.folder)]
-    listen = with_callbacks(listen or warn, on, can_stop=record["kind"] != CROSSVAL)
     if not record["experiment"] or "data" not in record["facts"]:
         raise StoreError(f"run {number} cannot be resumed: {'; '.join(record['problems'])}")
     if record["status"] == "finished" and not record["result"].get("failed"):
@@ -62,10 +65,14 @@ def resume(
     again = {field: value for field, value in given.items() if value is not None}
     experiment = Run(store, record, build=load_model).experiment.replace(**again)
     _check_given(experiment, number)
-    if record["kind"] == CROSSVAL:
-        return _resume_folds(store, record, experiment, listen, force=force)
-    engine = engine_for(experiment, Clock(), listen)
-    return finished_run(engine.resume(experiment, store, record, listen, force=force))
+    folded = record["kind"] == CROSSVAL
+    with follow(lambda: FoldProgress() if folded else RunProgress(experiment), progress, listen, warn) as shown:
+        heard = with_callbacks(shown, on, can_stop=not folded)
+        if folded:
+            return _resume_folds(store, record, experiment, heard, force=force)
+        engine = engine_for(experiment, Clock(), heard)
+        recorded = engine.resume(experiment, store, record, heard, force=force)
+    return finished_run(recorded)
 
 
 def _resume_folds(store: Store, record: dict[str, Any], experiment: Experiment, listen: Emit, *, force: bool) -> Run:

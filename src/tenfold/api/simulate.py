@@ -21,6 +21,7 @@ def simulate(
     on: Sequence[object] = (),
     log: str | Sequence[str] | None = None,
     listen: Emit | None = None,
+    progress: bool | None = None,
     fetching: FetchProgress | None = None,
     **fields: Any,
 ) -> Run:
@@ -30,7 +31,8 @@ def simulate(
     `cluster` is a value, a file or "here", the processes of this machine; without one, nodes are joined by `link`.
     """
     experiment = on_cluster(experiment, cluster, **fields)
-    return train(experiment, runs=runs, on=on, log=log, listen=listen, fetching=fetching, kind="simulate")
+    heard: dict[str, Any] = {"on": on, "log": log, "listen": listen, "progress": progress}
+    return train(experiment, runs=runs, fetching=fetching, kind="simulate", **heard)
 
 
 def on_cluster(experiment: Experiment | None, cluster: Any = None, **fields: Any) -> Experiment:

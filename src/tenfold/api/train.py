@@ -14,6 +14,8 @@ from tenfold.engines import Engine, RecordedRun, Task, choose, validate
 from tenfold.experiment import Experiment
 from tenfold.launch.detect import detect_world
 from tenfold.report.exports.trace import chrome_trace
+from tenfold.report.live.follow import follow
+from tenfold.report.live.run_progress import RunProgress
 from tenfold.report.loggers.make_loggers import make_loggers
 from tenfold.runs import Clock, Emit, Event, Note, Run, Warned, WorkerDropped
 from tenfold.runs.callbacks import with_callbacks
@@ -31,6 +33,7 @@ def train(
     on: Sequence[object] = (),
     log: str | Sequence[str] | None = None,
     listen: Emit | None = None,
+    progress: bool | None = None,
     fetching: FetchProgress | None = None,
     kind: str = "train",
     **fields: Any,
@@ -41,17 +44,19 @@ def train(
     fields next to an experiment change it. `runs` is the folder of the run store ($TENFOLD_RUNS, else "runs"). `on`
     lists callbacks, objects with methods such as `on_epoch_end(event)` (see `tenfold.Callback`), which may stop the
     training by raising `tenfold.StopTraining`; `log`, "tensorboard" or "mlflow" or both, also writes the run's numbers
-    there. `listen` is called with every event, `fetching` with the progress of a download; `kind` is the kind of run
-    that the store records.
+    there. `listen` is called with every event, `fetching` with the progress of a download. `progress` shows the epochs;
+    by default on a terminal and in a notebook, but not in logs. `kind` is the kind of run that the store records.
 
     Under torchrun, mpirun or srun all ranks call it, and each is a worker. Rank 0 records; the others get the same
     result and weights, but cannot read events from the store.
     """
-    clock, listen = Clock(), with_callbacks(listen or warn, [*on, *make_loggers(log, runs)])
-    runs = absolute(runs)  # before the user's own code can change the current folder
+    clock, runs = Clock(), absolute(runs)  # before the user's own code can change the current folder
     experiment = (experiment or Experiment()).replace(**fields)
-    engine = engine_for(experiment, clock, listen)
-    return finished_run(engine.train(experiment, runs=runs, kind=kind, clock=clock, listen=listen, fetching=fetching))
+    with follow(lambda: RunProgress(experiment), progress, listen, warn) as shown:
+        heard = with_callbacks(shown, [*on, *make_loggers(log, runs)])
+        engine = engine_for(experiment, clock, heard)
+        recorded = engine.train(experiment, runs=runs, kind=kind, clock=clock, listen=heard, fetching=fetching)
+    return finished_run(recorded)
 
 
 def engine_for(experiment: Experiment, clock: Clock, listen: Emit) -> Engine:

@@ -14,7 +14,6 @@ from tenfold.cli.output import exit_partial, print_rich, say_interrupted
 from tenfold.errors import ExperimentError
 
 if TYPE_CHECKING:
-    from tenfold.api.compare import Turn
     from tenfold.report.live.grid_progress import GridProgress
     from tenfold.report.results.comparison import Comparison
     from tenfold.report.results.forecast_result import Forecast
@@ -93,38 +92,14 @@ def _short(name: str) -> str:
     return {f"{section}.{field}": short for short, (section, field) in FIELDS.items()}.get(name, name)
 
 
-class GridWatch:
-    """Shows the runs of a grid: pass its methods on to `compare`."""
-
-    def __init__(self, progress: "GridProgress") -> None:
-        self._progress = progress
-        self.listen = progress.listen
-
-    def watch(self, turn: "Turn") -> None:
-        """Show which run is running, and write a line for each that is done."""
-        from tenfold.report.clocks import training_time
-        from tenfold.report.formatting import metric_value
-        from tenfold.report.summary import ordered_metrics
-
-        line = f"{turn.place:>{len(str(turn.count))}}/{turn.count}  {turn.label}"
-        if turn.begins:
-            self._progress.start_run(line, turn.experiment)
-        elif turn.run is None:
-            self._progress.end_run(f"{line}: failed: {turn.error}", failed=True)
-        else:
-            name, value = next(iter(ordered_metrics(turn.run).items()), ("loss", None))
-            recorded = "already recorded, " if turn.recorded else ""
-            self._progress.end_run(f"{line}: {recorded}{training_time(turn.run)}, {name} {metric_value(name, value)}")
-
-
 @contextmanager
-def watching(quiet: bool) -> "Iterator[GridWatch]":
+def watching(quiet: bool) -> "Iterator[GridProgress]":
     """Show the progress of a grid's runs, and say how to continue when it is interrupted."""
     from tenfold.report.live.grid_progress import GridProgress
 
     try:
         with GridProgress(quiet=quiet) as progress:
-            yield GridWatch(progress)
+            yield progress
     except KeyboardInterrupt:
         say_interrupted("run the same command again to do the rest")
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from tenfold.common.html_views import facts_table, short_number, values_table
 from tenfold.common.registry import suggest
 from tenfold.crossval import statistics
 from tenfold.crossval.ensemble import AVERAGE, Vote
@@ -133,6 +134,22 @@ class CrossValidation:
     def _names(self, part: Part) -> list[str]:
         """Return the names of the metrics measured on a part, also before the run has ended."""
         return list(dict.fromkeys(name for fold in self.folds for name in fold["metrics"].get(part, {})))
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the mean over the folds, and a row for each fold."""
+        facts = [("status", self.run.status), ("training", f"{self.seconds:.3g} s measured" if self.seconds else "")]
+        if len(self.scores()) > 1:
+            low, high = (short_number(self.metric, value) for value in self.confidence())
+            mean, std = short_number(self.metric, self.mean), short_number(self.metric, self.std)
+            facts.insert(0, (f"validation {self.metric}", f"{mean} ± {std}, 95% in {low} to {high}"))
+        names = [(part, name) for part in PARTS for name in self._names(part)]
+        rows = [
+            [str(fold["fold"] + 1), fold["status"]]
+            + [short_number(name, fold["metrics"].get(part, {}).get(name)) for part, name in names]
+            for fold in self.folds
+        ]
+        view = facts_table(f"cross-validation {self.run.id}: {self.run.title}, {len(self.folds)} folds", facts)
+        return view + values_table(["fold", "status", *(f"{part} {name}" for part, name in names)], rows)
 
     def __repr__(self) -> str:
         if not self.scores() or self.seconds is None:

@@ -5,6 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from tenfold.common.html_views import facts_table, short_number, values_table
 from tenfold.errors import ExperimentError, StoreError
 from tenfold.experiment import Experiment
 from tenfold.runs import checkpoint
@@ -32,6 +33,10 @@ class ModelLoader(Protocol):
     def evaluate(self, run: "Run", data: Any, /, *, part: str | None, metrics: Any, loss: Any) -> dict[str, float]:
         """Return the metrics of the network on data."""
         ...
+
+
+SHOWN_EPOCHS = 5
+"""How many epochs a notebook shows of a run."""
 
 
 class Run:
@@ -321,6 +326,20 @@ class Run:
             "experiment": self.experiment.flat() if self.readable else self.recorded_fields,
             **({"problem": self.problem} if self.problem else {}),
         }
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the result, and a row for each of the last epochs."""
+        workers, epochs = self.result.get("workers"), self.result.get("epochs")
+        part = self.result.get("part") or ""
+        facts = [(f"{part} {name}".strip(), short_number(name, value)) for name, value in self.metrics.items()]
+        facts += [("training", f"{self.seconds:.3g} s {self.clock}" if self.seconds is not None else "")]
+        facts += [("workers", str(workers or "")), ("epochs", str(epochs or "")), ("tags", " ".join(self.tags))]
+        facts += [("note", self.note), ("error", self.error.partition("\n")[0]), ("folder", str(self.path))]
+        view = facts_table(f"run {self.id}: {self.title}, {self.status}", facts)
+        rows = self.history[-SHOWN_EPOCHS:]
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        shown = [[short_number(name, row.get(name)) for name in names] for row in rows]
+        return view + (values_table([name.replace("_", " ") for name in names], shown) if rows else "")
 
     def __repr__(self) -> str:
         scores = "".join(f", {name} {value:.4g}" for name, value in self.metrics.items())

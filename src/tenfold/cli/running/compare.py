@@ -60,7 +60,7 @@ def compare(
     given = {"workers": workers, "strategy": strategy, "folds": folds, "sync_every": sync_every, "model": model}
     given |= {"data": data, "epochs": epochs, "batch_size": batch_size, "optimizer": optimizer, "lr": lr}
     given |= {"loader_workers": loader_workers, "threads": threads, "device": device}
-    grid = grid_of(given, vary, settings)
+    grid: dict[str, Any] = grid_of(given, vary, settings)
     experiment = options.experiment_from(file, settings, pin=pin, target=target)
     _start_early(grid)
     from tenfold.api.compare import compare as run_all

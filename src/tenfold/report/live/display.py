@@ -5,10 +5,14 @@ from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Any, Self
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.errors import LiveError
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
+
+from tenfold.report.live.notebook import NotebookView, in_notebook
+from tenfold.runs import Event
 
 REFRESHES_PER_SECOND = 8
 
@@ -30,6 +34,14 @@ class Display(ABC):
         self.console = console or Console(stderr=True)
         self.quiet = quiet
         self._live: Live | None = None
+        self._notebook: NotebookView | None = None
+        self._in_notebook = console is None and in_notebook()
+        self._lines: list[Text] = []
+        self._finished = False
+
+    @abstractmethod
+    def listen(self, event: Event) -> None:
+        """Take note of what happened."""
 
     @abstractmethod
     def _drawing(self) -> Table:
@@ -37,14 +49,20 @@ class Display(ABC):
 
     def __enter__(self) -> Self:
         console = self.console
-        if console.is_terminal and not (self.quiet or console.is_dumb_terminal or console.is_jupyter):
+        if self._in_notebook:
+            if not self.quiet:
+                self._notebook = NotebookView(self._whole)
+        elif console.is_terminal and not (self.quiet or console.is_dumb_terminal or console.is_jupyter):
             self._live = Live(
                 get_renderable=self._drawing,
                 console=console,
                 refresh_per_second=REFRESHES_PER_SECOND,
                 transient=True,
             )
-            self._live.start()
+            try:
+                self._live.start()
+            except LiveError:  # whoever shows something already shows this run, too
+                self._live, self.quiet = None, True
         return self
 
     def __exit__(
@@ -53,12 +71,22 @@ class Display(ABC):
         if self._live:
             self._live.stop()
             self._live = None
+        if self._notebook:
+            self._finished = True
+            self._notebook.close()
+            self._notebook = None
+
+    def _whole(self) -> Group:
+        """Return the lines so far and, until the end, the drawing below them."""
+        return Group(*self._lines, *([] if self._finished else [self._drawing()]))
 
     def _say(self, line: str, style: str = "") -> None:
         if self.quiet:
             return
         try:
-            if self._live:
+            if self._notebook:
+                self._lines.append(Text(line, style=style))
+            elif self._live:
                 self.console.print(Text(line, style=style))
             else:
                 print(line, file=self.console.file, flush=True)

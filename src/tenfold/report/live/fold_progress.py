@@ -40,6 +40,10 @@ class FoldProgress(Display):
 
     def __call__(self, event: Event) -> None:
         """Take note of what happened."""
+        self.listen(event)
+
+    def listen(self, event: Event) -> None:
+        """Take note of what happened."""
         if isinstance(event, Metric) and event.worker < len(self._folds):
             self._measured(self._folds[event.worker], event)
         elif isinstance(event, FoldsStarted):

@@ -1,21 +1,46 @@
 """Progress of a comparison: one line for each run that is done, and a bar for the one that is running."""
 
+from dataclasses import dataclass
+
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from tenfold.experiment import Experiment
-from tenfold.report.formatting import one_line
+from tenfold.report.clocks import training_time
+from tenfold.report.formatting import metric_value, one_line
 from tenfold.report.live.display import Display
 from tenfold.report.live.fold_progress import FoldProgress
 from tenfold.report.live.run_progress import RunProgress
-from tenfold.runs import Event, Warned
+from tenfold.report.summary import ordered_metrics
+from tenfold.runs import Event, Run, Warned
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One run of a comparison, as it begins and as it is done."""
+
+    place: int
+    """Which it is, from 1."""
+    count: int
+    label: str
+    """Its settings in words."""
+    experiment: Experiment
+    run: Run | None = None
+    recorded: bool = False
+    """Whether the run was recorded already and stands for this one."""
+    error: str = ""
+
+    @property
+    def begins(self) -> bool:
+        """Whether it has only begun."""
+        return self.run is None and not self.error
 
 
 class GridProgress(Display):
     """Shows the progress of a comparison while its `with` block lasts.
 
-    Pass its `listen` on as the listener of each run. On a terminal it draws which run is running, how far that is and
+    Pass its `watch` and `listen` on to a comparison. On a terminal it draws which run is running, how far that is and
     how long it will take; elsewhere only the lines of finished runs are written.
     """
 
@@ -31,6 +56,18 @@ class GridProgress(Display):
             self._running = _RunBar(experiment, console=self.console)
         else:
             self._running = _FoldBars(console=self.console)
+
+    def watch(self, turn: Turn) -> None:
+        """Show which run is running, and write a line for each that is done."""
+        line = f"{turn.place:>{len(str(turn.count))}}/{turn.count}  {turn.label}"
+        if turn.begins:
+            self.start_run(line, turn.experiment)
+        elif turn.run is None:
+            self.end_run(f"{line}: failed: {turn.error}", failed=True)
+        else:
+            name, value = next(iter(ordered_metrics(turn.run).items()), ("loss", None))
+            recorded = "already recorded, " if turn.recorded else ""
+            self.end_run(f"{line}: {recorded}{training_time(turn.run)}, {name} {metric_value(name, value)}")
 
     def end_run(self, line: str, *, failed: bool = False) -> None:
         """Write the line of a run that is done."""

@@ -55,6 +55,10 @@ class RunProgress(Display):
 
     def __call__(self, event: Event) -> None:
         """Take note of what happened."""
+        self.listen(event)
+
+    def listen(self, event: Event) -> None:
+        """Take note of what happened."""
         if self.quiet:
             return
         if type(event) is Span:

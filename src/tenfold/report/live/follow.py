@@ -1,0 +1,39 @@
+"""Progress by default where a person looks: on a terminal and in a notebook, not in logs."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from tenfold.launch.detect import detect_world
+from tenfold.report.live.display import Display
+from tenfold.report.live.notebook import in_notebook
+from tenfold.runs import Emit, Event
+
+
+def is_watched() -> bool:
+    """Return whether a person sees what this process shows: a terminal or a notebook, and on a launch rank 0."""
+    world = detect_world()
+    return (world is None or world.rank == 0) and (in_notebook() or bool(sys.stderr and sys.stderr.isatty()))
+
+
+@contextmanager
+def follow(
+    make_display: Callable[[], Display], progress: bool | None, listen: Emit | None, otherwise: Emit
+) -> Iterator[Emit]:
+    """Yield the listener of a run: the caller's, a display, both, or `otherwise` where there is neither.
+
+    `progress` is True to show one anywhere, False never to, and None to show one where a person looks and nobody
+    listens already.
+    """
+    shows = progress if progress is not None else listen is None and is_watched()
+    if not shows:
+        yield listen or otherwise
+        return
+    with make_display() as display:
+
+        def hear(event: Event) -> None:
+            display.listen(event)
+            if listen is not None:
+                listen(event)
+
+        yield hear
