@@ -3,7 +3,9 @@
     python benchmarks/target.py --json target.json
 
 - copied: the PyTorch loop that people copy, with a DataLoader, SGD, a cosine over its epochs, and all threads
-- ddp: DistributedDataParallel over gloo, one thread a rank, a rank a core, SGD with the best of a few rates
+- ddp: DistributedDataParallel over gloo, one thread a rank, SGD, with the ranks, batch size and rate that are found to
+  be soonest with the first seed (--ranks, --batches, --rates)
+- one worker, sgd: Tenfold with SGD and all threads
 - one worker: Tenfold with its defaults and all threads
 - a worker a core: Tenfold with its defaults and one thread each
 - gpu: Tenfold with its defaults on the GPU, where there is one
@@ -19,6 +21,8 @@ import socket
 import statistics
 import tempfile
 from collections.abc import Callable
+from functools import partial
+from itertools import product
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -36,10 +40,12 @@ from tenfold.experiment import Model
 from tenfold.machine import cores
 from tenfold.models import build
 
-BATCH, MOMENTUM = 64, 0.9
-RATES = {"copied": (0.05,), "ddp": (0.05, 0.1, 0.2)}
+BATCH, RATE, MOMENTUM = 64, 0.05, 0.9
+SIDES = ("copied", "ddp", "one worker, sgd", "one worker", "a worker a core", "gpu")
 Trained = tuple[float, float]
 """Accuracy and seconds."""
+Side = Callable[[int, int], Trained]
+"""Trains with so many epochs and this seed."""
 
 
 def main() -> None:
@@ -48,24 +54,29 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--most-epochs", type=int, default=8)
     parser.add_argument("--cores", type=int, default=cores.budget())
-    parser.add_argument("--sides", nargs="+", default=["copied", "ddp", "one worker", "a worker a core", "gpu"])
+    parser.add_argument("--sides", nargs="+", default=SIDES, choices=SIDES)
+    parser.add_argument("--ranks", type=int, nargs="+", help="of ddp; default: powers of two from 2 up to the cores")
+    parser.add_argument("--batches", type=int, nargs="+", default=[32, 64], help="per rank, of ddp")
+    parser.add_argument("--rates", type=float, nargs="+", default=[0.02, 0.05, 0.1], help="of ddp")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     data = load("mnist")
     train, test = data.train, data.test
     x, y, tests = train.x, train.y, (test.x, test.y)  # type: ignore[attr-defined, union-attr]
     count = arguments.cores
-    every: dict[str, Callable[[int, int], Trained]] = {
-        "copied": lambda epochs, seed: copied(x, y, tests, epochs, seed, RATES["copied"][0], count),
-        **{
-            f"ddp, rate {rate:g}": lambda epochs, seed, rate=rate: ddp(x, y, tests, epochs, seed, rate, count)
-            for rate in RATES["ddp"]
-        },
+    every: dict[str, Side] = {
+        "copied": lambda epochs, seed: copied(x, y, tests, epochs, seed, count),
+        "one worker, sgd": lambda epochs, seed: ours(
+            epochs, seed, workers=1, threads=count, device="cpu", optimizer="sgd"
+        ),
         "one worker": lambda epochs, seed: ours(epochs, seed, workers=1, threads=count, device="cpu"),
         "a worker a core": lambda epochs, seed: ours(epochs, seed, workers=count, threads=1, device="cpu"),
         "gpu": lambda epochs, seed: ours(epochs, seed, workers=1, device="cuda"),
     }
-    sides = {name: side for name, side in every.items() if name.partition(",")[0] in arguments.sides}
+    if "ddp" in arguments.sides:
+        name, best = best_ddp(arguments, lambda *setting: partial(ddp, x, y, tests, *setting))
+        every[name] = best
+    sides = {name: side for name, side in every.items() if name in arguments.sides or name.startswith("ddp")}
     if not torch.cuda.is_available():
         sides.pop("gpu", None)
     found = race(sides, arguments)
@@ -73,13 +84,29 @@ def main() -> None:
     for name, (epochs, times) in found.items():
         against = f"{fastest['copied'] / fastest[name]:6.2f}x" if "copied" in fastest else ""
         spread = f"[{min(times):.2f}-{max(times):.2f}]"
-        print(f"{name:<18}{epochs:>3} epochs {statistics.median(times):8.2f} s {spread}{against}")
+        print(f"{name:<36}{epochs:>3} epochs {statistics.median(times):8.2f} s {spread}{against}")
     if arguments.json:
         arguments.json.write_text(json.dumps(found, indent=2))
 
 
-def race(sides: dict[str, Callable[[int, int], Trained]], arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return for each side the fewest epochs with which all seeds reach the target, and their seconds."""
+def best_ddp(arguments: argparse.Namespace, make: Callable[[int, int, float], Side]) -> tuple[str, Side]:
+    """Return the ranks, batch size and rate with which one seed reaches the target soonest, and their name."""
+    ranks = arguments.ranks or [2**k for k in range(1, arguments.cores.bit_length())] or [1]
+    settings = list(product(ranks, arguments.batches, arguments.rates))
+    sides = {f"ddp, {n} ranks, batch {size}, rate {rate:g}": make(n, size, rate) for n, size, rate in settings}
+    once = argparse.Namespace(**{**vars(arguments), "seeds": 1})
+    found = race(sides, once, until_first=True)
+    if not found:
+        return next(iter(sides.items()))
+    soonest = min(found, key=lambda name: found[name][1][0])
+    return soonest, sides[soonest]
+
+
+def race(sides: dict[str, Side], arguments: argparse.Namespace, *, until_first: bool = False) -> dict[str, Any]:
+    """Return for each side the fewest epochs with which all seeds reach the target, and their seconds.
+
+    With `until_first`, sides that need more epochs than the first are left out: they would be later.
+    """
     found: dict[str, Any] = {}
     for epochs in range(1, arguments.most_epochs + 1):
         results: dict[str, list[Trained]] = {name: [] for name in sides if name not in found}
@@ -92,6 +119,8 @@ def race(sides: dict[str, Callable[[int, int], Trained]], arguments: argparse.Na
         for name, trained in results.items():
             if all(accuracy >= arguments.target for accuracy, _ in trained):
                 found[name] = epochs, [seconds for _, seconds in trained]
+        if found and until_first:
+            return found
     for name in sides.keys() - found.keys():
         print(f"{name}: {arguments.target:.2%} not reached in {arguments.most_epochs} epochs")
     return {name: found[name] for name in sides if name in found}
@@ -103,13 +132,11 @@ def ours(epochs: int, seed: int, **machine: Any) -> Trained:
     return float(run.accuracy or 0.0), float(run.seconds or 0.0)
 
 
-def copied(
-    x: Tensor, y: Tensor, tests: tuple[Tensor, Tensor], epochs: int, seed: int, rate: float, threads: int
-) -> Trained:
+def copied(x: Tensor, y: Tensor, tests: tuple[Tensor, Tensor], epochs: int, seed: int, threads: int) -> Trained:
     torch.set_num_threads(threads)
     torch.manual_seed(seed)
     net, criterion = build(Model(name="lenet5"), (1, 28, 28), 10, seed=seed), nn.CrossEntropyLoss()
-    optimizer = torch.optim.SGD(net.parameters(), lr=rate, momentum=MOMENTUM)
+    optimizer = torch.optim.SGD(net.parameters(), lr=RATE, momentum=MOMENTUM)
     loader = DataLoader(TensorDataset(x, y), batch_size=BATCH, shuffle=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * len(loader))
     began = perf_counter()
@@ -122,7 +149,9 @@ def copied(
     return evaluated(net, tests, perf_counter() - began)
 
 
-def ddp(x: Tensor, y: Tensor, tests: tuple[Tensor, Tensor], epochs: int, seed: int, rate: float, ranks: int) -> Trained:
+def ddp(
+    x: Tensor, y: Tensor, tests: tuple[Tensor, Tensor], ranks: int, batch: int, rate: float, epochs: int, seed: int
+) -> Trained:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -131,7 +160,7 @@ def ddp(x: Tensor, y: Tensor, tests: tuple[Tensor, Tensor], epochs: int, seed: i
     for tensor in (x, y, *tests):
         tensor.share_memory_()
     crew = [
-        context.Process(target=peer, args=(rank, ranks, x, y, tests, epochs, seed, rate, port, answers))
+        context.Process(target=peer, args=(rank, ranks, x, y, tests, epochs, seed, batch, rate, port, answers))
         for rank in range(ranks)
     ]
     for process in crew:
@@ -143,7 +172,17 @@ def ddp(x: Tensor, y: Tensor, tests: tuple[Tensor, Tensor], epochs: int, seed: i
 
 
 def peer(
-    rank: int, ranks: int, x: Any, y: Any, tests: Any, epochs: int, seed: int, rate: float, port: int, answers: Any
+    rank: int,
+    ranks: int,
+    x: Any,
+    y: Any,
+    tests: Any,
+    epochs: int,
+    seed: int,
+    batch: int,
+    rate: float,
+    port: int,
+    answers: Any,
 ) -> None:
     torch.set_num_threads(1)
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
@@ -151,7 +190,7 @@ def peer(
     plain = build(Model(name="lenet5"), (1, 28, 28), 10, seed=seed).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     net = DistributedDataParallel(plain)
     optimizer = torch.optim.SGD(net.parameters(), lr=rate, momentum=MOMENTUM, fused=True)
-    steps = epochs * -(-len(x) // (ranks * BATCH))
+    steps = epochs * -(-len(x) // (ranks * batch))
     warm = max(1, steps // 20)
     schedule = torch.optim.lr_scheduler.SequentialLR(
         optimizer,
@@ -166,7 +205,7 @@ def peer(
     began = perf_counter()
     for _ in range(epochs):
         mine = torch.randperm(len(x), generator=generator)[rank::ranks]
-        for rows in batches(mine[: len(x) // ranks], BATCH):
+        for rows in batches(mine[: len(x) // ranks], batch):
             optimizer.zero_grad()
             nn.functional.cross_entropy(net(x.index_select(0, rows)), y.index_select(0, rows)).backward()
             optimizer.step()
