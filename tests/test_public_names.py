@@ -23,6 +23,7 @@ EXPECTED = [
     "open_run",
     "plan",
     "recipes",
+    "recommend",
     "resume",
     "shard",
     "simulate",

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tenfold.api.forecast import forecast
     from tenfold.api.open_run import list_runs, open_run
     from tenfold.api.plan import plan
+    from tenfold.api.recommend import recommend
     from tenfold.api.resume import resume
     from tenfold.api.simulate import simulate
     from tenfold.api.train import train
@@ -43,6 +44,7 @@ __all__ = [
     "open_run",
     "plan",
     "recipes",
+    "recommend",
     "resume",
     "shard",
     "simulate",
@@ -72,6 +74,7 @@ _HOMES = {
     "open_run": "tenfold.api.open_run",
     "plan": "tenfold.api.plan",
     "recipes": "tenfold.recipes",
+    "recommend": "tenfold.api.recommend",
     "resume": "tenfold.api.resume",
     "shard": "tenfold.loop",
     "simulate": "tenfold.api.simulate",

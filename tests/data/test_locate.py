@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from tenfold.data import available, get, load, where
+from tenfold.data import SOURCES, available, get, load, where
 from tenfold.data.sources import idx, locate
 from tenfold.errors import DataError
 
@@ -81,12 +81,8 @@ class TestDamage:
 
 
 def test_the_list_says_what_is_where(cache, put):
-    assert {listed.name: listed.where for listed in available()} == {
-        "digits": None,
-        "mnist": None,
-        "fashion-mnist": None,
-        "tiny": None,
-    }
+    found = {listed.name: listed.where for listed in available() if not SOURCES[listed.name].make}
+    assert found == {"digits": None, "mnist": None, "fashion-mnist": None, "tiny": None}
     put(cache)
     assert available()[-1] == ("tiny", "a tiny set", cache)
 

@@ -255,7 +255,10 @@ def test_other_names_point_to_fields():
         ({"name": "a\nb", "x": 1}, "x = 1: unknown field"),
         ({"device": "\ud800"}, "machine.device: '\\ud800' is not valid Unicode text"),
         ({"training": 3, "lr": 0.1}, "training = 3: should be a valid dictionary"),
-        ({"model": "lenet"}, "model.name: unknown model 'lenet'; did you mean 'lenet5'? known: lenet5, cnn, mlp, or"),
+        (
+            {"model": "lenet"},
+            "model.name: unknown model 'lenet'; did you mean 'lenet5'? known: lenet5, cnn, mlp, recommender, or",
+        ),
         ({"data": "mnits"}, "data.name: unknown data set 'mnits'; did you mean 'mnist'?"),
         ({"loss": "mes"}, "training.loss: unknown loss 'mes'; did you mean 'mse'?"),
         ({"loss": 3}, 'training.loss: should be a name, "package.module:callable" or a Python object, not 3'),

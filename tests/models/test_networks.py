@@ -11,6 +11,7 @@ from tenfold.experiment import Model
 from tenfold.models import NETWORKS, build, parameter_count
 from tenfold.models.layers import ACTIVATIONS
 
+FOR_ANY_IMAGE = [name for name in NETWORKS if name != "recommender"]
 SHAPES = {"digits": (1, 8, 8), "mnist": (1, 28, 28), "colour": (3, 32, 32)}
 
 
@@ -45,7 +46,7 @@ def test_the_networks_have_as_many_parameters_as_is_said(fields, shape, count):
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("batchnorm", [False, True])
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", FOR_ANY_IMAGE)
 def test_every_network_learns_from_every_shape(name, batchnorm, shape):
     network = make(shape, outputs=7, name=name, batchnorm=batchnorm, dropout=0.2)
     outputs = network(torch.rand(3, *shape))
@@ -55,7 +56,7 @@ def test_every_network_learns_from_every_shape(name, batchnorm, shape):
 
 
 @settings(deadline=None, derandomize=True, max_examples=60)
-@given(st.sampled_from(list(NETWORKS)), st.tuples(st.integers(1, 3), st.integers(1, 34), st.integers(1, 34)))
+@given(st.sampled_from(FOR_ANY_IMAGE), st.tuples(st.integers(1, 3), st.integers(1, 34), st.integers(1, 34)))
 def test_a_network_takes_images_of_a_size_or_says_which_it_takes(name, shape):
     smallest = {"lenet5": 4, "cnn": 6, "mlp": 1}[name]
     if min(shape[1:]) < smallest:
@@ -80,7 +81,7 @@ def test_an_mlp_takes_any_shape(shape, outputs):
     assert parameter_count(network) == math.prod(shape) * 3 + 3 + 3 * outputs + outputs
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", FOR_ANY_IMAGE)
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_activations_are_what_they_are_called(name, activation):
     layers = kinds(make(name=name, activation=activation), type(ACTIVATIONS[activation]()))
@@ -88,7 +89,7 @@ def test_activations_are_what_they_are_called(name, activation):
     assert not kinds(make(name=name, activation="tanh"), nn.ReLU)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", FOR_ANY_IMAGE)
 def test_dropout_and_normalisation_come_only_when_asked_for(name):
     plain, full = make(name=name), make(name=name, dropout=0.25, batchnorm=True)
     normalising = (nn.BatchNorm1d, nn.BatchNorm2d)
@@ -111,7 +112,7 @@ def test_a_built_in_network_takes_no_further_options(options):
 
 
 @settings(deadline=None, derandomize=True, max_examples=10)
-@given(st.integers(0, 2**63 - 1), st.sampled_from(list(NETWORKS)))
+@given(st.integers(0, 2**63 - 1), st.sampled_from(FOR_ANY_IMAGE))
 def test_the_same_seed_gives_the_same_weights_and_leaves_the_global_generator_alone(seed, name):
     before = torch.get_rng_state()
     one, other = make((1, 8, 8), name=name, seed=seed), make((1, 8, 8), name=name, seed=seed)
@@ -128,3 +129,19 @@ def test_parameters_that_do_not_learn_are_not_counted():
     network = make(name="mlp", hidden=(3,))
     next(network.parameters()).requires_grad_(False)
     assert parameter_count(network) == 3 + 3 * 10 + 10
+
+
+class TestRecommender:
+    def test_candidates_share_what_is_learnt_of_pairs(self):
+        network = make((3 + 4 * 5,), 5, name="recommender", hidden=(2,))
+        assert parameter_count(network) == 3 * 5 + 5 + 4 + (5 * 2 + 2) + (2 + 1)
+        with torch.no_grad():
+            network.pair.weight.copy_(torch.tensor([[1.0, 0.0, 0.0, 0.0]]))
+        x = torch.zeros(1, 23)
+        x[0, 3 + 2] = 7.0  # the first of the four inputs of candidate 2
+        network.eval()
+        scores = network(x)[0] - network(torch.zeros(1, 23))[0]
+        assert scores.tolist() == [0, 0, 7, 0, 0]
+
+    def test_samples_without_pairs_are_refused(self):
+        assert "4 more for each of the 10 candidates" in refused(name="recommender", shape=(40,))

@@ -15,6 +15,7 @@ from tenfold.cli.records.board import board
 from tenfold.cli.records.evaluate import evaluate
 from tenfold.cli.records.export import export
 from tenfold.cli.records.predict import predict
+from tenfold.cli.records.recommend import recommend
 from tenfold.cli.records.remove import remove
 from tenfold.cli.records.report import report
 from tenfold.cli.records.runs import runs
@@ -123,7 +124,7 @@ VERBS: dict[str, tuple[Callable[..., None] | tuple[str, typer.Typer], ...]] = {
     "Train": (train, compare, crossval, resume, launch, ("recipe", recipe_app)),
     "Predict the time": (simulate, plan, twin, calibrate),
     "Look at runs": (runs, show, report, board, tag, untag, note, remove),
-    "Use the model": (predict, evaluate, export),
+    "Use the model": (predict, evaluate, export, recommend),
     "Set up": (init, schema, ("data", data_app), doctor),
 }
 """The verbs by the heading under which the help lists them."""

@@ -4,6 +4,7 @@ A line is a name and where the member is defined; the member is imported when it
 checked and listed without importing torch. To add a member, write it in a new file and add its line here.
 """
 
+import re
 from typing import Any
 
 from tenfold.common.registry import LazyRegistry, Registry
@@ -59,6 +60,7 @@ MODELS: Registry[Any] = LazyRegistry(
         "lenet5": "tenfold.models.lenet5:lenet5",
         "cnn": "tenfold.models.cnn:cnn",
         "mlp": "tenfold.models.mlp:mlp",
+        "recommender": "tenfold.models.recommender:recommender",
     },
     ModelError,
 )
@@ -68,6 +70,7 @@ SOURCES: Registry[Any] = LazyRegistry(
         "digits": "tenfold.data.sources.digits:DIGITS",
         "mnist": "tenfold.data.sources.mnist:MNIST",
         "fashion-mnist": "tenfold.data.sources.fashion_mnist:FASHION_MNIST",
+        "tweets": "tenfold.data.sources.tweets:TWEETS",
     },
     DataError,
 )
@@ -117,3 +120,5 @@ LOGGERS: Registry[Any] = LazyRegistry(
         "mlflow": "tenfold.report.loggers.mlflow_logger:MlflowLogger",
     },
 )
+RANKING_METRIC = re.compile(r"(precision|recall|map|ndcg)_at_([1-9]\d{0,5})")
+"""Metrics of the labels that are ranked highest, such as precision_at_10; any number may follow."""

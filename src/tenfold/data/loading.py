@@ -46,6 +46,8 @@ def load(
         limit=limit,
         groups=groups,
     )
+    if parts.fit is not None:
+        parts = replace(parts.fit(parts), fit=None)
     if not loader_workers:
         return parts
     return replace(
@@ -74,6 +76,9 @@ def read(
 
 def _built_in(name: str, options: Mapping[str, Any] | None, progress: FetchProgress | None) -> Splits:
     source = SOURCES[name]
+    if source.make is not None:
+        return source.make(options or {})
+    assert source.load is not None
     if options:
         raise DataError(f"data '{name}' takes no options, but was given {', '.join(options)}")
     train, test = source.load(contents(source, progress)[1] if source.files else {})

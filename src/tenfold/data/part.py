@@ -2,7 +2,7 @@
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -103,6 +103,8 @@ class Splits:
     """Numbers a model predicts per sample: the classes, or the width of the target."""
     groups: NDArray[Any] | None = None
     """The group of each training sample, where samples belong together."""
+    fit: "Callable[[Splits], Splits] | None" = None
+    """Makes the inputs of all parts out of what the training part shows; called once, when the parts are known."""
     numbers: dict[str, NDArray[np.int64]] = field(default_factory=dict)
     """By part, the number of each sample in the data as they were given; absent: the part is as it was given.
 

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from tenfold.common.catalog import LOSSES, METRICS, OPTIMIZERS, SCHEDULES
+from tenfold.common.catalog import LOSSES, METRICS, OPTIMIZERS, RANKING_METRIC, SCHEDULES
 from tenfold.experiment.python_objects import (
     NameOrObject,
     NamesOrObjects,
@@ -18,9 +18,11 @@ from tenfold.experiment.values import Count, NonNegative, Options
 
 
 def _scorers(metric: object) -> list[str]:
-    """Return the scorer of scikit-learn that a metric is or is nearly called, if it is none of the built-in ones."""
+    """Return the ranking metric or scikit-learn scorer that a metric is or is nearly called, unless it is built in."""
     if not isinstance(metric, str) or metric in METRICS or ":" in metric:
         return []
+    if RANKING_METRIC.fullmatch(metric):
+        return [metric]
     import difflib
 
     from sklearn.metrics import get_scorer_names
@@ -77,7 +79,8 @@ class Training(Section):
 
     Default: cross-entropy for classes, mse for numbers."""
     metrics: NamesOrObjects = ()
-    """accuracy, mae, rmse, a scikit-learn scorer (f1_macro), or f(outputs, targets). Empty: accuracy for classes."""
+    """accuracy, mae, rmse; precision_at_10, recall_at_10, map_at_10, ndcg_at_10 (any number) where a sample has several
+    labels; a scikit-learn scorer (f1_macro); or f(outputs, targets). Default: accuracy for classes."""
     patience: Count | None = None
     """Stop after this many epochs without a better watched loss, and keep the best epoch's weights. Default: never."""
     target: float | None = None

@@ -14,6 +14,7 @@ from tenfold.errors import ExperimentError, ModelError, TenfoldError
 from tenfold.experiment import Training
 from tenfold.experiment.python_objects import PythonObject, RecordedObject
 from tenfold.training.network_call import Outputs, describe_outputs, main_output
+from tenfold.training.ranking import ranking_metric
 
 Measure = Callable[[Any, Any], Any]
 OutputKind = Literal["classes", "logit", "numbers"]
@@ -180,6 +181,9 @@ def _label(name: str | PythonObject | RecordedObject) -> str:
 def _by_name(name: str, family: Registry[Measure]) -> Measure:
     """Return a built-in measure, or scikit-learn's scorer of this name."""
     if family is METRICS and name not in family:
+        ranking = ranking_metric(name)
+        if ranking is not None:
+            return ranking
         from sklearn.metrics import get_scorer_names
 
         from tenfold.training.scorers import scorer

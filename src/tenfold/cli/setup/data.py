@@ -34,9 +34,12 @@ def list_(as_json: options.Json = False) -> None:
 def get(name: Name, quiet: options.Quiet = False, as_json: options.Json = False) -> None:
     """Download a data set unless it is already there, and verify it. Example: [cyan]tenfold data get mnist[/]"""
     from tenfold import data
+    from tenfold.errors import DataError
 
     with fetching(quiet or as_json) as progress:
         folder = data.get(name, progress)
+    if folder is None and SOURCES[name].make is not None:
+        raise DataError(f"{name} cannot be downloaded: {SOURCES[name].absent}")
     print_json({"name": name, "where": folder}) if as_json else typer.echo(f"{name}: {_place(name, folder)}, checked")
 
 
@@ -55,4 +58,6 @@ def where(name: Name, as_json: options.Json = False) -> None:
 def _place(name: str, folder: object) -> str:
     if folder is not None:
         return str(folder)
+    if SOURCES[name].make is not None:
+        return str(SOURCES[name].absent)
     return f"not downloaded; `tenfold data get {name}`" if SOURCES[name].files else "ships with scikit-learn"

@@ -47,6 +47,8 @@ def places(name: str) -> list[Path]:
 def where(name: str) -> Path | None:
     """Return the first folder that holds all files of a data set, unchecked; None if there is none."""
     source = SOURCES[name]
+    if source.find is not None:
+        return source.find()
     return next((folder for folder in places(name) if source.files and _complete(source, folder)), None)
 
 
@@ -57,7 +59,7 @@ def available() -> list[SourceStatus]:
 
 def get(name: str, progress: FetchProgress | None = None) -> Path | None:
     """Return the folder with the checked files of a data set, fetching them if need be; None if it has no files."""
-    return contents(SOURCES[name], progress)[0] if SOURCES[name].files else None
+    return contents(SOURCES[name], progress)[0] if SOURCES[name].files else where(name)
 
 
 def contents(source: Source, progress: FetchProgress | None = None) -> tuple[Path, dict[str, bytes]]:

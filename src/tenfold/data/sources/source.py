@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from tenfold.common import catalog
 from tenfold.common.registry import Registry
@@ -10,7 +11,7 @@ from tenfold.common.registry import Registry
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from tenfold.data.part import Tensors
+    from tenfold.data.part import Splits, Tensors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +32,14 @@ class Source:
 
     name: str
     description: str
-    load: "Callable[[Mapping[str, bytes]], tuple[Tensors, Tensors]]"
+    load: "Callable[[Mapping[str, bytes]], tuple[Tensors, Tensors]] | None" = None
     """Makes the standard train and test parts out of the contents of the files."""
+    make: "Callable[[Mapping[str, Any]], Splits] | None" = None
+    """In place of `load`: makes the data out of the options of the experiment, and finds what it needs by itself."""
+    find: Callable[[], Path | None] | None = None
+    """Returns the folder that `make` reads; None where it is missing."""
+    absent: str = ""
+    """What to do where it is missing."""
     scale: "Callable[[Tensor], Tensor] | None" = None
     """Turns pixels as the files hold them into the inputs that `load` returns, for samples that come later."""
     files: Mapping[str, SourceFile] = field(default_factory=dict)

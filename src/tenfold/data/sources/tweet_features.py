@@ -1,0 +1,138 @@
+"""Text as numbers: TF-IDF and its singular value decomposition, fitted to the people of the training part alone."""
+
+import re
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tenfold.data.part import Splits, Tensors
+
+if TYPE_CHECKING:
+    from tenfold.data.sources.tweets import TweetOptions, Tweets
+
+LINKS = re.compile(r"https?://\S+|\bRT\b")
+WORD = r"[@#]?\b\w\w+\b"
+LEAST_PEOPLE = 2
+"""Words that fewer people of the training part use are left out."""
+PAIR_FEATURES = 4
+"""Mentions of the candidate, mentions by the candidate, similar words, and being the candidate."""
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class Counts:
+    """How often words occur, [posts, words] and [people, words]; no statistics are taken yet."""
+
+    posts: Any
+    people: Any
+    words: dict[str, int]
+
+
+@lru_cache(maxsize=2)
+def count_words(tweets: "Tweets") -> Counts:
+    """Count all words, mentions and hashtags; links are left out."""
+    import scipy.sparse as sparse
+    from sklearn.feature_extraction.text import CountVectorizer
+
+    counter = CountVectorizer(token_pattern=WORD, dtype=np.float32)
+    posts = counter.fit_transform([LINKS.sub(" ", text) for text in tweets.posts])
+    ones = np.ones(len(tweets.author), dtype=np.float32)
+    shape = (len(tweets.people), len(tweets.author))
+    by_person = sparse.csr_matrix((ones, (tweets.author, np.arange(len(tweets.author)))), shape=shape)
+    return Counts(posts, (by_person @ posts).tocsr(), counter.vocabulary_)
+
+
+class TfIdf:
+    """tf = 1 + log(count), idf = log((1 + n) / (1 + df)) + 1, rows of length 1, over the n people it is fitted to."""
+
+    def __init__(self, counts: Any) -> None:
+        used = np.asarray((counts > 0).sum(axis=0)).ravel()
+        self.kept = np.flatnonzero(used >= LEAST_PEOPLE)
+        self.idf = np.log((1 + counts.shape[0]) / (1 + used[self.kept])) + 1
+
+    def __call__(self, counts: Any) -> Any:
+        """Return the weights of the words in each row."""
+        import scipy.sparse as sparse
+        from sklearn.preprocessing import normalize
+
+        chosen = counts[:, self.kept].astype(np.float32)
+        chosen.data = 1 + np.log(chosen.data)
+        return normalize((chosen @ sparse.diags(self.idf.astype(np.float32))).tocsr())
+
+
+def fit_features(tweets: "Tweets", options: "TweetOptions", parts: Splits) -> Splits:
+    """Return the parts with features in the place of the samples' numbers."""
+    make = features_of(tweets, options, _people_of(tweets, options, parts.train))
+
+    def made(part: Any) -> Any:
+        return part and Tensors(torch.from_numpy(make(part.x.numpy())), part.y)
+
+    train = made(parts.train)
+    shape = tuple(train.x.shape[1:])
+    return replace(parts, train=train, validation=made(parts.validation), test=made(parts.test), shape=shape)
+
+
+def features_of(tweets: "Tweets", options: "TweetOptions", training_people: NDArray[np.int64]) -> Any:
+    """Return a function from numbers of samples to their features, fitted to these people."""
+    counts = count_words(tweets)
+    tfidf = TfIdf(counts.people[training_people])
+    text = _reduced(tfidf, counts, options, training_people)
+    candidates = tfidf(counts.people) if options.has_pairs else None
+    mentions = _mentions(tweets, counts.people, counts.words) if options.has_pairs else None
+
+    def make(numbers: NDArray[np.int64]) -> Floats:
+        by_person = options.sample == "person"
+        rows = (counts.people if by_person else counts.posts)[numbers]
+        columns = [text(rows)]
+        if candidates is not None and mentions is not None:
+            author = numbers if by_person else tweets.author[numbers]
+            own = np.eye(len(tweets.people), dtype=np.float32)[author]
+            alike = 5 * (tfidf(rows) @ candidates.T).toarray() * (1 - own)
+            columns += [np.log1p(_mentions(tweets, rows, counts.words)), 0.5 * np.log1p(mentions.T[author]), alike, own]
+        return np.concatenate(columns, axis=1).astype(np.float32)
+
+    return make
+
+
+def _reduced(tfidf: TfIdf, counts: Counts, options: "TweetOptions", training_people: NDArray[np.int64]) -> Any:
+    if options.features == "hashed":
+        return lambda rows: _hashed(rows, counts.words, options.dimensions)
+    from sklearn.decomposition import TruncatedSVD
+
+    fitted = tfidf(counts.people[training_people])
+    svd = TruncatedSVD(min(options.dimensions, min(fitted.shape) - 1), random_state=0).fit(fitted)
+    scale = 1 / np.sqrt(np.square(svd.transform(fitted)).mean())
+    return lambda rows: svd.transform(tfidf(rows)) * scale
+
+
+def _hashed(rows: Any, words: dict[str, int], columns: int) -> Floats:
+    """Return the counts of words, each added to the column that its name is hashed to, as rows of length 1."""
+    import zlib
+
+    import scipy.sparse as sparse
+    from sklearn.preprocessing import normalize
+
+    places = np.array([zlib.crc32(word.encode()) % columns for word in sorted(words, key=words.__getitem__)])
+    hashing = sparse.csr_matrix(
+        (np.ones(len(places), np.float32), (np.arange(len(places)), places)), (len(places), columns)
+    )
+    found: Floats = normalize(np.log1p((rows @ hashing).toarray())) * np.sqrt(columns)
+    return found
+
+
+def _mentions(tweets: "Tweets", rows: Any, words: dict[str, int]) -> Floats:
+    """Return how often each row mentions each person."""
+    columns = [words.get(f"@{name.lower()}", -1) for name in tweets.people]
+    known = np.array([place for place, column in enumerate(columns) if column >= 0], dtype=np.int64)
+    found = np.zeros((rows.shape[0], len(tweets.people)), dtype=np.float32)
+    found[:, known] = rows[:, [columns[place] for place in known]].toarray()
+    return found
+
+
+def _people_of(tweets: "Tweets", options: "TweetOptions", part: Any) -> NDArray[np.int64]:
+    numbers = part.x.numpy()
+    return np.unique(numbers if options.sample == "person" else tweets.author[numbers])
