@@ -192,7 +192,7 @@ class TestTheRest:
     def test_data(self) -> None:
         assert "digits" in tenfold_("data", "list").stdout
         listed = json.loads(tenfold_("data", "list", "--json").stdout)
-        assert [one["name"] for one in listed] [:3] == ["digits", "mnist", "fashion-mnist"]
+        assert [one["name"] for one in listed][:3] == ["digits", "mnist", "fashion-mnist"]
         assert json.loads(tenfold_("data", "get", "digits", "--json").stdout) == {"name": "digits", "where": None}
         assert json.loads(tenfold_("data", "where", "digits", "--json").stdout) == {"name": "digits", "where": None}
 
