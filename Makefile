@@ -25,6 +25,7 @@ check: setup  ## lint, types, import contract
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/mypy tests/typing/keyword_arguments.py
 	$(BIN)/lint-imports
 
 bench: setup  ## run every benchmark; each prints its ratios

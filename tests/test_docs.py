@@ -4,6 +4,7 @@ somewhere, and the table of fields is that of the code. `python tests/test_docs.
 import json
 import re
 import shlex
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -163,3 +164,8 @@ def test_the_table_of_fields_is_fresh() -> None:
 if __name__ == "__main__":
     FIELDS_PAGE.write_text(fields_page())
     print(f"wrote {FIELDS_PAGE.relative_to(ROOT)}")
+    sys.path.insert(0, str(ROOT / "tests" / "support"))
+    import write_field_types
+
+    write_field_types.write()
+    print(f"wrote {write_field_types.FILE}")

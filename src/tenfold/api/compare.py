@@ -5,7 +5,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from tenfold.api.cross_validate import cross_validate
 from tenfold.api.open_run import open_run
@@ -15,6 +15,7 @@ from tenfold.engines import require_no_launcher
 from tenfold.engines.prepare import settle
 from tenfold.errors import ExperimentError, TenfoldError
 from tenfold.experiment import FIELDS, FOLD_FIELDS, SECTIONS, Division, Experiment
+from tenfold.experiment.field_types import Grid
 from tenfold.experiment.values import TakesList
 from tenfold.launch.detect import detect_world
 from tenfold.report.differences import describe_settings
@@ -42,7 +43,7 @@ def compare(
     log: str | Sequence[str] | None = None,
     listen: Emit | None = None,
     progress: bool | None = None,
-    **grid: Any,
+    **grid: Unpack[Grid],
 ) -> Comparison:
     """Run an experiment with every combination of the listed settings, and return them side by side.
 
@@ -55,7 +56,7 @@ def compare(
     and in a notebook.
     """
     require_no_launcher("a comparison", detect_world())
-    base, dimensions = parts(experiment or Experiment(), grid)
+    base, dimensions = parts(experiment or Experiment(), dict(grid))
     planned = list(experiments_of(base, dimensions, repeats))
     store = Store(runs)
     known = {} if fresh else _finished(store)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal, Unpack, overload
 
 from tenfold import crossval
 from tenfold.api.train import finished_run, warn
@@ -11,6 +11,7 @@ from tenfold.data import FetchProgress
 from tenfold.engines import RecordedRun, require_no_launcher
 from tenfold.engines.prepare import describe, prepare, settle
 from tenfold.experiment import Experiment
+from tenfold.experiment.field_types import Fields
 from tenfold.launch.detect import detect_world
 from tenfold.report.live.fold_progress import FoldProgress
 from tenfold.report.live.follow import follow
@@ -34,7 +35,7 @@ def cross_validate(
     progress: bool | None = None,
     fetching: FetchProgress | None = None,
     as_sklearn: Literal[False] = False,
-    **fields: Any,
+    **fields: Unpack[Fields],
 ) -> CrossValidation: ...
 @overload
 def cross_validate(
@@ -47,7 +48,7 @@ def cross_validate(
     progress: bool | None = None,
     fetching: FetchProgress | None = None,
     as_sklearn: Literal[True],
-    **fields: Any,
+    **fields: Unpack[Fields],
 ) -> dict[str, Any]: ...
 def cross_validate(
     experiment: Experiment | None = None,
@@ -59,7 +60,7 @@ def cross_validate(
     progress: bool | None = None,
     fetching: FetchProgress | None = None,
     as_sklearn: bool = False,
-    **fields: Any,
+    **fields: Unpack[Fields],
 ) -> CrossValidation | dict[str, Any]:
     """Train and validate a model on k folds, and record the whole and every fold as a run.
 

@@ -1,18 +1,17 @@
 """`tenfold.forecast`: predict the time of every combination of settings."""
 
 from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 from tenfold.api import compare as grid
 from tenfold.api.simulate import on_cluster
-from tenfold.cluster import Cluster
 from tenfold.cluster.prediction import Prediction
 from tenfold.crossval.predict_folds import predict_folds
 from tenfold.data import Splits
 from tenfold.engines import require_no_launcher
 from tenfold.engines.prepare import prepare
 from tenfold.experiment import Data, Experiment
+from tenfold.experiment.field_types import Grid
 from tenfold.launch.detect import detect_world
 from tenfold.prediction.calibration import Listen
 from tenfold.prediction.task_prediction import predict_task
@@ -23,16 +22,15 @@ from tenfold.workers.task import Task
 def forecast(
     experiment: Experiment | None = None,
     *,
-    cluster: Cluster | dict[str, Any] | str | Path | None = None,
     listen: Listen | None = None,
-    **settings: Any,
+    **settings: Unpack[Grid],
 ) -> Forecast:
     """Predict how long an experiment takes with every combination of the listed settings, without training.
 
     Where `folds` is set, the time is that of the whole cross-validation.
     """
     require_no_launcher("a forecast", detect_world())
-    base, dimensions = grid.parts(on_cluster(experiment, cluster), settings)
+    base, dimensions = grid.parts(on_cluster(experiment), dict(settings))
     tasks = _prepared(grid.experiments_of(base, dimensions, repeats=1))
 
     def predict(task: Task) -> Prediction:

@@ -2,41 +2,39 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Unpack
 
 from tenfold.api.train import train
-from tenfold.cluster import Cluster
 from tenfold.data import FetchProgress
 from tenfold.experiment import Experiment
+from tenfold.experiment.field_types import Fields
 from tenfold.runs import Emit, Run
 
-VIRTUAL = "virtual"
+VIRTUAL: Literal["virtual"] = "virtual"
 
 
 def simulate(
     experiment: Experiment | None = None,
     *,
-    cluster: Cluster | dict[str, Any] | str | Path | None = None,
     runs: str | Path | None = None,
     on: Sequence[object] = (),
     log: str | Sequence[str] | None = None,
     listen: Emit | None = None,
     progress: bool | None = None,
     fetching: FetchProgress | None = None,
-    **fields: Any,
+    **fields: Unpack[Fields],
 ) -> Run:
     """Train as a virtual cluster would, and predict how long that takes there.
 
     The weights are those of a real run, on CPU bit for bit; `run.seconds` is predicted, with `run.interval` around it.
-    `cluster` is a value, a file or "here", the processes of this machine; without one, nodes are joined by `link`.
+    `cluster` is a `Cluster`, a table, a file or "here", the processes of this machine; without one, nodes are joined by
+    `link`.
     """
-    experiment = on_cluster(experiment, cluster, **fields)
+    experiment = on_cluster(experiment, **fields)
     heard: dict[str, Any] = {"on": on, "log": log, "listen": listen, "progress": progress}
     return train(experiment, runs=runs, fetching=fetching, kind="simulate", **heard)
 
 
-def on_cluster(experiment: Experiment | None, cluster: Any = None, **fields: Any) -> Experiment:
+def on_cluster(experiment: Experiment | None, **fields: Any) -> Experiment:
     """Return the experiment as one for a virtual cluster."""
-    if cluster is not None:
-        fields["cluster"] = cluster
     return (experiment or Experiment()).replace(engine=VIRTUAL, **fields)

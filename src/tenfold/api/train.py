@@ -5,13 +5,14 @@ import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from tenfold.api.open_run import load_model
 from tenfold.common.files import write_atomically
 from tenfold.data import FetchProgress
 from tenfold.engines import Engine, RecordedRun, Task, choose, validate
 from tenfold.experiment import Experiment
+from tenfold.experiment.field_types import Fields
 from tenfold.launch.detect import detect_world
 from tenfold.report.exports.trace import chrome_trace
 from tenfold.report.live.follow import follow
@@ -36,7 +37,7 @@ def train(
     progress: bool | None = None,
     fetching: FetchProgress | None = None,
     kind: str = "train",
-    **fields: Any,
+    **fields: Unpack[Fields],
 ) -> Run:
     """Train a model and record the run.
 

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from tenfold.api.simulate import VIRTUAL, on_cluster
 from tenfold.api.train import train
 from tenfold.engines import require_no_launcher
 from tenfold.engines.prepare import prepare, settle
 from tenfold.experiment import Experiment
+from tenfold.experiment.field_types import Fields
 from tenfold.launch.detect import detect_world
 from tenfold.prediction.task_prediction import predict_task
 from tenfold.report.results.twin_result import Twin
@@ -21,7 +22,7 @@ def twin(
     *,
     runs: str | Path | None = None,
     watch: Callable[[str], Emit] | None = None,
-    **fields: Any,
+    **fields: Unpack[Fields],
 ) -> Twin:
     """Train for real and on a virtual cluster, and compare the weights and the times.
 
@@ -32,7 +33,7 @@ def twin(
     real = (experiment or Experiment()).replace(**fields)
     if real.machine.engine == VIRTUAL:
         real = real.replace(engine="auto", cluster=None, link=None)
-    virtual = on_cluster(real, "here")
+    virtual = on_cluster(real, cluster="here")
     predict_task(prepare(settle(virtual)))  # measures the step times that it needs before either of the two runs
     done = {
         name: train(one, runs=runs, kind="twin", listen=watch(name) if watch else None)

@@ -6,7 +6,7 @@ section: `model` is `model.name`, `data_options` is `data.options`.
 """
 
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from pydantic import ValidationError, field_validator, model_validator
 
@@ -16,6 +16,7 @@ from tenfold.experiment.data import Data
 from tenfold.experiment.defaults import with_defaults
 from tenfold.experiment.division import Division
 from tenfold.experiment.explain import explain
+from tenfold.experiment.field_types import Fields
 from tenfold.experiment.fields import FIELDS, SECTIONS, nested, suggest_field
 from tenfold.experiment.machine import Machine
 from tenfold.experiment.model import Model
@@ -40,9 +41,9 @@ class Experiment(Section):
     division: Division = Division()
     machine: Machine = Machine()
 
-    def __init__(self, /, **fields: Any) -> None:
+    def __init__(self, /, **fields: Unpack[Fields]) -> None:
         try:
-            super().__init__(**fields)
+            super().__init__(**dict[str, Any](fields))
         except ValidationError as error:
             raise ExperimentError(explain(error, type(self), suggest_field)) from None
 
@@ -62,7 +63,7 @@ class Experiment(Section):
         return division
 
     @classmethod
-    def load(cls, path: str | Path, /, **changes: Any) -> Self:
+    def load(cls, path: str | Path, /, **changes: Unpack[Fields]) -> Self:
         """Read an experiment from a TOML file, with some fields changed."""
         path = Path(path)
         fields = read_toml(path, "an experiment", f"`tenfold init {path}` writes one")
@@ -85,7 +86,7 @@ class Experiment(Section):
         """Write the experiment as TOML; fields without a value are left out."""
         write_toml(Path(path), self.model_dump(mode="json", exclude_none=True))
 
-    def replace(self, /, **fields: Any) -> Self:
+    def replace(self, /, **fields: Unpack[Fields]) -> Self:
         """Return the experiment with some fields changed, by their short names."""
         return type(self)(**nested(self._values(), fields))
 

@@ -1,6 +1,7 @@
 """Every field of an experiment by its short name, and how fields are sorted into sections."""
 
 import difflib
+from collections.abc import Mapping
 from typing import Any
 
 from tenfold.experiment.data import Data
@@ -61,7 +62,7 @@ def suggest_field(name: str) -> str:
     return f"did you mean [{known}]?" if known else "`tenfold schema` lists the fields"
 
 
-def nested(*layers: dict[str, Any]) -> dict[str, Any]:
+def nested(*layers: Mapping[str, Any]) -> dict[str, Any]:
     """Merge fields into sections, later layers winning. Keys: short names, sections, or "section.field"."""
     merged: dict[str, Any] = {}
 

@@ -53,19 +53,16 @@ def average(
     model is the mean of all ranks, to evaluate or to save it.
     """
     size = here().size
+    names: dict[str, Any] = {"strategy": strategy, "average": average, "outer": outer, "compression": compression}
     experiment = Experiment(
         workers=size,
-        strategy=strategy,
         sync_every=sync_every,
-        average=average,
         local_after=local_after,
-        outer=outer,
-        compression=compression,
-        optimizer_state=optimizer_state,
         strategy_options=strategy_options or {},
         outer_options=outer_options or {},
         compression_options=compression_options or {},
         optimizer="lbfgs" if type(optimizer).__name__ == "LBFGS" else "sgd",
+        **names | {"optimizer_state": optimizer_state},
     )
     _check(experiment, model, optimizer)
     device = next(model.parameters()).device

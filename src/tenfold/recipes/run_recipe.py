@@ -100,7 +100,7 @@ def _run_setting(
 
 def _virtual(experiment: Experiment) -> Experiment:
     machine = experiment.machine
-    link = {} if machine.cluster is not None or machine.link is not None else {"link": "shared-memory"}
+    link: dict[str, Any] = {} if machine.cluster is not None or machine.link is not None else {"link": "shared-memory"}
     return experiment.replace(engine="virtual", device="cpu", pin="none", **link)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from tenfold.cluster.cluster import Cluster
 from tenfold.engines.prepare import settle
@@ -127,22 +128,22 @@ def _settings(base: Experiment, factors: Iterable[float]) -> Iterator[Candidate]
             yield Candidate(one)
 
 
-def _mixings(base: Experiment) -> list[dict[str, object]]:
+def _mixings(base: Experiment) -> list[dict[str, Any]]:
     """Return the strategies and rounds to try; the experiment's own are among them."""
     division = base.division
-    own: dict[str, object] = {
+    own: dict[str, Any] = {
         "strategy": division.strategy,
         "sync_every": division.sync_every,
         "average": division.average,
     }
     if division.workers == 1:
         return [{"strategy": "allreduce", "sync_every": None, "average": "auto", "strategy_options": {}}]
-    found: list[dict[str, object]] = [own, {"strategy": "allreduce", "sync_every": None, "average": "auto"}]
+    found: list[dict[str, Any]] = [own, {"strategy": "allreduce", "sync_every": None, "average": "auto"}]
     names = ("allreduce", "butterfly") if division.workers > 2 else ("allreduce",)
     for name in names:
         found += [{"strategy": name, "sync_every": every, "average": "weights"} for every in ROUNDS]
     options = division.strategy_options
-    unique: list[dict[str, object]] = []
+    unique: list[dict[str, Any]] = []
     for one in found:
         mine = one | {"strategy_options": options if one["strategy"] == division.strategy else {}}
         if settle(base.replace(**mine)).division not in [settle(base.replace(**other)).division for other in unique]:

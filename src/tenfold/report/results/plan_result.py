@@ -39,7 +39,7 @@ class Plan(ResultTable):
     @property
     def best(self) -> Experiment:
         """The experiment to run: it stops at the target."""
-        machine = {"engine": "auto", "cluster": None, "link": None}
+        machine: dict[str, Any] = {"engine": "auto", "cluster": None, "link": None}
         return self.chosen.experiment.replace(target=self.target, **machine)
 
     @property

@@ -1,0 +1,87 @@
+"""Writes experiment/field_types.py: the keyword arguments of the public functions, from the fields of an experiment."""
+
+import types
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from tenfold.experiment import FIELDS, SECTIONS
+from tenfold.experiment import experiment as module
+from tenfold.experiment.python_objects import PythonObject
+from tenfold.experiment.values import AsTable, OneOf, TakesList
+
+FILE = Path(module.__file__).with_name("field_types.py")
+HEAD = '''"""The types of an experiment's fields as keyword arguments, for editors and type checkers.
+
+Made from the fields by `python tests/test_docs.py`; do not change it by hand.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypedDict
+
+Table = Mapping[str, Any]
+
+
+'''
+
+
+def written() -> str:
+    """Return the module as it should be."""
+    fields = {"name": "str"}
+    for short, (section, field) in FIELDS.items():
+        fields[short] = type_of(SECTIONS[section].model_fields[field])
+    sections = {name: "Any" for name in SECTIONS if name not in fields}
+    lines = [
+        HEAD + "class Fields(TypedDict, total=False):",
+        '    """Every field of an experiment by its short name."""',
+        "",
+    ]
+    lines += [f"    {name}: {kind}" for name, kind in (fields | sections).items()]
+    lines += ["", "", "class Grid(TypedDict, total=False):"]
+    lines += ['    """Every field with one value, or with several as a dimension of a grid."""', ""]
+    for name, kind in (fields | sections).items():
+        lines.append(f"    {name}: {kind if kind == 'Any' else f'Sequence[{kind}] | {kind}'}")
+    return "\n".join(lines) + "\n"
+
+
+def type_of(field: FieldInfo) -> str:
+    """Return the type of the values that a field takes."""
+    if any(one is AsTable for one in field.metadata) or _holds_objects(field.annotation):
+        return "Any"
+    families = [one.family for one in field.metadata if isinstance(one, OneOf)]
+    if families:
+        return _literal(list(families[0]))
+    return _named(field.annotation, takes_list=any(isinstance(one, TakesList) for one in field.metadata))
+
+
+def _named(kind: Any, *, takes_list: bool = False) -> str:
+    origin, inside = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _named(inside[0])
+    if origin in (Union, types.UnionType):
+        return " | ".join(_named(one, takes_list=takes_list) for one in inside)
+    if origin is Literal:
+        return _literal(list(inside))
+    if origin is tuple:
+        return f"Sequence[{_named(inside[0])}]" if takes_list else "Any"
+    if origin is dict:
+        return "Table"
+    return "None" if kind is type(None) else str(kind.__name__)
+
+
+def _literal(names: list[str]) -> str:
+    return "Literal[" + ", ".join(f'"{name}"' for name in names) + "]"
+
+
+def _holds_objects(kind: Any) -> bool:
+    return kind is PythonObject or any(_holds_objects(one) for one in get_args(kind))
+
+
+def write() -> None:
+    """Write the module, formatted."""
+    import subprocess
+    import sys
+
+    FILE.write_text(written())
+    subprocess.run([sys.executable, "-m", "ruff", "format", "--quiet", str(FILE)], check=True)
