@@ -4,37 +4,13 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable
+from importlib import import_module
 from typing import Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
 from tenfold.cli.output import INTERRUPTED, launched_rank, prefix, say_interrupted, tell_interrupted
-from tenfold.cli.records.board import board
-from tenfold.cli.records.evaluate import evaluate
-from tenfold.cli.records.export import export
-from tenfold.cli.records.predict import predict
-from tenfold.cli.records.recommend import recommend
-from tenfold.cli.records.remove import remove
-from tenfold.cli.records.report import report
-from tenfold.cli.records.runs import runs
-from tenfold.cli.records.show import show
-from tenfold.cli.records.tag import note, tag, untag
-from tenfold.cli.running.compare import compare
-from tenfold.cli.running.crossval import crossval
-from tenfold.cli.running.launch import launch
-from tenfold.cli.running.plan import plan
-from tenfold.cli.running.recipe import app as recipe_app
-from tenfold.cli.running.resume import resume
-from tenfold.cli.running.simulate import simulate
-from tenfold.cli.running.train import train
-from tenfold.cli.running.twin import twin
-from tenfold.cli.setup.calibrate import calibrate
-from tenfold.cli.setup.data import app as data_app
-from tenfold.cli.setup.doctor import doctor
-from tenfold.cli.setup.init import init
-from tenfold.cli.setup.schema import schema
 from tenfold.cli.usage import UsageError, usage_sentence
 from tenfold.errors import TenfoldError
 
@@ -120,19 +96,51 @@ def _main(
     """Train PyTorch models faster by dividing their data among workers, and predict the speedup."""
 
 
-VERBS: dict[str, tuple[Callable[..., None] | tuple[str, typer.Typer], ...]] = {
-    "Train": (train, compare, crossval, resume, launch, ("recipe", recipe_app)),
-    "Predict the time": (simulate, plan, twin, calibrate),
-    "Look at runs": (runs, show, report, board, tag, untag, note, remove),
-    "Use the model": (predict, evaluate, export, recommend),
-    "Set up": (init, schema, ("data", data_app), doctor),
+VERBS = {
+    "Train": (
+        "tenfold.cli.running.train:train",
+        "tenfold.cli.running.compare:compare",
+        "tenfold.cli.running.crossval:crossval",
+        "tenfold.cli.running.resume:resume",
+        "tenfold.cli.running.launch:launch",
+        "tenfold.cli.running.recipe:app",
+    ),
+    "Predict the time": (
+        "tenfold.cli.running.simulate:simulate",
+        "tenfold.cli.running.plan:plan",
+        "tenfold.cli.running.twin:twin",
+        "tenfold.cli.setup.calibrate:calibrate",
+    ),
+    "Look at runs": (
+        "tenfold.cli.records.runs:runs",
+        "tenfold.cli.records.show:show",
+        "tenfold.cli.records.report:report",
+        "tenfold.cli.records.board:board",
+        "tenfold.cli.records.tag:tag",
+        "tenfold.cli.records.tag:untag",
+        "tenfold.cli.records.tag:note",
+        "tenfold.cli.records.remove:remove",
+    ),
+    "Use the model": (
+        "tenfold.cli.records.predict:predict",
+        "tenfold.cli.records.evaluate:evaluate",
+        "tenfold.cli.records.export:export",
+        "tenfold.cli.records.recommend:recommend",
+    ),
+    "Set up": (
+        "tenfold.cli.setup.init:init",
+        "tenfold.cli.setup.schema:schema",
+        "tenfold.cli.setup.data:app",
+        "tenfold.cli.setup.doctor:doctor",
+    ),
 }
-"""The verbs by the heading under which the help lists them."""
+"""Where each verb is defined, by the heading under which the help lists it. A module is named after its verb."""
 
 for heading, verbs in VERBS.items():
-    for verb in verbs:
-        if isinstance(verb, tuple):
-            app.add_typer(verb[1], name=verb[0], rich_help_panel=heading)
+    for module, _, name in (path.partition(":") for path in verbs):
+        verb = getattr(import_module(module), name)
+        if isinstance(verb, typer.Typer):
+            app.add_typer(verb, name=module.rpartition(".")[2], rich_help_panel=heading)
         else:
             app.command(rich_help_panel=heading)(verb)
 

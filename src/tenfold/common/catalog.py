@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 from tenfold.common.registry import LazyRegistry, Registry
-from tenfold.errors import DataError, ModelError
+from tenfold.errors import DataError, MachineError, ModelError
 
 STRATEGIES: Registry[Any] = LazyRegistry(
     "strategy",
@@ -44,6 +44,14 @@ COMPRESSIONS: Registry[Any] = LazyRegistry(
         "topk": "tenfold.mixing.compression.topk:TopK",
         "1bit": "tenfold.mixing.compression.onebit:OneBit",
     },
+)
+NETWORKS: Registry[Any] = LazyRegistry(
+    "transport",
+    {
+        "torch": "tenfold.transport.network.torch_distributed:TorchDistributed",
+        "mpi": "tenfold.transport.network.mpi:MPI",
+    },
+    MachineError,
 )
 LR_SCALINGS: Registry[Any] = LazyRegistry(
     "learning rate scaling",

@@ -4,6 +4,7 @@ A single value is checked when the experiment is made (`tenfold.experiment`); wh
 cores and memory is checked by `prepare`, before a run is recorded.
 """
 
+from tenfold.common.catalog import NETWORKS
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Division, Experiment
 from tenfold.experiment.defaults import with_defaults
@@ -99,7 +100,7 @@ def validate_mixing(experiment: Experiment) -> None:
 
 def _validate_one_machine(experiment: Experiment) -> None:
     machine, workers = experiment.machine, experiment.division.workers
-    if machine.engine == "launched" or machine.transport in ("torch", "mpi"):
+    if machine.engine == "launched" or machine.transport in NETWORKS:
         field = "engine" if machine.engine == "launched" else "transport"
         raise ExperimentError(
             f'machine.{field} = "{getattr(machine, field)}" requires a launcher; start the program with torchrun, '

@@ -2,8 +2,9 @@
 
 from typing import Annotated, Literal
 
+from tenfold.common.catalog import NETWORKS
 from tenfold.experiment.section import Section
-from tenfold.experiment.values import AsTable, Count, Options, Positive, Text
+from tenfold.experiment.values import AsTable, Count, OneOf, Options, Positive, Text
 
 
 class Machine(Section):
@@ -19,7 +20,7 @@ class Machine(Section):
     """Allow more threads than there are cores."""
     engine: Literal["auto", "serial", "processes", "launched", "virtual"] = "auto"
     """What hosts the replicas. auto: serial for one worker, processes for more, launched under torchrun or mpirun."""
-    transport: Literal["auto", "shared-memory", "torch", "mpi"] = "auto"
+    transport: Annotated[str, OneOf(NETWORKS, "auto", "shared-memory")] = "auto"
     """How tensors move between workers. auto: in shared memory; under a launcher also by torch.distributed or MPI."""
     on_failure: Literal["end", "continue"] = "end"
     """When a worker is lost: end the run, which can be resumed, or continue with the others. A worker process is then

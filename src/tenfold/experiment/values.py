@@ -19,15 +19,15 @@ class TakesList(BeforeValidator):
 
 
 class OneOf:
-    """Marks a field that holds the name of a member of a family: `Annotated[str, OneOf(STRATEGIES)]`."""
+    """Marks a field that holds the name of a member of a family, or another: `Annotated[str, OneOf(STRATEGIES)]`."""
 
-    def __init__(self, family: Registry[Any]) -> None:
-        self.family = family
+    def __init__(self, family: Registry[Any], *others: str) -> None:
+        self.names = [*others, *family]
 
     def _check(self, name: object) -> object:
-        if isinstance(name, str) and name in self.family:
+        if isinstance(name, str) and name in self.names:
             return name
-        hint = suggest(name, self.family) if isinstance(name, str) else f"known: {', '.join(self.family)}"
+        hint = suggest(name, self.names) if isinstance(name, str) else f"known: {', '.join(self.names)}"
         raise PydanticCustomError("unknown_name", "{hint}", {"hint": hint})
 
     def __get_pydantic_core_schema__(self, source: Any, _handler: Any) -> core_schema.CoreSchema:
@@ -35,7 +35,7 @@ class OneOf:
         return known if source is str else core_schema.nullable_schema(known)
 
     def __get_pydantic_json_schema__(self, _schema: Any, _handler: Any) -> dict[str, Any]:
-        return {"type": "string", "enum": list(self.family)}
+        return {"type": "string", "enum": self.names}
 
 
 def _check_text(text: str) -> str:

@@ -7,7 +7,7 @@ from tenfold.report import summary
 from tenfold.report.formatting import count, date_time, duration, metric_value, one_line, plural, ratio
 from tenfold.report.pages import figures
 from tenfold.report.pages.sections import describe_run, headline_number, page_title
-from tenfold.report.plots import device_plots, scaling_plots, target_plots, timeline_plots
+from tenfold.report.plots import SCALING, device_plots, scaling_plots, target_plots, timeline_plots
 from tenfold.report.plots.styles import PlotStyles
 from tenfold.report.plots.svg import INK
 from tenfold.report.results.comparison import Comparison
@@ -143,7 +143,7 @@ def _plots(comparison: Comparison, each: list[dict[str, Any]] | None) -> dict[st
     shown = choose_rows(rows, MOST_CURVES)
     drawn = each or [figures.mean_figure(styles.series(row)) for row in shown]
     bars = [{"label": row.label, "times": row.times} for row in rows if row.times]
-    scaling = [scaling_plots.speedup_plot(rows, styles), scaling_plots.efficiency_plot(rows, styles)]
+    scaling = [SCALING[name](rows, styles) for name in SCALING]
     metric = rows_metric(rows)
     return {
         "to_target": target_plots.target_plot(rows, styles),

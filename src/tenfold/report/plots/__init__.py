@@ -1,1 +1,14 @@
-"""Figures."""
+"""Plots, one file for each kind; those that the page of a comparison shows under "Scaling" are listed here."""
+
+from typing import Any
+
+from tenfold.common.registry import LazyRegistry, Registry
+
+SCALING: Registry[Any] = LazyRegistry(
+    "plot",
+    {
+        "speedup": "tenfold.report.plots.scaling_plots:speedup_plot",
+        "efficiency": "tenfold.report.plots.scaling_plots:efficiency_plot",
+    },
+)
+"""Functions of the rows and their styles that return an SVG drawing, or "" where there is nothing to draw."""

@@ -1,5 +1,6 @@
 """The rules that turn gradients into steps, by name: torch's own, and Muon."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +24,7 @@ USUAL_RATES = {
     "lbfgs": 0.1,
     "muon": 0.015,
 }
+"""Where they differ from the default of the optimizer's `lr`."""
 FUSED = ("sgd", "adam", "adamw", "adagrad")  # one kernel for all parameters: a fifth of a LeNet-5 step on CPU
 
 
@@ -32,6 +34,8 @@ def learning_rate(training: Training) -> float:
         return training.lr
     if isinstance(training.optimizer, str) and training.optimizer in USUAL_RATES:
         return USUAL_RATES[training.optimizer]
+    if isinstance(training.optimizer, str) and training.optimizer in OPTIMIZERS:
+        return float(inspect.signature(OPTIMIZERS[training.optimizer]).parameters["lr"].default)
     return usual_rate(training)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from tenfold.common.catalog import NETWORKS
 from tenfold.errors import MachineError
 from tenfold.launch.detect import World
 from tenfold.transport.base import Transport
@@ -54,13 +55,13 @@ _joined: dict[str, JoinedRank] = {}
 
 
 def join(world: World, transport: str = "auto") -> JoinedRank:
-    """Join the ranks that a launcher started, by "torch", "mpi" or what fits the launcher; once per process.
+    """Join the ranks that a launcher started, by this transport or the one that fits the launcher; once per process.
 
     The network stays until the process ends: a launcher's ranks can meet only once.
     """
     name = network_of(world, os.environ) if transport in ("auto", "shared-memory") else transport
     if name not in _joined:
-        network = _network(world, name)
+        network: Network = NETWORKS[name].join(world)
         atexit.register(_leave, network)
         _joined[name] = JoinedRank(world, network, network.all_gather(socket.gethostname()))
     elif (before := _joined[name].network.failure()) is not None:
@@ -97,15 +98,3 @@ def _exit_if_stuck() -> None:
 
 
 atexit.register(_exit_if_stuck)
-
-
-def _network(world: World, name: str) -> Network:
-    if name == "torch":
-        from tenfold.transport.network.torch_distributed import TorchDistributed
-
-        return TorchDistributed.join(world)
-    if name == "mpi":
-        from tenfold.transport.network.mpi import MPI
-
-        return MPI.join(world)
-    raise MachineError(f"unknown transport '{name}'; known: auto, shared-memory, torch, mpi")
