@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from tenfold.errors import ModelError
 
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 ALIGNMENT = 16  # floats in a cache line: every tensor begins on one, as its own allocation would
 
 
@@ -47,7 +47,7 @@ class FlatState:
         self._statistics = [
             (layer.running_mean, layer.running_var)
             for layer in network.modules()
-            if isinstance(layer, _BatchNorm) and layer.running_mean is not None and layer.running_var is not None
+            if isinstance(layer, BATCH_NORMS) and layer.running_mean is not None and layer.running_var is not None
         ]
         self.centres = [mean.clone() for mean, _ in self._statistics]
         """The points c, one for each normalised layer."""

@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
-from tenfold.training.flat import FlatState, frozen, padded, placed
+from tenfold.training.flat import BATCH_NORMS, FlatState, frozen, padded, placed
 from tenfold.training.precision import product
 
 
@@ -48,7 +47,7 @@ class Stack:
         self._statistics = [
             (self.views[f"{name}.running_mean".lstrip(".")], self.views[f"{name}.running_var".lstrip(".")])
             for name, layer in network.named_modules()
-            if isinstance(layer, _BatchNorm) and layer.running_mean is not None
+            if isinstance(layer, BATCH_NORMS) and layer.running_mean is not None
         ]
         self.centres = [mean[0].clone() for mean, _ in self._statistics]
         self._show(network, 0)
