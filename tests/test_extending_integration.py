@@ -101,5 +101,5 @@ def test_the_command_line_and_the_schema_know_the_names(extended: Path, tmp_path
         "print(Experiment.model_json_schema())"
     )
     said = run(extended, tmp_path, "-c", program)
-    assert all(said.count(name) >= 2 for name in ("halves", "relay", "sign-sgd", "circle", "linear"))
-    assert "ordered" in said
+    assert all(said.count(name) >= 2 for name in ("halves", "relay", "sign-sgd"))
+    assert all(name in said for name in ("ordered", "circle", "'linear'"))

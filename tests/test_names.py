@@ -1,7 +1,7 @@
 """One idea has one name: no two modules and no two public classes share theirs."""
 
 import ast
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -10,6 +10,8 @@ import tenfold
 SOURCE = Path(tenfold.__file__).parent
 REPEATED = {"__init__", "__main__", "base"}
 """Every room may have these."""
+MOST_FILES = 16
+"""In one folder; beyond that, newcomers do not see what belongs together."""
 VERBS = ("cli/records", "cli/running", "cli/setup")
 """A verb's file is named after the verb, whatever else has the name of what it does."""
 
@@ -45,3 +47,8 @@ def test_no_two_public_classes_have_the_same_name() -> None:
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     ]
     assert repeated(names) == {}
+
+
+def test_no_room_is_crowded() -> None:
+    files = Counter(str(Path(place).parent) for place in modules() if not place.endswith("__init__.py"))
+    assert {room: count for room, count in files.items() if count > MOST_FILES} == {}

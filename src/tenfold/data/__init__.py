@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from tenfold.common.lazy import lazy_attributes
 
 if TYPE_CHECKING:
-    from tenfold.data.columns import Columns
     from tenfold.data.dataset_part import DatasetPart, pool, with_loader
     from tenfold.data.folds import FOLD_KINDS, Fold, make_folds
     from tenfold.data.loading import load
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from tenfold.data.sources.source import SOURCES
     from tenfold.data.splitting import split
     from tenfold.data.subset_part import SubsetPart
+    from tenfold.data.table_columns import Columns
     from tenfold.data.user_data import as_splits
 
 __all__ = [
@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 _NAMES = {
-    "columns": ("Columns",),
+    "table_columns": ("Columns",),
     "dataset_part": ("DatasetPart", "pool", "with_loader"),
     "folds": ("FOLD_KINDS", "Fold", "make_folds"),
     "loading": ("load",),

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import default_collate
 
-from tenfold.data.columns import NOT_NAMED, Columns, split_sample
+from tenfold.data.table_columns import NOT_NAMED, Columns, split_sample
 from tenfold.errors import DataError
 
 HOW_TO_COLLATE = (

@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from tenfold.data.columns import NOT_NAMED, Columns
 from tenfold.data.dataset_part import with_loader
 from tenfold.data.part import Splits
 from tenfold.data.sources.fetch import FetchProgress
 from tenfold.data.sources.locate import contents
 from tenfold.data.sources.source import SOURCES
 from tenfold.data.splitting import split
+from tenfold.data.table_columns import NOT_NAMED, Columns
 from tenfold.data.user_data import as_splits
 from tenfold.errors import DataError
 

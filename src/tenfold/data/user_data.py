@@ -11,9 +11,9 @@ from torch.utils.data import IterableDataset, TensorDataset
 from tenfold.common.imports import resolve
 from tenfold.common.registry import suggest
 from tenfold.data.collate import Collate
-from tenfold.data.columns import NOT_NAMED, Columns, split_sample
 from tenfold.data.dataset_part import DatasetPart
 from tenfold.data.part import Part, Splits
+from tenfold.data.table_columns import NOT_NAMED, Columns, split_sample
 from tenfold.data.tree import shape_of
 from tenfold.data.user_arrays import is_array, part_from_arrays
 from tenfold.data.user_datasets import first_sample, is_dataset, part_from_dataset

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from tenfold.data.collate import STACKED, Collate, as_arrays, is_plain_pair
-from tenfold.data.columns import describe, split_sample
 from tenfold.data.dataset_part import DatasetPart, quiet_randomness
 from tenfold.data.part import Part, as_target
+from tenfold.data.table_columns import describe, split_sample
 from tenfold.data.tree import tree_leaves, tree_map
 from tenfold.data.user_arrays import check_targets, is_array, is_sparse
 from tenfold.errors import DataError
