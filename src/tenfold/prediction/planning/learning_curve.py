@@ -37,8 +37,9 @@ class LearningCurve:
     centre: float
     height_error: float
     slope_error: float
+    shortest: float
     longest: float
-    """The largest number of samples among its points."""
+    """The smallest and largest number of samples among its points."""
 
     def gap(self, samples: float) -> float:
         """Return the gap that a run over so many samples is expected to have."""
@@ -47,7 +48,7 @@ class LearningCurve:
     def error(self, samples: float) -> float:
         """Return the standard error of the logarithm of the gap of one run."""
         apart = math.log(samples) - self.centre
-        beyond = max(0.0, math.log2(samples / self.longest)) * BEND
+        beyond = max(0.0, math.log2(samples / self.longest), math.log2(self.shortest / samples)) * BEND
         return math.sqrt(self.height_error**2 + (apart * self.slope_error) ** 2 + beyond**2 + SEED_ERROR**2)
 
     def samples_to(self, gap: float) -> float:
@@ -80,6 +81,7 @@ def fit_curves(points: Mapping[int, Sequence[Point]]) -> dict[int, LearningCurve
             centre=centres[key][0],
             height_error=math.sqrt(1 / sum(w for *_, w in some)),
             slope_error=math.sqrt(1 / precision),
+            shortest=min(one.samples for one in points[key]),
             longest=max(one.samples for one in points[key]),
         )
         for key, some in weighted.items()

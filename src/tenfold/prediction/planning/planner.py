@@ -7,7 +7,8 @@
 3. Successive halving: all of them train with their full schedules over a few samples, learning curves are fitted, and
    the half that should reach the target soonest trains over twice as many samples; then the better half of all again,
    until the best two have reached the target or the budget is spent.
-4. The fewest epochs that reach the target with a probability of 80% are chosen, and the clock predicts their seconds.
+4. For every setting that was trained, the fewest epochs that reach the target with a probability of 80% follow from
+   its curve, and the clock predicts their seconds. The soonest is trained once for just these epochs, and judged again.
 """
 
 import math
@@ -37,6 +38,9 @@ SURE, OUTSIDE = 0.84, 1.28
 """Standard errors: eight of ten runs are better than the first above the mean; a tenth lies beyond the second."""
 UNTRIED = ("averages less often than another, and is hardly faster", "expected to be slower")
 """Why candidates are not trained at all."""
+DIVERGED = "diverged"
+MOST_VERIFIED, NEAR = 3, 1.2
+"""How often the best setting is trained for as many epochs as it should need; not if a probe came so near to it."""
 FARTHEST = 16
 """How many times as long as its longest probe a run may be for a curve to be believed."""
 
@@ -143,6 +147,25 @@ class _Halving:
         for one in probed:
             if one not in last:
                 one.dropped = "fell behind"
+        self._verify()
+
+    def _verify(self) -> None:
+        """Train the best setting for the epochs that it is predicted to need, and predict again."""
+        for _ in range(MOST_VERIFIED):
+            best = min(self.assessments, key=_rank)
+            if best.price is None or best.epochs is None:
+                return
+            samples = best.epochs * len(self.held_out.train)
+            near = any(abs(math.log(probe.samples / samples)) < math.log(NEAR) for probe in best.probes)
+            if near or not self._in_time(samples):
+                return
+            found = self._train(best, samples)
+            if found is None:
+                return
+            for one in self.assessments:
+                if one.candidate.learning == best.candidate.learning and one.probes:
+                    one.probes = sorted([*one.probes, found], key=lambda probe: probe.samples)
+            self._assess()
 
     def _promising(self) -> list[Assessment]:
         """Return the candidates worth a probe: undominated, and soonest by what the noise of gradients says."""
@@ -182,17 +205,23 @@ class _Halving:
         """Train over the samples of a rung, twice those of the one before; what learns the same shares its probes."""
         known = self._probes.setdefault(one.candidate.learning, [])
         if len(known) <= rung:
-            samples = self._samples(one.candidate, rung)
-            self.tell(f"training {describe(one.candidate)} over {samples:,} samples")
-            began = perf_counter()
-            try:
-                found = train_probe(one.candidate.experiment, self.held_out, samples, self.prices.prediction)
-            except TrainingError as error:
-                one.dropped = f"diverged: {str(error).partition(';')[0]}"
+            found = self._train(one, self._samples(one.candidate, rung))
+            if found is None:
                 return
-            self.rate = found.samples / (perf_counter() - began)
             known.append(found)
         one.probes = known[: rung + 1]
+
+    def _train(self, one: Assessment, samples: int) -> Probe | None:
+        """Train a setting over so many samples; None if it diverges."""
+        self.tell(f"training {describe(one.candidate)} over {samples:,} samples")
+        began = perf_counter()
+        try:
+            found = train_probe(one.candidate.experiment, self.held_out, samples, self.prices.prediction)
+        except TrainingError as error:
+            one.dropped = f"{DIVERGED}: {str(error).partition(';')[0]}"
+            return None
+        self.rate = found.samples / (perf_counter() - began)
+        return found
 
     def _samples(self, candidate: Candidate, rung: int) -> int:
         whole = len(self.held_out.train)
@@ -219,7 +248,9 @@ class _Halving:
             one.price = self.prices(one.candidate, one.epochs, one.probes)
             first = self.prices(one.candidate, low or one.epochs, one.probes)
             last = self.prices(one.candidate, high or one.epochs, one.probes)
-            one.interval = (first.interval[0], last.interval[1]) if first and last else None
+            if one.price and first and last:
+                middle = one.price.training
+                one.interval = min(first.interval[0], middle), max(last.interval[1], middle)
 
     def _epoch_seconds(self, one: Assessment) -> float | None:
         """Return the training seconds of an epoch after the first, which has slow first steps."""
@@ -243,15 +274,17 @@ class _Halving:
         if one.curve is None or single is None or one.epoch_seconds is None:
             return 0.0
         epochs = one.curve.samples_to(self.gap) / len(self.splits.train)
-        return single.total + (epochs - 1) * one.epoch_seconds
+        both = self.prices(one.candidate, 2, one.probes)
+        return single.total + (epochs - 1) * (both.total - single.total if both else one.epoch_seconds)
 
     def _has_reached(self, one: Assessment) -> bool:
         return one.probes[-1].gap <= self.gap
 
     def _affordable(self, one: Assessment) -> bool:
-        if not one.probes:
-            return True
-        return perf_counter() + self._samples(one.candidate, len(one.probes)) / max(self.rate, 1e-9) <= self.deadline
+        return not one.probes or self._in_time(self._samples(one.candidate, len(one.probes)))
+
+    def _in_time(self, samples: int) -> bool:
+        return perf_counter() + samples / max(self.rate, 1e-9) <= self.deadline
 
 
 def describe(candidate: Candidate) -> str:
@@ -264,16 +297,17 @@ def describe(candidate: Candidate) -> str:
     return f"{candidate.workers} workers{where}, batch {batch}, {rounds}"
 
 
-def _rank(one: Assessment) -> tuple[bool, bool, float]:
-    """Put those that stayed in the search first, then those whose time is predicted, each by seconds in all."""
-    return bool(one.dropped), one.price is None, one.price.total if one.price else one.epoch_seconds or math.inf
+def _rank(one: Assessment) -> tuple[bool, float]:
+    """Order by the seconds in all that eight of ten runs should need; what is not known comes last."""
+    usable = one.price is not None and not one.dropped.startswith(DIVERGED)
+    return not usable, one.price.total if one.price else one.epoch_seconds or math.inf
 
 
 def best_of(found: Search, target: float) -> Assessment:
-    """Return the soonest of those that stayed in the search to its end; raise ExperimentError where there is none."""
-    final = [one for one in found.assessments if not one.dropped and one.price is not None]
-    if final:
-        return final[0]
+    """Return the soonest of those that were trained; raise ExperimentError where none is expected to get there."""
+    best = min(found.assessments, key=_rank)
+    if best.price is not None:
+        return best
     tried = [one for one in found.assessments if one.probes]
     if not tried:
         raise ExperimentError(f"no setting could be trained: {found.assessments[0].dropped or 'there is none'}")

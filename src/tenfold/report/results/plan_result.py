@@ -93,7 +93,12 @@ class Plan(ResultTable):
             column("training to target, predicted", "to target", [_seconds(one) for one in shown]),
             column("in all, predicted", "in all", [duration(one.price.total if one.price else None) for one in shown]),
             column(f"{metric} of the longest probe", "probe", [_probed(one) for one in shown]),
-            column("in the search", "search", [one.dropped or "to the end" for one in shown], words=True),
+            column(
+                "in the search",
+                "search",
+                ["chosen" if one is self.chosen else one.dropped or "to the end" for one in shown],
+                words=True,
+            ),
         ]
 
     def crosstables(self) -> list[Any]:
