@@ -1,7 +1,6 @@
 import os
 import re
 
-import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,7 +57,7 @@ class TestWaiting:
     ) -> None:
         monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
         monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
-        monkeypatch.setattr(psutil, "cpu_count", lambda: 8)
+        monkeypatch.setattr(os, "cpu_count", lambda: 8)
         with wait_policy_for_children():
             assert os.environ.get("OMP_WAIT_POLICY") == policy
         assert "OMP_WAIT_POLICY" not in os.environ
@@ -69,3 +68,13 @@ class TestWaiting:
         with wait_policy_for_children():
             assert os.environ["OMP_WAIT_POLICY"] == "active"
         assert os.environ["OMP_WAIT_POLICY"] == "active"
+
+
+@pytest.mark.parametrize(("load", "policy"), [(100.0, "PASSIVE"), (0.0, None)])
+def test_threads_of_the_command_line_sleep_on_a_busy_machine(
+    monkeypatch: pytest.MonkeyPatch, load: float, policy: str | None
+) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, load, load))
+    monkeypatch.setattr(os, "environ", {})
+    threads.set_wait_policy()
+    assert os.environ.get("OMP_WAIT_POLICY") == policy

@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from tenfold.cli.output import INTERRUPTED, launched_rank, prefix, say_interrupted, tell_interrupted
 from tenfold.cli.usage import UsageError, usage_sentence
 from tenfold.errors import TenfoldError
+from tenfold.machine.threads import set_wait_policy
 
 
 class Verbs(TyperGroup):
@@ -148,6 +149,7 @@ for heading, verbs in VERBS.items():
 def main() -> None:
     """Run the command line."""
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
+    set_wait_policy()
     heard: list[int] = []
 
     def interrupt(number: int, frame: Any) -> None:

@@ -4,8 +4,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import psutil
-
 from tenfold.errors import MachineError
 
 HIGH_LOAD = 0.75
@@ -32,7 +30,7 @@ def share(budget: int, workers: int, threads: int | None = None, *, oversubscrib
 def load_is_high() -> bool:
     """Whether other programs use most of the cores (by the mean of the last minute)."""
     try:
-        return os.getloadavg()[0] >= HIGH_LOAD * (psutil.cpu_count() or 1)
+        return os.getloadavg()[0] >= HIGH_LOAD * (os.cpu_count() or 1)
     except (OSError, AttributeError):
         return False
 
@@ -54,6 +52,12 @@ def wait_policy_for_children() -> Iterator[None]:
         yield
     finally:
         del os.environ[WAIT_POLICY]
+
+
+def set_wait_policy() -> None:
+    """Let waiting threads of this process sleep if the machine is busy now; it works until torch is imported."""
+    if WAIT_POLICY not in os.environ and load_is_high():
+        os.environ[WAIT_POLICY] = "PASSIVE"
 
 
 def _what_fits(budget: int, workers: int) -> str:
