@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.parameter import is_lazy
+from torch.nn.parameter import UninitializedParameter
 
 from tenfold.common import catalog
 from tenfold.common.imports import resolve
@@ -53,7 +53,7 @@ def build(model: Model, shape: Any, outputs: int, *, seed: int) -> nn.Module:
         network = make(**arguments)
     if not isinstance(network, nn.Module):
         raise ModelError(f"model {who} returned a {type(network).__name__}; it must return an nn.Module")
-    if any(map(is_lazy, network.parameters())):
+    if any(isinstance(parameter, UninitializedParameter) for parameter in network.parameters()):
         raise ModelError(
             f"model {who} has lazy layers; give them their sizes, from the arguments `shape` and `outputs`"
         )
