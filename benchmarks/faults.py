@@ -63,6 +63,10 @@ def measure(workers: int, arguments: argparse.Namespace) -> dict[str, Any]:
             speed, run, seconds = train(workers, arguments, killer)
             row[name].append(speed)
             row["accuracy"][name].append(run.metrics["accuracy"])
+            lost = len(run.result["lost"])
+            print(
+                f"{workers} workers, {name} faults: {speed:,.0f} samples/s in {seconds:.0f} s, {lost} lost", flush=True
+            )
             if killer is not None:
                 wait = killer.left  # the schedule goes on in the next run
                 row["faults"] += killer.faults

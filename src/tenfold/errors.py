@@ -5,6 +5,7 @@
       DataError             a data set cannot be found, fetched, read or understood
       ModelError            a model cannot be built, or does not accept the data
       StoreError            a run cannot be found, recorded or resumed
+        RunTakenOver        another process has claimed the run that this one was writing
       TrainingError         training itself failed: the loss is no number, say
         UserCodeError       the user's own model, loss, metric or data raised an error; its lines are in the message
         WorkerLost          a worker died or hangs; the run can be resumed
@@ -37,6 +38,10 @@ class ModelError(TenfoldError):
 
 class StoreError(TenfoldError):
     """A run cannot be found, recorded or resumed."""
+
+
+class RunTakenOver(StoreError):  # noqa: N818 - it says what happened
+    """Another process has claimed the run that this one was writing, or has removed it; this one writes no more."""
 
 
 class TrainingError(TenfoldError):

@@ -29,6 +29,7 @@ KINDS: dict[str, tuple[Fault, int]] = {
     "kill": (process_faults.kill, 4),
     "stop": (process_faults.stop, 2),
     "deadlock": (process_faults.deadlock, 1),
+    "replace": (process_faults.replace, 2),
     "disk": (storage_faults.disk, 2),
     "flip": (storage_faults.flip, 4),
     "clock": (storage_faults.clock, 1),

@@ -35,8 +35,7 @@ def cut(attempt: Attempt) -> None:
         time.sleep(attempt.random.uniform(0, 2))
         hosts.cut()
         until = time.monotonic() + 15
-        shutil_runs = attempt.folder / "host0" / "runs"
-        attempt.environment["TENFOLD_RUNS"] = str(shutil_runs)
+        attempt.environment["TENFOLD_RUNS"] = str(attempt.folder / "host0" / "runs")
         while time.monotonic() < until:
             said = attempt.forked("show", "last")
             if "interrupted" in said.text:

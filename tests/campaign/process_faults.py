@@ -55,7 +55,7 @@ def deadlock(attempt: Attempt) -> None:
     (attempt.folder / "locked.py").write_text(MODEL)
     workers = attempt.random.choice([[0], [1], [0, 1]])
     fields = {"model": "locked:Locked", "epochs": 6, "hidden": None, "dropout": None, "batchnorm": None}
-    fields |= {"model_options": {"step": attempt.random.randint(1, 60), "workers": workers}}
+    fields |= {"model_options": {"step": attempt.random.randint(1, 60), "workers": workers}, "stall_after": 3}
     plain = {name: value for name, value in fields.items() if value is not None}
     usual = {name: value for name, value in EXPERIMENT.items() if name not in fields}
     file = save_experiment(attempt.folder / "experiment.toml", usual | plain)
@@ -67,6 +67,29 @@ def deadlock(attempt: Attempt) -> None:
     runs = attempt.runs()
     if runs:
         attempt.check_said(attempt.tenfold("resume", "last", "--quiet"), (0,))
+
+
+def replace(attempt: Attempt) -> None:
+    """SIGKILL to workers that are replaced: the run goes on to its end, unless all workers are lost at a time."""
+    fields = {"workers": 3, "epochs": 80, "on_failure": "continue", "replacements": 9}
+    fields |= attempt.random.choice([{}, {"average": "weights"}, {"average": "weights", "strategy": "ring"}])
+    with attempt.started("train", str(attempt.write_experiment(**fields)), "--quiet") as command:
+        for _ in range(attempt.random.randint(1, 4)):
+            until = time.monotonic() + attempt.random.uniform(0, 2)
+            while time.monotonic() < until and command.process.poll() is None:
+                command.family()
+                time.sleep(0.01)
+            if targets := command.wait_for("worker"):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(attempt.random.choice(targets).pid, signal.SIGKILL)
+        said = command.wait(2 * LOSS_LIMIT)
+    attempt.check_said(said, (0, 2))
+    if said.code == 2 and "was killed by SIGKILL" not in said.err:
+        raise Fell(f"the sentence names no lost worker: {said.err}")
+    if said.code == 2 and attempt.runs():
+        attempt.check_said(attempt.tenfold("resume", "last", "--quiet"), (0,))
+    if attempt.runs()[-1]["status"] != "finished":
+        raise Fell(f"the run is {attempt.runs()[-1]['status']}")
 
 
 def _strike(attempt: Attempt, number: signal.Signals, arguments: list[str]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from crossval_models import SMALL, Calm, Deadly, Late, Touchy, marked
+from crossval_models import SMALL, Calm, Deadly, Late, Stuck, Touchy, marked
 
 import tenfold
 from tenfold.crossval.fold_splits import make_fold_splits
@@ -180,6 +180,14 @@ def test_a_fold_whose_process_dies_does_not_stop_the_others() -> None:
     assert sorted(fold["status"] for fold in done.folds) == ["failed", "failed", "finished"]
     assert all("was killed by SIGKILL" in fold["error"] for fold in done.folds if fold["error"])
     assert [run.status for run in done.runs].count("failed") == 2
+
+
+def test_a_fold_that_makes_no_progress_does_not_stop_the_others() -> None:
+    done = tenfold.cross_validate(model=Stuck, data=marked(), epochs=1, folds=3, threads=1, stall_after=2)
+    assert sorted(fold["status"] for fold in done.folds) == ["failed", "failed", "finished"]
+    assert all("has made no progress for 2 s" in fold["error"] for fold in done.folds if fold["error"])
+    warned = [stage.text for stage in done.run.lifecycle() if stage.stage == "warning"]
+    assert [text.partition(": ")[2] for text in warned] == ["UserWarning: be careful"], "once, with the name of a fold"
 
 
 def test_folds_that_failed_keep_what_is_known_and_can_be_trained_again() -> None:

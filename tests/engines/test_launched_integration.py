@@ -123,10 +123,12 @@ class TestARankThatIsLost:
         assert "died" in run.error
         assert [row["epoch"] for row in run.history] == [1]
 
-    @pytest.mark.parametrize(("transport", "how"), [("auto", "SIGSTOP"), ("mpi", "SIGSTOP")], ids=lambda one: str(one))
+    @pytest.mark.parametrize(
+        ("transport", "how"), [("auto", "SIGSTOP"), ("mpi", "SIGSTOP"), ("auto", "lock")], ids=lambda one: str(one)
+    )
     def test_is_named_under_mpirun(self, transport: str, how: str, tmp_path: Path) -> None:
         started = time.monotonic()
-        fields = failing(how, 1, 1) | {"transport": transport}
+        fields = failing(how, 1, 1) | {"transport": transport, "stall_after": 3}
         done = launch([*mpirun(), "-n", "2", sys.executable], tmp_path, [fields])
         assert done.returncode != 0
         assert time.monotonic() - started < 45  # a stopped rank would stay for ever

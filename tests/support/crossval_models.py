@@ -2,6 +2,8 @@
 
 import os
 import signal
+import threading
+import warnings
 from typing import Any
 
 import torch
@@ -39,6 +41,18 @@ class Touchy(nn.Module):
 
 class Deadly(Touchy):
     deadly = True
+
+
+class Stuck(Touchy):
+    """Warns, and waits for a lock that is never released when it meets the marked sample."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        warnings.warn("be careful", stacklevel=1)
+        if self.training and bool((x == MARK).any()):
+            lock = threading.Lock()
+            lock.acquire()
+            lock.acquire()
+        return self.linear(x)
 
 
 class Late(Deadly):

@@ -60,6 +60,7 @@ class CrossValidationRun:
         self._emit: Emit = listen
         self._results: dict[int, dict[str, Any]] = {}
         self._runs: dict[int, int] = {}
+        self._warned: set[str] = set()
         self._began: dict[int, float] = {}
 
     def train(self, emit: Emit) -> Outcome:
@@ -108,7 +109,8 @@ class CrossValidationRun:
         elif isinstance(event, Started):
             status: Status = "resumed" if event.resumed else "started"
             self._report(index, status, steps_per_epoch=event.steps_per_epoch)
-        elif isinstance(event, Warned | WorkerDropped):
+        elif isinstance(event, Warned | WorkerDropped) and event.text not in self._warned:
+            self._warned.add(event.text)  # of all folds that say the same, one is enough
             self._warn(f"{self.splits[index].name}: {event.text}")
 
     def _done(self, job: FoldJob, end: FoldEnd) -> None:

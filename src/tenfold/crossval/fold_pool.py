@@ -1,9 +1,8 @@
 """Worker processes that each train whole folds, as many side by side as there are cores."""
 
 import pickle
-import warnings
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any
@@ -12,13 +11,16 @@ import torch
 
 from tenfold.crossval.core_slots import CoreSlots
 from tenfold.crossval.fold import FoldContext, FoldEnd, FoldJob, try_fold
+from tenfold.engines.recording import Outcome
 from tenfold.engines.serial import Serial
 from tenfold.errors import WorkerLost
 from tenfold.machine import affinity
-from tenfold.runs import Event, Lifecycle
+from tenfold.runs import Clock, Emit, Event, Lifecycle
+from tenfold.runs.resumption import Resumption
 from tenfold.workers.pool.snapshot import TaskSnapshot
 from tenfold.workers.pool.worker_pool import WorkerPool, start_heartbeat
-from tenfold.workers.pool.worker_process import WorkerConnection
+from tenfold.workers.pool.worker_process import WorkerConnection, forward_warnings
+from tenfold.workers.pool.worker_progress import WorkerProgress
 from tenfold.workers.task import Task
 
 Relay = Callable[[int, Event], None]
@@ -53,7 +55,8 @@ class FoldPool:
         """Train all folds; one that fails, or whose process dies, does not stop the others."""
         self.waiting = list(jobs)
         with closing(TaskSnapshot(self.task)) as snapshot:
-            pool = WorkerPool(min(self.slots.at_once, len(jobs)), fold_worker, (snapshot, self.context))
+            size, stall_after = min(self.slots.at_once, len(jobs)), self.task.experiment.machine.stall_after
+            pool = WorkerPool(size, fold_worker, (snapshot, self.context), stall_after=stall_after)
             try:
                 while self.waiting or self.busy:
                     try:
@@ -114,13 +117,13 @@ def fold_worker(
 ) -> None:
     """Train the folds that this process is given, one after another."""
     start_heartbeat(rank, lifeline, beats)
-    worker = WorkerConnection(connection)
-    warnings.simplefilter("ignore")
+    worker, progress = WorkerConnection(connection), WorkerProgress(beats, rank)
     try:
         task, request = snapshot.open(), JobRequest()
         while (job := _next_job(connection, request)) is not None:
-            request = JobRequest(_train(task, context, job, worker))
+            request = JobRequest(_train(task, context, job, worker, progress))
             worker.flush()
+            progress.clear()  # from here on it waits for another fold
     except BaseException as error:
         worker.fail(error)
 
@@ -131,7 +134,9 @@ def _next_job(connection: Connection, request: JobRequest) -> FoldJob | None:
     return job
 
 
-def _train(task: Task, context: FoldContext, job: FoldJob, worker: WorkerConnection) -> FoldEnd:
+def _train(
+    task: Task, context: FoldContext, job: FoldJob, worker: WorkerConnection, progress: WorkerProgress
+) -> FoldEnd:
     torch.set_num_threads(job.threads)
     if job.pinned:
         affinity.apply(job.cores)
@@ -141,4 +146,13 @@ def _train(task: Task, context: FoldContext, job: FoldJob, worker: WorkerConnect
         if isinstance(event, Lifecycle):  # sent at once, so that it is known even if this process dies
             worker.flush()
 
-    return try_fold(Serial().run, task, context, job, listen)
+    forward_warnings(worker.emit, context.clock, job.index)
+    with ExitStack() as slowly:
+        slowly.enter_context(progress.slowly())
+
+        def train(task: Task, clock: Clock, emit: Emit, resumption: Resumption | None = None) -> Outcome:
+            outcome = Serial(progress).run(task, clock, emit, resumption)
+            slowly.enter_context(progress.slowly())  # what comes then publishes no progress
+            return outcome
+
+        return try_fold(train, task, context, job, listen)

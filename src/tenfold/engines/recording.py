@@ -9,7 +9,7 @@ from typing import Any
 
 from tenfold.common.files import sweep
 from tenfold.common.user_code import describe_error
-from tenfold.errors import StoreError, TenfoldError, WorkerLost
+from tenfold.errors import RunTakenOver, StoreError, TenfoldError, WorkerLost
 from tenfold.experiment import Experiment
 from tenfold.machine.facts import machine_load
 from tenfold.runs import (
@@ -30,6 +30,7 @@ from tenfold.runs import (
 from tenfold.runs.events import Ending
 from tenfold.runs.predictions import Predictions
 from tenfold.runs.resumption import Resumption
+from tenfold.runs.storage.claim import check_claim
 from tenfold.workers.task import Task
 
 
@@ -101,6 +102,10 @@ def record(
     try:
         journal(Recorded(at=clock.now(), run=run))
         outcome = work(journal)
+        check_claim(path)
+    except RunTakenOver:
+        journal.recorder.abandon()
+        raise
     except WorkerLost as error:
         journal.known["lost_rank"] = error.rank
         end("interrupted", str(error))

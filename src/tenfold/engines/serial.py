@@ -1,5 +1,7 @@
 """One replica in this process, trained by the same worker as any other."""
 
+from contextlib import nullcontext
+
 import torch
 
 from tenfold.engines.base import Engine
@@ -12,6 +14,8 @@ from tenfold.training import flat_size
 from tenfold.training.precision import multiplying
 from tenfold.training.randomness import undisturbed
 from tenfold.workers.channels import single_worker_channels
+from tenfold.workers.messages import Decision, Message
+from tenfold.workers.pool.worker_progress import WorkerProgress
 from tenfold.workers.supervisor import Supervisor
 from tenfold.workers.task import Task, make_network
 from tenfold.workers.worker import Worker
@@ -21,6 +25,10 @@ class Serial(Engine):
     """Trains one replica in this process."""
 
     name = "serial"
+
+    def __init__(self, progress: WorkerProgress | None = None) -> None:
+        """Publish progress to who watches this process, if anybody does."""
+        self._progress = progress
 
     def run(self, task: Task, clock: Clock, emit: Emit, resumption: Resumption | None = None) -> Outcome:
         """Train to the end."""
@@ -46,7 +54,12 @@ class Serial(Engine):
         supervisor = Supervisor(task, clock, emit, resumption.manifest if resumption else None)
         centre = make_strategy(task.experiment.division).has_centre
         channels = single_worker_channels(flat_size(network), device, centre=centre)
-        worker = Worker(task, network, channels, clock, emit, lambda message: supervisor.hear([message]))
+
+        def tell(message: Message) -> Decision:
+            with self._progress.slowly() if self._progress is not None else nullcontext():
+                return supervisor.hear([message])
+
+        worker = Worker(task, network, channels, clock, emit, tell, self._progress)
         if resumption is not None:
             worker.resume(resumption.state(0))
         supervisor.start(resumed=resumption is not None)

@@ -15,6 +15,7 @@ from typing import Any
 
 from tenfold.common.files import replacing, write_atomically
 from tenfold.errors import StoreError
+from tenfold.runs.storage.claim import check_claim
 
 MANIFEST = "manifest.json"
 BEFORE = "manifest-before.json"
@@ -72,7 +73,11 @@ def epoch_of(path: Path) -> int:
 
 
 def commit(folder: Path, manifest: dict[str, Any]) -> None:
-    """Make the workers' files of `manifest["epoch"]` the checkpoint to resume from; keep the one before it, only."""
+    """Make the workers' files of `manifest["epoch"]` the checkpoint to resume from; keep the one before it, only.
+
+    Raises RunTakenOver where another process has taken the run of this folder.
+    """
+    check_claim(folder.parent)
     before = _read(folder / MANIFEST)
     kept = {manifest["epoch"]}
     try:

@@ -4,7 +4,7 @@ import time
 import warnings
 from typing import Any
 
-from tenfold.errors import StoreError
+from tenfold.errors import RunTakenOver, StoreError
 from tenfold.runs.events import Event
 from tenfold.runs.store import Store
 
@@ -47,6 +47,12 @@ class Recorder:
         self._connection.close()
         return done
 
+    def abandon(self) -> None:
+        """Record nothing more: the run is another process's."""
+        self._waiting = []
+        self.store.release(self.run)
+        self._connection.close()
+
     def report(self, problem: str) -> None:
         """Warn, once, that something of this run could not be saved."""
         if not self.problem:
@@ -56,6 +62,8 @@ class Recorder:
     def _try(self, write: Any, *args: Any, **kwargs: Any) -> bool:
         try:
             write(*args, **kwargs)
+        except RunTakenOver:
+            raise
         except StoreError as error:
             self.report(str(error))
             self._failing = True

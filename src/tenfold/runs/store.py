@@ -21,7 +21,7 @@ from tenfold.experiment import Experiment
 from tenfold.experiment.python_objects import PythonObject
 from tenfold.runs.events import Event
 from tenfold.runs.storage import run_rows, store_schema
-from tenfold.runs.storage.claim import Claim
+from tenfold.runs.storage.claim import Claim, taken_over
 from tenfold.runs.storage.event_rows import as_row
 from tenfold.runs.storage.labels import checked_tag, read_labels, write_note, write_tags
 from tenfold.runs.storage.run_rows import Row
@@ -107,12 +107,14 @@ class Store:
 
     def append(self, run: int, events: Iterable[Event]) -> None:
         """Record events, all of them or none."""
+        self._check_claim(run)
         values = [(run, row["type"], row["epoch"], json.dumps(row)) for row in map(as_row, events)]
         with self._explained("written to"), self._connect() as connection:
             connection.executemany("INSERT INTO events (run, type, epoch, body) VALUES (?, ?, ?, ?)", values)
 
     def update(self, run: int, *, result: dict[str, Any], status: str | None = None, error: str = "") -> None:
         """Record what is known of a run's result, and how it ended; one that ended is released."""
+        self._check_claim(run)
         with self._explained("written to"), self._connect() as connection:
             connection.execute("UPDATE runs SET result = ? WHERE id = ?", (json.dumps(result), run))
             if status is not None:
@@ -139,6 +141,10 @@ class Store:
                 "If it is certainly gone, resume with --force (force=True); two processes that write to a run spoil it"
             )
         self._claims[run] = claim
+
+    def _check_claim(self, run: int) -> None:
+        if (claim := self._claims.get(run)) is not None and claim.is_lost:
+            raise taken_over(claim.path.parent)
 
     def release(self, run: int) -> None:
         """Let other processes have the run."""

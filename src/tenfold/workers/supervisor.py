@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tenfold.common.user_code import user_frames
 from tenfold.data import Part
-from tenfold.errors import ModelError, StopTraining, StoreError, WorkerLost
+from tenfold.errors import ModelError, RunTakenOver, StopTraining, StoreError, WorkerLost
 from tenfold.runs import CheckpointFailed, Clock, Emit, EpochEnded, Event, Metric, Started, WorkerJoined, checkpoint
 from tenfold.runs.predictions import Predictions
 from tenfold.training import all_targets, choose_loss, choose_metrics, join_outputs, measure
@@ -229,6 +229,8 @@ class Supervisor:
                 if skipped := self._skipped_until(saved[0].epoch * self.task.steps_per_epoch):
                     manifest["skipped"] = skipped
                 checkpoint.commit(self.task.checkpoints, manifest)
+            except RunTakenOver:
+                raise
             except StoreError as error:
                 self.emit(CheckpointFailed(at=self.clock.now(), text=str(error), epoch=saved[0].epoch - 1))
                 return Decision(saved=False)

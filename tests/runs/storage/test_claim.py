@@ -10,7 +10,10 @@ import sys
 import time
 
 import pytest
+from made_store import new_run
 
+from tenfold.errors import RunTakenOver
+from tenfold.runs import EpochEnded, Recorder, checkpoint
 from tenfold.runs.storage import claim
 from tenfold.runs.storage.claim import LOCK, Claim, is_claimed
 
@@ -102,6 +105,26 @@ def test_force_takes_a_claim_from_a_live_holder(tmp_path, quick):
     held.release()
     assert is_claimed(tmp_path), "the claim is the new holder's"
     taken.release()
+
+
+def test_who_has_lost_a_run_to_another_process_writes_no_more(tmp_path, quick):
+    store, number = new_run(tmp_path / "runs")
+    recorder = Recorder(store, number)
+    recorder(EpochEnded(at=1.0, epoch=0))
+    recorder.flush()
+    folder = store.path(number, store.find(number)["title"])
+    program = "import sys, tenfold.runs as r; r.Store(sys.argv[1]).claim(int(sys.argv[2]), force=True)"
+    subprocess.run([sys.executable, "-c", program, str(tmp_path / "runs"), str(number)], check=True)
+    with pytest.raises(RunTakenOver, match="another process has taken over the run"):
+        store.append(number, [EpochEnded(at=2.0, epoch=1)])
+    with pytest.raises(RunTakenOver):
+        recorder.close(result={}, status="finished")
+    with pytest.raises(RunTakenOver):
+        checkpoint.commit(folder / "checkpoint", {"epoch": 1, "workers": 1})
+    recorder.abandon()
+    assert not (folder / "checkpoint").exists()
+    assert store.find(number)["status"] != "finished"
+    assert [event.epoch for event in store.events(number)] == [0]
 
 
 def _sleep():

@@ -26,6 +26,7 @@ from tenfold.engines.launched.rank import (
 )
 from tenfold.engines.launched.relaunch import find_begun, find_loss
 from tenfold.engines.launched.scatter import scatter
+from tenfold.engines.launched.stall_watch import watch_progress
 from tenfold.engines.prepare import check_same_data, describe, load, seats
 from tenfold.engines.recording import Outcome, RecordedRun, reopen, train_recorded
 from tenfold.engines.recovery import assign_states
@@ -42,6 +43,7 @@ from tenfold.training.precision import multiplying
 from tenfold.training.randomness import undisturbed
 from tenfold.transport.network.join import JoinedRank, join
 from tenfold.workers.channels import Channels
+from tenfold.workers.messages import Decision, Message
 from tenfold.workers.supervisor import Supervisor
 from tenfold.workers.task import Task, make_network
 from tenfold.workers.worker import Worker
@@ -261,12 +263,19 @@ class Launched(Engine):
                     post.emit(Warned(at=clock.now(), text=trouble, worker=self.world.rank, rank=self.world.rank))
                 network = make_network(task).to(task.experiment.machine.device)
                 links = self._links(task, flat_size(network))
-                with links.second, links.weights, self.session():
-                    worker = Worker(task, network, links, clock, post.emit, post.tell)
-                    if resumption is not None:
-                        worker.resume(resumption.state(self.world.rank))
-                    else:
-                        links.weights.broadcast()  # a user's network may start from different weights on every rank
+                stalls = watch_progress(self.joined.network, task.experiment.machine.stall_after)
+                with links.second, links.weights, self.session(), stalls as progress:
+
+                    def tell(message: Message) -> Decision:
+                        with progress.slowly():  # rank 0 evaluates and saves meanwhile
+                            return post.tell(message)
+
+                    with progress.slowly():
+                        worker = Worker(task, network, links, clock, post.emit, tell, progress)
+                        if resumption is not None:
+                            worker.resume(resumption.state(self.world.rank))
+                        else:
+                            links.weights.broadcast()  # a user's network may start from other weights on every rank
                     worker.train()
                 return {name: tensor.detach().cpu().clone() for name, tensor in network.state_dict().items()}
         finally:

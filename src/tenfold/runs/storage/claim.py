@@ -17,6 +17,9 @@ from functools import cache
 from pathlib import Path
 from typing import Self
 
+from tenfold.common.files import short_path
+from tenfold.errors import RunTakenOver
+
 LOCK = "lock"
 BEAT_SECONDS = 2.0
 """How often the holder touches the file."""
@@ -67,6 +70,16 @@ class Claim:
                 return None
             time.sleep(0.02)
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether another process has taken the run by force since, or has removed it."""
+        if self._descriptor is None:
+            return False
+        try:
+            return not _is_at(self._descriptor, self.path)
+        except OSError:  # the file system does not tell
+            return False
+
     def release(self) -> None:
         """Give the run back."""
         if self._descriptor is not None:
@@ -84,6 +97,21 @@ class Claim:
 
     def __del__(self) -> None:
         self._close()
+
+
+def check_claim(folder: Path) -> None:
+    """Raise RunTakenOver if this process has claimed the run of a folder and then lost the claim to another."""
+    held = [claim for claim in list(_HELD) if claim.path == folder / LOCK]
+    if held and all(claim.is_lost for claim in held):
+        raise taken_over(folder)
+
+
+def taken_over(folder: Path) -> RunTakenOver:
+    """Return the error for a run that this process may not write to any more."""
+    return RunTakenOver(
+        f"another process has taken over the run in {short_path(folder)} (resume --force), or has removed it; "
+        "this process stops and writes nothing more to it"
+    )
 
 
 def is_claimed(folder: Path) -> bool:

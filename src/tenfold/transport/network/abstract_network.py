@@ -1,7 +1,7 @@
 """What every network between ranks can do, and the collectives for small Python values that follow from it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -30,6 +30,8 @@ class Network(ABC):
     def __init__(self, rank: int, size: int) -> None:
         self.rank = rank
         self.size = size
+        self.waiting: Callable[[], None] | None = None
+        """Called again and again while this rank waits for another."""
 
     @abstractmethod
     def exchange(self, sends: Transfers, receives: Transfers, timeout: float | None = None) -> None:

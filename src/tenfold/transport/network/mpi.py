@@ -101,6 +101,8 @@ class MPI(Network):
 
     def check(self, seconds: float) -> None:
         """Raise what was reported or detected."""
+        if self.waiting is not None:
+            self.waiting()
         if self._detector is not None:
             self._detector.check(seconds)
         elif (failure := self.failure()) is not None:

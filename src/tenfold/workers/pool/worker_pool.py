@@ -25,7 +25,7 @@ from tenfold.errors import WorkerLost, name_workers
 from tenfold.machine import open_files
 from tenfold.machine.threads import wait_policy_for_children
 from tenfold.workers.pool.message_reader import MessageReader
-from tenfold.workers.pool.worker_progress import FIELDS, SharedFloats, StallWatch, WorkerProgress
+from tenfold.workers.pool.worker_progress import FIELDS, SharedFloats, StallWatch, WorkerProgress, describe_stall
 
 BEAT = 0.5
 """Seconds between two heartbeats of a worker."""
@@ -219,12 +219,7 @@ class WorkerPool:
         first, *others = stalled
         names = ", ".join(name_workers(self.ranks[place]) for place in others)
         also = f", nor has {names}" if others else ""
-        value = "derived from the times of steps" if self._stall_after is None else f"{self._stall_after:g}"
-        raise self._loss(
-            first,
-            f"has made no progress for {max(stalled.values()):.3g} s{also}; it may wait for a lock or for data. "
-            f"If a step can take that long, set machine.stall_after ({value}) to more seconds",
-        )
+        raise self._loss(first, describe_stall(max(stalled.values()), self._stall_after, also))
 
     def end(self) -> None:
         """End all processes, whatever they are doing."""

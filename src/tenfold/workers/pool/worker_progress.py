@@ -74,7 +74,7 @@ class SharedFloats:
 class WorkerProgress:
     """One worker's progress, in memory that it shares with its parent: when it last got on, and how long it took."""
 
-    def __init__(self, floats: SharedFloats, place: int) -> None:
+    def __init__(self, floats: "SharedFloats | list[float]", place: int) -> None:
         """Use the fields behind the heartbeats of all processes."""
         self._floats = floats
         self._first = len(floats) // (1 + FIELDS) + FIELDS * place
@@ -140,3 +140,12 @@ class StallWatch:
             return max(self._limit, SHORTEST_LIMIT) if slow else self._limit
         derived = max(SHORTEST_LIMIT, FACTOR * max(one.get(LONGEST) for one in self._workers))
         return max(derived, SLOW_LIMIT) if slow or worker.get(COUNT) < FIRST_STEPS else derived
+
+
+def describe_stall(seconds: float, stall_after: float | None, also: str = "") -> str:
+    """Return what to say of a worker without progress for so long, after its name."""
+    value = "derived from the times of steps" if stall_after is None else f"{stall_after:g}"
+    return (
+        f"has made no progress for {seconds:.3g} s{also}; it may wait for a lock or for data. "
+        f"If a step can take that long, set machine.stall_after ({value}) to more seconds"
+    )
