@@ -18,7 +18,7 @@ from launching import TORCHRUN
 from network_hosts import ENDLESS, FIELDS, Hosts, quietly
 
 import tenfold
-from tenfold.transport.memory.counters import is_alive
+from tenfold.machine.process_state import is_alive
 
 pytestmark = pytest.mark.timeout(120)
 

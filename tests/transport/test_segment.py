@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from tenfold.errors import MachineError, TrainingError
+from tenfold.machine.process_state import is_alive
 from tenfold.transport import Segment, SharedMemory, clean_up_orphans
-from tenfold.transport.memory.counters import is_alive
 from tenfold.transport.memory.segment import LINE, PAGE, StopReason
 from tenfold.transport.memory.shared_integers import LockedIntegers
 

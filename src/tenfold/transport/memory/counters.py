@@ -12,9 +12,8 @@ locked (see `LockedIntegers`).
 import os
 from collections.abc import Callable, Iterable, Sequence
 
-import psutil
-
 from tenfold.errors import TrainingError, WorkerLost
+from tenfold.machine.process_state import is_alive
 from tenfold.transport.memory.segment import Segment, StopReason
 from tenfold.transport.polling import CHECK_SECONDS, SPINS, wait
 
@@ -128,11 +127,3 @@ class Counters:
         else:
             sentence = f"{worker} died; look for its own error message, or for a lack of memory on this machine"
         raise WorkerLost(self._ranks[about], sentence)
-
-
-def is_alive(pid: int) -> bool:
-    """Return whether a process is running; a zombie is not."""
-    try:
-        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-    except psutil.NoSuchProcess:
-        return False

@@ -5,13 +5,16 @@ seconds is lost; one on the same host is lost as soon as its process is gone. Th
 detects is kept in the store, and all ranks raise that one.
 """
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Protocol
 
 from tenfold.errors import WorkerLost
-from tenfold.transport.memory.counters import is_alive
+from tenfold.machine.process_state import is_alive, is_stopped
 from tenfold.transport.network.codec import decode_error, encode_error
 
 BEAT = 0.5
@@ -138,12 +141,20 @@ class FailureDetector:
                     latest[rank] = (beat, now)
                 elif now - latest[rank][1] > SILENCE:
                     self._lose(rank, f"{self._names[rank]} has sent no heartbeat for {SILENCE:g} s")
+                    self._end_if_stopped(rank)
             self.check_local_processes()
 
     def _check_host_of_store(self) -> None:
         """Name rank 0, which may host the store, where its process is seen to be gone."""
         if not self._over.is_set() and 0 in self._local_pids and not is_alive(self._local_pids[0]):
             self._learn(WorkerLost(0, f"{self._names[0]} died"))
+
+    def _end_if_stopped(self, rank: int) -> None:
+        """Kill a lost rank of this host that was stopped: a launcher waits for it, some for half a minute."""
+        pid = self._local_pids.get(rank)
+        if pid is not None and is_stopped(pid):
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
 
     def _lose(self, rank: int, sentence: str) -> None:
         if self._failure is None:

@@ -19,10 +19,9 @@ from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from tenfold.errors import WorkerLost, name_workers
 from tenfold.machine import open_files
+from tenfold.machine.process_state import is_stopped
 from tenfold.machine.threads import wait_policy_for_children
 from tenfold.workers.pool.message_reader import MessageReader
 from tenfold.workers.pool.worker_progress import FIELDS, SharedFloats, StallWatch, WorkerProgress, describe_stall
@@ -207,7 +206,7 @@ class WorkerPool:
             beat, waited = self.beats[place], now - self._started[place]
             if beat and now - beat > SILENCE:
                 raise self._loss(place, f"has sent no heartbeat for {SILENCE:g} s")
-            if not beat and waited > SILENCE and _is_stopped(process.pid):
+            if not beat and waited > SILENCE and is_stopped(process.pid):
                 raise self._loss(place, "was stopped before its first heartbeat")
             if not beat and waited > STARTUP:
                 raise self._loss(place, f"has sent no heartbeat within {STARTUP:g} s of its start")
@@ -244,14 +243,6 @@ class WorkerPool:
         for place in self.present:
             self.processes[place].join(PATIENCE)
         self.end()
-
-
-def _is_stopped(pid: int) -> bool:
-    """Return whether a process was stopped by a signal."""
-    try:
-        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
-    except psutil.Error:
-        return False
 
 
 def start_heartbeat(rank: int, lifeline: Connection, beats: Any) -> None:
