@@ -4,9 +4,9 @@
     python benchmarks/plan.py --json plan.json
 
 For each task the planner chooses a setting. Then every setting that it chose from (where there are several workers,
-those that average gradients) is trained for 1, 2, 3, ... epochs until all seeds reach the target. Two figures count: the
-seconds of the choice relative to the soonest setting (goal: at most 1.1), and the error of the predicted training time
-of the choice (goal: 15%). Times are training times, without startup and evaluation.
+those that average gradients) is trained for 1, 2, 3, ... epochs until all seeds reach the target. Two figures count:
+the seconds of the choice relative to the soonest setting (goal: at most 1.1), and the error of the predicted training
+time of the choice (goal: 15%). Times are training times, without startup and evaluation.
 """
 
 import argparse
