@@ -79,6 +79,7 @@ SOURCES: Registry[Any] = LazyRegistry(
         "mnist": "tenfold.data.sources.mnist:MNIST",
         "fashion-mnist": "tenfold.data.sources.fashion_mnist:FASHION_MNIST",
         "tweets": "tenfold.data.sources.tweets:TWEETS",
+        "speech": "tenfold.data.sources.speech:SPEECH",
     },
     DataError,
 )
@@ -119,6 +120,7 @@ METRICS: Registry[Any] = LazyRegistry(
         "accuracy": "tenfold.training.measures:accuracy",
         "mae": "tenfold.training.measures:mean_absolute_error",
         "rmse": "tenfold.training.measures:root_mean_square_error",
+        "phone_accuracy": "tenfold.training.measures:phone_accuracy",
     },
 )
 LOGGERS: Registry[Any] = LazyRegistry(

@@ -14,7 +14,7 @@ class Data(Section):
     """The data set, and how it is split into train, validation and test."""
 
     name: NameOrObject = "mnist"
-    """A built-in data set (digits, mnist, fashion-mnist, tweets), "package.module:callable", or the data themselves."""
+    """A built-in data set (digits, mnist, fashion-mnist, tweets, speech), "package.module:callable", or the data."""
     test_fraction: Fraction | None = None
     """Share of all samples kept for testing. Default: the data set's own test part, or 0.2 if it has none."""
     validation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -40,7 +40,7 @@ class Data(Section):
     loader_workers: NonNegative = 0
     """Processes that load batches; 0 loads them where the training runs, fastest for data in memory."""
     options: Options = {}
-    """Keyword arguments of your own callable, or options of the data set: tweets has some."""
+    """Keyword arguments of your own callable, or options of the data set: tweets and speech have some."""
 
     @field_validator("collate")
     @classmethod

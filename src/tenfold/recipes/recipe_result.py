@@ -25,11 +25,20 @@ class Setting:
     reason: str = ""
     """Why it is missing, or what failed."""
     note: str = ""
+    predicted_seconds: float | None = None
+    """The predicted time of a cross-validation that needs more cores than there are; nothing was trained."""
 
     @property
     def clock(self) -> str:
         """Whether its times were measured or predicted; "" where there are none."""
+        if self.predicted_seconds is not None:
+            return "predicted"
         return self.runs[0].clock if self.runs else ""
+
+    @property
+    def done(self) -> bool:
+        """Whether it has numbers."""
+        return bool(self.runs) or self.predicted_seconds is not None
 
 
 @dataclass(frozen=True)
@@ -56,7 +65,7 @@ class RecipeResult:
     @property
     def complete(self) -> bool:
         """Whether every setting has numbers."""
-        return all(setting.runs for setting in self.settings)
+        return all(setting.done for setting in self.settings)
 
     def agreement(self) -> list[str]:
         """Return sentences, computed from the numbers, on where the paper's and ours agree or differ."""
@@ -109,7 +118,7 @@ class RecipeResult:
         return Group(table, *map(escape, [*self.agreement(), *self.notes()]))
 
     def __repr__(self) -> str:
-        done = sum(bool(setting.runs) for setting in self.settings)
+        done = sum(setting.done for setting in self.settings)
         return f"<RecipeResult {self.recipe.name}: {done} of {len(self.settings)} settings>"
 
 
@@ -143,6 +152,7 @@ def _row(label: str, settings: dict[str, Any], paper: dict[str, float], found: S
     names = dict.fromkeys(name for run in runs for name in run.metrics)
     ours = {name: fmean(run.metrics[name] for run in runs if name in run.metrics) for name in names}
     seconds = [run.seconds for run in runs if run.seconds is not None]
+    seconds += [one.predicted_seconds for one in found if one.predicted_seconds is not None]
     if seconds:
         ours["seconds"] = fmean(seconds)
     clock = " and ".join(dict.fromkeys(one.clock for one in found if one.clock))

@@ -85,11 +85,16 @@ def _run_setting(
 
     try:
         experiment = Experiment(**fields)
-        short = _too_few_cores(experiment) if block.verb == "train" else ""
+        short = _too_few_cores(experiment) if block.verb != "simulate" else ""
         if block.verb == "simulate" or short:
             experiment = _virtual(experiment)
         if block.verb == "crossval" and experiment.division.folds is None:
             experiment = experiment.replace(folds=10)
+        if block.verb == "crossval" and short:
+            from tenfold.api.forecast import forecast
+
+            predicted = forecast(experiment).rows[0].seconds.mean
+            return Setting(block.verb, settings, note=f"{short}; the time only", predicted_seconds=predicted)
         comparison = compare(experiment, repeats=size.repeats, runs=runs)
     except TenfoldError as error:
         return Setting(block.verb, settings, reason=str(error).partition("\n")[0])

@@ -96,6 +96,11 @@ def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     return ((outputs > 0) == (targets > 0.5)).float().mean()
 
 
+def phone_accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the share of frames of speech whose state, a third of a phone, belongs to the right phone."""
+    return (outputs.argmax(1) // 3 == targets // 3).float().mean()
+
+
 def mean_absolute_error(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return the mean of |output - target|."""
     return (_aligned(outputs, targets) - targets).abs().mean()

@@ -1,0 +1,195 @@
+"""Speech: sentences of a small grammar, spoken by flite in four voices, with the exact time of every phone.
+
+A sample is a frame of 10 ms: 40 log-mel bands of the frame and of the frames around it. It is labelled with the
+third of the phone that it lies in, 41 phones x 3 = 123 states. Parts and folds are cut by utterance. What was spoken is
+cached.
+"""
+
+import shutil
+import subprocess
+import tempfile
+import wave
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from tenfold.data.sources.locate import cache
+from tenfold.data.sources.log_mel import BANDS, HOP, RATE, log_mel
+from tenfold.data.sources.sentences import sentence
+from tenfold.data.sources.source import Source
+from tenfold.errors import DataError
+from tenfold.experiment.section import Section
+from tenfold.experiment.values import Count, NonNegative
+
+if TYPE_CHECKING:
+    from tenfold.data.part import Splits
+
+NAME = "speech"
+PROGRAM = "flite"
+VOICES = ("slt", "rms", "awb", "kal16")
+PHONES = [
+    "aa",
+    "ae",
+    "ah",
+    "ao",
+    "aw",
+    "ax",
+    "ay",
+    "b",
+    "ch",
+    "d",
+    "dh",
+    "eh",
+    "er",
+    "ey",
+    "f",
+    "g",
+    "hh",
+    "ih",
+    "iy",
+    "jh",
+    "k",
+    "l",
+    "m",
+    "n",
+    "ng",
+    "ow",
+    "oy",
+    "p",
+    "pau",
+    "r",
+    "s",
+    "sh",
+    "t",
+    "th",
+    "uh",
+    "uw",
+    "v",
+    "w",
+    "y",
+    "z",
+    "zh",
+]
+THIRDS = 3
+VERSION = 1
+"""Of the cached file: counts up when sentences or features change."""
+MISSING = "speech is made by the program flite, which is not installed; Debian's package is called flite"
+
+
+class SpeechOptions(Section):
+    """How much is spoken, and how much of it a sample shows."""
+
+    utterances: Count = 120
+    """Sentences, about four seconds each."""
+    context: NonNegative = 5
+    """Frames on either side of the one that is labelled."""
+
+    def __init__(self, /, **options: Any) -> None:
+        try:
+            super().__init__(**options)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise DataError(
+                f"data.options.{'.'.join(map(str, first['loc']))}: {first['msg']}; the options of speech are "
+                f"{', '.join(type(self).model_fields)}"
+            ) from None
+
+
+def load_speech(options: Mapping[str, Any]) -> "Splits":
+    """Return all frames, with the utterance of each as its group."""
+    import torch
+
+    from tenfold.data.part import Splits, Tensors
+
+    chosen = SpeechOptions(**options)
+    bands, states, utterance = _spoken(chosen.utterances)
+    bands = (bands - bands.mean(0)) / bands.std(0)
+    x = splice(bands, utterance, chosen.context)
+    part = Tensors(torch.from_numpy(x), torch.from_numpy(states))
+    outputs = len(PHONES) * THIRDS
+    return Splits(name=NAME, train=part, shape=x.shape[1:], classes=outputs, outputs=outputs, groups=utterance)
+
+
+def splice(bands: NDArray[np.float32], utterance: NDArray[np.int64], context: int) -> NDArray[np.float32]:
+    """Return each frame beside those around it; at the ends of an utterance its first or last frame is repeated."""
+    starts = np.searchsorted(utterance, utterance, side="left")
+    ends = np.searchsorted(utterance, utterance, side="right") - 1
+    frames = np.arange(len(bands))
+    around = [bands[np.clip(frames + shift, starts, ends)] for shift in range(-context, context + 1)]
+    return np.concatenate(around, axis=1)
+
+
+def states_of(phones: list[tuple[str, float]], frames: int) -> NDArray[np.int64]:
+    """Return the state of each frame: three times the number of its phone, plus the third of it that it lies in."""
+    middle = (np.arange(frames) + 0.5) * HOP / RATE
+    ends = np.array([end for _, end in phones])
+    starts = np.concatenate([[0.0], ends[:-1]])
+    at = np.minimum(np.searchsorted(ends, middle, side="right"), len(phones) - 1)
+    share = (middle - starts[at]) / np.maximum(ends[at] - starts[at], 1e-6)
+    numbers = np.array([PHONES.index(name) for name, _ in phones])
+    found: NDArray[np.int64] = numbers[at] * THIRDS + np.clip((share * THIRDS).astype(np.int64), 0, THIRDS - 1)
+    return found
+
+
+def _spoken(utterances: int) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
+    """Return log-mel bands, states and utterance of every frame, from the cache or newly spoken."""
+    path = cache() / NAME / f"{utterances}-utterances-{VERSION}.npz"
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return stored["bands"], stored["states"], stored["utterance"]
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError, KeyError, EOFError) as error:
+        raise DataError(f"{path} is damaged ({type(error).__name__}); delete it, and speech is made again") from None
+    if shutil.which(PROGRAM) is None:
+        raise DataError(MISSING)
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(4) as pool:
+        spoken = list(pool.map(lambda number: _utterance(number, Path(folder)), range(utterances)))
+    bands = np.concatenate([one[0] for one in spoken]).astype(np.float32)
+    states = np.concatenate([one[1] for one in spoken])
+    utterance = np.repeat(np.arange(utterances), [len(one[1]) for one in spoken])
+    _store(path, bands=bands, states=states, utterance=utterance)
+    return bands, states, utterance
+
+
+def _utterance(number: int, folder: Path) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    path = folder / f"{number}.wav"
+    command = [PROGRAM, "-voice", VOICES[number % len(VOICES)], "-psdur", "-t", sentence(number), "-o", str(path)]
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+        phones = [(name, float(end)) for name, _, end in (token.rpartition(":") for token in said.split())]
+        with wave.open(str(path)) as file:
+            sound = np.frombuffer(file.readframes(file.getnframes()), dtype=np.int16) / 2**15
+    except (OSError, subprocess.SubprocessError, ValueError, wave.Error) as error:
+        raise DataError(f"flite failed on '{sentence(number)}': {error}") from None
+    bands = log_mel(sound)
+    return bands, states_of(phones, len(bands))
+
+
+def _store(path: Path, **arrays: NDArray[Any]) -> None:
+    from tenfold.common.files import replacing
+
+    try:
+        with replacing(path) as file:
+            np.savez(file, allow_pickle=False, **arrays)
+    except OSError as error:
+        raise DataError(f"{path} cannot be written: {error.strerror or error}") from None
+
+
+def _find() -> Path | None:
+    folder = cache() / NAME
+    return folder if folder.is_dir() else None
+
+
+SPEECH = Source(
+    name=NAME,
+    description=f"spoken sentences made by flite: frames of {BANDS} log-mel bands, 123 classes (thirds of 41 phones)",
+    make=load_speech,
+    find=_find,
+    absent="made by flite when it is first used",
+)
