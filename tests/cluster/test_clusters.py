@@ -62,7 +62,7 @@ class TestFiles:
             ),
             ("grops = 3\n[[groups]]", "grops = 3: unknown field; did you mean 'groups'?"),
             ("[[groups]]\nlink = '10gb'", "groups[1].link: unknown link '10gb'; did you mean '10gbe'?"),
-            ("[[groups]]\nlink = 10", "groups[1].link: 10 is no link; give a name such as 10gbe, or {latency"),
+            ("[[groups]]\nlink = 10", "groups[1].link: 10 is not a link; give a name such as 10gbe, or {latency"),
             ("[[groups]]\nlink = {latency = 1e-3}", "groups[1].link.bandwidth: is missing"),
             ("[[groups]]\nlink = {latency = -1.0, bandwidth = 1.0}", "groups[1].link.latency = -1.0: should be"),
             ("[[groups]]\nlink = {latency = 1e-3, bandwith = 3.0}", "unknown field; did you mean 'bandwidth'?"),

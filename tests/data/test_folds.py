@@ -84,7 +84,7 @@ def test_every_sample_is_validated_once_a_repeat(samples, k, repeats, seed):
     [
         ((3, 5), {}, "division.folds = 5: 3 training samples cannot be cut into 5 plain folds"),
         ((torch.arange(6), 2), {}, "6 training samples cannot be cut into 2 stratified folds"),
-        ((10, 2, "stratified"), {}, 'fold_kind = "stratified" needs class labels; take "plain"'),
+        ((10, 2, "stratified"), {}, 'fold_kind = "stratified" needs class labels; use "plain"'),
         ((10, 2, "group"), {}, r'fold_kind = "group" needs data\.groups'),
         ((10, 2), {"groups": [1, 2]}, r"data\.groups names 2 groups for 10 samples"),
         ((10, 3), {"groups": [1] * 5 + [2] * 5}, "10 training samples cannot be cut into 3 group folds"),

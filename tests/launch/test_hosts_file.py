@@ -55,8 +55,8 @@ def test_no_slot_is_lost_in_either_form(wanted: list[tuple[str, int]], form: str
         ("node1:x\n", "line 1: slots is 'x'"),
         ("node1 gpus=2\n", "line 1: 'gpus=2' is not understood; write a name a line"),
         ("node1 4\n", "line 1: '4' is not understood"),
-        ("-oProxyCommand=evil\n", "line 1: '-oProxyCommand=evil' is no name of a host"),
-        ("node1;rm\n", "line 1: 'node1;rm' is no name of a host"),
+        ("-oProxyCommand=evil\n", "line 1: '-oProxyCommand=evil' is not a host name"),
+        ("node1;rm\n", "line 1: 'node1;rm' is not a host name"),
     ],
 )
 def test_what_is_wrong_is_said(text: str, said: str, tmp_path: Path) -> None:

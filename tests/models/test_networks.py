@@ -69,7 +69,7 @@ def test_a_network_takes_images_of_a_size_or_says_which_it_takes(name, shape):
 @pytest.mark.parametrize("shape", [(64,), (28, 28), (1, 2, 28, 28), ()])
 def test_what_is_no_image_is_refused_with_a_way_out(name, shape):
     message = refused(shape=shape, name=name)
-    assert f"{name} looks at images, (channels, height, width), but a sample here has shape {shape}" in message
+    assert f"{name} takes images, (channels, height, width), but a sample here has shape {shape}" in message
     assert "mlp" in message
 
 

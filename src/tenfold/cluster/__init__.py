@@ -1,4 +1,4 @@
-"""Virtual hardware and its clock: how long a run would take on machines that are not there."""
+"""Virtual hardware and its clock: how long a run would take on machines that you do not have."""
 
 from tenfold.cluster.clock import ClockSpan, Timing, run_clock
 from tenfold.cluster.cluster import Cluster

@@ -21,7 +21,7 @@ from tenfold.cluster.stragglers import Pace
 from tenfold.cluster.workload import Workload
 
 CHUNK = 1 << 18
-"""Step times drawn at once: they stay in a core's cache."""
+"""Step times drawn at a time, few enough to stay in a core's cache."""
 SINGLE_STEPS, LANES = 25, 64
 """How many steps, of how many workers, are recorded one by one."""
 
@@ -29,7 +29,7 @@ TimeKind = Literal["start", "compute", "wait", "communicate", "evaluate", "save"
 
 
 class ClockSpan(NamedTuple):
-    """A worker spends `seconds` on something, from `start` seconds after the run's beginning."""
+    """What a worker spends `seconds` on, beginning `start` seconds into the run."""
 
     worker: int
     kind: TimeKind
@@ -56,24 +56,24 @@ class Timing:
 
 
 def run_clock(plan: Workload, hardware: Hardware, *, seed: int = 0, repeats: int = 1) -> Timing:
-    """Let the clock run through a synchronous plan."""
+    """Simulate the times of a synchronous plan."""
     return _Clock(plan, hardware, seed, repeats).run()
 
 
 @dataclass
 class ClockLanes:
-    """Writes down the first steps one by one."""
+    """Records the first steps one by one."""
 
     workers: int
     spans: list[ClockSpan] = field(default_factory=list)
 
     @property
     def limit(self) -> int:
-        """Workers below this rank are noted."""
+        """Only workers below this rank are recorded."""
         return min(self.workers, LANES)
 
     def add(self, kind: TimeKind, start: Floats, end: Floats) -> None:
-        """Note what each worker did from its start to its end, if that took any time."""
+        """Record what each worker did from its start to its end, if that took any time."""
         first, last = start[: self.limit].tolist(), end[: self.limit].tolist()
         self.spans += [
             ClockSpan(worker, kind, begin, stop - begin)
@@ -93,7 +93,7 @@ class _Clock:
         self.final = self.meetings.final
         self.now = np.full((repeats, n), hardware.start)
         self.not_training = np.full((repeats, n), hardware.start)
-        """What was spent on other things than training."""
+        """Time spent on anything other than training."""
         self.computed = np.zeros((repeats, n))
         self.talked = np.zeros(n)
         self.rounds = 0
@@ -134,7 +134,7 @@ class _Clock:
         )
 
     def _steps(self, first: int, last: int) -> None:
-        """Take steps first..last, which lie in one epoch."""
+        """Advance by the steps first..last of one epoch."""
         plan = self.plan
         steps = np.arange(first, last + 1)
         drawn = self.pace.draw(len(steps))
@@ -174,7 +174,7 @@ class _Clock:
             self.lanes.add("communicate", begin[0], self.now[0])
 
     def _all_meet(self, meeting: Meeting, seconds: Floats, steps: NDArray[np.int64], marked: NDArray[np.bool_]) -> None:
-        """Take many steps, each of which ends with everybody together: the latest of each sets the time of all."""
+        """Advance by many steps that each end with a round of all workers: the slowest sets the time of all."""
         latest = seconds.max(axis=2)
         latest[:, 0] = (self.now + seconds[:, 0]).max(axis=1)
         together = np.cumsum(latest + meeting.price, axis=1)
@@ -194,7 +194,7 @@ class _Clock:
             self.lanes.add("communicate", before[0], self.now[0])
 
     def _review(self, step: int) -> None:
-        """End an epoch: wait for everybody, take the mean, evaluate and save."""
+        """End an epoch: wait for all workers, average, evaluate and save."""
         hardware, ready = self.hardware, self.now
         price = float(np.max(self.final.price)) + hardware.evaluation
         evaluated = ready.max(axis=1, keepdims=True) + price

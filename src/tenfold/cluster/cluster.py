@@ -90,7 +90,7 @@ class Cluster(Section):
 
     @classmethod
     def of(cls, workers: int, link: str | Link | Mapping[str, float] = "10gbe", **fields: Any) -> Self:
-        """Return nodes with one worker each, any two of them linked alike; `fields` are a group's or the cluster's."""
+        """Return nodes with one worker each and the same link between any two; `fields` are a group's or cluster's."""
         own = {name: fields.pop(name) for name in list(fields) if name in cls.model_fields and name != "name"}
         given = dict(link) if isinstance(link, Mapping) else link
         return cls(groups=({"count": workers, "link": given} | fields,), **own)
@@ -106,16 +106,16 @@ class Cluster(Section):
             raise ExperimentError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from None
 
     def save(self, path: str | Path) -> None:
-        """Write the cluster as TOML; what is unset is left out, and links that have names go by them."""
+        """Write the cluster as TOML, without unset fields; links that are presets are written by name."""
         write_toml(Path(path), self.model_dump(mode="json", exclude_none=True))
 
     @property
     def workers(self) -> int:
-        """How many workers there is room for."""
+        """The largest number of workers that the cluster can run."""
         return sum(group.count * group.workers for group in self.groups)
 
     def placed(self, workers: int) -> list[int]:
-        """Return how many of the workers each group takes: they fill node after node, group after group."""
+        """Return how many of the workers each group runs: they fill one node after another, group by group."""
         if workers > self.workers:
             room = ", ".join(f"{group.name} {group.count} x {group.workers}" for group in self.groups)
             raise ExperimentError(
@@ -128,7 +128,7 @@ class Cluster(Section):
         return taken
 
     def round_price(self, workers: int) -> LinkPrice:
-        """Return what rounds cost among the first so many workers."""
+        """Return the cost of rounds among the first workers."""
         return LinkPrice(self.wiring(workers))
 
     def wiring(self, workers: int) -> Wiring:
@@ -205,7 +205,7 @@ class Cluster(Section):
         measured: StepTime | Mapping[str, StepTime] | None = None,
         **extra: Any,
     ) -> Hardware:
-        """Return what the clock has to know of the first so many workers; `extra` are further fields of Hardware."""
+        """Return the clock's inputs for the first workers; `extra` are further fields of Hardware."""
         price = self.round_price(workers)
         by_hand = all(group.step_seconds is not None for group in self.groups)
         return Hardware(

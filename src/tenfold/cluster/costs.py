@@ -42,18 +42,18 @@ class Wiring:
     shares_line: NDArray[np.bool_]
     """For each pair of groups, whether all that travels between them shares one line."""
     server: int | None = None
-    """The link of servers; None: they are wired like the worker at the other end."""
+    """The link of servers; None: that of the worker at the other end."""
     adding: float = 0.0
     """Seconds to add one byte."""
 
     @property
     def workers(self) -> int:
-        """How many workers are wired."""
+        """The number of workers."""
         return len(self.node)
 
     @property
     def is_uniform(self) -> bool:
-        """Any two workers are linked alike and share nothing."""
+        """Whether any two workers have the same link and no two share a port."""
         return len(self.across) == 1 and not self.shares_line.any() and len(np.unique(self.node)) == self.workers
 
     def links(self, src: Integers, dst: Integers) -> Integers:

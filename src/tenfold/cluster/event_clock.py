@@ -1,7 +1,7 @@
 """The clock of runs without rounds: a heap of events, keyed by (time, sequence number).
 
-Each worker steps at its own pace and exchanges with the centre or a partner when its strategy says so. Whoever serves
-is busy meanwhile, and serves in the order of the requests. At the end of an epoch all wait for the last.
+Each worker steps at its own pace and exchanges with the centre or a partner when its strategy says so. A partner or the
+centre serves one request at a time, in the order of arrival. At the end of an epoch all wait for the slowest.
 """
 
 import heapq
@@ -124,7 +124,7 @@ class _Heap:
         heap: list[tuple[float, int, int, int, int | None]] = []
 
         def walk(worker: int, at: float, step: int) -> None:
-            """Let a worker step until an exchange is due, someone wants to hear of the step, or the epoch ends."""
+            """Advance a worker until an exchange is due, a step is to be reported, or the epoch ends."""
             while step < plan.steps_per_epoch:
                 began, at = at, at + seconds.item(step, worker)
                 step += 1
@@ -179,7 +179,7 @@ class _Heap:
             self.lanes.spans += [span for span in spans if span.seconds > 0]
 
     def review(self) -> None:
-        """End an epoch: wait for everybody, take the mean, evaluate and save."""
+        """End an epoch: wait for all workers, average, evaluate and save."""
         price = float(np.max(self.final.price)) + self.hardware.evaluation + self.hardware.save
         latest = float(self.now.max()) + price
         self.not_training += latest - self.now

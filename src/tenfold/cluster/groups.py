@@ -30,10 +30,10 @@ class Stragglers(Section):
 
 
 class NodeGroup(Section):
-    """Nodes that are alike."""
+    """Identical nodes."""
 
     name: Text = "nodes"
-    """What sentences and [[between]] call it."""
+    """Its name in messages and in [[between]]."""
     count: Count = 1
     """Nodes in the group."""
     workers: Count = 1
@@ -47,7 +47,7 @@ class NodeGroup(Section):
     step_seconds: Positive | None = None
     """Seconds of a step, for hardware described by hand. Default: from the profile."""
     profile: Text | None = None
-    """A profile of its own, as a file. Default: this machine's."""
+    """The file of its profile. Default: this machine's profile."""
     link: LinkField = LINKS["10gbe"]
     """The link between nodes."""
     inside: LinkField = LINKS["shared-memory"]
@@ -62,10 +62,10 @@ class NodeGroup(Section):
 
 
 class GroupLink(Section):
-    """What links two groups."""
+    """The link between two groups."""
 
     groups: Annotated[tuple[Text, Text], AsTuple]
     """The names of two groups."""
     link: LinkField
     shared: bool = False
-    """It is one line, which all messages between the two groups share."""
+    """Whether all messages between the two groups share one line."""

@@ -1,4 +1,4 @@
-"""What the clock has to know of hardware: how long a step takes, and what a round costs.
+"""Hardware as the clock sees it: how long a step takes, and what a round costs.
 
 Channels, described by hand, give a `RoundPrice`, and so does a calibrated profile; the clock does not care which.
 """
@@ -69,7 +69,7 @@ class StepTime:
 
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """Everything that a prediction has to know of the machines."""
+    """The properties of machines that a prediction depends on."""
 
     step_time: StepTime | Sequence[StepTime]
     """One for all workers, or one for each."""

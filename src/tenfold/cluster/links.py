@@ -41,7 +41,7 @@ LINKS: Registry[Link] = Registry(
         "lte": Link(latency=40e-3, bandwidth=2.5e6),
     },
 )
-"""What such lines usually give to a program, which is less than what is printed on the box.
+"""What such lines usually give to a program, which is less than their nominal rate.
 
     shared-memory   processes of one machine: a few microseconds to meet, the speed of copying in memory
     loopback        TCP within one machine
@@ -57,7 +57,7 @@ def _read(given: Any) -> Any:
     if isinstance(given, str) and given not in LINKS:
         raise ValueError(f"unknown link '{given}'; {suggest(given, LINKS)}, or {{latency = 1e-3, bandwidth = 1e7}}")
     if not isinstance(given, str | Link | Mapping):
-        raise ValueError(f"{shown(given)} is no link; {FORMS}")
+        raise ValueError(f"{shown(given)} is not a link; {FORMS}")
     return LINKS[given] if isinstance(given, str) else given
 
 

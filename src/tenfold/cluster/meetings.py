@@ -10,7 +10,7 @@ from tenfold.mixing import Round, Strategy
 from tenfold.mixing.collectives import Integers
 
 FEW = 4
-"""Up to so many members of a group, looking at each other is faster than sorting workers by groups."""
+"""Up to this group size, comparing members pairwise is faster than sorting workers by groups."""
 KEPT = 128
 """Rounds of a pattern that are kept in this form."""
 
@@ -31,7 +31,7 @@ class Meeting:
 
     @property
     def is_idle(self) -> bool:
-        """Nobody meets anybody."""
+        """No worker waits for another."""
         return not self.everybody and self.partners is None and self.order is None
 
     def wait(self, now: Floats) -> Floats:
@@ -131,7 +131,7 @@ class Meetings:
 
     @property
     def always(self) -> Meeting | None:
-        """The one round that all rounds are, if everybody meets in it and pays the same."""
+        """The only round of the strategy, if it has one that involves all workers and costs each the same."""
         only = self[0] if self._period == 1 else None
         return only if only is not None and only.everybody and isinstance(only.price, float) else None
 

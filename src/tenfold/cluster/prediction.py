@@ -1,4 +1,4 @@
-"""How long a run would take, and how sure that is."""
+"""How long a run would take, and how certain that is."""
 
 from dataclasses import dataclass
 
@@ -25,7 +25,7 @@ class Prediction:
     seconds: float
     """Training time: of the slowest worker, without start, evaluation and saving, as a run measures it."""
     interval: tuple[float, float]
-    """Nine of ten runs should take between these."""
+    """90% of runs should fall between these."""
     total: float
     """From the start to the end, everything included."""
     times: dict[TimeKind, Floats]

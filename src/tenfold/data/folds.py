@@ -1,4 +1,4 @@
-"""The folds of a cross-validation: the very sample numbers that scikit-learn's splitters give for the same seed."""
+"""The folds of a cross-validation: exactly the sample numbers that scikit-learn's splitters give for the same seed."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class Fold:
     """What one of k models learns from and what it is validated on, as sample numbers in ascending order."""
 
     number: int
-    """From 1, anew in each repeat."""
+    """From 1 in each repeat."""
     repeat: int
     """From 1."""
     train: NDArray[np.int64]
@@ -46,7 +46,7 @@ def stratified(whole: _Whole, k: int, random: np.random.RandomState) -> Iterator
     from sklearn.model_selection import StratifiedKFold
 
     if whole.labels is None:
-        raise ExperimentError('division.fold_kind = "stratified" needs class labels; take "plain"')
+        raise ExperimentError('division.fold_kind = "stratified" needs class labels; use "plain"')
     splitter = StratifiedKFold(k, shuffle=True, random_state=random)
     return iter(splitter.split(np.zeros(whole.samples), whole.labels))
 
@@ -109,7 +109,7 @@ def _labels(targets_or_n: Tensor | int) -> NDArray[Any] | None:
 
 
 def _checked(cut: Iterator[tuple[Any, Any]]) -> Sequence[tuple[Any, Any]]:
-    """Refuse folds of which one has nothing to learn from or to be validated on."""
+    """Raise an error if a fold has no samples to train on or to validate on."""
     parts = list(cut)
     if not all(len(train) and len(validation) for train, validation in parts):
         raise ValueError("a fold would be empty")

@@ -1,6 +1,6 @@
 """How a training part is divided among replicas, and the order in which a replica visits its shard.
 
-Both are pure functions of their seeds, so every worker can compute them without being told.
+Both are pure functions of their seeds, so every worker computes them itself.
 """
 
 from collections.abc import Callable, Sequence

@@ -11,7 +11,7 @@ from tenfold.data.part import Indices, Part, as_indices, digest
 
 
 class SubsetPart(Part):
-    """These samples of another part, in this order. The data stay where they are, once, however many pick from them."""
+    """These samples of another part, in this order. The data are not copied, however many subsets share them."""
 
     def __init__(self, part: Part, indices: Indices) -> None:
         self.part = part
@@ -22,24 +22,24 @@ class SubsetPart(Part):
 
     @cached_property
     def targets(self) -> Tensor | None:
-        """The targets of the picked samples."""
+        """The targets of these samples."""
         whole = self.part.targets
         return None if whole is None else whole.index_select(0, self.indices.to(whole.device))
 
     def batches(self, indices: Iterable[Indices]) -> Iterator[tuple[Any, Any]]:
-        """Yield the batches of the other part, its samples counted in the order in which they were picked."""
+        """Yield batches of these samples, numbered in the order of this part."""
         return self.part.batches(self.indices.index_select(0, as_indices(batch, self._place)) for batch in indices)
 
     def subset(self, indices: Indices) -> "SubsetPart":
-        """Pick among the picked."""
+        """Return some of these samples."""
         return SubsetPart(self.part, self.indices.index_select(0, as_indices(indices, self._place)))
 
     def fingerprint(self) -> str:
-        """Digest of the other part's and of the choice."""
+        """Digest of the other part and of the sample numbers."""
         return digest(self.part.fingerprint(), self.indices)
 
     def to(self, device: torch.device | str) -> "SubsetPart":
-        """Pick the same from the other part on `device`."""
+        """Return the same samples of the other part on `device`."""
         return SubsetPart(self.part.to(device), self.indices)
 
     @property

@@ -12,14 +12,14 @@ from tenfold.errors import DataError
 
 
 def is_array(value: Any) -> bool:
-    """Tell whether a value is a tensor, a NumPy array or convertible to one, or a sparse matrix."""
+    """Return whether a value is a tensor, a NumPy array or convertible to one, or a sparse matrix."""
     return (
         isinstance(value, Tensor) or is_sparse(value) or (hasattr(value, "__array__") and not isinstance(value, type))
     )
 
 
 def is_sparse(value: Any) -> bool:
-    """Tell whether a value is a sparse tensor or a sparse matrix of SciPy."""
+    """Return whether a value is a sparse tensor or a sparse matrix of SciPy."""
     if isinstance(value, Tensor):
         return value.layout is not torch.strided
     return hasattr(value, "toarray") and hasattr(value, "nnz")
@@ -47,13 +47,13 @@ def _input(value: Any, y: Tensor, what: str, part: str) -> Tensor:
     x = as_tensor(value, what)
     if len(x) != len(y):
         named = "x" if what.startswith("x ") else what.partition(" of the ")[0]
-        raise DataError(f"the {part} part has {len(x)} rows of {named} but {len(y)} of y; they should be as many")
+        raise DataError(f"the {part} part has {len(x)} rows of {named} but {len(y)} of y; they should be equal")
     check_finite(x, what)
     return x
 
 
 def check_targets(y: Tensor, part: str) -> None:
-    """See that targets are labels 0..C-1 in one dimension, or finite floats."""
+    """Check that targets are labels 0..C-1 in one dimension, or finite floats."""
     if y.is_floating_point():
         check_finite(y, f"y of the {part} part")
     elif y.dim() != 1:
@@ -63,7 +63,7 @@ def check_targets(y: Tensor, part: str) -> None:
 
 
 def check_finite(values: Tensor, what: str) -> None:
-    """See that there is no NaN and no infinity."""
+    """Check that there is no NaN and no infinity."""
     if values.is_floating_point() and not bool(torch.isfinite(values).all()):
         row = int((~torch.isfinite(values)).reshape(len(values), -1).any(1).nonzero()[0])
         raise DataError(f"{what} holds NaN or infinity, first in sample {row}; remove or fill such values")

@@ -69,7 +69,7 @@ def _call(function: Callable[..., Any], options: Mapping[str, Any], name: str) -
 
 
 def _by_name(data: Any) -> dict[str, Any]:
-    """Tell which value is which part, by position or by key."""
+    """Return which value is which part, by position or by key."""
     if _is_one_part(data):
         return {"train": data}
     if isinstance(data, Mapping):
@@ -90,20 +90,20 @@ def _is_one_part(value: Any) -> bool:
 
 
 def _is_inputs(value: Any) -> bool:
-    """Tell whether a value is an array, or several in a tuple or dict."""
+    """Return whether a value is an array, or several in a tuple or dict."""
     several = value.values() if isinstance(value, Mapping) else value if isinstance(value, (tuple, list)) else ()
     return is_array(value) or (len(several) > 0 and all(is_array(one) for one in several))
 
 
 def _is_table(value: Any) -> bool:
-    """Tell whether a value is a dict of columns, and not one of parts."""
+    """Return whether a value is a dict of columns, and not one of parts."""
     if not isinstance(value, Mapping) or set(value) <= set(_NAMES[3]):
         return False
     return len(value) > 1 and all(is_array(one) or isinstance(one, list) for one in value.values())
 
 
 def _is_list_of_samples(value: Any) -> bool:
-    """Tell whether a value is a list of samples; one of up to three is taken for parts."""
+    """Return whether a value is a list of samples; one of up to three is taken for parts."""
     return isinstance(value, list) and len(value) > 3 and isinstance(value[0], (tuple, dict))
 
 

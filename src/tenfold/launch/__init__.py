@@ -1,1 +1,1 @@
-"""Starting one program on several machines, and recognizing who started this one."""
+"""Starting one program on several machines, and detecting what started this one."""

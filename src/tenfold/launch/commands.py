@@ -22,10 +22,10 @@ def program(file: Path, arguments: Sequence[str] = ()) -> Command:
 def torchrun(
     hosts: Sequence[Host], what: Sequence[str], *, port: int = PORT, name: str = "tenfold", python: str | None = None
 ) -> list[tuple[Host, Command]]:
-    """Return each host's command; all meet on the first host, at `port`.
+    """Return each host's command; all connect to the first host, at `port`.
 
-    Who the meeting place is, and by which address the others know a host, is said and not left to be guessed: many
-    machines take themselves for 127.0.1.1. `python` names an interpreter where torchrun is not on the path.
+    The rendezvous host and the address of each host are stated explicitly, as many machines resolve their own name to
+    127.0.1.1. `python` names an interpreter where torchrun is not on the path.
     """
     starter = _torchrun(python)
     if len(hosts) == 1:

@@ -1,4 +1,4 @@
-"""Who started this process, and as which of how many: read from the variables that launchers set."""
+"""Which launcher started this process, its rank and the number of ranks, read from environment variables."""
 
 import os
 import re
@@ -23,15 +23,15 @@ class World:
     launcher: str
     """torchrun, open-mpi, mpich or slurm."""
     launch: str = ""
-    """Names the launch, alike on all ranks and after a restart; "" where the launcher gives no name."""
+    """Identifies the launch, the same on all ranks and after a restart; "" where the launcher gives no name."""
     restarts: int = 0
-    """How often the launcher has started the ranks anew."""
+    """How often the launcher has restarted the ranks."""
 
 
 def detect_world(variables: Variables | None = None) -> World | None:
-    """Return the world that the environment tells of, or None where no launcher was at work.
+    """Return the ranks that the environment describes, or None without a launcher.
 
-    torchrun comes first, for it may itself have been started by one of the others.
+    torchrun comes first, as it may itself have been started by one of the others.
     """
     variables = os.environ if variables is None else variables
     return next((world for launcher in LAUNCHERS if (world := launcher(variables)) is not None), None)
@@ -80,7 +80,7 @@ def mpich(variables: Variables) -> World | None:
 
 
 def slurm(variables: Variables) -> World | None:
-    """Read SLURM_*, as srun sets them; the batch script itself, outside of srun, is no rank."""
+    """Read SLURM_*, as srun sets them; the batch script itself, outside of srun, is not a rank."""
     if "SLURM_PROCID" not in variables or "SLURM_STEP_NUM_TASKS" not in variables:
         return None
     node = _number(variables, "SLURM_NODEID", otherwise=0)
@@ -105,7 +105,7 @@ def _world(
     if not 0 <= rank < size or not 0 <= local_rank < local_size <= size:
         raise MachineError(
             f"the environment of {launcher} says rank {rank} of {size}, on its host {local_rank} of {local_size}; "
-            "these do not fit together: start the program anew, or in an environment without such variables"
+            "these do not fit together: start the program again, or in an environment without such variables"
         )
     return World(rank, size, local_rank, local_size, launcher, launch, restarts)
 

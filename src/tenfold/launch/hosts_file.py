@@ -1,4 +1,4 @@
-"""Which machines a run is spread over: hosts files, as mpirun and people write them."""
+"""The machines of a run, read from hosts files in the formats of Open MPI and MPICH."""
 
 import re
 from collections import Counter
@@ -21,12 +21,12 @@ class Host:
 
     @property
     def address(self) -> str:
-        """What the other machines call it: the name without a user."""
+        """Its name without the user, as the other machines know it."""
         return self.name.rpartition("@")[2]
 
 
 def read_hosts(path: Path, slots: int = 1) -> tuple[Host, ...]:
-    """Read a hosts file; `slots` is for lines that say none."""
+    """Read a hosts file; `slots` is the default for lines without a number."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
@@ -38,7 +38,7 @@ def read_hosts(path: Path, slots: int = 1) -> tuple[Host, ...]:
 
 
 def parse_hosts(text: str, where: str = "hosts", slots: int = 1) -> tuple[Host, ...]:
-    """Return the hosts of a text in the order they come; the slots of a name that comes again add up.
+    """Return the hosts in the order of the text; the slots of a repeated name add up.
 
     A line is `name`, `name slots=4` (Open MPI) or `name:4` (MPICH); what follows # is a comment.
     """
@@ -60,7 +60,7 @@ def _read_line(words: list[str], where: str, slots: int) -> tuple[str, int]:
         name, _, count = name.rpartition(":")
         settings.insert(0, f"slots={count}")
     if not NAME.fullmatch(name) or name.startswith("-"):
-        raise MachineError(f"{where}: '{name}' is no name of a host; {FORMS}")
+        raise MachineError(f"{where}: '{name}' is not a host name; {FORMS}")
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals or key not in ("slots", *IGNORED):

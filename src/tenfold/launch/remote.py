@@ -18,7 +18,7 @@ from tenfold.launch.hosts_file import Host
 SSH = ("ssh", "-tt", "-o", "BatchMode=yes")
 """With a terminal (-tt) a remote program is hung up on when ssh ends; BatchMode never asks for a password."""
 PATIENCE = 15.0
-"""Seconds to end in, after being asked to; torchrun gives its workers ten of them."""
+"""Seconds that a command has to end after it is asked to; torchrun gives its workers ten of them."""
 
 Say = Callable[[str, str], None]
 
@@ -54,7 +54,7 @@ def run_everywhere(commands: Sequence[tuple[Host, Sequence[str]]], folder: Path,
 
 
 def is_here(host: Host) -> bool:
-    """Tell whether a host is this machine, by its plain name."""
+    """Return whether a host is this machine, judging by its name."""
     return host.name in ("localhost", "127.0.0.1", socket.gethostname())
 
 

@@ -1,4 +1,4 @@
-"""Which worker runs on which cpus: a plan, and carrying it out."""
+"""Which cpus each worker runs on: planning it, and pinning processes."""
 
 import contextlib
 import os
@@ -38,7 +38,7 @@ class CoreMap:
         return self.workers[worker] if worker < len(self.workers) else ()
 
     def record(self) -> CoreMapRecord:
-        """The map in types that JSON knows."""
+        """The map in JSON's types."""
         return {"policy": self.policy, "workers": [list(cpus) for cpus in self.workers], "note": self.note}
 
 
@@ -51,7 +51,7 @@ def compact(topology: Topology, threads: int) -> tuple[int, ...]:  # noqa: ARG00
 
 
 def scatter(topology: Topology, threads: int) -> tuple[int, ...]:
-    """Far apart: physical cores before SMT siblings, workers dealt round robin to packages and NUMA nodes.
+    """Far apart: physical cores before SMT siblings, workers distributed round robin to packages and NUMA nodes.
 
     The cpus of one worker stay within a node as long as a node has enough of them left.
     """
@@ -103,7 +103,7 @@ def plan(topology: Topology, workers: int, threads: int, policy: str) -> CoreMap
 
 
 def room(policy: str, otherwise: int) -> int:
-    """How many cpus a list names, at least 1; `otherwise` for a policy, which takes what there is."""
+    """Return how many cpus a list names (at least 1), or `otherwise` for a policy, which may use all."""
     try:
         return max(1, len(set(parse_cpus(policy)))) if policy[:1].isdigit() else otherwise
     except ValueError:  # `plan` says what is wrong with the list
@@ -111,7 +111,7 @@ def room(policy: str, otherwise: int) -> int:
 
 
 def apply(cpus: tuple[int, ...]) -> str | None:
-    """Pin this process, with all its threads, to `cpus` (none: leave it alone); say so where the system cannot."""
+    """Pin this process, with all its threads, to `cpus` (none: do nothing); return a sentence if the system cannot."""
     if not cpus:
         return None
     try:

@@ -24,10 +24,10 @@ def between(activation: str, normalise: nn.Module | None, dropout: float = 0.0) 
 
 
 def image_sides(shape: tuple[int, ...], network: str) -> tuple[int, int, int]:
-    """Return channels, height and width of a sample, or say why the network cannot look at it."""
+    """Return channels, height and width of a sample; raise ModelError if it is not an image."""
     if len(shape) != 3:
         raise ModelError(
-            f"{network} looks at images, (channels, height, width), but a sample here has shape {shape}; "
+            f"{network} takes images, (channels, height, width), but a sample here has shape {shape}; "
             'model = "mlp" takes any shape'
         )
     return shape[0], shape[1], shape[2]

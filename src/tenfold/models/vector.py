@@ -1,6 +1,6 @@
-"""The least network with a given number of weights: a calibration takes it, so that rounds are most of what it does.
+"""The smallest network with a given number of weights, for calibration: nearly all of its time goes into rounds.
 
-It lives here because worker processes import it, and the networks are what they have at hand.
+It is defined here because worker processes import the models.
 """
 
 import torch

@@ -47,7 +47,7 @@ def line(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> Line:
 
 
 def interpolate(x: float, xs: Sequence[float], ys: Sequence[float]) -> float:
-    """Return y at x on the polygon through the points in logarithms; beyond the ends, y of the nearest end.
+    """Return y at x, interpolated between the logarithms of the points; beyond the ends, y of the nearest end.
 
     Costs that meet one cache after another are no line over three decades, and a polygon passes through what was
     measured.

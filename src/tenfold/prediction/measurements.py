@@ -35,9 +35,9 @@ class Step(Entry):
     samples: int = 1
     """Steps that were measured, over all workers."""
     warmup: float = 0.0
-    """What the first steps of a process take more than others."""
+    """Extra seconds that the first steps of a process take."""
     round: float | None = None
-    """One exact round of all these workers amid these steps. Default: there was one worker."""
+    """One exact round of all these workers between these steps. Default: there was one worker."""
     quantiles: dict[str, float] = {}
     """Steps divided by their worker's mean: which share lies below."""
     trace: tuple[str, ...] = ()
@@ -119,14 +119,14 @@ class Evaluating(Entry):
 
 
 class Costs(Entry):
-    """What else takes time, in seconds."""
+    """Other costs, in seconds."""
 
     adding: float = 0.0
     """One byte of weights added to another."""
     start: dict[int, float] = {}
     """From the start of a run to its first step, by the number of workers; without the data."""
     sharing: float = 0.0
-    """One byte of data put where all workers see it."""
+    """Copying one byte of data into shared memory."""
     round_overhead: dict[str, dict[int, float]] = {}
     """What a compression or an outer optimizer adds to a round, by the bytes of the weights."""
     save: dict[int, float] = {}

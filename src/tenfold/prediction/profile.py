@@ -59,7 +59,7 @@ class Profile(Entry):
         return path
 
     def check(self, facts: dict[str, Any]) -> str | None:
-        """Say, in a sentence, why this profile does not speak for the machine of these facts; None: it does."""
+        """Return why this profile does not apply to the machine with these facts, as a sentence; None if it does."""
         then, now = _identity(self.machine), _identity(facts)
         for what, value in now.items():
             if then[what] != value:
@@ -67,7 +67,7 @@ class Profile(Entry):
         return None
 
     def add(self, **entries: Iterable[Entry]) -> Self:
-        """Return the profile with new entries, which take the place of those that were measured in the same setting."""
+        """Return the profile with new entries, which replace those that were measured in the same setting."""
         merged = {}
         for name, new in entries.items():
             by_setting = {_setting(entry): entry for entry in (*getattr(self, name), *new)}
@@ -88,12 +88,12 @@ class Profile(Entry):
         )
 
     def has_step(self, work: str, batch_size: int, threads: int, workers: int) -> bool:
-        """Say whether steps in just this setting were measured."""
+        """Return whether steps were measured in exactly this setting."""
         asked = (work, batch_size, threads, workers)
         return any((s.work, s.batch_size, s.threads, s.workers) == asked for s in self.steps)
 
     def nearest_step(self, work: str, batch_size: int, threads: int, workers: int) -> Step:
-        """Return the measured steps of this work that come nearest to a setting."""
+        """Return the measured steps of this work in the setting that is nearest to this one."""
         known = [step for step in self.steps if step.work == work]
         fitting = [step for step in known if step.threads == threads]
         if not fitting:
@@ -217,7 +217,7 @@ def _identity(facts: dict[str, Any]) -> dict[str, str]:
 
 
 def _written(value: Any) -> Any:
-    """Return a value as TOML can say it: no nulls, keys as text, numbers in as many digits as they deserve."""
+    """Return a value in TOML's types: no nulls, keys as text, numbers rounded to significant digits."""
     if isinstance(value, dict):
         return {str(key): _written(one) for key, one in value.items() if one is not None}
     if isinstance(value, list | tuple):

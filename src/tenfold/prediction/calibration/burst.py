@@ -20,9 +20,9 @@ from tenfold.runs import Clock, Event, Span
 from tenfold.workers.task import Task
 
 SYNC_EVERY = 3
-"""A round in every third step: one step mixes, one comes after, and one in between knows nothing of it."""
+"""A round in every third step: one step with the round, one right after it, and one that it does not affect."""
 MOST_STEPS = 150
-"""Steps of a worker that are surely told one by one (see `timekeeper.SINGLE_SPANS`)."""
+"""Steps of a worker that are certainly recorded one by one (see `timekeeper.SINGLE_SPANS`)."""
 WARMUP_STEPS, WARMUP_SHARE = 3, 4
 """First steps of a process, in which torch prepares its kernels: so many, or so large a part of the burst if longer."""
 EVALUATED = 128
@@ -38,7 +38,7 @@ class Burst:
     steps: Floats
     """Data and compute of each step [steps, workers], without what rounds add to it."""
     warmup: float
-    """What the first steps took more than others."""
+    """Extra seconds that the first steps took."""
     round: float | None
     """One round, from the arrival of the last partner; with what it costs the steps before and after. None: no round"""
     start: float
@@ -84,7 +84,7 @@ def read(spans: Sequence[Span], workers: int, strategy: Strategy, result: dict[s
 
 
 def _slowest(stretch: Floats) -> float:
-    """Return the seconds of the worker who took longest."""
+    """Return the seconds of the slowest worker."""
     return float(stretch.sum(axis=0).max())
 
 

@@ -79,7 +79,7 @@ def time_calls(
 def gloo_worker(
     rank: int, connection: Connection, lifeline: Connection, beats: Any, folder: str, n: int, sizes: dict[int, int]
 ) -> None:
-    """Be one of `n` workers that average by gloo, and tell what it took."""
+    """Run one of `n` workers that average by gloo, and send the measured times."""
     start_heartbeat(rank, lifeline, beats)
     torch.set_num_threads(1)
     distributed = torch.distributed
@@ -127,7 +127,7 @@ def _mpi(n: int) -> Found:
 
 
 def mpi_worker() -> None:
-    """Be one of the workers that mpirun has started; the first prints what it took."""
+    """Run one of the workers that mpirun started; rank 0 prints the measured times."""
     from mpi4py import MPI
 
     torch.set_num_threads(1)
@@ -140,7 +140,7 @@ def mpi_worker() -> None:
 
 
 def _said(error: Exception) -> str:
-    """Return the last line with words of what a program wrote to stderr, or of the error itself."""
+    """Return the last non-empty line that a program wrote to stderr, or the error itself."""
     said = getattr(error, "stderr", None) or str(error)
     text = said.decode(errors="replace") if isinstance(said, bytes) else said
     lines = (line.strip() for line in reversed(text.splitlines()))

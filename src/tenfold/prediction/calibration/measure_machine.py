@@ -23,7 +23,7 @@ QUICK_TURNS = 2
 FEW_TURNS = 3
 """Of rounds, where many numbers of workers make many kinds of them."""
 BRIEF = 4
-"""By how much the second batch size is smaller, from which follows what every step takes, however small."""
+"""The factor by which the second batch size is smaller; both together give the fixed cost of a step."""
 
 
 def calibrate(
@@ -69,12 +69,12 @@ def complete_profile(
     settings: Iterable[tuple[int, int]] = (),
     path: str | Path | None = None,
 ) -> Profile:
-    """Return a profile that knows what predicting this experiment takes; what it lacks is measured now, and saved.
+    """Return a profile with all that a prediction of this experiment needs; what is missing is measured and saved.
 
-    That are the steps of its workers on this machine, in a few seconds, and rounds where none were measured yet; or the
-    steps of the workers on one node of each group of a cluster; and what its compression and its outer optimizer add to
-    a round. `settings` (threads, workers) are further ones of this machine, to be known at any batch size. Without a
-    profile it is the one at `path` (default: this machine's own), or a new one.
+    What is measured are the steps of its workers on this machine, in a few seconds, and rounds where none were measured
+    yet; or the steps of the workers on one node of each group of a cluster; and what its compression and its outer
+    optimizer add to a round. `settings` (threads, workers) are further ones of this machine, to be known at any batch
+    size. Without a profile it is the one at `path` (default: this machine's own), or a new one.
     """
     listen = listen or _silent
     task = experiment if isinstance(experiment, Task) else prepare(settle(experiment))
@@ -166,7 +166,7 @@ def _with_steps(
     The first and the last of them, or all with `smaller_batches`, are also measured at a smaller batch size.
     """
     if experiment.machine.device != "cpu":
-        raise MachineError(f'machine.device = "{experiment.machine.device}": steps are measured on cpu only; take cpu')
+        raise MachineError(f'machine.device = "{experiment.machine.device}": steps are measured on CPU only; use cpu')
     asked, batch = list(asked), experiment.training.samples_per_step
     smaller = {max(1, batch // BRIEF)} - {batch}
     settings = [(batch, *setting) for setting in asked]
