@@ -12,7 +12,9 @@ import webbrowser
 from pathlib import Path
 
 import tenfold
+from tenfold.machine.threads import set_wait_policy
 
+set_wait_policy()  # before torch is imported: on a busy machine its threads should sleep while they wait
 target, epochs, source, threads = 0.99, 2, "mnist", None
 if subprocess.run([sys.executable, "-m", "tenfold", "data", "get", source], check=False).returncode != 0:
     target, epochs, source, threads = 0.95, 12, "digits", 1  # too small for several threads
