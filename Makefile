@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench campaign campaign-slice clean
+.PHONY: help setup demo test check bench campaign campaign-slice docs gallery clean
 
 help:  ## list what make can do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -37,5 +37,19 @@ campaign: setup  ## attack the program with seeded faults for 30 minutes
 campaign-slice: setup  ## the same for 5 minutes
 	$(BIN)/python tests/campaign --minutes 5
 
+$(VENV)/.docs: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	@touch $@
+
+build/gallery/gallery.json:
+	$(BIN)/python docs/make_gallery.py build/gallery
+
+gallery: setup  ## make the pages and pictures of the gallery again
+	$(BIN)/python docs/make_gallery.py build/gallery
+
+docs: $(VENV)/.docs build/gallery/gallery.json  ## build the documentation into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "open site/index.html"
+
 clean:  ## remove .venv and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

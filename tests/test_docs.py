@@ -157,6 +157,12 @@ def test_every_page_is_listed() -> None:
             assert f"({page.relative_to(ROOT / 'docs')})" in listed, f"docs/README.md does not list {page.name}"
 
 
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    named = set(re.findall(r"^ +- .*: (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+    made = {page for page in named if page.startswith(("reference/", "gallery/"))}  # by docs/site_hooks.py
+    assert named - made == {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
+
+
 def test_the_table_of_fields_is_fresh() -> None:
     assert FIELDS_PAGE.read_text() == fields_page(), "docs/fields.md is stale: run `python tests/test_docs.py`"
 
