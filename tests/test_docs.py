@@ -22,7 +22,7 @@ BLOCK = re.compile(r"^```(?P<kind>[^\n]*)\n(?P<text>.*?)^```$", re.MULTILINE | r
 LINK = re.compile(r"!?\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 COMMAND = re.compile(r"^(?:\$ )?tenfold (?P<line>(?:\"[^\"\n]*\"|[^\n#>])+)", re.MULTILINE)
 NAMED = re.compile(r"`tenfold (?P<line>(?:\"[^`\"]*\"|[^`>])+)`")
-MACHINE_PATH = re.compile(r"(?<![\w.:/>*$}])/(?!usr/share/datasets|dev/shm|proc/)\w+/\w")
+MACHINE_PATH = re.compile(r"(?<![\w.:/>*$}~])/(?!usr/share/datasets|dev/shm|proc/)\w+/\w")
 PLACEHOLDERS = {"FILE": "lenet.toml", "RUN": "1"}
 HEADER = """# Fields
 
