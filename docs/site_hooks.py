@@ -74,7 +74,8 @@ def commands_page() -> str:
     for heading, verbs in VERBS.items():
         lines += [f"## {heading}", ""]
         for verb in verbs:
-            name = verb[0] if isinstance(verb, tuple) else verb.__name__
+            module, _, function = verb.partition(":")
+            name = module.rpartition(".")[2] if function == "app" else function
             lines += _command(root.commands[name], f"tenfold {name}")
     return "\n".join(lines)
 
