@@ -5,7 +5,7 @@ from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.recipes import agreement, load, names, run
 from tenfold.recipes.recipe import Recipe
-from tenfold.recipes.recipe_result import ABSENT, RecipeResult
+from tenfold.recipes.recipe_result import ABSENT, RecipeResult, ResultRow
 from tenfold.recipes.run_recipe import is_available, settings_of
 
 TINY = {
@@ -18,6 +18,7 @@ TINY = {
     "show": {"columns": ["seconds", "accuracy", "gain"]},
     "rows": [{"label": "slow", "settings": {"lr": 0.01}, "paper": {"seconds": 2.0, "accuracy": 0.5}}],
 }
+NODES = {"groups": [{"count": 4, "step_seconds": 0.01}]}
 SPECIAL_DATA = {"tweets", "flite"}
 
 
@@ -106,3 +107,39 @@ def test_the_paper_s_rows_alone_make_a_table():
 
 def test_recipes_are_a_part_of_the_package():
     assert "lopez-table-1" in tenfold.recipes.names()
+
+
+def test_a_cross_validation_can_be_predicted_without_training(tmp_path):
+    recipe = TINY | {
+        "experiment": TINY["experiment"] | {"folds": 4, "fold_mode": "data-and-folds", "cluster": NODES},
+        "blocks": [{"verb": "forecast", "vary": {"workers": [1, 2]}}],
+        "show": {"columns": ["seconds", "speedup"]},
+        "rows": [],
+    }
+    result = run(Recipe(**recipe), runs=tmp_path)
+    assert result.complete
+    assert [row.clock for row in result.rows] == ["predicted"] * 2
+    assert result.rows[1].ours["speedup"] == pytest.approx(2, rel=0.3)
+
+
+def test_more_threads_than_cores_cannot_be_predicted(tmp_path):
+    recipe = TINY | {"blocks": [{"verb": "train", "vary": {"threads": [512]}}], "rows": []}
+    result = run(Recipe(**recipe), runs=tmp_path)
+    assert not result.complete
+    assert "missing: one worker needs 512 cores" in result.rows[0].note
+
+
+def test_measured_times_are_not_held_against_predicted_ones():
+    def row(label, clock, paper, ours):
+        return ResultRow(label, {}, {"seconds": paper}, {"seconds": ours}, clock)
+
+    result = RecipeResult(Recipe(**TINY | {"rows": [], "show": {"columns": ["seconds"]}}), "small", [])
+    result.rows = [row("a", "measured", 1, 9), row("b", "predicted", 2, 2), row("c", "predicted", 3, 3)]
+    assert result.agreement() == ["seconds: it changes in the same direction; both have the lowest value at b."]
+
+
+def test_a_schematic_shows_nodes_and_folds(tmp_path):
+    for name, word in (("dsmp-figure-1", "node 4"), ("dsmp-figure-2", "fold 10")):
+        page = run(name, runs=tmp_path).report(tmp_path / f"{name}.html").read_text()
+        assert "<svg" in page
+        assert word in page

@@ -49,7 +49,7 @@ def type_of(field: FieldInfo) -> str:
     """Return the type of the values that a field takes."""
     if any(one is AsTable for one in field.metadata) or _holds_objects(field.annotation):
         return "Any"
-    families = [one.family for one in field.metadata if isinstance(one, OneOf)]
+    families = [one.names for one in field.metadata if isinstance(one, OneOf)]
     if families:
         return _literal(list(families[0]))
     return _named(field.annotation, takes_list=any(isinstance(one, TakesList) for one in field.metadata))

@@ -1,6 +1,7 @@
 """The virtual cluster that an experiment describes."""
 
 from tenfold.cluster.cluster import Cluster
+from tenfold.cluster.presets import PRESETS
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.experiment.values import shown
@@ -30,4 +31,6 @@ def _described(experiment: Experiment) -> Cluster | None:
         return None
     if given is None:
         return Cluster.of(experiment.division.workers, link or DEFAULT_LINK)
-    return Cluster.load(given) if isinstance(given, str) else Cluster(**given)
+    if isinstance(given, str):
+        return Cluster(**PRESETS[given]) if given in PRESETS else Cluster.load(given)
+    return Cluster(**given)

@@ -34,7 +34,7 @@ class Machine(Section):
     fused: Literal["auto", "vmap", "loop"] = "auto"
     """How replicas on one device step: in the same operations, one by one, or whichever a short probe finds faster."""
     cluster: Annotated[Text | Options | None, AsTable] = None
-    """Hardware of a virtual cluster: a TOML file, a table, or "here" for this machine.
+    """Hardware of a virtual cluster: a TOML file, a table, dsmp-c1, dsmp-c2, or "here" for this machine.
 
     Default: nodes of one worker each, any two of them connected by `link`."""
     link: Annotated[Text | Options | None, AsTable] = None

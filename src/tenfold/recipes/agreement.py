@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-HIGHER_IS_BETTER = ("speedup", "PI", "gain", "accuracy")
+from tenfold.report.scores import higher_is_better
+
+OF_TIME = ("seconds", "speedup", "PI", "gain")
 
 Numbers = Sequence[tuple[str, Mapping[str, float], Mapping[str, float]]]
 """For each row its label, the paper's numbers and ours, by column."""
@@ -16,7 +18,7 @@ def sentence(column: str, rows: Numbers) -> str:
     labels = [label for label, _, _ in both]
     theirs, mine = [paper for _, paper, _ in both], [ours for _, _, ours in both]
     parts = [_order(labels, theirs, mine), _signs(theirs, mine)]
-    best = max if column in HIGHER_IS_BETTER else min
+    best = max if column != "seconds" and higher_is_better(column) else min
     their_best, my_best = labels[theirs.index(best(theirs))], labels[mine.index(best(mine))]
     word = "highest" if best is max else "lowest"
     parts.append(

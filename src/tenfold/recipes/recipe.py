@@ -14,7 +14,7 @@ model = "cnn"
 data = "mnist"
 
 [[blocks]]                          # what is run
-verb = "train"                      # train, crossval or simulate
+verb = "train"                      # train, crossval, simulate, or forecast (predict the time only)
 vary = {workers = [1, 2]}           # every combination of these
 together = [{pin = "0", threads = 1}, ...]   # settings that change together
 
@@ -42,7 +42,7 @@ from tenfold.common.registry import suggest
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Section
 
-Verb = Literal["train", "crossval", "simulate"]
+Verb = Literal["train", "crossval", "simulate", "forecast"]
 Scale = Literal["small", "machine", "full"]
 SCALES: tuple[Scale, ...] = ("small", "machine", "full")
 NEEDS = {
@@ -92,7 +92,8 @@ class Show(Section):
 
     columns: list[str] = ["seconds", "accuracy"]
     """seconds, speedup, PI, gain, or the name of a metric."""
-    plot: Literal["bars", "lines", "none"] = "bars"
+    plot: Literal["bars", "lines", "division", "none"] = "bars"
+    """division: a drawing of how the experiment divides its data."""
     over: str = ""
     """The setting on the x axis of lines; the rows of one line agree in all other settings."""
 

@@ -4,11 +4,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tenfold.experiment import Experiment
 from tenfold.recipes.recipe_result import RecipeResult, ResultRow
+from tenfold.recipes.schematic import draw_division
+from tenfold.report.differences import describe_settings
 from tenfold.report.pages.page import render_template, save_page
 from tenfold.report.plots import palette
 from tenfold.report.plots.svg import draw_svg, legend_below
 
+MOST_TICKS = 12
 UNITS = {"seconds": "seconds", "PI": "PI in %", "gain": "gain in %", "speedup": "speedup"}
 
 
@@ -30,7 +34,8 @@ def write(results: Sequence[RecipeResult], path: str | Path) -> Path:
 def _section(place: int, result: RecipeResult) -> dict[str, Any]:
     recipe = result.recipe
     heads, cells = result.table()
-    drawn = [_plot(f"recipe-{place}-{k}", column, result) for k, column in enumerate(recipe.show.columns)]
+    drawn = [_schematic(f"recipe-{place}", result)] if recipe.show.plot == "division" else []
+    drawn += [_plot(f"recipe-{place}-{k}", column, result) for k, column in enumerate(recipe.show.columns)]
     return {
         "name": recipe.name,
         "title": recipe.title,
@@ -40,6 +45,10 @@ def _section(place: int, result: RecipeResult) -> dict[str, Any]:
         "plots": [svg for svg in drawn if svg],
         "lines": [*result.agreement(), *result.notes()],
     }
+
+
+def _schematic(name: str, result: RecipeResult) -> str:
+    return draw_division(name, Experiment(**result.recipe.experiment))
 
 
 def _plot(name: str, column: str, result: RecipeResult) -> str:
@@ -81,15 +90,23 @@ def _lines(rows: Sequence[ResultRow], column: str, over: str) -> Any:
     def paint(figure: Any) -> None:
         axes = figure.subplots()
         entries = []
-        for who, (colour, marker) in zip(("ours", "paper"), map(palette.series, (0, 1)), strict=True):
-            for label, points in _grouped(rows, column, over, who).items():
-                (line,) = axes.plot(*zip(*points, strict=True), marker=marker, color=colour, label=label)
-                entries.append((line, f"{who}: {label}" if label else who))
-        axes.set_xlabel(over)
-        axes.set_ylabel(UNITS.get(column, column))
         ours, paper = ([getattr(row, who).get(column, 0.0) for row in rows] for who in ("ours", "paper"))
-        if any(paper) and not _common_scale(paper, ours):
-            axes.set_yscale("log")
+        relative = column == "seconds" and any(paper) and not _common_scale(paper, ours)
+        lines = {
+            (who, label): sorted(points)
+            for who in ("ours", "paper")
+            for label, points in _grouped(rows, column, over, who).items()
+        }
+        for place, ((who, label), points) in enumerate(lines.items()):
+            colour, marker = palette.series(place)
+            values = [value / points[0][1] if relative else value for _, value in points]
+            (line,) = axes.plot([x for x, _ in points], values, marker=marker, color=colour)
+            entries.append((line, f"{who}, {label}" if label else who))
+        axes.set_xlabel(over.replace("_", " "))
+        axes.set_ylabel("time / its first value" if relative else UNITS.get(column, column.replace("_", " ")))
+        ticks = sorted({x for points in lines.values() for x, _ in points})
+        if all(isinstance(x, int) for x in ticks) and len(ticks) <= MOST_TICKS:
+            axes.set_xticks(ticks, [str(x) for x in ticks])
         legend_below(figure, entries)
 
     return paint
@@ -101,9 +118,11 @@ def _grouped(rows: Sequence[ResultRow], column: str, over: str, who: str) -> dic
     for row in rows:
         numbers = getattr(row, who)
         if column in numbers:
-            rest = ", ".join(f"{key} {value}" for key, value in row.settings.items() if key not in (over, "verb"))
-            clock = f" ({row.clock})" if who == "ours" and row.clock == "predicted" else ""
-            found.setdefault(rest + clock, []).append((row.settings[over], numbers[column]))
+            rest = describe_settings({key: value for key, value in row.settings.items() if key not in (over, "verb")})
+            clock = row.clock if who == "ours" else ""
+            found.setdefault(", ".join(part for part in (rest, clock) if part), []).append(
+                (row.settings[over], numbers[column])
+            )
     return found
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from tenfold.recipes import agreement
 from tenfold.recipes.recipe import PaperRow, Recipe, Scale
+from tenfold.report.differences import describe_settings
 from tenfold.report.formatting import duration, metric_value
 from tenfold.runs import Run
 
@@ -69,17 +70,30 @@ class RecipeResult:
 
     def agreement(self) -> list[str]:
         """Return sentences, computed from the numbers, on where the paper's and ours agree or differ."""
-        return [
-            sentence
-            for column in self.recipe.show.columns
-            if (sentence := agreement.sentence(column, [(row.label, row.paper, row.ours) for row in self.rows]))
-        ]
+        found = []
+        for column in self.recipe.show.columns:
+            rows = self._comparable(column)
+            found.append(agreement.sentence(column, [(row.label, row.paper, row.ours) for row in rows]))
+        return [sentence for sentence in found if sentence]
+
+    def _comparable(self, column: str) -> list[ResultRow]:
+        """Return the rows to compare: of times only measured or only predicted ones, whichever are more."""
+        if column not in agreement.OF_TIME:
+            return self.rows
+        both = [row for row in self.rows if column in row.paper and column in row.ours]
+        clocks = [row.clock for row in both]
+        most = max(clocks, key=clocks.count, default="")
+        return [row for row in both if row.clock == most]
 
     def notes(self) -> list[str]:
         """Return what a reader must know: the scale, predicted times, and why rows are missing."""
-        notes = [f"scale {self.scale}: {_size(self.recipe, self.scale)}"]
+        notes = [f"scale {self.scale}: {_size(self.recipe, self.scale)}"] if self.settings else []
         notes += [self.recipe.paper.note] if self.recipe.paper.note else []
-        return notes + list(dict.fromkeys(f"{row.label}: {row.note}" for row in self.rows if row.note))
+        found: dict[str, list[str]] = {}
+        for row in self.rows:
+            if row.note:
+                found.setdefault(row.note, []).append(row.label)
+        return notes + [f"{'; '.join(labels)}: {note}" for note, labels in found.items()]
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Return the heads and the cells of the table: ours beside the paper's, where the paper has numbers."""
@@ -90,7 +104,7 @@ class RecipeResult:
             for who in ("paper", "ours")
             if who == "ours" or name in quoted
         ]
-        heads = ["", *(f"{name}, {who}" for name, who in pairs), "time"]
+        heads = ["", *(f"{name.replace('_', ' ')}, {who}" for name, who in pairs), "time"]
         cells = [[row.label, *(_cell(row, name, who) for name, who in pairs), row.clock] for row in self.rows]
         return heads, cells
 
@@ -166,7 +180,7 @@ def _matches(row: PaperRow, setting: Setting) -> bool:
 
 
 def _label(setting: Setting) -> str:
-    return ", ".join(f"{name} {value}" for name, value in setting.settings.items()) or setting.verb
+    return describe_settings(setting.settings) or setting.verb
 
 
 def _with_ratios(rows: list[ResultRow]) -> list[ResultRow]:

@@ -85,16 +85,18 @@ def _run_setting(
 
     try:
         experiment = Experiment(**fields)
-        short = _too_few_cores(experiment) if block.verb != "simulate" else ""
-        if block.verb == "simulate" or short:
+        short = _too_few_cores(experiment) if block.verb in ("train", "crossval") else ""
+        if block.verb == "simulate" or (short and block.verb == "train" and experiment.division.workers > 1):
             experiment = _virtual(experiment)
         if block.verb == "crossval" and experiment.division.folds is None:
             experiment = experiment.replace(folds=10)
-        if block.verb == "crossval" and short:
+        if short and experiment.division.workers == 1:
+            return Setting(block.verb, settings, reason=short.replace("predicted: it", "missing: one worker"))
+        if block.verb == "forecast" or (block.verb == "crossval" and short):
             from tenfold.api.forecast import forecast
 
-            predicted = forecast(experiment).rows[0].seconds.mean
-            return Setting(block.verb, settings, note=f"{short}; the time only", predicted_seconds=predicted)
+            predicted = forecast(_virtual(experiment)).rows[0].seconds.mean
+            return Setting(block.verb, settings, note="the time only", predicted_seconds=predicted)
         comparison = compare(experiment, repeats=size.repeats, runs=runs)
     except TenfoldError as error:
         return Setting(block.verb, settings, reason=str(error).partition("\n")[0])
