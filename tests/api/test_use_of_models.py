@@ -18,6 +18,15 @@ from tenfold.runs import Run
 DIGITS = load_digits()
 
 
+class TwoInputs(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(5, 2)
+
+    def forward(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        return self.layer(torch.cat([left, right], 1))
+
+
 def tenfold_(*words: str) -> Result:
     return CliRunner().invoke(app, list(words))
 
@@ -63,6 +72,14 @@ class TestPredicting:
         assert regression.predict(np.zeros((3, 2), np.float32)).shape == (3,)
         with pytest.raises(tenfold.TenfoldError, match="predicts numbers, which have no probabilities"):
             regression.predict_proba(np.zeros((3, 2), np.float32))
+
+    def test_several_inputs_come_as_in_training(self, folder: Path) -> None:
+        data = {"left": torch.randn(40, 3), "right": torch.randn(40, 2), "label": torch.arange(40) % 2}
+        run = tenfold.train(model=TwoInputs, data={"train": data}, epochs=1, runs=folder)
+        x = {"left": data["left"].numpy(), "right": data["right"].numpy()}
+        assert run.predict(x).shape == (40,)
+        with pytest.raises(tenfold.TenfoldError, match="x holds inputs of shape left 3, right 3 for 40 samples"):
+            run.predict(x | {"right": x["left"]})
 
     @pytest.mark.parametrize(
         ("x", "sentence"),

@@ -16,6 +16,7 @@ from tenfold.runs import Run
 from tenfold.training import evaluation
 from tenfold.training.measures import output_kind
 from tenfold.training.network_call import main_output
+from tenfold.training.network_call import main_output
 
 
 def predict(run: Run, x: Any, *, probabilities: bool = False) -> Any:
@@ -42,17 +43,17 @@ def predict(run: Run, x: Any, *, probabilities: bool = False) -> Any:
 
 def inputs_for(run: Run, x: Any) -> Any:
     """Return samples x in the form and on the scale that the run's model was trained on."""
-    if has_several(recorded := shape_from_record(run.facts["data"]["shape"])):
-        return _several_inputs(run, x, recorded)
+    shape = shape_from_record(run.facts["data"]["shape"])
+    if has_several(shape):
+        return _several_inputs(run, x, shape)
     given = as_tensor(x, "x")
     inputs = _scaled(given, run.facts["data"].get("name"))
-    shape = tuple(run.facts["data"]["shape"])
-    fits = _without_ones(inputs.shape[1:]) == _without_ones(shape) or inputs.shape[1:] == (math.prod(shape),)
-    if not fits:
+    if _without_ones(inputs.shape[1:]) != _without_ones(shape) and inputs.shape[1:] != (math.prod(shape),):
         single = "; a single sample is given as x[None]" if _without_ones(inputs.shape) == _without_ones(shape) else ""
+        wanted = ", ".join(["n", *map(str, shape)])
         raise DataError(
             f"x has the shape {tuple(given.shape)}; the model of run {run.id} takes samples of shape {shape}, "
-            f"so x should have the shape {('n', *shape)}{single}".replace("'", "")
+            f"so x should have the shape ({wanted}){single}"
         )
     if not len(inputs):
         raise DataError("x is empty; it should hold at least one sample")
@@ -60,19 +61,17 @@ def inputs_for(run: Run, x: Any) -> Any:
     return inputs.reshape(len(inputs), *shape)
 
 
-def _several_inputs(run: Run, x: Any, shapes: Any) -> Any:
-    """Return a tuple or dict of inputs as tensors, after checking that the model was trained on such."""
-    if isinstance(shapes, dict) and isinstance(x, Mapping):
-        x = {name: x[name] for name in shapes if name in x}  # the target may be there, too
-    if isinstance(x, (Mapping, tuple, list)):
-        x = tree_map(lambda leaf: as_tensor(leaf, "an input in x"), x)
-        inputs = as_inputs(x)
-        if shape_of(tree_map(lambda tensor: tensor[0], inputs)) == shapes:
-            return inputs
-    kind = "dict" if isinstance(shapes, dict) else "tuple"
-    raise DataError(
-        f"the model of run {run.id} takes several inputs; give x as a {kind} of samples with {describe_shape(shapes)}"
-    )
+def _several_inputs(run: Run, x: Any, shape: Any) -> Any:
+    """Return the inputs of a model that takes several, as a tuple or a dict of tensors."""
+    inputs = as_inputs(tree_map(lambda one: as_tensor(one, "an input in x"), x))
+    lengths = {len(one) for one in tree_leaves(inputs)}
+    found = tree_map(lambda one: tuple(one.shape[1:]), inputs)
+    if found != shape or len(lengths) != 1:
+        raise DataError(
+            f"x holds inputs of shape {describe_shape(found)} for {', '.join(map(str, sorted(lengths)))} samples; the "
+            f"model of run {run.id} takes {describe_shape(shape)}, in the same form as in training"
+        )
+    return inputs
 
 
 def _scaled(given: Tensor, name: str | None) -> Tensor:
@@ -84,21 +83,21 @@ def _scaled(given: Tensor, name: str | None) -> Tensor:
 
 
 def _outputs(run: Run, inputs: Any) -> Tensor:
+    """Return the main output of the network for all samples."""
     count = len(tree_leaves(inputs)[0])
+    samples = Tensors(inputs, torch.zeros(count))
     try:
         outputs = evaluation.predict(
-            run.model,
-            Tensors(inputs, torch.zeros(count)),
-            torch.arange(count),
-            precision=run.experiment.training.precision,
+            run.model, samples, torch.arange(count), precision=run.experiment.training.precision
         )
-        return main_output(outputs, "predict")
     except RuntimeError as error:
+        kinds = ", ".join(str(one.dtype).removeprefix("torch.") for one in tree_leaves(inputs))
         reason = str(error).partition("\n")[0]
         raise DataError(
-            f"the model of run {run.id} cannot be used with x of type "
-            f"{str(tree_leaves(inputs)[0].dtype).removeprefix('torch.')} and shape {shape_of(inputs)}: {reason}"
+            f"the model of run {run.id} cannot be used with x of type {kinds} and shape "
+            f"{describe_shape(shape_of(inputs))}: {reason}"
         ) from error
+    return main_output(outputs, "predict")
 
 
 def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
