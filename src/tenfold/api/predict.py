@@ -1,7 +1,6 @@
 """What a run's model predicts for samples: `run.predict(x)` and `run.predict_proba(x)`."""
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,7 +14,6 @@ from tenfold.errors import DataError
 from tenfold.runs import Run
 from tenfold.training import evaluation
 from tenfold.training.measures import output_kind
-from tenfold.training.network_call import main_output
 from tenfold.training.network_call import main_output
 
 
