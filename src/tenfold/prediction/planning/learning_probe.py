@@ -76,6 +76,14 @@ def probe_splits(splits: Splits, experiment: Experiment) -> Splits:
     return replace(splits, test=None, groups=None)
 
 
+def watched_error(splits: Splits, metric: str, gap: float) -> float:
+    """Return the relative standard error of a gap on the part that real runs watch, if it is not the probes' own."""
+    if splits.validation is not None or splits.test is None:
+        return 0.0
+    is_share = splits.classes is not None and metric == "accuracy"
+    return math.sqrt(1 / (gap * len(splits.test) + 1)) if is_share else OTHER_ERROR
+
+
 def point_of(probe: Probe, validation: Part, classes: int | None) -> Point:
     """Return a probe as a point of a learning curve; an accuracy is as exact as its number of errors allows."""
     if classes is not None and probe.metric == "accuracy":

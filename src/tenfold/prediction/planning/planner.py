@@ -24,7 +24,14 @@ from tenfold.prediction.calibration import Listen
 from tenfold.prediction.planning.candidates import Candidate, undominated
 from tenfold.prediction.planning.gradient_noise import data_factor, measure_noise
 from tenfold.prediction.planning.learning_curve import LearningCurve, fit_curves
-from tenfold.prediction.planning.learning_probe import Probe, point_of, probe_splits, target_gap, train_probe
+from tenfold.prediction.planning.learning_probe import (
+    Probe,
+    point_of,
+    probe_splits,
+    target_gap,
+    train_probe,
+    watched_error,
+)
 from tenfold.prediction.planning.pricing import Price, Prices
 from tenfold.workers.task import Task
 
@@ -104,7 +111,8 @@ def search(
     began = perf_counter()
     prices = Prices(candidates, splits, cluster, listen)
     calibrated = perf_counter() - began
-    halving = _Halving(candidates, splits, prices, gap, tell, began + calibrated + budget, given)
+    deadline, part_error = began + calibrated + budget, watched_error(splits, metric, gap)
+    halving = _Halving(candidates, splits, prices, gap, tell, deadline, given, part_error)
     halving.run()
     assessments = sorted(halving.assessments, key=_rank)
     return Search(assessments, metric, halving.noise, calibrated, perf_counter() - began - calibrated, prices.speeds)
@@ -120,11 +128,13 @@ class _Halving:
         tell: Listen,
         deadline: float,
         given: Candidate | None,
+        part_error: float,
     ) -> None:
         self.assessments = [Assessment(one) for one in candidates]
         self.splits = splits
         self.held_out = probe_splits(splits, candidates[0].experiment)
         self.prices, self.gap, self.tell, self.deadline = prices, gap, tell, deadline
+        self.part_error = part_error
         self.given = given.learning if given is not None else ""
         self.noise = math.inf
         self.rate = 0.0
@@ -260,7 +270,9 @@ class _Halving:
     def _epochs(self, curve: LearningCurve, whole: int, deviations: float) -> int | None:
         """Return the fewest epochs that reach the target even if a run is so many standard errors worse."""
         most = max(1, int(FARTHEST * curve.longest / whole))
-        return next((n for n in range(1, most + 1) if curve.reaches(self.gap, n * whole, deviations)), None)
+        return next(
+            (n for n in range(1, most + 1) if curve.reaches(self.gap, n * whole, deviations, self.part_error)), None
+        )
 
     def _soonest(self, some: Iterable[Assessment], room: int) -> list[Assessment]:
         """Return the candidates with the ways to learn that should reach the target soonest."""
