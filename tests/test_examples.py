@@ -86,6 +86,12 @@ def check_several_outputs(output: str, folder: Path) -> None:
     assert "a network that computes its loss, 2 workers: accuracy 0.9" in output
 
 
+def check_table_from_file(output: str, folder: Path) -> None:
+    assert "classification: 'late' has 2 classes (no, yes), predicted from 3 columns as 5 inputs" in output
+    assert "regression: 'price' is predicted as a number" in output
+    assert "1 worker: rmse 0.0" in output
+
+
 CHECKS: dict[str, Callable[[str, Path], None]] = {
     "callbacks.py": check_callbacks,
     "compare_strategies.py": check_compare_strategies,
@@ -98,6 +104,7 @@ CHECKS: dict[str, Callable[[str, Path], None]] = {
     "sklearn_estimators.py": check_sklearn_estimators,
     "several_inputs.py": check_several_inputs,
     "several_outputs.py": check_several_outputs,
+    "table_from_file.py": check_table_from_file,
 }
 
 

@@ -7,7 +7,9 @@ import torch
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset
 
 from tenfold.data import DatasetPart, Splits, Tensors, as_splits
-from tenfold.errors import DataError
+from tenfold.engines.prepare import prepare
+from tenfold.errors import DataError, ExperimentError
+from tenfold.experiment import Experiment
 
 X = torch.rand(12, 3)
 Y = torch.arange(12) % 4
@@ -231,7 +233,7 @@ HOLED[7, 1] = float("nan")
         ((X.numpy(), np.array(["cat"] * 12)), "labels of the train part are of type <U3; number the classes"),
         ((X.numpy().astype("datetime64[s]"), Y), "x of the train part is of type datetime64"),
         ((X.to(torch.complex64), Y), "x of the train part is torch.complex64"),
-        ((X, torch.nn.functional.one_hot(Y)), r"labels of the train part have shape \(12, 4\)"),
+        ((X, torch.nn.functional.one_hot(Y) * 2), r"labels of the train part have shape \(12, 4\)"),
         ((X[:, 0], Y), r"x of the train part has shape \(12,\)"),
         ((X, Y * 1000), "the largest label is 3000, more than there are samples"),
         (((X, Y), (X[:, :2], Y)), r"samples of the test part have shape \(2,\), those of train \(3,\)"),
@@ -283,3 +285,13 @@ def test_errors_in_the_users_own_code_keep_their_traceback():
 
 def test_the_result_is_a_value():
     assert as_splits((X, Y)).__class__ is Splits
+
+
+def test_several_labels_per_sample():
+    labels = torch.nn.functional.one_hot(Y)
+    splits = as_splits((X, labels))
+    assert (splits.multi_label, splits.classes, splits.outputs) == (True, None, 4)
+    assert splits.train.y.dtype == torch.float32
+    assert as_splits((X, Y[:, None])).classes == 4  # a column of labels
+    with pytest.raises(ExperimentError, match=r'in 4 columns; set loss = "bce" .* or give y.argmax\(1\)'):
+        prepare(Experiment(data=(X, labels), model="mlp", workers=1))

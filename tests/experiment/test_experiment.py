@@ -48,6 +48,7 @@ VALUES = {
     "groups": st.none() | st.just("package.module:groups"),
     "target_column": st.none() | texts,
     "input_columns": st.none() | st.lists(texts, max_size=3).map(tuple),
+    "standardize": st.booleans(),
     "collate": st.none() | st.just("package.module:collate"),
     "loader_workers": whole,
     "epochs": counts,

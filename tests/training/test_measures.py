@@ -6,9 +6,9 @@ from torch import nn
 from torch.nn import functional
 
 from tenfold.errors import ExperimentError, ModelError
-from tenfold.experiment import Training
+from tenfold.experiment import Experiment, Training
 from tenfold.training import LOSSES, METRICS, choose_loss, choose_metrics
-from tenfold.training.measures import describe_failure
+from tenfold.training.measures import accuracy, describe_failure
 
 law = settings(deadline=None, derandomize=True, max_examples=40)
 
@@ -149,3 +149,14 @@ def test_a_loss_may_compare_several_outputs_with_one_target():
 
     loss = choose_loss(Training(loss=likelihood), None)
     assert loss(torch.randn(6, 2), torch.randn(6)).ndim == 0
+
+
+def test_accuracy_of_numbers_is_refused():
+    with pytest.raises(ModelError, match="accuracy needs classes, but the targets are numbers other than 0 and 1"):
+        accuracy(torch.zeros(3, 1), torch.tensor([0.5, 1, 2]))
+
+
+@pytest.mark.parametrize(("field", "name", "meant"), [("metrics", "acc", "accuracy"), ("loss", "mae", "l1")])
+def test_names_of_other_libraries_are_understood(field, name, meant):
+    with pytest.raises(ExperimentError, match=f"unknown .* '{name}'; did you mean '{meant}'"):
+        Experiment(**{field: name})

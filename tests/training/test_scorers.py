@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from sklearn import metrics
-from tenfold.errors import ExperimentError
+from tenfold.errors import ExperimentError, ModelError
 from tenfold.experiment import Experiment, Training
 from tenfold.training import METRICS, choose_metrics
-from tenfold.training.scorers import OF_NUMBERS
+from tenfold.training.scorers import OF_NUMBERS, scorer
 
 torch.manual_seed(0)
 LABELS = torch.arange(60) % 3
@@ -85,3 +85,17 @@ def test_the_built_in_ones_come_first():
 def test_a_wrong_name_finds_the_nearest():
     with pytest.raises(ExperimentError, match="unknown metric 'f1_macr'; did you mean 'f1_macro'"):
         Experiment(metrics=["f1_macr"])
+
+
+def test_several_labels_per_sample_have_scores():
+    logits, labels = (
+        torch.tensor([[1.0, -1, 2], [-1, 2, -3], [1, 1, -1]]),
+        torch.tensor([[1.0, 0, 1], [0, 1, 1], [1, 1, 0]]),
+    )
+    assert scorer("f1_macro")(logits, labels) == pytest.approx((1 + 1 + 2 / 3) / 3)
+    assert scorer("roc_auc")(logits, labels) == pytest.approx(5 / 6, abs=0.2)
+
+
+def test_a_score_of_two_classes_names_those_of_many():
+    with pytest.raises(ModelError, match="the metric f1 is for two classes, but there are 3; use f1_macro"):
+        scorer("f1")(torch.eye(3), torch.arange(3))

@@ -78,6 +78,13 @@ def _check_fit(run: Run, splits: Splits) -> None:
         raise DataError(
             f"the samples have the shape {splits.shape}; the model of run {run.id} takes samples of shape {shape}"
         )
+    for known, found in (("features", splits.features), ("class_names", splits.class_names)):
+        if known in expected and tuple(expected[known]) != found:
+            differ = sorted(set(expected[known]) ^ set(found))
+            raise DataError(
+                f"the table differs from the one that run {run.id} was trained on: {', '.join(differ[:5])} is only in "
+                "one of them; categories and classes should be the same"
+            )
     if (splits.classes is None) != (expected["classes"] is None):
         kinds = ("numbers", "classes") if splits.classes is None else ("classes", "numbers")
         raise DataError(f"the targets are {kinds[0]}; the model of run {run.id} was trained to predict {kinds[1]}")

@@ -38,6 +38,7 @@ def build_model(run: Run, *, trust: bool = False) -> "nn.Module":
     """Return a run's trained network, built anew and given the saved weights; `trust` allows to unpickle its model."""
     from tenfold.data.tree import shape_from_record
     from tenfold.models import build
+    from tenfold.models.input_scaling import scale_inputs, scaling_in
 
     weights, shapes, model = run.weights, run.facts["data"], run.experiment.model
     if isinstance(model.name, RecordedObject) and (file := _model_pickle(run)).exists():
@@ -52,6 +53,8 @@ def build_model(run: Run, *, trust: bool = False) -> "nn.Module":
         model = model.model_copy(update={"name": kept})
     shape = shape_from_record(shapes["shape"])
     network = build(model, shape, shapes["outputs"], seed=run.experiment.training.seed)
+    if (scaling := scaling_in(weights)) is not None:
+        scale_inputs(network, scaling)
     network.load_state_dict(weights)
     return network.eval()
 

@@ -13,6 +13,14 @@ from tenfold.errors import ExperimentError
 PARTIAL = ".part"
 
 
+DATA_FILES = (".csv", ".tsv", ".parquet", ".npy", ".npz")
+
+
+def names_data_file(name: str) -> bool:
+    """Return whether a name of data is that of a file or folder, and neither built in nor an import path."""
+    return ":" not in name and (Path(name).suffix.lower() in DATA_FILES or "/" in name or Path(name).is_dir())
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Open a file that takes `path`'s place when the block ends well; on any error `path` stays as it was."""

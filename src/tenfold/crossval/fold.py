@@ -12,6 +12,7 @@ from tenfold.common.user_code import describe_error
 from tenfold.crossval.fold_experiment import fold_experiment, fold_mode
 from tenfold.crossval.fold_splits import FoldSplit
 from tenfold.data import Part, SubsetPart
+from tenfold.data.scaling import with_scaling
 from tenfold.engines import Outcome
 from tenfold.engines.prepare import audit
 from tenfold.engines.recording import Train, record, reopen, run_folder
@@ -79,6 +80,7 @@ def fold_task(whole: Task, job: FoldJob) -> Task:
         groups=None,
         numbers=whole.splits.numbers | {"validation": _numbers(whole, job.split.validation)},
     )
+    splits = with_scaling(splits, standardize=whole.experiment.data.standardize)
     experiment = fold_experiment(whole.experiment, job.split.name)
     if fold_mode(whole.experiment) == "fold-by-fold":
         return replace(whole, experiment=experiment, splits=splits)

@@ -4,8 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from tenfold.common.files import names_data_file
 from tenfold.data.dataset_part import with_loader
 from tenfold.data.part import Splits
+from tenfold.data.scaling import warn_if_unscaled, with_scaling
 from tenfold.data.sources.fetch import FetchProgress
 from tenfold.data.sources.locate import contents
 from tenfold.data.sources.source import SOURCES
@@ -28,6 +30,7 @@ def load(
     loader_workers: int = 0,
     columns: Columns = NOT_NAMED,
     collate: Callable[..., Any] | None = None,
+    standardize: bool = False,
     progress: FetchProgress | None = None,
 ) -> Splits:
     """Load a data set and divide it into train, validation and test.
@@ -48,6 +51,9 @@ def load(
     )
     if parts.fit is not None:
         parts = replace(parts.fit(parts), fit=None)
+    parts = with_scaling(parts, standardize=standardize)
+    if parts.scaling is None and not (isinstance(name_or_object, str) and name_or_object in SOURCES):
+        warn_if_unscaled(parts)
     if not loader_workers:
         return parts
     return replace(
@@ -67,7 +73,8 @@ def read(
     collate: Callable[..., Any] | None = None,
 ) -> Splits:
     """Read a data set in the parts that it comes in."""
-    if isinstance(name_or_object, str) and ":" not in name_or_object:
+    named = isinstance(name_or_object, str) and ":" not in name_or_object
+    if named and (name_or_object in SOURCES or not names_data_file(name_or_object)):
         if columns != NOT_NAMED or collate is not None:
             raise DataError(f"data '{name_or_object}' is built in: it takes no target_column, input_columns or collate")
         return _built_in(name_or_object, options, progress)

@@ -101,10 +101,22 @@ class Splits:
     """Number of classes, or None for regression."""
     outputs: int
     """Numbers a model predicts per sample: the classes, or the width of the target."""
+    multi_label: bool = False
+    """Whether the targets are 0 and 1 in several columns: several labels per sample."""
     groups: NDArray[Any] | None = None
     """The group of each training sample, where samples belong together."""
     fit: "Callable[[Splits], Splits] | None" = None
     """Makes the inputs of all parts out of what the training part shows; called once, when the parts are known."""
+    notes: tuple[str, ...] = ()
+    """What was inferred from the data, in sentences for whoever trains on them."""
+    features: tuple[str, ...] = ()
+    """The names of the inputs that a table gives: "age", "city=Rome"."""
+    class_names: tuple[str, ...] = ()
+    """What the classes of a table are called."""
+    has_missing: bool = False
+    """Whether inputs are missing (NaN); `scaling` fills them in."""
+    scaling: dict[str, Tensor] | None = None
+    """The `mean` and `deviation` of the training inputs, by which networks standardize theirs."""
     numbers: dict[str, NDArray[np.int64]] = field(default_factory=dict)
     """By part, the number of each sample in the data as they were given; absent: the part is as it was given.
 

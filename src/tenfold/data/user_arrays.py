@@ -27,7 +27,7 @@ def is_sparse(value: Any) -> bool:
 
 def part_from_arrays(x: Any, y: Any, part: str) -> Tensors:
     """Turn inputs x (one array, or a tuple or dict of them) and targets y into a part; `part` names it in errors."""
-    y = as_target(_target(y, part))
+    y = _with_labels(as_target(_target(y, part)))
     if isinstance(x, Mapping):
         inputs: Any = {key: _input(one, y, f"the input '{key}' of the {part} part", part) for key, one in x.items()}
     elif isinstance(x, (tuple, list)):
@@ -41,6 +41,15 @@ def part_from_arrays(x: Any, y: Any, part: str) -> Tensors:
         raise DataError(f"the {part} part is empty; it should hold at least one sample")
     check_targets(y, part)
     return Tensors(as_inputs(inputs), y)
+
+
+def _with_labels(y: Tensor) -> Tensor:
+    """Return a column of labels as one dimension, and several labels per sample, 0 or 1 each, as floats."""
+    if y.is_floating_point() or y.dim() != 2 or not y.numel():
+        return y
+    if y.shape[1] == 1:
+        return y[:, 0]
+    return y.float() if bool(((y == 0) | (y == 1)).all()) else y
 
 
 def _input(value: Any, y: Tensor, what: str, part: str) -> Tensor:
@@ -57,7 +66,10 @@ def check_targets(y: Tensor, part: str) -> None:
     if y.is_floating_point():
         check_finite(y, f"y of the {part} part")
     elif y.dim() != 1:
-        raise DataError(f"labels of the {part} part have shape {tuple(y.shape)}; they should be one number a sample")
+        raise DataError(
+            f"labels of the {part} part have shape {tuple(y.shape)}; they should be one number a sample, or 0 and 1 "
+            "for several labels per sample"
+        )
     elif int(y.min()) < 0:
         raise DataError(f"the {part} part has the label {int(y.min())}; labels should be integers from 0 up")
 

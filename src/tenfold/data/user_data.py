@@ -3,6 +3,7 @@
 import inspect
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -12,6 +13,8 @@ from tenfold.common.imports import resolve
 from tenfold.common.registry import suggest
 from tenfold.data.collate import Collate
 from tenfold.data.dataset_part import DatasetPart
+from tenfold.data.files.data_files import read_file
+from tenfold.data.files.table_reader import TableReader, columns_of, is_frame
 from tenfold.data.part import Part, Splits
 from tenfold.data.table_columns import NOT_NAMED, Columns, split_sample
 from tenfold.data.tree import shape_of
@@ -20,9 +23,10 @@ from tenfold.data.user_datasets import first_sample, is_dataset, part_from_datas
 from tenfold.errors import DataError
 
 FORMS = (
-    "data should be a built-in name, a pair (x, y) of tensors or arrays (x may be a tuple or dict of several), a dict "
-    "of columns, a map-style Dataset, (train, test) or (train, validation, test) of those, a dict with the keys train, "
-    "validation and test, or a callable (also as 'package.module:callable') that returns one of these"
+    "data should be a built-in name, a file or folder, a pair (x, y) of tensors or arrays (x may be a tuple or dict of "
+    "several), a dict of columns, a DataFrame, a map-style Dataset, (train, test) or (train, validation, test) of "
+    "those, a dict with the keys train, validation and test, or a callable (also as 'package.module:callable') that "
+    "returns one of these"
 )
 _NAMES = {1: ("train",), 2: ("train", "test"), 3: ("train", "validation", "test")}
 _MANY_CLASSES = 1000
@@ -44,8 +48,12 @@ def as_splits(
     they are. Floats become float32, labels int64, uint8 inputs (images) float32 divided by 255, other integer inputs
     (tokens) int64.
     """
-    name = "given"
-    if isinstance(data, str):
+    name, is_table = "given", is_frame(data)
+    if isinstance(data, str) and ":" not in data:
+        name = data
+        data, is_table = read_file(data, options or {})
+        options = None
+    elif isinstance(data, str):
         name, data = data, resolve(data, "data", DataError)
     if callable(data) and not is_dataset(data):
         name = name if name != "given" else getattr(data, "__qualname__", type(data).__qualname__)
@@ -54,8 +62,41 @@ def as_splits(
         raise DataError(f"options ({', '.join(options)}) need data that can be called, which {_kind(data)} cannot")
     if isinstance(data, Splits):
         return data
+    if is_table or any(is_frame(one) for one in _members(data)):
+        return _from_tables(name, data, columns)
     parts = {part: _part(value, part, Collate(columns, collate)) for part, value in _by_name(data).items()}
     return _described(name, parts)
+
+
+def _members(data: Any) -> list[Any]:
+    """Return the parts of data, or the data themselves."""
+    if isinstance(data, Mapping):
+        return list(data.values())
+    return list(data) if isinstance(data, (tuple, list)) and len(data) in _NAMES else [data]
+
+
+def _from_tables(name: str, data: Any, columns: Columns) -> Splits:
+    """Turn a table, or one for each part, into parts with one matrix of inputs each."""
+    if is_frame(data):
+        tables = {"train": columns_of(data)}
+    elif isinstance(data, Mapping) and not set(data) <= set(_NAMES[3]):
+        tables = {"train": dict(data)}
+    else:
+        found = data if isinstance(data, Mapping) else dict(zip(_NAMES[len(data)], data, strict=True))
+        tables = {part: columns_of(one) for part, one in found.items() if one is not None}
+    reader = TableReader(columns)
+    reader.learn(list(tables.values()))
+    parts: dict[str, Part] = {part: reader.part(table, part) for part, table in tables.items()}
+    splits = _described(name, parts)
+    if reader.classes is not None:
+        splits = replace(splits, classes=len(reader.classes), outputs=len(reader.classes))
+    return replace(
+        splits,
+        notes=(reader.describe(),),
+        features=tuple(reader.names),
+        class_names=tuple(reader.classes or ()),
+        has_missing=reader.has_missing,
+    )
 
 
 def _call(function: Callable[..., Any], options: Mapping[str, Any], name: str) -> Any:
@@ -147,7 +188,10 @@ def _described(name: str, parts: dict[str, Part]) -> Splits:
             )
     width = widths["train"]
     classes = _classes(parts) if width is None else None
-    whole: dict[str, Any] = dict(parts)
+    targets = parts["train"].targets
+    several = targets is not None and targets.dim() == 2 and targets.shape[1] > 1
+    multi_label = targets is not None and several and bool((targets.square() == targets).all())
+    whole: dict[str, Any] = dict(parts, multi_label=multi_label)
     return Splits(name=name, **whole, shape=shapes["train"], classes=classes, outputs=classes or width or 1)
 
 

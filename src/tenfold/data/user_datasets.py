@@ -66,7 +66,10 @@ def _first_target(sample: Any, part: str, collate: Collate) -> Tensor:
         raise DataError(f"y of a sample of the {part} part is {describe(y)}; it should be a number")
     target = as_target(torch.as_tensor(y))
     if target.dim() and not target.is_floating_point():
-        raise DataError(f"the label of a sample of the {part} part is {target.numel()} numbers; it should be one")
+        raise DataError(
+            f"the label of a sample of the {part} part is {target.numel()} numbers; it should be one, or floats 0.0 "
+            'and 1.0 for several labels per sample (loss = "bce")'
+        )
     return target
 
 

@@ -12,7 +12,7 @@ import torch
 from tenfold import data
 from tenfold.common.imports import resolve
 from tenfold.data.loading import read
-from tenfold.errors import DataError, StoreError
+from tenfold.errors import DataError, ExperimentError, StoreError
 from tenfold.experiment import Experiment, Machine
 from tenfold.experiment.defaults import with_defaults
 from tenfold.experiment.python_objects import PythonObject, RecordedObject
@@ -41,7 +41,13 @@ def prepare(
     machine = experiment.machine
     per_worker, pinned = seats(machine, experiment.division.workers, cores.budget())
     device = devices.resolve(machine.device)
-    return Task(experiment, splits or load(experiment, device, fetching), per_worker, pinned)
+    loaded = splits or load(experiment, device, fetching)
+    if loaded.multi_label and experiment.training.loss is None:
+        raise ExperimentError(
+            f'the targets are 0 and 1 in {loaded.outputs} columns; set loss = "bce" for several labels per sample, or '
+            "give y.argmax(1) for one class per sample"
+        )
+    return Task(experiment, loaded, per_worker, pinned)
 
 
 def seats(machine: Machine, workers: int, budget: int) -> tuple[int, affinity.CoreMap]:
@@ -75,6 +81,7 @@ def describe(task: Task) -> dict[str, Any]:
             "name": splits.name,
             "shape": splits.shape if isinstance(splits.shape, dict) else list(splits.shape),
             "classes": splits.classes,
+            **({"features": splits.features, "class_names": splits.class_names} if splits.features else {}),
             "outputs": splits.outputs,
             "train": len(splits.train),
             "validation": len(splits.validation) if splits.validation else 0,
@@ -124,6 +131,7 @@ def _load(section: Any, fetching: data.FetchProgress | None) -> data.Splits:
         loader_workers=section.loader_workers,
         columns=data.Columns(section.input_columns, section.target_column),
         collate=_object(section.collate, "collate"),
+        standardize=section.standardize,
         progress=fetching,
     )
 

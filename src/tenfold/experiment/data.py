@@ -14,7 +14,8 @@ class Data(Section):
     """The data set, and how it is split into train, validation and test."""
 
     name: NameOrObject = "mnist"
-    """A built-in data set (digits, mnist, fashion-mnist, tweets, speech), "package.module:callable", or the data."""
+    """A built-in data set (digits, mnist, fashion-mnist, tweets, speech), a file (.csv, .parquet, .npy, .npz), a folder of
+    images by class, "package.module:callable", or the data themselves."""
     test_fraction: Fraction | None = None
     """Share of all samples kept for testing. Default: the data set's own test part, or 0.2 if it has none."""
     validation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -32,6 +33,9 @@ class Data(Section):
     or class, if there is one."""
     input_columns: Annotated[tuple[Text, ...] | None, AsTuple] = None
     """The columns or keys that the network is given; several keys are its keyword arguments. Default: all others."""
+    standardize: bool = False
+    """Subtract the mean of each input and divide by its deviation, both of the training part, in a cross-validation of
+    each fold's. They are kept with the weights: a trained network takes inputs as they were given."""
     collate: NameOrObject | None = None
     """Makes a batch of a list of a Dataset's samples, such as samples of different length; a function or
     "package.module:callable". Default: samples are stacked."""

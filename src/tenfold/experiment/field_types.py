@@ -28,6 +28,7 @@ class Fields(TypedDict, total=False):
     groups: Any
     target_column: str | None
     input_columns: Sequence[str] | None
+    standardize: bool
     collate: Any
     distribute: Literal["each", "scatter"]
     loader_workers: int
@@ -122,6 +123,7 @@ class Grid(TypedDict, total=False):
     groups: Any
     target_column: Sequence[str | None] | str | None
     input_columns: Sequence[Sequence[str] | None] | Sequence[str] | None
+    standardize: Sequence[bool] | bool
     collate: Any
     distribute: Sequence[Literal["each", "scatter"]] | Literal["each", "scatter"]
     loader_workers: Sequence[int] | int

@@ -5,10 +5,12 @@ import inspect
 import sys
 from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, InstanceOf, PlainSerializer, WithJsonSchema
 
+from tenfold.common.files import names_data_file
 from tenfold.common.registry import suggest
 from tenfold.experiment.values import TakesList, Text, shown
 
@@ -92,6 +94,19 @@ WANTED = {
 """What an object in the place of a name should be, by kind; for the others, a function of outputs and targets."""
 
 
+OTHER_NAMES = {
+    "loss": {
+        "ce": "cross-entropy",
+        "crossentropy": "cross-entropy",
+        "nll": "cross-entropy",
+        "mae": "l1",
+        "bce_logits": "bce",
+    },
+    "metric": {"acc": "accuracy", "auc": "roc_auc", "mse": "rmse", "l1": "mae", "f1_score": "f1_macro"},
+}
+"""What other libraries call losses and metrics."""
+
+
 def check_name(
     name: str | PythonObject | RecordedObject, kind: str, known: Collection[str]
 ) -> str | PythonObject | RecordedObject:
@@ -103,7 +118,11 @@ def check_name(
                 f"{article} {kind} is a name or {WANTED.get(kind, 'f(outputs, targets)')}, not a {name.name}"
             )
     elif isinstance(name, str) and name not in known and ":" not in name:
-        raise ValueError(f'unknown {kind} {name!r}; {suggest(name, known)}, or "package.module:callable"')
+        if kind == "data set" and names_data_file(name):
+            return name
+        raise ValueError(
+            f'unknown {kind} {name!r}; {suggest(name, known, OTHER_NAMES.get(kind))}, or "package.module:callable"'
+        )
     return name
 
 
@@ -119,8 +138,8 @@ def _unpack(value: bytes, name: str) -> PythonObject:
 
 
 def _wrap(value: object) -> object:
-    if isinstance(value, str):
-        return RecordedObject.read(value)
+    if isinstance(value, str | Path):
+        return RecordedObject.read(str(value))
     if isinstance(value, bool | int | float | datetime.date | datetime.time):  # from a file; no object to train with
         raise ValueError(f'should be a name, "package.module:callable" or a Python object, not {shown(value)}')
     return value if isinstance(value, PythonObject | RecordedObject) or value is None else PythonObject(value)

@@ -92,6 +92,11 @@ def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return the share of samples whose largest output, or the sign of whose only one, names the right class."""
     if outputs.ndim == targets.ndim + 1 and outputs.shape[1] > 1:
         return (outputs.argmax(1) == targets).float().mean()
+    if targets.is_floating_point() and not bool(((targets == 0) | (targets == 1)).all()):
+        raise ModelError(
+            "accuracy needs classes, but the targets are numbers other than 0 and 1; use rmse, mae or r2, or give "
+            "classes as integers"
+        )
     outputs = _aligned(outputs, targets)
     return ((outputs > 0) == (targets > 0.5)).float().mean()
 

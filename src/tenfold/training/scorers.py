@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from tenfold.errors import ModelError
+
 OF_NUMBERS = (
     *("r2", "explained_variance", "max_error", "d2_absolute_error"),
     *("neg_max_error", "neg_mean_", "neg_median_", "neg_root_mean_"),
@@ -52,9 +54,23 @@ def scorer(name: str) -> Callable[[Tensor, Tensor], float]:
         right = targets.detach().cpu().numpy()
         said = outputs.detach().cpu().numpy()
         numbers = targets.is_floating_point() and not np.isin(right, (0, 1)).all()
+        if not numbers and right.ndim > 1 and right.shape[1] > 1 and right.shape == said.shape:
+            return _judge_labels(judge, said, right.astype(np.int64))
         if numbers or (name.startswith(OF_NUMBERS) and said.size == right.size):
             return float(judge(Numbers(right.shape), said, right))
         count = max(2, said[0].size)
-        return float(judge(Classes(count), said, right.astype(np.int64).reshape(len(right))))
+        try:
+            return float(judge(Classes(count), said, right.astype(np.int64).reshape(len(right))))
+        except ValueError as error:
+            if "average='binary'" not in str(error):
+                raise
+            known = f"{name}_macro, {name}_micro or {name}_weighted"
+            raise ModelError(f"the metric {name} is for two classes, but there are {count}; use {known}") from None
 
     return measure
+
+
+def _judge_labels(judge: Any, logits: Any, labels: Any) -> float:
+    """Return a scorer's value for samples with several labels each; those with a logit above 0 are predicted."""
+    predicted = (logits > 0).astype(np.int64) if judge._response_method == "predict" else logits
+    return float(judge._sign * judge._score_func(labels, predicted, **judge._kwargs))

@@ -10,7 +10,18 @@ from torch import Tensor
 from tenfold.common.user_code import user_frames
 from tenfold.data import Part
 from tenfold.errors import ModelError, RunTakenOver, StopTraining, StoreError, WorkerLost
-from tenfold.runs import CheckpointFailed, Clock, Emit, EpochEnded, Event, Metric, Started, WorkerJoined, checkpoint
+from tenfold.runs import (
+    CheckpointFailed,
+    Clock,
+    Emit,
+    EpochEnded,
+    Event,
+    Metric,
+    Note,
+    Started,
+    WorkerJoined,
+    checkpoint,
+)
 from tenfold.runs.predictions import Predictions
 from tenfold.training import all_targets, choose_loss, choose_metrics, join_outputs, measure
 from tenfold.training.measures import describe_failure, is_reached, target_metric
@@ -67,6 +78,8 @@ class Supervisor:
 
     def start(self, *, resumed: bool) -> None:
         """Announce that training begins or continues, with what a display needs to know."""
+        for note in self.task.splits.notes:
+            self.emit(Note(at=self.clock.now(), text=note))
         self.emit(
             Started(
                 at=self.clock.now(),

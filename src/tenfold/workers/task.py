@@ -16,6 +16,7 @@ from tenfold.machine.affinity import NOT_PINNED, CoreMap
 from tenfold.mixing.builders import make_strategy
 from tenfold.mixing.round_schedule import ends_equal
 from tenfold.models import NETWORKS, build
+from tenfold.models.input_scaling import scale_inputs
 from tenfold.training import flat_size, learning_rate
 
 
@@ -118,6 +119,8 @@ def make_network(task: Task) -> nn.Module:
     """
     experiment, splits = task.experiment, task.splits
     network = build(experiment.model, splits.shape, splits.outputs, seed=experiment.training.seed)
+    if splits.scaling is not None:
+        scale_inputs(network, splits.scaling)
     if experiment.model.name in NETWORKS and not experiment.training.needs_closure:
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return network

@@ -10,6 +10,7 @@ from tenfold.engines.fused.fused_training import FusedTraining, Seed, make_fused
 from tenfold.engines.fused.lockstep import Lockstep, first_diverged
 from tenfold.engines.recording import Outcome
 from tenfold.errors import ExperimentError, TenfoldError
+from tenfold.models.input_scaling import scaling_buffers
 from tenfold.runs import Clock, Emit, Event
 from tenfold.training.fused.replicas import resident
 from tenfold.workers.supervisor import Supervisor
@@ -24,6 +25,8 @@ class FoldTraining(FusedTraining):
         training = tasks[0].experiment.training
         longest = max(tasks, key=lambda task: task.steps_per_epoch)
         fused = make_fused(longest, len(tasks), warmup=training.warmup)
+        for row, task in enumerate(tasks):
+            fused.stack.write(row, scaling_buffers(task.splits.scaling))
         lockstep = Lockstep(fused, [len(task.splits.train) for task in tasks], training.samples_per_step)
         super().__init__(fused, lockstep, training.epochs, clock, self._emit_to_all)
         self.tasks = tasks

@@ -110,6 +110,11 @@ class Stack:
         """Return a replica's state_dict, as copies."""
         return {name: tensor.detach().clone() for name, tensor in self.shown(row).state_dict().items()}
 
+    def write(self, row: int, tensors: dict[str, Tensor]) -> None:
+        """Give a replica other values of some of its tensors, by name."""
+        for name, tensor in tensors.items():
+            self.views[name][row].copy_(tensor)
+
     def load(self, row: int, state: dict[str, Any]) -> None:
         """Load a replica's state_dict."""
         self.shown(row).load_state_dict(state)

@@ -1,0 +1,1 @@
+"""Data in files: tables, arrays and folders of images."""

@@ -1,0 +1,137 @@
+"""Tables with named columns, turned into one matrix of inputs and a target: numbers, categories, missing values."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tenfold.data.part import Tensors
+from tenfold.data.table_columns import Columns
+from tenfold.data.user_arrays import part_from_arrays
+from tenfold.errors import DataError
+
+MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
+MOST_CATEGORIES = 100
+"""A column of text with more different values is refused: it is a name or a description."""
+MOST_CLASSES = 20
+"""Whole numbers with at most so many different values are classes; with more, a regression."""
+Column = NDArray[Any]
+
+
+def is_frame(value: Any) -> bool:
+    """Tell whether a value is a DataFrame of pandas or polars."""
+    return hasattr(value, "columns") and hasattr(value, "__getitem__") and hasattr(value, "to_numpy")
+
+
+def columns_of(frame: Any) -> dict[str, Any]:
+    """Return the columns of a DataFrame by name."""
+    return {str(name): frame[name].to_numpy() for name in frame.columns}
+
+
+class TableReader:
+    """Reads the parts of one table alike: the first decides which categories and classes there are."""
+
+    def __init__(self, columns: Columns) -> None:
+        self.columns = columns
+        self.categories: dict[str, list[str]] = {}
+        self.classes: list[str] | None = None
+        self.is_regression: bool | None = None
+        self.names: list[str] = []
+        """What the columns of the matrix are called: "age", "city=Rome"."""
+        self.has_missing = False
+
+    def learn(self, tables: list[Mapping[str, Any]]) -> None:
+        """Look at all parts to learn their categories and classes."""
+        self.columns = self.columns.choose(tables[0])
+        assert self.columns.inputs is not None
+        for name in self.columns.inputs:
+            values = np.concatenate([_as_column(_get(table, name)) for table in tables])
+            if values.dtype.kind != "f":
+                self.categories[name] = _categories(values, name)
+        assert self.columns.target is not None
+        target = np.concatenate([_as_column(_get(table, self.columns.target)) for table in tables])
+        self._learn_target(target)
+
+    def part(self, table: Mapping[str, Any], part: str) -> Tensors:
+        """Return a part with the inputs as one matrix, categories one-hot."""
+        assert self.columns.inputs is not None
+        assert self.columns.target is not None
+        blocks, self.names = [], []
+        for name in self.columns.inputs:
+            values = _as_column(_get(table, name))
+            if name in self.categories:
+                text = values.astype(str)
+                blocks.append(np.stack([text == one for one in self.categories[name]], 1).astype(np.float32))
+                self.names += [f"{name}={one}" for one in self.categories[name]]
+            else:
+                blocks.append(values.astype(np.float32)[:, None])
+                self.names.append(name)
+        x = np.concatenate(blocks, 1)
+        self.has_missing = self.has_missing or bool(np.isnan(x).any())
+        found = part_from_arrays(np.nan_to_num(x), self._target(table), part)  # which checks everything else
+        return Tensors(found.x.new_tensor(x), found.y)
+
+    def describe(self) -> str:
+        """Return what is learnt from what, in a sentence."""
+        target = self.columns.target
+        inputs = f"{len(self.columns.inputs or ())} columns" + (
+            f" as {len(self.names)} inputs (categories are one-hot)" if self.categories else ""
+        )
+        if self.classes is None:
+            return f"regression: '{target}' is predicted as a number, from {inputs}"
+        shown = ", ".join(self.classes[:5]) + (", ..." if len(self.classes) > 5 else "")
+        return f"classification: '{target}' has {len(self.classes)} classes ({shown}), predicted from {inputs}"
+
+    def _learn_target(self, target: Column) -> None:
+        missing = np.isnan(target) if target.dtype.kind == "f" else np.array([one in MISSING for one in target])
+        if missing.any():
+            raise DataError(
+                f"the target '{self.columns.target}' is missing in {int(missing.sum())} of {len(target)} rows; "
+                "remove these rows"
+            )
+        if target.dtype.kind != "f":
+            self.classes = sorted(set(target.tolist()))
+            return
+        values = np.unique(target)
+        if len(values) <= MOST_CLASSES and len(values) < len(target) / 2 and (values == values.round()).all():
+            self.classes = [f"{value:g}" for value in values]
+
+    def _target(self, table: Mapping[str, Any]) -> Column:
+        values = _as_column(_get(table, str(self.columns.target)))
+        if self.classes is None:
+            return values.astype(np.float32)
+        text = [f"{value:g}" for value in values] if values.dtype.kind == "f" else values.tolist()
+        places = {name: place for place, name in enumerate(self.classes)}
+        return np.array([places[one] for one in text], dtype=np.int64)
+
+
+def _get(table: Mapping[str, Any], name: str) -> Any:
+    if name not in table:
+        raise DataError(f"a part of the data has no column '{name}'; all parts need the same columns")
+    return table[name]
+
+
+def _as_column(values: Any) -> Column:
+    """Return a column as floats, with NaN where a value is missing; or as text, where that cannot be."""
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise DataError(f"a column of a table has the shape {array.shape}; it should be one value a row")
+    if array.dtype.kind in "fiub":
+        return array.astype(np.float64)
+    text = ["" if one is None or one != one else str(one).strip() for one in array.tolist()]
+    try:
+        return np.array([np.nan if one.lower() in MISSING else float(one) for one in text])
+    except ValueError:
+        return np.array(["" if one.lower() in MISSING else one for one in text], dtype=object)
+
+
+def _categories(values: Column, name: str) -> list[str]:
+    """Return the categories of a column of text; a missing value is a category of its own."""
+    found = sorted(set(values.tolist()))
+    if len(found) > MOST_CATEGORIES:
+        raise DataError(
+            f"the column '{name}' has {len(found)} different texts, such as {found[-1]!r}, too many for categories; "
+            "leave it out: input_columns names the columns to use"
+        )
+    return found

@@ -1,0 +1,65 @@
+"""The means and deviations of a training part's inputs, and whether inputs look as if they should be standardized."""
+
+import warnings
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from tenfold.data.part import Part, Splits, Tensors, as_indices
+from tenfold.data.subset_part import SubsetPart
+from tenfold.errors import DataError
+
+LARGE = 20.0
+"""Inputs whose root mean square is above this train badly with usual learning rates."""
+MOST_SAMPLES = 10_000
+"""Samples that are looked at to tell whether inputs are scaled."""
+
+
+def with_scaling(splits: Splits, *, standardize: bool) -> Splits:
+    """Return the splits with the means and deviations of their training part, where inputs are to be changed."""
+    if not standardize and not splits.has_missing:
+        return splits
+    return replace(splits, scaling=fit_scaling(splits.train, standardize=standardize))
+
+
+def fit_scaling(train: Part, *, standardize: bool) -> dict[str, Tensor]:
+    """Return `mean` and `deviation` of the inputs: of each channel of images, else of each number of a sample.
+
+    Missing values (NaN) do not count. Without `standardize` the deviation is empty.
+    """
+    x = _inputs(train)
+    samples = (0, 2, 3) if x.ndim == 4 else (0,)
+    known = ~torch.isnan(x)
+    count = known.sum(samples, keepdim=True).clamp(min=1)
+    mean = torch.where(known, x, 0).double().sum(samples, keepdim=True) / count
+    square = torch.where(known, (x - mean).square(), 0).sum(samples, keepdim=True) / count
+    deviation = torch.where(square > 0, square.sqrt(), 1.0)
+    empty = torch.empty(0)
+    return {"mean": mean[0].float().cpu(), "deviation": deviation[0].float().cpu() if standardize else empty}
+
+
+def warn_if_unscaled(splits: Splits) -> None:
+    """Warn where the inputs of the training part are so large that standardizing them would help."""
+    part = splits.train
+    if not isinstance(part, Tensors) or not isinstance(part.x, Tensor) or not part.x.is_floating_point():
+        return
+    some = part.x[:MOST_SAMPLES].reshape(min(len(part), MOST_SAMPLES), -1)
+    sizes = some.square().nanmean(0).sqrt()
+    if bool((sizes > LARGE).any()):
+        warnings.warn(
+            f"inputs are not scaled: their typical sizes reach from {float(sizes.min()):.2g} to "
+            f"{float(sizes.max()):.2g}; set standardize = true",
+            stacklevel=2,
+        )
+
+
+def _inputs(part: Part) -> Tensor:
+    picked = isinstance(part, SubsetPart) and isinstance(part.part, Tensors)
+    whole = part.part if isinstance(part, SubsetPart) else part
+    if not isinstance(whole, Tensors) or not isinstance(whole.x, Tensor) or not whole.x.is_floating_point():
+        raise DataError(
+            "data.standardize needs one tensor or array of floats as input; with several inputs, tokens or a Dataset, "
+            "scale the inputs in your model or Dataset"
+        )
+    return whole.x.index_select(0, as_indices(part.indices, whole.device)) if picked else whole.x  # type: ignore[attr-defined]

@@ -1,0 +1,172 @@
+import builtins
+import sys
+import types
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import tenfold
+from tenfold.data import Columns, load
+from tenfold.data.scaling import fit_scaling
+from tenfold.errors import DataError, TenfoldError
+from tenfold.models.input_scaling import DEVIATION, MEAN
+
+CSV = "age,city,grade,price\n31,Rome,a,1.5\n,Oslo,b,2.5\n45,Rome,a,0.5\n27,NA,b,4\n38,Oslo,a,3\n29,Rome,b,1\n"
+
+
+@pytest.fixture
+def table(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "table.csv").write_text(CSV)
+    return "table.csv"
+
+
+def whole(name, *, target, inputs=None, **options):
+    """Return all rows of a table as they are read, in the order of the file."""
+    parts = load(name, columns=Columns(inputs, target), test_fraction=0.34, stratify=False, **options)
+    order = np.argsort(np.concatenate([parts.numbers["train"], parts.numbers["test"]]))
+    x, y = (torch.cat([getattr(parts.train, side), getattr(parts.test, side)])[order] for side in "xy")
+    return parts, x, y
+
+
+def test_numbers_categories_and_missing_values(table):
+    parts, x, y = whole(table, target="price", inputs=("age", "city"))
+    assert parts.features == ("age", "city=", "city=Oslo", "city=Rome")
+    assert x[:, 1:].tolist() == [[0, 0, 1], [0, 1, 0], [0, 0, 1], [1, 0, 0], [0, 1, 0], [0, 0, 1]]
+    assert x[:, 0].isnan().tolist() == [False, True, False, False, False, False]
+    assert y.tolist() == [1.5, 2.5, 0.5, 4, 3, 1]
+    assert (parts.classes, parts.outputs, parts.has_missing) == (None, 1, True)
+    assert parts.notes == ("regression: 'price' is predicted as a number, from 2 columns as 4 inputs "
+                           "(categories are one-hot)",)  # fmt: skip
+    assert parts.scaling["mean"][0] == pytest.approx(float(parts.train.x[:, 0].nanmean()))
+
+
+def test_text_and_few_whole_numbers_are_classes(table, tmp_path):
+    parts, _, y = whole(table, target="grade")
+    assert (parts.classes, parts.class_names) == (2, ("a", "b"))
+    assert y.tolist() == [0, 1, 0, 1, 0, 1]
+    (tmp_path / "other.csv").write_text("x;kind\n" + "\n".join(f"{i};{10 * (i % 3)}" for i in range(12)))
+    parts, _, y = whole("other.csv", target="kind")
+    assert parts.class_names == ("0", "10", "20")
+    assert y[:4].tolist() == [0, 1, 2, 0]
+
+
+def test_a_frame_is_a_table():
+    class Frame(dict):
+        columns = ("a", "kind")
+
+        def to_numpy(self):
+            raise AssertionError("columns are read one by one")
+
+    class Series(types.SimpleNamespace):
+        def to_numpy(self):
+            return self.values
+
+    frame = Frame(a=Series(values=np.arange(12.0)), kind=Series(values=np.array(["u", "v"] * 6, dtype=object)))
+    parts = load(frame, columns=Columns(target="kind"))
+    assert parts.class_names == ("u", "v")
+    assert parts.shape == (1,)
+
+
+@pytest.mark.parametrize(
+    ("content", "target", "message"),
+    [
+        ("a,b\n1\n", "b", "row 2 of wrong.csv has 1 values; the first row names 2 columns"),
+        ("a,a\n1,2\n", "a", "two columns of the same name"),
+        ("1,2\n3,4\n", "1", "the first row of wrong.csv should name the columns"),
+        ("a,b\n", "b", "has no rows"),
+        ("a,b\n1,\n2,3\n", "b", "the target 'b' is missing in 1 of 2 rows"),
+        ("a,b\n1,2\n", "c", "data.target_column: the data have no 'c'"),
+        ("a,b\n" + "\n".join(f"name {i},{i}" for i in range(200)), "b", "'a' has 200 different texts.*leave it out"),
+    ],
+)
+def test_what_is_wrong_in_a_table_is_said(tmp_path, monkeypatch, content, target, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "wrong.csv").write_text(content)
+    with pytest.raises(DataError, match=message):
+        load("wrong.csv", columns=Columns(target=target))
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match=r"there is no file or folder 'none.csv'"):
+        load("none.csv")
+    (tmp_path / "bad.npy").write_bytes(b"nothing")
+    with pytest.raises(DataError, match=r"bad.npy cannot be read as arrays of numbers"):
+        load("bad.npy")
+    with pytest.raises(TenfoldError, match="unknown data set 'mnits'; did you mean 'mnist'"):
+        tenfold.train(data="mnits")
+    (tmp_path / "some.parquet").write_bytes(b"PAR1")
+    if "pyarrow" not in sys.modules:
+        real = builtins.__import__
+
+        def refuse(name, *rest):
+            if name.startswith("pyarrow"):
+                raise ImportError(name)
+            return real(name, *rest)
+
+        monkeypatch.setattr(builtins, "__import__", refuse)
+        with pytest.raises(DataError, match="needs the package pyarrow"):
+            load("some.parquet")
+
+
+def test_arrays_in_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    x, y = np.random.default_rng(0).random((20, 3)), np.arange(20) % 2
+    np.savez("whole.npz", x=x, y=y)
+    np.savez("parts.npz", x_train=x, y_train=y, x_test=x[:4], y_test=y[:4])
+    np.save("table.npy", np.c_[x, y])
+    assert len(load("whole.npz").train) == 16
+    assert (len(load("parts.npz").train), len(load("parts.npz").test)) == (20, 4)
+    parts = load("table.npy", columns=Columns(target="3"))
+    assert (parts.classes, parts.shape) == (2, (3,))
+
+
+def test_folders_of_images_are_classes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, shade in (("cats", 40), ("dogs", 200)):
+        (tmp_path / "pets" / name).mkdir(parents=True)
+        for number in range(4):
+            Image.new("L", (6, 5), shade).save(tmp_path / "pets" / name / f"{number}.png")
+    parts = load("pets", test_fraction=0.25)
+    assert (parts.shape, parts.classes) == ((1, 5, 6), 2)
+    for x, y in zip(parts.train.x, parts.train.y, strict=True):
+        assert x.unique().tolist() == pytest.approx([(40, 200)[y] / 255])
+    Image.new("RGB", (9, 9)).save(tmp_path / "pets" / "cats" / "large.jpg")
+    with pytest.raises(DataError, match=r"differ in size.*data.options = \{size = 5\}"):
+        load("pets")
+    assert load("pets", options={"size": 4}).shape == (3, 4, 4)
+    (tmp_path / "pets" / "dogs" / "no.png").write_text("no image")
+    with pytest.raises(DataError, match=r"no.png cannot be read"):
+        load("pets", options={"size": 4})
+    with pytest.raises(DataError, match="0 folders in it; images should be in one folder for each class"):
+        load("pets/cats")
+
+
+def test_every_fold_is_standardized_by_its_own_training_part(tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 3, generator=generator) * torch.tensor([1.0, 100.0, 0.01]) + 50
+    y = (x[:, 1] > 50).long()
+    found = tenfold.cross_validate(
+        model="mlp", data=(x, y), standardize=True, folds=3, fold_mode="fused", epochs=5, lr=0.02, runs=tmp_path
+    )
+    train = load((x, y)).train
+    sets = {tuple(run.weights[MEAN].tolist()) for run in found.runs}
+    assert len(sets) == 3
+    for run in found.runs:
+        assert run.accuracy > 0.7
+        assert run.model(x[:4]).shape == (4, 2)  # takes inputs as they were given
+        assert run.weights[DEVIATION][1] == pytest.approx(100, rel=0.4)
+    assert fit_scaling(train.subset(range(10)), standardize=True)["mean"].tolist() == pytest.approx(
+        train.x[:10].mean(0).tolist(), rel=1e-5
+    )
+
+
+def test_inputs_that_are_not_scaled_are_noticed():
+    x, y = torch.rand(40, 2) * torch.tensor([1.0, 5000.0]), torch.arange(40) % 2
+    with pytest.warns(UserWarning, match=r"inputs are not scaled.*set standardize = true"):
+        load((x, y))
+    with pytest.raises(DataError, match=r"data.standardize needs one tensor or array of floats"):
+        load(((x, x), y), standardize=True)
