@@ -57,6 +57,7 @@ VALUES = {
     "momentum": from_zero,
     "nesterov": st.booleans(),
     "weight_decay": not_negative,
+    "accumulate": counts,
     "warmup": not_negative,
     "clip": st.none() | positive,
     "loss": st.none() | st.sampled_from([*catalog.LOSSES, "package.module:loss"]),

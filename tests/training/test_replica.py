@@ -160,3 +160,19 @@ def test_frozen_parameters_stay_as_they_were():
         one.step(x, y)
     assert torch.equal(made[0].weight, before)
     assert not torch.equal(made[3].weight, network()[3].weight)
+
+
+@pytest.mark.parametrize("average", ["mean", "dict"])
+def test_accumulated_gradients_are_those_of_the_whole_batch(average):
+    x, y = torch.randn(10, 3), torch.randint(0, 2, (10,))
+    inputs = {"input": x} if average == "dict" else x
+    found = []
+    for accumulate in (1, 3, 20):
+        torch.manual_seed(0)
+        training = Training(optimizer="sgd", accumulate=accumulate)
+        replica = Replica(nn.Linear(3, 2), training, functional.cross_entropy, steps_per_epoch=2)
+        losses = [float(replica.step(inputs, y)) for _ in range(2)]
+        found.append((losses, replica.flat.vector.clone()))
+    for losses, weights in found[1:]:
+        assert losses == pytest.approx(found[0][0])
+        torch.testing.assert_close(weights, found[0][1])

@@ -52,7 +52,7 @@ def load(
     if parts.fit is not None:
         parts = replace(parts.fit(parts), fit=None)
     parts = with_scaling(parts, standardize=standardize)
-    if parts.scaling is None and not (isinstance(name_or_object, str) and name_or_object in SOURCES):
+    if not standardize and not (isinstance(name_or_object, str) and name_or_object in SOURCES):
         warn_if_unscaled(parts)
     if not loader_workers:
         return parts

@@ -81,7 +81,11 @@ def describe(task: Task) -> dict[str, Any]:
             "name": splits.name,
             "shape": splits.shape if isinstance(splits.shape, dict) else list(splits.shape),
             "classes": splits.classes,
-            **({"features": splits.features, "class_names": splits.class_names} if splits.features else {}),
+            **(
+                {"notes": splits.notes, "features": splits.features, "class_names": splits.class_names}
+                if splits.features
+                else {}
+            ),
             "outputs": splits.outputs,
             "train": len(splits.train),
             "validation": len(splits.validation) if splits.validation else 0,

@@ -45,6 +45,7 @@ class Fields(TypedDict, total=False):
     schedule_options: Table
     warmup: float | None
     clip: float | None
+    accumulate: int
     precision: Literal["fp32", "tf32", "bf16"]
     loss: Any
     metrics: Any
@@ -140,6 +141,7 @@ class Grid(TypedDict, total=False):
     schedule_options: Sequence[Table] | Table
     warmup: Sequence[float | None] | float | None
     clip: Sequence[float | None] | float | None
+    accumulate: Sequence[int] | int
     precision: Sequence[Literal["fp32", "tf32", "bf16"]] | Literal["fp32", "tf32", "bf16"]
     loss: Any
     metrics: Any

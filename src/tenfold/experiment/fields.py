@@ -46,6 +46,8 @@ OTHER_NAMES = {
     "criterion": "loss",
     "random_state": "seed",
     "grad_clip": "clip",
+    "accumulate_grad_batches": "accumulate",
+    "gradient_accumulation_steps": "accumulate",
     "early_stopping": "patience",
     "dataloader_workers": "loader_workers",
 }

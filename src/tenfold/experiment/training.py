@@ -71,6 +71,9 @@ class Training(Section):
     it, at most one epoch, where weights are; else none."""
     clip: Annotated[float, Field(gt=0)] | None = None
     """Largest norm of a step's gradient. Default: not clipped."""
+    accumulate: Count = 1
+    """Pieces in which the gradient of a batch is computed, one after another, to save memory; `batch_size` is that of
+    the whole step. Layers that look at a whole batch, such as batch normalization, see one piece."""
     precision: Literal["fp32", "tf32", "bf16"] = "fp32"
     """Number format of forward and backward passes: tf32 (NVIDIA GPUs) and bf16 keep the weights in fp32."""
     loss: NameOrObject | None = None

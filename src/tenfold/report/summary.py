@@ -45,7 +45,8 @@ def describe_data(run: Run) -> str:
     parts = [("train", "training"), ("validation", "validation"), ("test", "test")]
     sizes = [f"{count(facts[key])} {word}" for key, word in parts if facts.get(key)]
     name = one_line(str(facts.get("name") or field_value(run.experiment.flat()["data"])))
-    return f"{name}, {_enumerate(sizes)} samples" if sizes else name
+    notes = "".join(f"; {one_line(str(note))}" for note in facts.get("notes") or ())
+    return (f"{name}, {_enumerate(sizes)} samples" if sizes else name) + notes
 
 
 def describe_length(run: Run) -> str:

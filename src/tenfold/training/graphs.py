@@ -20,6 +20,8 @@ def obstacle(training: Training, part: Part) -> str:
     """Return why steps of this experiment cannot be captured, as the end of a sentence; "" when they can."""
     if training.needs_closure:
         return "lbfgs decides on the CPU when a step is over"
+    if training.accumulate > 1:
+        return "gradients are accumulated"
     if resident(part) is None:
         scattered = hasattr(part, "x")  # tensors, but not of all samples
         unfit = "are not whole" if scattered else "are read sample by sample and do not stay"

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tenfold.data import Part
+from tenfold.data.tree import select_rows, tree_leaves
 from tenfold.experiment import Training
 from tenfold.training.capture import synchronize
 from tenfold.training.flat import FlatState
@@ -67,9 +68,21 @@ class Replica:
     def backward(self, x: Any, y: Any) -> Tensor:
         """Leave the gradient of one batch in the parameters, and return its loss."""
         self.optimizer.zero_grad(set_to_none=True)
+        if self.training.accumulate > 1:
+            return self._accumulate(x, y)
         loss = self.forward(x, y)
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
+
+    def _accumulate(self, x: Any, y: Any) -> Tensor:
+        """Compute the gradient of one batch in pieces, each weighted by its samples."""
+        rows = torch.arange(len(tree_leaves(y)[0]), device=tree_leaves(y)[0].device)
+        total = torch.zeros((), device=rows.device)
+        for piece in torch.tensor_split(rows, min(self.training.accumulate, len(rows))):
+            loss = self.forward(select_rows(x, piece), select_rows(y, piece)) * (len(piece) / len(rows))
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += loss.detach()
+        return total
 
     def clip(self) -> None:
         """Shorten the gradient where it is longer than the experiment allows."""

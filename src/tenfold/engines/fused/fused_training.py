@@ -182,6 +182,11 @@ def make_fused(task: Task, k: int, *, scale: float = 1.0, warmup: float | None, 
             "give tensors or arrays, and set data.loader_workers = 0"
         )
     training, machine = task.experiment.training, task.experiment.machine
+    if training.accumulate > 1:
+        raise ExperimentError(
+            f"training.accumulate = {training.accumulate}: replicas on one device fit into memory already; set it "
+            'to 1, or division.fold_mode to "fold-by-fold"'
+        )
     network = make_network(task).to(devices.resolve(machine.device))
     rates = plan_rates(training, steps_per_epoch=task.steps_per_epoch, rate_scale=scale, warmup=warmup)
     loss = choose_loss(training, task.splits.classes)

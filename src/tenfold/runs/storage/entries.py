@@ -55,6 +55,7 @@ class DataFacts(BaseModel):
     name: str | None = None
     shape: list[int | list[Any]] | dict[str, Any]
     classes: int | None = None
+    notes: list[str] = []
     outputs: int | None = None
     train: int = 0
     validation: int = 0
