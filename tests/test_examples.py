@@ -92,7 +92,13 @@ def check_table_from_file(output: str, folder: Path) -> None:
     assert "1 worker: rmse 0.0" in output
 
 
+def check_accumulate_and_average(output: str, folder: Path) -> None:
+    assert "accuracy 0.9 with batches in one piece, 0.9 in four" in output
+    assert "2 workers with a moving average of their weights: accuracy 0.9" in output
+
+
 CHECKS: dict[str, Callable[[str, Path], None]] = {
+    "accumulate_and_average.py": check_accumulate_and_average,
     "callbacks.py": check_callbacks,
     "compare_strategies.py": check_compare_strategies,
     "demo.py": check_demo,

@@ -58,6 +58,7 @@ VALUES = {
     "nesterov": st.booleans(),
     "weight_decay": not_negative,
     "accumulate": counts,
+    "ema": st.none() | shares,
     "warmup": not_negative,
     "clip": st.none() | positive,
     "loss": st.none() | st.sampled_from([*catalog.LOSSES, "package.module:loss"]),

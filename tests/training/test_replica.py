@@ -176,3 +176,20 @@ def test_accumulated_gradients_are_those_of_the_whole_batch(average):
     for losses, weights in found[1:]:
         assert losses == pytest.approx(found[0][0])
         torch.testing.assert_close(weights, found[0][1])
+
+
+def test_the_average_of_the_weights_follows_them():
+    replica = Replica(nn.Linear(2, 1), Training(optimizer="sgd", ema=0.5), functional.mse_loss, steps_per_epoch=9)
+    expected = replica.flat.vector.clone()
+    for step in range(1, 10):
+        replica.step(torch.randn(4, 2), torch.randn(4, 1))
+        replica.track_average()
+        decay = min(0.5, (1 + step) / (10 + step))
+        expected = decay * expected + (1 - decay) * replica.flat.vector
+    torch.testing.assert_close(replica.average, expected)
+    state = replica.state()
+    replica.take_average()
+    torch.testing.assert_close(replica.flat.vector, expected)
+    other = Replica(nn.Linear(2, 1), Training(optimizer="sgd", ema=0.5), functional.mse_loss, steps_per_epoch=9)
+    other.load(state)
+    assert torch.equal(other.average, replica.average)

@@ -84,6 +84,11 @@ def validate_mixing(experiment: Experiment) -> None:
             'training.optimizer = "lbfgs" has no state to average; set division.optimizer_state = "local"'
         )
     if strategy.asynchronous:
+        if experiment.training.ema is not None:
+            raise ExperimentError(
+                f'training.ema needs a strategy with rounds, and division.strategy = "{division.strategy}" has none; '
+                "use one such as butterfly, or leave it unset"
+            )
         if experiment.training.evaluate_every < 1:
             raise ExperimentError(
                 f'training.evaluate_every must be 1 with division.strategy = "{division.strategy}", '

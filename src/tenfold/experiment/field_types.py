@@ -46,6 +46,7 @@ class Fields(TypedDict, total=False):
     warmup: float | None
     clip: float | None
     accumulate: int
+    ema: float | None
     precision: Literal["fp32", "tf32", "bf16"]
     loss: Any
     metrics: Any
@@ -142,6 +143,7 @@ class Grid(TypedDict, total=False):
     warmup: Sequence[float | None] | float | None
     clip: Sequence[float | None] | float | None
     accumulate: Sequence[int] | int
+    ema: Sequence[float | None] | float | None
     precision: Sequence[Literal["fp32", "tf32", "bf16"]] | Literal["fp32", "tf32", "bf16"]
     loss: Any
     metrics: Any

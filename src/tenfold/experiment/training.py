@@ -74,6 +74,10 @@ class Training(Section):
     accumulate: Count = 1
     """Pieces in which the gradient of a batch is computed, one after another, to save memory; `batch_size` is that of
     the whole step. Layers that look at a whole batch, such as batch normalization, see one piece."""
+    ema: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Evaluate and keep the exponential moving average of the weights, with this decay per step, such as 0.999.
+
+    Default: the weights themselves."""
     precision: Literal["fp32", "tf32", "bf16"] = "fp32"
     """Number format of forward and backward passes: tf32 (NVIDIA GPUs) and bf16 keep the weights in fp32."""
     loss: NameOrObject | None = None

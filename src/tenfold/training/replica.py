@@ -42,6 +42,8 @@ class Replica:
         self.rates = plan_rates(training, steps_per_epoch=steps_per_epoch, rate_scale=rate_scale, warmup=warmup)
         self.rate = self.rates.base
         self._device_type = self.flat.vector.device.type
+        self.average = self.flat.vector.clone() if training.ema is not None else None
+        """The exponential moving average of the weights, where the experiment asks for it."""
         self.learning = [parameter for parameter in network.parameters() if parameter.requires_grad]
 
     def prepare(self, sizes: Mapping[int, int]) -> str:  # noqa: ARG002
@@ -96,6 +98,17 @@ class Replica:
             group["lr"] = self.rate * group.get("lr_ratio", 1.0)
         self.steps += 1
 
+    def track_average(self) -> None:
+        """Move the average of the weights towards those after this step: faster in the first steps, then by 1 - ema."""
+        if self.average is not None and self.training.ema is not None:
+            decay = min(self.training.ema, (1 + self.steps) / (10 + self.steps))
+            self.average.lerp_(self.flat.vector, 1 - decay)
+
+    def take_average(self) -> None:
+        """Put the average in the place of the weights, where there is one."""
+        if self.average is not None:
+            self.flat.vector.copy_(self.average)
+
     def step(self, x: Any, y: Any) -> Tensor:
         """Learn from one batch, and return its loss before the step."""
         self.advance()
@@ -117,6 +130,7 @@ class Replica:
             "optimizer": self.optimizer.state_dict(),
             "steps": self.steps,
             "centres": self.flat.centres,
+            **({"average": self.average} if self.average is not None else {}),
         }
 
     def load(self, state: dict[str, Any]) -> None:
@@ -124,6 +138,8 @@ class Replica:
         self.network.load_state_dict(state["network"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.steps = state["steps"]
+        if self.average is not None:
+            self.average.copy_(state["average"])
         for centre, saved in zip(self.flat.centres, state["centres"], strict=True):
             centre.copy_(saved)
 

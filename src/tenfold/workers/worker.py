@@ -137,6 +137,7 @@ class Worker:
                 self.channels.step = first + step
                 self._step(x, y, task.batch_sizes[step - 1])
                 self.mixer.mix(first + step)
+                self.replica.track_average()
                 self.mark()
                 self.channels.pass_by(2 * (first + step), lambda: self._state(done=step))  # noqa: B023 - called at once
             evaluating = step in task.evaluation_steps
@@ -238,6 +239,7 @@ class Worker:
         """Take the mean of all replicas, and yield this worker's share of its outputs; then put the weights back."""
         self.channels.weights.barrier()  # until then a partner may still change this replica
         with self._restoring() as own:
+            self.replica.take_average()
             self.mixer.consensus()
             yield self._predict(self.task.watched)
         self.replica.flat.vector.copy_(own)
@@ -323,6 +325,7 @@ class Worker:
         """Take the mean of all, or the best so far, and return what is told of it."""
         self.time.skip()
         waited, _ = self._exchange_times()
+        self.replica.take_average()
         self.mixer.consensus()
         if not self.task.ends_equal(self.replica.steps):  # it made one model of the replicas, as any other round
             self.time.lap("communicate", waited=self._exchange_times()[0] - waited)

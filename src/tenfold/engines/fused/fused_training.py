@@ -182,6 +182,11 @@ def make_fused(task: Task, k: int, *, scale: float = 1.0, warmup: float | None, 
             "give tensors or arrays, and set data.loader_workers = 0"
         )
     training, machine = task.experiment.training, task.experiment.machine
+    if training.ema is not None:
+        raise ExperimentError(
+            f"training.ema = {training.ema:g} is not supported for replicas that step together on one device; leave it "
+            'unset, or set division.fold_mode to "fold-by-fold"'
+        )
     if training.accumulate > 1:
         raise ExperimentError(
             f"training.accumulate = {training.accumulate}: replicas on one device fit into memory already; set it "
