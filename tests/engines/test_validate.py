@@ -138,3 +138,10 @@ def test_the_learning_rate_grows_where_replicas_average_in_rounds(strategy: str,
 def test_with_muon_the_learning_rate_grows_by_sqrt_at_any_size(optimizer: str, scale: float) -> None:
     assert rate_scale(Experiment(workers=64, optimizer=optimizer)) == scale
     assert rate_scale(Experiment(workers=64, optimizer=optimizer, lr_scaling="none")) == 1
+
+
+def test_fp16_is_for_gpus() -> None:
+    with pytest.raises(ExperimentError, match='precision = "fp16" is for GPUs; on a CPU use "bf16"'):
+        validate(Experiment(precision="fp16", device="cpu"), None)
+    with pytest.raises(ExperimentError, match="a worker cannot do alone while gradients are exchanged"):
+        validate_mixing(Experiment(precision="fp16", device="cuda", workers=2, average="gradients"))

@@ -193,3 +193,35 @@ def test_the_average_of_the_weights_follows_them():
     other = Replica(nn.Linear(2, 1), Training(optimizer="sgd", ema=0.5), functional.mse_loss, steps_per_epoch=9)
     other.load(state)
     assert torch.equal(other.average, replica.average)
+
+
+def test_fp16_scales_the_loss_and_skips_steps_that_overflow():
+    training = Training(optimizer="sgd", precision="fp16", clip=1.0)
+    replica = Replica(nn.Linear(3, 2), training, functional.cross_entropy, steps_per_epoch=2)
+    before, x, y = replica.flat.vector.clone(), torch.randn(8, 3), torch.randint(0, 2, (8,))
+    for _ in range(20):
+        loss = float(replica.step(x, y))  # the first scales may be too large
+    assert loss < 1
+    learnt, scale = replica.flat.vector.clone(), replica.state()["scaler"]["scale"]
+    assert not torch.equal(learnt, before)
+    replica.step(x * 1e30, y)
+    assert torch.equal(replica.flat.vector, learnt)
+    assert replica.state()["scaler"]["scale"] < scale
+    replica.load(replica.state())
+
+
+@pytest.mark.parametrize(("optimizer", "clip"), [("sgd", None), ("sgd", 1.0), ("adam", None), ("muon", None)])
+def test_sparse_gradients_work_with_every_optimizer(optimizer, clip):
+    def network(sparse):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.EmbeddingBag(9, 4, sparse=sparse), nn.Linear(4, 2))
+
+    x, y = torch.randint(0, 9, (6, 3)), torch.randint(0, 2, (6,))
+    training = Training(optimizer=optimizer, clip=clip, momentum=0.0)
+    one, other = (
+        Replica(network(kind), training, functional.cross_entropy, steps_per_epoch=2) for kind in (True, False)
+    )
+    for replica in (one, other):
+        replica.step(x, y)
+        replica.step(x, y)
+    torch.testing.assert_close(one.flat.vector, other.flat.vector)

@@ -83,6 +83,8 @@ def validate_mixing(experiment: Experiment) -> None:
         raise ExperimentError(
             'training.optimizer = "lbfgs" has no state to average; set division.optimizer_state = "local"'
         )
+    if experiment.training.precision == "fp16":
+        _validate_fp16(experiment, asynchronous=strategy.asynchronous)
     if strategy.asynchronous:
         if experiment.training.ema is not None:
             raise ExperimentError(
@@ -101,6 +103,23 @@ def validate_mixing(experiment: Experiment) -> None:
                 )
         if experiment.training.needs_closure:
             raise ExperimentError(f'training.optimizer = "lbfgs" cannot be used with "{division.strategy}"; use sgd')
+
+
+def _validate_fp16(experiment: Experiment, *, asynchronous: bool) -> None:
+    """Raise ExperimentError where steps cannot be skipped when their gradients overflow."""
+    device = experiment.machine.device
+    if (str(devices.resolve("auto")) if device == "auto" else device) == "cpu":
+        raise ExperimentError(
+            'training.precision = "fp16" is for GPUs; on a CPU use "bf16", which needs no loss scaling'
+        )
+    skipping = 'training.precision = "fp16" skips steps whose gradients overflow, which'
+    if experiment.training.needs_closure:
+        raise ExperimentError(f'{skipping} lbfgs cannot do; use "bf16"')
+    if asynchronous or (experiment.division.workers > 1 and experiment.division.average == "gradients"):
+        raise ExperimentError(
+            f'{skipping} a worker cannot do alone while gradients are exchanged; use "bf16", or division.average = '
+            '"weights" with a strategy that has rounds'
+        )
 
 
 def _validate_one_machine(experiment: Experiment) -> None:

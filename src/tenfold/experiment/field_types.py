@@ -47,7 +47,7 @@ class Fields(TypedDict, total=False):
     clip: float | None
     accumulate: int
     ema: float | None
-    precision: Literal["fp32", "tf32", "bf16"]
+    precision: Literal["fp32", "tf32", "bf16", "fp16"]
     loss: Any
     metrics: Any
     patience: int | None
@@ -144,7 +144,7 @@ class Grid(TypedDict, total=False):
     clip: Sequence[float | None] | float | None
     accumulate: Sequence[int] | int
     ema: Sequence[float | None] | float | None
-    precision: Sequence[Literal["fp32", "tf32", "bf16"]] | Literal["fp32", "tf32", "bf16"]
+    precision: Sequence[Literal["fp32", "tf32", "bf16", "fp16"]] | Literal["fp32", "tf32", "bf16", "fp16"]
     loss: Any
     metrics: Any
     patience: Sequence[int | None] | int | None

@@ -78,8 +78,9 @@ class Training(Section):
     """Evaluate and keep the exponential moving average of the weights, with this decay per step, such as 0.999.
 
     Default: the weights themselves."""
-    precision: Literal["fp32", "tf32", "bf16"] = "fp32"
-    """Number format of forward and backward passes: tf32 (NVIDIA GPUs) and bf16 keep the weights in fp32."""
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
+    """Number format of forward and backward passes; the weights stay in fp32. tf32 and fp16 are for GPUs; with fp16 the
+    loss is scaled, and steps whose gradients overflow are skipped."""
     loss: NameOrObject | None = None
     """cross-entropy, mse, l1, bce, network (the loss that the network computes itself), "package.module:callable", or
     f(outputs, targets).

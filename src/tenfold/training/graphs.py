@@ -20,6 +20,8 @@ def obstacle(training: Training, part: Part) -> str:
     """Return why steps of this experiment cannot be captured, as the end of a sentence; "" when they can."""
     if training.needs_closure:
         return "lbfgs decides on the CPU when a step is over"
+    if training.precision == "fp16":
+        return "with fp16 it is decided on the CPU whether a step is skipped"
     if training.accumulate > 1:
         return "gradients are accumulated"
     if resident(part) is None:

@@ -15,8 +15,12 @@ from tenfold.training.flat import FlatState
 from tenfold.training.measures import Measure
 from tenfold.training.network_call import call_network
 from tenfold.training.optimizers.make_optimizer import learning_rate, make_optimizer
+from tenfold.training.optimizers.user_optimizers import has_sparse_gradients
 from tenfold.training.schedules import Rates
 from tenfold.training.user_schedules import choose_schedule
+
+DENSE_ONLY = ("adam", "adamw", "rmsprop", "lbfgs", "muon")
+"""Optimizers that cannot step by sparse gradients."""
 
 
 class Replica:
@@ -42,6 +46,10 @@ class Replica:
         self.rates = plan_rates(training, steps_per_epoch=steps_per_epoch, rate_scale=rate_scale, warmup=warmup)
         self.rate = self.rates.base
         self._device_type = self.flat.vector.device.type
+        self._is_sparse = has_sparse_gradients(network)
+        self._needs_dense = self._is_sparse and (training.clip is not None or training.optimizer in DENSE_ONLY)
+        self.scaler = torch.amp.GradScaler(self._device_type) if training.precision == "fp16" else None
+        """Scales the loss, so that gradients in fp16 do not vanish, and skips steps whose gradients overflow."""
         self.average = self.flat.vector.clone() if training.ema is not None else None
         """The exponential moving average of the weights, where the experiment asks for it."""
         self.learning = [parameter for parameter in network.parameters() if parameter.requires_grad]
@@ -73,8 +81,19 @@ class Replica:
         if self.training.accumulate > 1:
             return self._accumulate(x, y)
         loss = self.forward(x, y)
-        loss.backward()  # type: ignore[no-untyped-call]
+        self._scaled(loss).backward()  # type: ignore[no-untyped-call]
+        if self._needs_dense:
+            self.densify()
         return loss.detach()
+
+    def densify(self) -> None:
+        """Turn sparse gradients, which `EmbeddingBag(sparse=True)` has, into dense ones."""
+        for parameter in self.learning if self._is_sparse else ():
+            if parameter.grad is not None and parameter.grad.is_sparse:
+                parameter.grad = parameter.grad.to_dense()
+
+    def _scaled(self, loss: Tensor) -> Tensor:
+        return loss if self.scaler is None else self.scaler.scale(loss)
 
     def _accumulate(self, x: Any, y: Any) -> Tensor:
         """Compute the gradient of one batch in pieces, each weighted by its samples."""
@@ -82,8 +101,10 @@ class Replica:
         total = torch.zeros((), device=rows.device)
         for piece in torch.tensor_split(rows, min(self.training.accumulate, len(rows))):
             loss = self.forward(select_rows(x, piece), select_rows(y, piece)) * (len(piece) / len(rows))
-            loss.backward()  # type: ignore[no-untyped-call]
+            self._scaled(loss).backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
+        if self._needs_dense:
+            self.densify()
         return total
 
     def clip(self) -> None:
@@ -114,6 +135,13 @@ class Replica:
         self.advance()
         if isinstance(self.optimizer, torch.optim.LBFGS):
             return self.optimizer.step(lambda: self._clipped(x, y))  # type: ignore[no-any-return, no-untyped-call]
+        if self.scaler is not None:
+            loss = self.backward(x, y)
+            self.scaler.unscale_(self.optimizer)
+            self.clip()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+            return loss
         loss = self._clipped(x, y)
         self.optimizer.step()
         return loss
@@ -131,6 +159,7 @@ class Replica:
             "steps": self.steps,
             "centres": self.flat.centres,
             **({"average": self.average} if self.average is not None else {}),
+            **({"scaler": self.scaler.state_dict()} if self.scaler is not None else {}),
         }
 
     def load(self, state: dict[str, Any]) -> None:
@@ -140,6 +169,8 @@ class Replica:
         self.steps = state["steps"]
         if self.average is not None:
             self.average.copy_(state["average"])
+        if self.scaler is not None:
+            self.scaler.load_state_dict(state["scaler"])
         for centre, saved in zip(self.flat.centres, state["centres"], strict=True):
             centre.copy_(saved)
 
@@ -157,6 +188,5 @@ def plan_rates(
 
 def autocast(precision: str, device_type: str) -> AbstractContextManager[Any]:
     """Return the context in which forward passes of this precision run."""
-    if precision != "bf16":
-        return nullcontext()
-    return torch.autocast(device_type, dtype=torch.bfloat16)
+    kinds = {"bf16": torch.bfloat16, "fp16": torch.float16}
+    return torch.autocast(device_type, dtype=kinds[precision]) if precision in kinds else nullcontext()

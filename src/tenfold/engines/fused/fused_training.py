@@ -182,6 +182,8 @@ def make_fused(task: Task, k: int, *, scale: float = 1.0, warmup: float | None, 
             "give tensors or arrays, and set data.loader_workers = 0"
         )
     training, machine = task.experiment.training, task.experiment.machine
+    if training.precision == "fp16":
+        raise ExperimentError('training.precision = "fp16" is not supported for replicas on one device; use "bf16"')
     if training.ema is not None:
         raise ExperimentError(
             f"training.ema = {training.ema:g} is not supported for replicas that step together on one device; leave it "

@@ -86,6 +86,7 @@ class GradientMixer(RoundMixer):
         if x is None:  # the last step left the average of all there
             self.replica.optimizer.zero_grad(set_to_none=True)
         loss = self.replica.backward(x, y) if x is not None else None
+        self.replica.densify()
         self.rounds.average_gradients([float(size) for size in sizes])
         self.replica.clip()
         self.replica.optimizer.step()
