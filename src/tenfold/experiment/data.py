@@ -14,8 +14,8 @@ class Data(Section):
     """The data set, and how it is split into train, validation and test."""
 
     name: NameOrObject = "mnist"
-    """A built-in data set (digits, mnist, fashion-mnist, tweets, speech), a file (.csv, .parquet, .npy, .npz), a folder of
-    images by class, "package.module:callable", or the data themselves."""
+    """A built-in data set (digits, mnist, fashion-mnist, tweets, speech), a file (.csv, .parquet, .npy, .npz), a folder
+    of images by class, "package.module:callable", or the data themselves."""
     test_fraction: Fraction | None = None
     """Share of all samples kept for testing. Default: the data set's own test part, or 0.2 if it has none."""
     validation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
