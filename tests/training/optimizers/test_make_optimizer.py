@@ -41,7 +41,9 @@ def test_every_optimizer_has_a_usual_rate_and_a_given_one_wins():
 def test_the_documented_rates_are_the_real_ones():
     text = Training.model_fields["lr"].description
     assert "sgd 0.05, muon 0.015, adagrad 0.01, lbfgs 0.1, the others 0.001" in text
-    assert dict.fromkeys(USUAL_RATES, 0.001) | {"sgd": 0.05, "muon": 0.015, "adagrad": 0.01, "lbfgs": 0.1} == USUAL_RATES
+    assert (
+        dict.fromkeys(USUAL_RATES, 0.001) | {"sgd": 0.05, "muon": 0.015, "adagrad": 0.01, "lbfgs": 0.1} == USUAL_RATES
+    )
 
 
 def test_fields_and_options_reach_torch():
