@@ -8,13 +8,16 @@ from tenfold.common.files import short_path
 from tenfold.errors import StoreError
 from tenfold.report.differences import differing_fields
 from tenfold.report.formatting import field_value
+from tenfold.report.model_quality import model_quality
 from tenfold.report.pages.comparison_page import comparison_content
+from tenfold.report.pages.folds_section import fold_figures
 from tenfold.report.pages.page import COMPARISON_PARTS, RUN_PARTS, render_parts, render_template
 from tenfold.report.pages.run_page import run_content
 from tenfold.report.pages.write_report import common_content
 from tenfold.report.plots import palette
 from tenfold.report.results.comparison import Comparison
 from tenfold.runs import Run
+from tenfold.runs.store import CROSSVAL
 
 MOST_COMPARED = 40
 
@@ -54,9 +57,19 @@ class Pages:
         both = [self.watch.open(number), self.watch.open(other)]
         return [(name, *map(field_value, values)) for name, values in differing_fields(both).items()]  # type: ignore[misc]
 
+    def after_end(self, number: int) -> dict[str, Any]:
+        """Return what a page shows of a run once it has ended: its model, and the learning curves of its folds."""
+        run = self.watch.open(number)
+        return {"quality": model_quality(run), "folds": self.fold_figures(number)}
+
+    def fold_figures(self, number: int) -> list[dict[str, Any]]:
+        """Return the learning curves of a cross-validation's folds so far; empty for any other run."""
+        run = self.watch.open(number)
+        return fold_figures(run) if run.kind == CROSSVAL else []
+
     def _run_content(self, run: Run) -> dict[str, Any]:
         content = common_content(Comparison([run])) | run_content(run, self.watch.figure(run))
-        live = {"learning": content["learning"] or "Nothing has been measured yet.", "lanes": True}
+        live = {"learning": content["learning"] or "Nothing has been measured yet.", "lanes": True, "quality": True}
         following = live if run.status == "running" else {}
         downloads = [_link(run, "csv"), _link(run, "json"), _link(run, "html")]
         return content | following | {"board": self._board("run.js", run=run.id), "downloads": downloads}

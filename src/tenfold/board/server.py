@@ -58,6 +58,7 @@ class Board:
             Route("/data/runs", self.runs_data),
             Route("/data/filter", self.filter_data),
             Route("/data/run/{run:int}", self.run_data),
+            Route("/data/run/{run:int}/rest", self.rest_data),
             Route("/data/run/{run:int}/curves", self.curves_data),
             Route("/data/run/{run:int}/lanes", self.lanes_data),
             Route("/data/run/{run:int}/differences/{other:int}", self.differences_data),
@@ -104,6 +105,10 @@ class Board:
     async def run_data(self, request: Request) -> Response:
         """Answer with the figure of a run."""
         return await _json(lambda: self.watch.figure(self.watch.open(request.path_params["run"])))
+
+    async def rest_data(self, request: Request) -> Response:
+        """Answer with what a page shows of a run besides its own measurements: its folds, and its model at the end."""
+        return await _json(lambda: self.pages.after_end(request.path_params["run"]))
 
     async def curves_data(self, request: Request) -> Response:
         """Answer with a stretch of a run's curves."""

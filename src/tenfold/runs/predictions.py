@@ -9,6 +9,8 @@ The file is written once, at the end of a run, beside model.pt. It is an uncompr
 | `test_outputs` | [n, ...] float32 | what the network put out |
 | `test_targets` | [n, ...] | what should be predicted |
 | `test_kind` | text | what an output is: "classes" (a logit for each class), "logit" (one for each label), "numbers" |
+| `test_worst` | [k] int64 | where samples are images: the places of the most confident mistakes, the worst first |
+| `test_pictures` | [k, height, width, 1 or 3] uint8 | these samples as pictures |
 
 A fold of a cross-validation stores its validation part as well; the cross-validation itself stores nothing, and reads
 the validation parts of its folds. A part whose outputs are larger than `LIMIT` bytes is left out.
@@ -16,7 +18,7 @@ the validation parts of its folds. A part whose outputs are larger than `LIMIT` 
 
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ from tenfold.errors import StoreError
 FILE = "predictions.npz"
 LIMIT = 64 * 2**20
 """Outputs of a part above so many bytes are not stored."""
+EXTRA = ("worst", "pictures")
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +48,10 @@ class Predictions:
     """The network's outputs, one row a sample."""
     targets: NDArray[Any]
     """What should be predicted, one row a sample."""
+    worst: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    """The places of the most confident mistakes, the worst first; empty where samples are not images."""
+    pictures: NDArray[np.uint8] = field(default_factory=lambda: np.empty((0, 0, 0, 1), np.uint8))
+    """These samples as pictures: [k, height, width, 1 or 3]."""
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -64,6 +71,14 @@ class Predictions:
         wanted = self.targets > 0.5 if self.kind == "logit" else self.targets
         return np.asarray(self.predictions.reshape(wanted.shape) == wanted)
 
+    @property
+    def confidences(self) -> NDArray[Any]:
+        """How probable the model takes its prediction to be, one number a sample; an error where it has no classes."""
+        if self.kind != "classes":
+            raise StoreError("confidences need an output for each class")
+        shifted = np.exp(self.outputs - self.outputs.max(1, keepdims=True))
+        return np.asarray(shifted.max(1) / shifted.sum(1))
+
     def confusion(self) -> NDArray[np.int64]:
         """Return how many samples of each class (rows) were taken for each class (columns)."""
         if self.kind == "numbers" or self.targets.size != len(self):
@@ -77,9 +92,9 @@ def save(parts: Mapping[str, Predictions], path: Path) -> None:
     """Store the predictions of some parts, as far as they are within the limit; nothing is written where none is."""
     small = {name: one for name, one in parts.items() if one.outputs.nbytes <= LIMIT}
     arrays = {
-        f"{name}_{field}": np.asarray(getattr(one, field))
+        f"{name}_{column}": np.asarray(getattr(one, column))
         for name, one in small.items()
-        for field in ("samples", "outputs", "targets", "kind")
+        for column in ("samples", "outputs", "targets", "kind", *(EXTRA if len(one.worst) else ()))
     }
     if not arrays:
         return
@@ -97,6 +112,7 @@ def load(path: Path, part: str) -> Predictions | None:
             if f"{part}_outputs" not in stored:
                 return None
             arrays = {name: stored[f"{part}_{name}"] for name in ("samples", "outputs", "targets", "kind")}
+            arrays |= {name: stored[f"{part}_{name}"] for name in EXTRA if f"{part}_{name}" in stored}
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
@@ -107,8 +123,9 @@ def load(path: Path, part: str) -> Predictions | None:
 def join(several: Sequence[Predictions]) -> Predictions:
     """Return the predictions of several models on different samples as one, in the order of the samples."""
     order = np.argsort(np.concatenate([one.samples for one in several]), kind="stable")
-    return replace(
-        several[0],
+    return Predictions(
+        several[0].part,
+        several[0].kind,
         samples=np.concatenate([one.samples for one in several])[order],
         outputs=np.concatenate([one.outputs for one in several])[order],
         targets=np.concatenate([one.targets for one in several])[order],

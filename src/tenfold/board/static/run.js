@@ -48,6 +48,15 @@ async function readAgain() {
   draw();
 }
 
+// The folds of a cross-validation so far, and the model once it is there.
+async function readRest() {
+  const rest = await ask(`/data/run/${number}/rest`);
+  panels.quality?.set(rest.quality);
+  if (!rest.folds.length) return;
+  data.figures = rest.folds;
+  if (!zoomed) panels.curves?.set(data.figures);
+}
+
 function draw() {
   if (!zoomed) panels.curves?.set(data.figures);
   panels.bars?.set([{ label: "", times: figure.times }]);
@@ -74,7 +83,10 @@ follow(() => ({ runs: `${number}@${position}`, parts: 1, list: "0:0", only: numb
   if (own.gone) document.getElementById("actions").textContent = own.gone;
   if (own.position) position = own.position;
   if (own.again) return void readAgain();
-  if (own.parts) setParts(own.parts);
+  if (own.parts) {
+    setParts(own.parts);
+    if (!figure || own.status !== "running") readRest();
+  }
   if (figure && own.curves) {
     extend(figure, own.curves);
     for (const name of Object.keys(figure.lanes)) figure.lanes[name].push(...own.lanes[name]);

@@ -32,7 +32,7 @@ def board(
     The page sorts, filters, groups and compares runs, follows those that are running, and can stop, resume, tag and
     remove them. Only whoever has the address with its token can open it.
 
-    Examples: [cyan]tenfold board[/], [cyan]tenfold board --runs ~/lab/runs --port 0 --no-open[/]
+    Examples: [cyan]tenfold board[/], [cyan]tenfold board --runs lab/runs --port 0 --no-open[/]
     """
     from tenfold.board.serving import serve
 

@@ -4,6 +4,7 @@ import typer
 
 from tenfold.cli import options
 from tenfold.cli.output import Interruptible, fetching, launched_rank, print_run
+from tenfold.cli.running.board_window import BoardWindow, ShowBoard
 
 
 def train(
@@ -28,6 +29,7 @@ def train(
     runs: options.Runs = None,
     log_ranks: options.LogRanks = None,
     log: options.Log = None,
+    board: ShowBoard = False,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
@@ -37,6 +39,7 @@ def train(
     [cyan]tenfold train lenet.toml --set lr=0.1 --set schedule=cosine[/],
     [cyan]tenfold train lenet.toml --workers 16 --target 0.99[/],
     [cyan]tenfold train lenet.toml --workers 4 --strategy butterfly --sync-every 16 --pin compact[/],
+    [cyan]tenfold train lenet.toml --board[/],
     [cyan]torchrun --nproc-per-node 4 -m tenfold train lenet.toml[/]
     """
     experiment = options.experiment_of(context.params)
@@ -53,10 +56,12 @@ def train(
     world = detect_world()
     count = world.size if world is not None else experiment.division.workers
     ranks = RankTimes(options.ranks_from(log_ranks, count)) if log_ranks else None
-    with (
-        Interruptible(runs) as interruptible,
-        RunProgress(experiment, quiet=quiet, ranks=ranks) as progress,
-        fetching(quiet) as bar,
-    ):
-        run = tenfold.train(experiment, runs=runs, log=log, listen=interruptible.watch(progress), fetching=bar)
-    print_run(run, as_json)
+    with BoardWindow(runs, board) as window:
+        with (
+            Interruptible(runs) as interruptible,
+            RunProgress(experiment, quiet=quiet, ranks=ranks) as progress,
+            fetching(quiet) as bar,
+        ):
+            listen = window.watch(interruptible.watch(progress))
+            run = tenfold.train(experiment, runs=runs, log=log, listen=listen, fetching=bar)
+        print_run(run, as_json)

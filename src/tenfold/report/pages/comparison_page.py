@@ -42,6 +42,7 @@ def comparison_content(comparison: Comparison, each: list[dict[str, Any]] | None
         "table": settings_table(comparison, PlotStyles(comparison.rows)),
         "crosstables": comparison.crosstables(),
         "folds": None,
+        "folds_so_far": None,
         "prediction": _prediction_reasons(comparison.rows),
         "notes": [note.text for note in comparison.notes()] + _speedup_note(comparison.rows),
         **_plots(comparison, each),
@@ -154,6 +155,7 @@ def _plots(comparison: Comparison, each: list[dict[str, Any]] | None) -> dict[st
         "best": [(row.label, *_time_and_metric(row, metric)) for row in pareto_front(rows)],
         "figures": figures.page_figures(drawn, comparison.runs, bars=bars),
         "learning": _about_curves(rows, shown) if any(one["curves"] for one in drawn) else "",
+        "quality": False,
         "lanes": False,
         "timelines": _timelines(rows),
     }

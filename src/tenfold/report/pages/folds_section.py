@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from tenfold.report.formatting import plural
+from tenfold.report.formatting import duration, metric_value, plural
 from tenfold.report.pages.figures import mean_curves, run_figure
 from tenfold.report.plots import palette
 from tenfold.report.plots.fold_plots import fold_runs, fold_scores_plot, fold_timeline
-from tenfold.report.tables.fold_tables import Fold, fold_name, folds_table, models_table, shown_metrics
-from tenfold.runs import Run
+from tenfold.report.tables.fold_tables import Fold, folds_table, models_table, shown_metrics
+from tenfold.runs import FoldChanged, Run
 from tenfold.runs.store import CROSSVAL
 
 
@@ -28,12 +28,31 @@ def folds_section(run: Run) -> dict[str, Any] | None:
     }
 
 
+def folds_so_far(run: Run) -> dict[str, Any] | None:
+    """Return a table of the folds of a running cross-validation; None for any other run."""
+    if run.kind != CROSSVAL or run.result.get("folds"):
+        return None
+    changed = {event.worker: event for event in run.lifecycle() if isinstance(event, FoldChanged)}
+    names = list(dict.fromkeys(name for event in changed.values() for name in event.metrics))
+    rows = [
+        [
+            f"fold {event.fold}" + (f", repeat {event.repeat}" if event.repeat > 1 else ""),
+            event.error or event.status,
+            duration(event.seconds),
+            *(metric_value(name, event.metrics.get(name)) for name in names),
+        ]
+        for _, event in sorted(changed.items())
+    ]
+    return {"columns": ["fold", "state", f"training, {run.clock}", *names], "rows": rows} if rows else None
+
+
 def fold_figures(run: Run) -> list[dict[str, Any]]:
     """Return a figure for each fold with what was measured on its validation part, and one for their mean."""
-    places = {fold["run"]: place for place, fold in enumerate(run.result.get("folds") or [])}
     found: list[dict[str, Any]] = []
-    for fold in fold_runs(run):
-        figure = run_figure(fold, fold_name(run.result["folds"], places[fold.id]))
+    for fold in _recorded_folds(run):
+        place = fold.facts["crossval"]
+        label = f"fold {place['fold']}" + (f", repeat {place['repeat']}" if place["repeat"] > 1 else "")
+        figure = run_figure(fold, label)
         evaluated = [curve for curve in figure["curves"] if curve["part"] != "train"]
         colour = palette.series(len(found))[0]
         found.append({**figure, "curves": evaluated, "lanes": None, "colour": colour, "dash": [2, 2]})
@@ -41,3 +60,10 @@ def fold_figures(run: Run) -> list[dict[str, Any]]:
         mean = mean_curves([figure["curves"] for figure in found])
         found.append({**found[0], "id": 0, "label": "mean over the folds", "curves": mean, "colour": None, "dash": []})
     return found
+
+
+def _recorded_folds(run: Run) -> list[Run]:
+    """Return the runs of the folds: those of the result, or while it is running, those recorded so far."""
+    if run.result.get("folds"):
+        return fold_runs(run)
+    return [run.other(record["id"]) for record in run.store.folds(run.id)]

@@ -4,8 +4,9 @@ from typing import Any
 
 from tenfold.report import summary
 from tenfold.report.baselines import find_baseline
+from tenfold.report.model_quality import model_quality
 from tenfold.report.pages import figures, sections
-from tenfold.report.pages.folds_section import fold_figures, folds_section
+from tenfold.report.pages.folds_section import fold_figures, folds_section, folds_so_far
 from tenfold.runs import Run
 from tenfold.runs.store import CROSSVAL
 
@@ -16,6 +17,7 @@ def run_content(run: Run, figure: dict[str, Any] | None = None) -> dict[str, Any
     figure = figures.run_figure(run) if figure is None else figure
     drawn = fold_figures(run) if folded else [figure]
     bars = [{"label": "", "times": figure["times"]}] if figure["times"] else []
+    quality = model_quality(run)
     baseline = find_baseline(run)
     about = sections.describe_run(run)
     title = sections.page_title(run.experiment)
@@ -29,9 +31,11 @@ def run_content(run: Run, figure: dict[str, Any] | None = None) -> dict[str, Any
         "doubts": sections.speedup_doubts(baseline),
         "changed": sections.changed_settings(run),
         "folds": folds_section(run),
+        "folds_so_far": folds_so_far(run),
         "prediction": summary.prediction_notes(run),
-        "figures": figures.page_figures(drawn, [run], bars=bars),
+        "figures": figures.page_figures(drawn, [run], bars=bars, quality=quality),
         "learning": _about_curves(run) if any(one["curves"] for one in drawn) else "",
+        "quality": quality is not None,
         "lanes": bool(figure["lanes"]["at"]),
         "timelines": [],
     }

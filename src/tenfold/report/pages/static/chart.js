@@ -5,6 +5,7 @@ import { element, colourOf, whenThemeChanges } from "./dom.js";
 
 const HEIGHT = 240;
 const MARKS = 60; // evaluated curves with at most as many points have markers
+const WHOLE = [1, 2, 5].flatMap((one) => [0, 1, 2, 3, 4, 5, 6, 7, 8].map((power) => one * 10 ** power)).sort((a, b) => a - b);
 const LOG = 3; // uPlot's number of a logarithmic scale
 
 export class Chart {
@@ -60,8 +61,9 @@ export class Chart {
       alpha: line.alpha || 1,
       dash: line.dash?.length ? line.dash : undefined,
       spanGaps: true,
+      paths: line.scatter ? () => null : undefined,
       show: !this.hidden.has(line.key),
-      points: { show: Boolean(line.marks && line.x.length <= MARKS) || line.x.length === 1, size: 6, fill: () => line.colour || colourOf("--ink") },
+      points: { show: Boolean(line.scatter) || Boolean(line.marks && line.x.length <= MARKS) || line.x.length === 1, size: line.scatter ? 4 : 6, fill: () => line.colour || colourOf("--ink") },
     }));
     this.plot = new uPlot({
       width: Math.max(200, this.canvas.clientWidth), height: HEIGHT,
@@ -70,7 +72,7 @@ export class Chart {
         y: { distr: this.options.logY ? LOG : 1, range: this.options.logY ? undefined : padded },
       },
       axes: [
-        { ...axis, label: this.options.label, labelSize: 18, size: 34, values: (_, ticks) => ticks.map(tick) },
+        { ...axis, label: this.options.label, labelSize: 18, size: 34, incrs: this.options.whole ? WHOLE : undefined, values: (_, ticks) => ticks.map(tick) },
         { ...axis, size: sizeOf, values: (_, ticks) => ticks.map((value) => value === null ? "" : this.options.ticks ? this.options.ticks(value) : tick(value)) },
       ],
       series: [{}, ...series],

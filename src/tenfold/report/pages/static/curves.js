@@ -69,7 +69,7 @@ export class CurvesPanel {
       }
       const label = this.over === "seconds" ? `training time (s, ${this.clock})` : AXES[this.over];
       this.charts.get(name).draw(lines, {
-        label, logX: this.log.x, logY: this.log.y && positive(lines), ...this.rulesOf(name), ticks: name === "accuracy" ? (value) => `${significant(100 * value, 4)}%` : null,
+        label, whole: this.over === "step" || (this.over === "epoch" && lines.some((line) => line.x[line.x.length - 1] >= 2)), logX: this.log.x, logY: this.log.y && positive(lines), ...this.rulesOf(name), ticks: name === "accuracy" ? (value) => `${significant(100 * value, 4)}%` : null,
       });
     }
   }

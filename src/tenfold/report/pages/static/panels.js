@@ -1,6 +1,7 @@
 import { BarsPanel } from "./bars.js";
 import { CurvesPanel } from "./curves.js";
 import { LanesPanel } from "./lanes.js";
+import { QualityPanel } from "./quality.js";
 
 // Puts the plots of a page into the places that its template keeps for them.
 
@@ -15,6 +16,10 @@ export function mountPanels(data, { live = false, refineCurves = null, refineLan
   if (place("bars")) {
     panels.bars = new BarsPanel(place("bars"), common);
     panels.bars.set(data.bars);
+  }
+  if (place("quality")) {
+    panels.quality = new QualityPanel(place("quality"));
+    panels.quality.set(data.quality);
   }
   document.querySelectorAll('[data-panel="lanes"]').forEach((root) => {
     const figure = (data.timelines || data.figures).find((one) => String(one.id) === root.dataset.run);
