@@ -3,7 +3,7 @@
 import asyncio
 import json
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,12 +61,14 @@ class Feed:
         self.watch = watch
         self.pages = pages
         self.follower = follower
+        self.stopping: Callable[[], bool] = lambda: False
+        """Whether the server is about to end, which waits for its pages."""
 
     async def messages(self, position: Position) -> AsyncIterator[str]:
         """Yield messages for as long as the page listens."""
         yield "retry: 1000\n\n"
         quiet = 0
-        while True:
+        while not self.stopping():
             news = await run_in_threadpool(self.news, position)
             if news:
                 quiet = 0

@@ -9,10 +9,11 @@ from tenfold.errors import StoreError
 from tenfold.report.differences import differing_fields
 from tenfold.report.formatting import field_value
 from tenfold.report.model_quality import model_quality
-from tenfold.report.pages.comparison_page import comparison_content
+from tenfold.report.pages.comparison_page import comparison_content, comparison_tables
 from tenfold.report.pages.folds_section import fold_figures
 from tenfold.report.pages.page import COMPARISON_PARTS, RUN_PARTS, render_parts, render_template
-from tenfold.report.pages.run_page import run_content
+from tenfold.report.pages.run_page import about_curves, run_content
+from tenfold.report.pages.sections import state_note
 from tenfold.report.pages.write_report import common_content
 from tenfold.report.plots import palette
 from tenfold.report.results.comparison import Comparison
@@ -50,7 +51,10 @@ class Pages:
 
     def comparison_parts(self, numbers: Sequence[int]) -> dict[str, str]:
         """Return the parts of the page of several runs that change while they are running."""
-        return render_parts("runs.html", self._comparison_content(numbers), COMPARISON_PARTS)
+        comparison = self._compared(numbers)
+        states = {"runs": [{"id": run.id, "status": run.status, "state": state_note(run)} for run in comparison.runs]}
+        content = common_content(comparison) | comparison_tables(comparison) | states
+        return render_parts("runs.html", content, COMPARISON_PARTS)
 
     def differences(self, number: int, other: int) -> list[tuple[str, str, str]]:
         """Return the fields in which the experiments of two runs differ, with both values."""
@@ -69,16 +73,18 @@ class Pages:
 
     def _run_content(self, run: Run) -> dict[str, Any]:
         content = common_content(Comparison([run])) | run_content(run, self.watch.figure(run))
-        live = {"learning": content["learning"] or "Nothing has been measured yet.", "lanes": True, "quality": True}
-        following = live if run.status == "running" else {}
+        following = _empty_panels(run, content) if run.status == "running" else {}
         downloads = [_link(run, "csv"), _link(run, "json"), _link(run, "html")]
         return content | following | {"board": self._board("run.js", run=run.id), "downloads": downloads}
 
-    def _comparison_content(self, numbers: Sequence[int]) -> dict[str, Any]:
+    def _compared(self, numbers: Sequence[int]) -> Comparison:
         runs = [self.watch.open(number) for number in dict.fromkeys(numbers)]
         if not 1 < len(runs) <= MOST_COMPARED:
             raise StoreError(f"2 to {MOST_COMPARED} runs can be compared, not {len(runs)}")
-        comparison = Comparison(runs)
+        return Comparison(runs)
+
+    def _comparison_content(self, numbers: Sequence[int]) -> dict[str, Any]:
+        comparison = self._compared(numbers)
         content = common_content(comparison) | comparison_content(comparison, self._each_figure(comparison))
         return content | {"board": self._board("compare.js"), "downloads": []}
 
@@ -94,6 +100,18 @@ class Pages:
 
     def _board(self, script: str, **facts: Any) -> dict[str, Any]:
         return {"action_token": self.action_token, "script": script, **facts}
+
+
+def _empty_panels(run: Run, content: dict[str, Any]) -> dict[str, Any]:
+    """Return the places of plots that a running run will fill."""
+    folded = run.kind == CROSSVAL
+    bars = content["figures"]["bars"] or ([] if folded else [{"label": "", "times": {}}])
+    return {
+        "learning": about_curves(run),
+        "lanes": not folded,
+        "quality": True,
+        "figures": content["figures"] | {"bars": bars},
+    }
 
 
 def _link(run: Run, kind: str) -> dict[str, str]:

@@ -33,12 +33,14 @@ def serve(
     except ImportError as error:
         bound.close()
         raise MachineError(f"the board needs the package {error.name}; `pip install tenfold[board]` has it") from None
-    config = uvicorn.Config(
-        Board(store, access).app(), log_level="warning", access_log=False, timeout_graceful_shutdown=1, lifespan="off"
+    board = Board(store, access)
+    server = uvicorn.Server(
+        uvicorn.Config(board.app(), log_level="warning", access_log=False, timeout_graceful_shutdown=5, lifespan="off")
     )
+    board.feed.stopping = lambda: server.should_exit
     ready(address(host, bound.getsockname()[1], access.token))
     with contextlib.suppress(KeyboardInterrupt):
-        uvicorn.Server(config).run(sockets=[bound])
+        server.run(sockets=[bound])
 
 
 def check_access(host: str, token: str | None) -> Access:

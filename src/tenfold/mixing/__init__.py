@@ -1,17 +1,21 @@
 """Who averages with whom, what the average is used for, and what travels: pure functions of their arguments."""
 
+from typing import TYPE_CHECKING
+
 from tenfold.common import catalog
 from tenfold.common.registry import Registry
 from tenfold.mixing.base import AsynchronousStrategy, Strategy
 from tenfold.mixing.collectives import COLLECTIVES
-from tenfold.mixing.compression import Compressor
-from tenfold.mixing.outer import OuterOptimizer
 from tenfold.mixing.round import Round
 from tenfold.mixing.round_schedule import due
 
+if TYPE_CHECKING:  # both need torch, which whoever only reads runs does without
+    from tenfold.mixing.compression import Compressor
+    from tenfold.mixing.outer import OuterOptimizer
+
 STRATEGIES: Registry[type[Strategy]] = catalog.STRATEGIES
-OUTER: Registry[type[OuterOptimizer]] = catalog.OUTER
-COMPRESSIONS: Registry[type[Compressor]] = catalog.COMPRESSIONS
+OUTER: "Registry[type[OuterOptimizer]]" = catalog.OUTER
+COMPRESSIONS: "Registry[type[Compressor]]" = catalog.COMPRESSIONS
 
 __all__ = [
     "COLLECTIVES",

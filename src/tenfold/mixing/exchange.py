@@ -1,8 +1,10 @@
 """An exchange: what one worker of an asynchronous strategy sends and receives, and with whom."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 CENTRE = -1
 """Stands for the common copy of the weights where a rank stands for a worker."""
@@ -24,11 +26,11 @@ class Exchange:
 class ExchangeVectors:
     """The vectors that an exchange reads and changes in place, all of the size of the parameters."""
 
-    mine: Tensor
+    mine: "Tensor"
     """The parameters of the worker that exchanges."""
-    theirs: Tensor
+    theirs: "Tensor"
     """The parameters of its partner, or of the centre."""
-    gradients: Tensor
+    gradients: "Tensor"
     """The sum of the worker's gradients since it last sent; empty unless the strategy sends gradients."""
-    centre_state: Tensor
+    centre_state: "Tensor"
     """What the centre keeps between exchanges in addition to its parameters, at first 0; empty without a centre."""

@@ -35,17 +35,24 @@ MOST_NAMED = 12
 def comparison_content(comparison: Comparison, each: list[dict[str, Any]] | None = None) -> dict[str, Any]:
     """Return what the page of several runs shows; `each` is drawn instead of the mean of each setting."""
     return {
+        **comparison_tables(comparison),
         "title": _title(comparison),
         "runs": [describe_run(run, label) for run, label in _labelled_runs(comparison)],
         "facts": _common_facts(comparison.runs),
-        "headline": _headline(comparison),
-        "table": settings_table(comparison, PlotStyles(comparison.rows)),
-        "crosstables": comparison.crosstables(),
         "folds": None,
         "folds_so_far": None,
         "prediction": _prediction_reasons(comparison.rows),
-        "notes": [note.text for note in comparison.notes()] + _speedup_note(comparison.rows),
         **_plots(comparison, each),
+    }
+
+
+def comparison_tables(comparison: Comparison) -> dict[str, Any]:
+    """Return the parts of the page that change while runs are running: headline and tables."""
+    return {
+        "headline": _headline(comparison),
+        "table": settings_table(comparison, PlotStyles(comparison.rows)),
+        "crosstables": comparison.crosstables(),
+        "notes": [note.text for note in comparison.notes()] + _speedup_note(comparison.rows),
     }
 
 

@@ -34,14 +34,15 @@ def run_content(run: Run, figure: dict[str, Any] | None = None) -> dict[str, Any
         "folds_so_far": folds_so_far(run),
         "prediction": summary.prediction_notes(run),
         "figures": figures.page_figures(drawn, [run], bars=bars, quality=quality),
-        "learning": _about_curves(run) if any(one["curves"] for one in drawn) else "",
+        "learning": about_curves(run) if any(one["curves"] for one in drawn) else "",
         "quality": quality is not None,
         "lanes": bool(figure["lanes"]["at"]),
         "timelines": [],
     }
 
 
-def _about_curves(run: Run) -> str:
+def about_curves(run: Run) -> str:
+    """Return what explains the learning curves of a run."""
     if run.kind == CROSSVAL:
         return "Each fold on its validation part after each epoch, and the mean over the folds."
     lost = "".join(f" Vertical line: {loss}." for loss in summary.describe_lost_workers(run))

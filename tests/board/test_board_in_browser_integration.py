@@ -1,0 +1,129 @@
+"""The board as people use it: a real training is watched in Chromium."""
+
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from made_runs import make_run
+
+from tenfold.runs import Store
+
+CHROMIUM = Path("/usr/bin/chromium")
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+TRAIN = "--model mlp --data digits --epochs 100000 --workers 2 --name <b>watched</b> --quiet --set limit=200".split()
+
+playwright = pytest.importorskip("playwright.sync_api", reason="looking at the page needs playwright")
+expect = playwright.expect
+expect.set_options(timeout=30_000)
+pytestmark = [
+    pytest.mark.timeout(180),
+    pytest.mark.skipif(not CHROMIUM.exists(), reason=f"looking at the page needs {CHROMIUM}"),
+]
+
+
+@contextmanager
+def tenfold(*words):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tenfold", *words],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "NO_COLOR": "1"},
+    )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(timeout=20)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    for lr in (0.1, 0.2):
+        for seed in (0, 1):
+            make_run(folder, steps_per_epoch=60, epochs=2, lr=lr, seed=seed, workers=2, name=f"lr {lr}")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def address(folder):
+    with tenfold("board", "--runs", str(folder), "--port", "0", "--no-open") as server:
+        yield server.stdout.readline().split()[-1]
+
+
+@pytest.fixture(scope="module")
+def context(address):
+    with playwright.sync_playwright() as start:
+        browser = start.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
+        context = browser.new_context(viewport={"width": 1280, "height": 900})
+        context.set_default_timeout(30_000)
+        yield context
+        browser.close()
+
+
+@pytest.fixture
+def page(context, address):
+    page = context.new_page()
+    page.problems = []
+    page.on("pageerror", lambda error: page.problems.append(str(error)))
+    page.on("dialog", lambda dialog: page.problems.append(dialog.message))
+    page.goto(address)
+    yield page
+    assert page.problems == []
+    page.close()
+
+
+def rows(page):
+    return page.locator("table.runs tbody tr")
+
+
+def test_runs_are_filtered_grouped_and_compared(page, address):
+    assert "token" not in page.url
+    rows(page).nth(3).wait_for()
+    page.fill("#filter", "lr=0.2")
+    expect(rows(page)).to_have_count(2)
+    page.fill("#filter", "lr>many")
+    page.locator("#filter-problem", has_text="number").wait_for()
+    page.fill("#filter", "")
+    expect(rows(page)).to_have_count(4)
+    page.select_option("select", "setting")
+    expect(page.locator("tr.grouped")).to_have_count(2)
+    assert "±" in rows(page).first.inner_text()
+    page.locator("tr.grouped input").first.check()
+    page.locator("tr.grouped input").nth(1).check()
+    page.click("text=Compare 4 runs")
+    page.wait_for_url("**/compare?runs=*")
+    page.locator(".chart canvas").first.wait_for()
+    assert page.locator(".legend button", has_text="run 1").count() >= 1
+
+
+def test_a_training_is_watched_stopped_and_resumed(page, folder):
+    with tenfold("train", *TRAIN, "--runs", str(folder)) as training:
+        row = rows(page).filter(has_text="watched")
+        row.wait_for()
+        assert row.locator("a.title").inner_text() == "<b>watched</b>"
+        row.locator("a.title").click()
+        page.locator("h1", has_text="watched").wait_for()
+        epochs = page.locator('[data-part="epochs"] tbody tr')
+        epochs.nth(2).wait_for()
+        page.locator(".chart canvas").first.wait_for()
+        page.locator(".lanes canvas").wait_for()
+        seen = epochs.count()
+        epochs.nth(seen).wait_for()
+        page.click("text=Stop")
+        page.locator(".facts .interrupted").wait_for()
+        assert training.wait(timeout=30) == 130
+    number = int(page.url.rpartition("/")[2])
+    page.click("button:text-is('Resume')")
+    page.locator(".facts .running").wait_for()
+    page.click("button:text-is('Stop')")
+    page.locator(".facts .interrupted").wait_for()
+    assert Store(folder).find(number)["status"] == "interrupted"
+    page.click("button:text-is('Delete')")
+    page.locator("dialog button:text-is('Delete')").click()
+    page.wait_for_url("**/")
+    rows(page).nth(3).wait_for()
+    assert rows(page).filter(has_text="watched").count() == 0
