@@ -13,7 +13,8 @@ from tenfold.runs import Store
 
 CHROMIUM = Path("/usr/bin/chromium")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
-TRAIN = "--model mlp --data digits --epochs 100000 --workers 2 --name <b>watched</b> --quiet --set limit=200".split()
+TRAIN = ["--model", "mlp", "--data", "digits", "--epochs", "100000", "--workers", "2", "--name", "<b>watched</b>"]
+TRAIN += ["--quiet", "--set", "limit=200"]
 
 playwright = pytest.importorskip("playwright.sync_api", reason="looking at the page needs playwright")
 expect = playwright.expect

@@ -205,6 +205,8 @@ class Worker:
             self._measure("lr", self.replica.rate, step)
         if staleness := self.mixer.take_staleness():
             self._measure("staleness", sum(staleness) / len(staleness), step)
+        if (spread := self.mixer.take_spread()) is not None:
+            self._measure("spread", spread, step)
         self.time.tell()
         return total, samples
 

@@ -161,15 +161,17 @@ def _plots(comparison: Comparison, each: list[dict[str, Any]] | None) -> dict[st
         "tradeoff": scaling_plots.tradeoff_plot(rows, styles),
         "best": [(row.label, *_time_and_metric(row, metric)) for row in pareto_front(rows)],
         "figures": figures.page_figures(drawn, comparison.runs, bars=bars),
-        "learning": _about_curves(rows, shown) if any(one["curves"] for one in drawn) else "",
+        "learning": _about_curves(rows, shown, means=each is None) if any(one["curves"] for one in drawn) else "",
         "quality": False,
         "lanes": False,
         "timelines": _timelines(rows),
     }
 
 
-def _about_curves(rows: Sequence[Row], shown: Sequence[Row]) -> str:
+def _about_curves(rows: Sequence[Row], shown: Sequence[Row], *, means: bool) -> str:
     training = "Thin lines: training batches. " if len(shown) <= MOST_WITH_TRAINING else ""
+    if not means:
+        return "Lines with markers: evaluated after each epoch."
     left_out = _left_out([row.label for row in rows], [row.label for row in shown])
     return f"{training}Lines with markers: evaluated after each epoch, mean over the repeats. {left_out}".rstrip()
 

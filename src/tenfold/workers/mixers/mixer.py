@@ -47,6 +47,10 @@ class Mixer(ABC):
         """Return how stale the weights were in each exchange since the last call; empty where all mix in rounds."""
         return []
 
+    def take_spread(self) -> float | None:
+        """Return how far the replica was from the average in a round since the last call, relative to its weights."""
+        return None
+
 
 class RoundMixer(Mixer):
     """Averages weights in rounds in which all workers take part after the same step."""
@@ -63,6 +67,12 @@ class RoundMixer(Mixer):
     def mix(self, step: int) -> None:
         """Carry out the next round, if it is due."""
         self.rounds.mix(step)
+
+    def take_spread(self) -> float | None:
+        """Return the spread in the first round after the last call; None where there was no round."""
+        taken, self.rounds.spread = self.rounds.spread, None
+        self.rounds.measure_spread = True
+        return taken
 
     def consensus(self) -> None:
         """Give the replica the mean of all."""

@@ -62,6 +62,10 @@ class Rounds:
         self.channels = channels
         self.samples = samples
         self.rounds = 0
+        self.measure_spread = False
+        """Whether to measure in the next round how far this replica is from the average."""
+        self.spread: float | None = None
+        """|x - mean| / |mean| of the parameters x before the last round that was measured."""
         self.parameters = replica.flat.vector[: replica.flat.parameters]
         self.outer_state = outer.start(self.parameters)
         differences = compressor.name != "none" and division.average != "gradients"
@@ -94,9 +98,13 @@ class Rounds:
             self.channels.mix(transport, upcoming, self.samples)
             return
         nbytes = self._compress()
+        before = self.parameters.clone() if self.measure_spread else None
         self.replica.flat.to_moments()
         round_ = self.channels.mix(transport, upcoming, self.samples)
         self.replica.flat.to_variances(alike=round_.is_exact)
+        if before is not None:
+            self.spread = float((before - self.parameters).norm() / self.parameters.norm().clamp_min(1e-30))
+            self.measure_spread = False
         self.outer.update(self.outer_state, self.parameters, n=transport.size, lr=self.replica.rate)
         if self.reference is not None:
             self.reference.copy_(self.parameters)

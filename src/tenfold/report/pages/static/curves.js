@@ -6,7 +6,7 @@ import { Chart } from "./chart.js";
 
 const FIRST = ["loss", "accuracy"];
 const LAST = ["lr", "spread", "staleness", "samples/s"];
-const NAMES = { lr: "learning rate", "samples/s": "samples per second", staleness: "staleness (updates)", spread: "spread of the replicas" };
+const NAMES = { lr: "learning rate", "samples/s": "samples per second", staleness: "staleness (updates)", spread: "spread of the replicas before a round, relative" };
 const HIDDEN = new Set(["epoch_loss"]);
 const AXES = { epoch: "epoch", step: "step", seconds: "training time" };
 const PARTS = { train: "training", validation: "validation", test: "test" };
@@ -89,7 +89,7 @@ export class CurvesPanel {
     const several = this.figures.length > 1;
     const withTraining = !several || this.figures.length <= 3;
     return this.figures.flatMap((figure) => {
-      const curves = name === "samples/s" ? speedOf(figure) : figure.curves.filter((curve) => curve.name === name);
+      const curves = name === "samples/s" ? speedOf(figure) : fewWorkers(figure.curves.filter((curve) => curve.name === name));
       const evaluated = curves.some((curve) => curve.part !== "train");
       return curves.filter((curve) => withTraining || !evaluated || curve.part !== "train").flatMap((curve) => this.lineOf(figure, curve, curves, several));
     });
@@ -98,7 +98,7 @@ export class CurvesPanel {
   lineOf(figure, curve, all, several) {
     const training = curve.part === "train";
     const workers = all.some((one) => one.worker > 0);
-    const words = [several ? figure.label : "", all.some((one) => one.part !== "train") || !several ? PARTS[curve.part] || curve.part : "", workers ? `worker ${curve.worker}` : ""];
+    const words = [several ? figure.label : "", all.some((one) => one.part !== "train") || !several ? PARTS[curve.part] || curve.part : "", workers ? curve.title || `worker ${curve.worker}` : ""];
     const x = this.positions(figure, curve);
     let y = curve.value;
     if (this.log.x || this.log.y) {
@@ -110,7 +110,7 @@ export class CurvesPanel {
     const key = `${figure.id} ${figure.label} ${curve.part} ${curve.worker}`;
     const common = {
       key, label: words.filter(Boolean).join(", ") || curve.name, colour: workers && !several ? shade(figure.colour, curve.worker) : !several && curve.part === "validation" ? "#e17800" : figure.colour, dash: figure.dash,
-      width: training ? 1 : 1.8, marks: !training, alpha: training && !workers ? 0.75 : 1, x, y,
+      width: training ? 1 : 1.8, marks: !training, alpha: training && !workers ? 0.9 : 1, x, y,
     };
     if (!training || !this.smoothing) return [common];
     return [{ ...common, key: `${key} raw`, alpha: 0.25, quiet: true }, { ...common, width: 1.5, alpha: 1, y: smooth(y, this.smoothing) }];
@@ -144,6 +144,20 @@ export class CurvesPanel {
 function written(name, value) {
   if (name === "samples/s") return count(value);
   return name === "accuracy" ? metricValue(name, value) : significant(value, 4);
+}
+
+// What more than eight workers measured: the mean and the highest at each step.
+function fewWorkers(curves) {
+  if (curves.length <= 8 || !curves.every((curve) => curve.part === curves[0].part)) return curves;
+  const steps = new Map();
+  for (const curve of curves) curve.step.forEach((step, at) => steps.set(step, [...(steps.get(step) || []), [curve.seconds[at], curve.value[at]]]));
+  const sorted = [...steps].sort(([a], [b]) => a - b);
+  const common = { ...curves[0], step: sorted.map(([step]) => step), seconds: sorted.map(([, points]) => Math.max(...points.map(([seconds]) => seconds))) };
+  const values = (pick) => sorted.map(([, points]) => pick(points.map(([, value]) => value)));
+  return [
+    { ...common, worker: 0, title: `mean of ${curves.length} workers`, value: values((list) => list.reduce((sum, one) => sum + one, 0) / list.length) },
+    { ...common, worker: 1, title: "highest", value: values((list) => Math.max(...list)) },
+  ];
 }
 
 function positive(lines) {
