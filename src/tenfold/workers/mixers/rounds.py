@@ -62,7 +62,7 @@ class Rounds:
         self.channels = channels
         self.samples = samples
         self.rounds = 0
-        self.measure_spread = False
+        self.measure_spread = True
         """Whether to measure in the next round how far this replica is from the average."""
         self.spread: float | None = None
         """|x - mean| / |mean| of the parameters x before the last round that was measured."""
