@@ -13,14 +13,14 @@ from rich.console import Console
 from svg_texts import texts
 
 from tenfold.experiment import Experiment
-from tenfold.report import clocks, summary
+from tenfold.report import clocks
 from tenfold.report.exports import export
 from tenfold.report.exports.trace import chrome_trace
 from tenfold.report.formatting import duration, interval
 from tenfold.report.live.run_progress import RunProgress
 from tenfold.report.pages import write_report as report
-from tenfold.report.plots import run_plots, scaling_plots, timeline_plots
-from tenfold.report.plots.styles import PlotStyles, single_series
+from tenfold.report.plots import scaling_plots, timeline_plots
+from tenfold.report.plots.styles import PlotStyles
 from tenfold.report.results.comparison import Comparison
 from tenfold.report.rows import make_rows
 from tenfold.report.tables import run_tables
@@ -203,16 +203,7 @@ class TestPictures:
     def test_axes_name_the_clock(self, real, virtual, mixed):
         styles, rows = PlotStyles(mixed.rows), mixed.rows
         for runs, clock in (([real], "measured"), ([virtual], "predicted")):
-            assert f"training time (s, {clock})" in texts(
-                run_plots.learning_curve([single_series(runs[0])], "loss", "seconds")
-            )
             assert f"time since the first step began (ms, {clock})" in texts(timeline_plots.timeline_plot(runs[0]))
-            assert f"time (s, {clock})" in texts(
-                run_plots.time_plot([("", summary.times_by_kind(runs[0]))], runs[0].clock)
-            )
-        assert "training time (s, measured and predicted)" in texts(
-            run_plots.learning_curve([styles.series(row) for row in rows], "loss", "seconds")
-        )
         assert "speedup T1/Tn (measured and predicted)" in texts(scaling_plots.speedup_plot(rows, styles))
         assert "training time (ms, measured and predicted)" in texts(scaling_plots.tradeoff_plot(rows, styles))
 

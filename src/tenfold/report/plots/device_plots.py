@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from tenfold.report import clocks, summary
 from tenfold.report.differences import describe_settings
 from tenfold.report.formatting import metric_value, one_line, ratio
-from tenfold.report.plots.run_plots import shorten
 from tenfold.report.plots.styles import PlotStyles
-from tenfold.report.plots.svg import INK, PHONE, draw_both, legend_above
+from tenfold.report.plots.svg import INK, PHONE, draw_both, legend_above, shorten
 from tenfold.report.rows import CPU, Row, Spread
 from tenfold.report.selection import choose_rows, mean_seconds, rows_metric
 from tenfold.report.tables.columns import time_unit

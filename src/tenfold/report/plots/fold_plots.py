@@ -1,14 +1,12 @@
-"""Plots of a cross-validation: scores of the folds, their learning curves, and which core trained which fold."""
+"""Plots of a cross-validation: scores of the folds, and which core trained which fold."""
 
 from collections.abc import Sequence
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from tenfold.errors import StoreError
 from tenfold.report.formatting import one_line
 from tenfold.report.plots import palette
-from tenfold.report.plots.run_plots import identifier, label_metric_axis
-from tenfold.report.plots.svg import INK, NARROW, PHONE, draw_both, draw_svg, legend_below
+from tenfold.report.plots.svg import INK, NARROW, PHONE, draw_both, draw_svg, identifier, legend_below
 from tenfold.report.tables.fold_tables import PART_NAMES, PARTS, Fold, fold_name
 from tenfold.runs import Run
 
@@ -47,30 +45,6 @@ def fold_scores_plot(run: Run, metric: str) -> str:
 
     size = (NARROW, 0.8 + 0.62 * len(parts))
     return draw_svg(f"strip-{identifier(metric)}", f"{one_line(metric)} of every fold", size, paint)
-
-
-def fold_curves(run: Run, metric: str) -> str:
-    """Return one metric of each fold's watched part over the epochs, with the mean over the folds."""
-    factor = 100.0 if metric == "accuracy" else 1.0
-    curves = [points for fold in fold_runs(run) if (points := _epoch_values(fold, metric, factor))]
-    if not curves or max(map(len, curves)) < 2:
-        return ""
-
-    def paint(figure: "Figure") -> None:
-        axes = figure.subplots()
-        for at, points in enumerate(curves):
-            label = "each fold" if at == 0 else None
-            axes.plot(*zip(*points, strict=True), color=palette.BLUE, linewidth=0.9, alpha=0.55, label=label)
-        epochs = sorted(set.intersection(*({x for x, _ in points} for points in curves)))
-        means = [fmean(dict(points)[epoch] for points in curves) for epoch in epochs]
-        axes.plot(epochs, means, "o-", color=INK, linewidth=1.6, markersize=4, label="mean over the folds")
-        axes.set_xlabel("epoch")
-        axes.locator_params(axis="x", integer=True)
-        label_metric_axis(axes, metric, [y for points in curves for _, y in points])
-        handles, names = axes.get_legend_handles_labels()
-        legend_below(figure, list(zip(handles, names, strict=True)))
-
-    return draw_svg(f"folds-{identifier(metric)}", f"{one_line(metric)} of each fold by epoch", (NARROW, 2.7), paint)
 
 
 def fold_runs(run: Run) -> list[Run]:
@@ -126,15 +100,6 @@ def fold_timeline(run: Run) -> str:
         return width, 0.85 + 0.3 * len(cores) + 0.2 * (width == PHONE)
 
     return draw_both("fold-lanes", "folds on cores over time", size, paint)
-
-
-def _epoch_values(fold: Run, metric: str, factor: float) -> list[tuple[float, float]]:
-    """Return a metric by epoch on the validation part, or on the test part where that is watched."""
-    for part in ("validation", "test"):
-        rows = [row for row in fold.history if f"{part}_{metric}" in row]
-        if rows:
-            return [(row["epoch"], row[f"{part}_{metric}"] * factor) for row in rows]
-    return []
 
 
 def _values(run: Run, part: str, metric: str) -> list[float]:

@@ -43,12 +43,6 @@ class Series:
     style: Style
 
 
-def single_series(run: Run) -> Series:
-    """Return a run that is drawn alone."""
-    colour, marker = palette.series(0)
-    return Series("", (run,), Style(colour, marker=marker))
-
-
 class PlotStyles:
     """What colours, lines and markers mean on a page.
 

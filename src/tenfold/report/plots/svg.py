@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from tenfold.errors import StoreError
+from tenfold.report.differences import LABEL_LENGTH
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -188,3 +189,13 @@ def _references(element: ElementTree.Element) -> Iterator[str]:
         yield address[1:]
     if (clip := element.get("clip-path", "")).startswith("url(#"):
         yield clip.removeprefix("url(#").rstrip(")")
+
+
+def shorten(label: str) -> str:
+    """Return a label, cut where it is too long for a plot."""
+    return label if len(label) <= LABEL_LENGTH else f"{label[: LABEL_LENGTH - 1]}…"
+
+
+def identifier(text: str) -> str:
+    """Return a text as part of an id: letters, digits and dashes."""
+    return "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in text)

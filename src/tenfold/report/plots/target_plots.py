@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from tenfold.report import clocks
 from tenfold.report.formatting import duration, one_line
-from tenfold.report.plots.run_plots import shorten
 from tenfold.report.plots.styles import PlotStyles
-from tenfold.report.plots.svg import INK, WIDE, draw_svg, legend_below, save_figure
+from tenfold.report.plots.svg import INK, WIDE, draw_svg, legend_below, save_figure, shorten
 from tenfold.report.rows import Row
 from tenfold.report.scores import main_metric
 from tenfold.report.selection import choose_rows
