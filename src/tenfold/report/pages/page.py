@@ -47,6 +47,7 @@ def _inside(content: dict[str, Any]) -> dict[str, str]:
 def _common() -> dict[str, Any]:
     nothing: dict[str, Any] = {
         "eyebrow": "",
+        "subject": "",
         "status": "",
         "headline": [],
         "doubts": [],

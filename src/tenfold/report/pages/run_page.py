@@ -23,6 +23,7 @@ def run_content(run: Run, figure: dict[str, Any] | None = None) -> dict[str, Any
     title = sections.page_title(run.experiment)
     return {
         "title": f"Cross-validation of {title}" if folded else title,
+        "subject": sections.page_title(run.experiment.replace(name="")),
         "eyebrow": f"run {run.id}",
         "status": run.status,
         "facts": [*about["what"], about["began"]],
