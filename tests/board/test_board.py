@@ -98,7 +98,7 @@ def test_a_run_is_followed_epoch_by_epoch(board, folder):
         assert news["progress"]["left"] > 0
         assert f"<td>{epoch + 1}</td>" in news["parts"]["epochs"]
         assert board.feed.news(position) == {}
-    board.store.mark_repeated(number, 1)
+    recorder.store.restart(number, epoch=1)
     assert board.feed.news(position)["runs"][number]["again"]
     assert max(board.watch.figure(board.watch.open(number))["curves"][0]["step"]) <= 50
     recorder.close(result={}, status="interrupted")
