@@ -73,4 +73,5 @@ def test_sums_of_one_stretch_are_laid_out_one_after_another():
     lanes = Lanes()
     common = {"type": "span", "worker": 0, "at": 2.0, "count": 20}
     lanes.add([(1, {**common, "kind": "compute", "seconds": 0.5}), (2, {**common, "kind": "wait", "seconds": 0.25})])
-    assert lanes.since(0)["at"] == [2_000_000, 2_500_000]
+    lanes.add([(3, {**common, "kind": "communicate", "seconds": 0.1, "count": 1})])
+    assert lanes.since(0)["at"] == [2_000_000, 2_500_000, 2_750_000]

@@ -43,7 +43,7 @@ class Lanes:
             if not 0 <= worker < 2**31 or not 0 <= seconds < np.inf or not 0 <= at < np.inf:
                 continue
             self._totals[worker][row["kind"]] += seconds
-            if int(row.get("count") or 1) > 1 and self._begins.get(worker) == at:
+            if self._begins.get(worker) == at:
                 at = self._ends[worker]
             else:
                 self._begins[worker] = at
