@@ -82,6 +82,13 @@ def test_a_message_holds_only_what_is_new(board, folder):
     assert [(row["id"], row["tags"]) for row in changed] == [(2, ["seen"])]
 
 
+def test_the_page_of_a_run_gets_only_its_own_row(board):
+    position = Position.read("0:0", "", None, "3")
+    assert [row["id"] for row in board.feed.news(position)["list"]["rows"]] == [3]
+    board.store.tag(2, "seen")
+    assert board.feed.news(position) == {}
+
+
 def test_a_run_is_followed_epoch_by_epoch(board, folder):
     experiment, number, recorder = running(folder, name="followed")
     figure = board.watch.figure(board.watch.open(number))

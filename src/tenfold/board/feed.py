@@ -32,9 +32,11 @@ class Position:
     shown: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     """The status and the number of stages of each run when its parts were rendered last."""
     with_parts: bool = False
+    only: int | None = None
+    """The only run whose row the page shows; None for all."""
 
     @classmethod
-    def read(cls, version: str | None, runs: str | None, parts: str | None) -> "Position":
+    def read(cls, version: str | None, runs: str | None, parts: str | None, only: str | None = None) -> "Position":
         """Return the position that a page names in its address; what cannot be read is nothing."""
         number = None
         if version is not None:
@@ -46,7 +48,8 @@ class Position:
             cursor, _, repeated = place.partition(".")
             if run.isdecimal() and cursor.isdecimal() and repeated.isdecimal():
                 read[int(run)] = place
-        return cls(number, read, with_parts=parts == "1")
+        single = int(only) if only is not None and only.isdecimal() else None
+        return cls(number, read, with_parts=parts == "1", only=single)
 
     def __str__(self) -> str:
         runs = ",".join(f"{run}@{place}" for run, place in self.runs.items())
@@ -87,7 +90,9 @@ class Feed:
             listed = self.runs.since(position.version)
             if listed["version"] != position.version:
                 position.version = listed["version"]
-                found["list"] = listed | {"version": f"{INSTANCE}:{listed['version']}"}
+                rows = [row for row in listed["rows"] if position.only in (None, row["id"])]
+                if rows or listed["gone"] or position.only is None:
+                    found["list"] = {"rows": rows, "gone": listed["gone"], "version": f"{INSTANCE}:{listed['version']}"}
         runs = {}
         for run in position.runs:
             try:

@@ -154,7 +154,7 @@ class Board:
         if last := request.headers.get("last-event-id"):
             version, _, runs = last.partition("|")
             listed = version or None
-        position = Position.read(listed, runs, request.query_params.get("parts"))
+        position = Position.read(listed, runs, request.query_params.get("parts"), request.query_params.get("only"))
         return StreamingResponse(self.feed.messages(position), media_type="text/event-stream")
 
     async def act(self, request: Request) -> Response:

@@ -35,12 +35,16 @@ export function follow(where, hear) {
     source.onerror = () => {
       sign.textContent = "the server does not answer";
       sign.className = "off";
-      if (source.readyState === EventSource.CLOSED) setTimeout(connect, 2000);
+      if (source.readyState === EventSource.CLOSED && document.visibilityState === "visible") setTimeout(connect, 2000);
     };
   }
   connect();
   addEventListener("pagehide", () => source.close());
-  return { restart() { source.close(); connect(); } };
+  // A browser has six connections to a server, so pages that nobody looks at give theirs back.
+  document.addEventListener("visibilitychange", () => {
+    source.close();
+    if (document.visibilityState === "visible") connect();
+  });
 }
 
 // Adds new points to a figure; curves that it does not have yet are new.
