@@ -7,6 +7,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Unpack
 
+from tenfold.api.alike import run_once
 from tenfold.api.cross_validate import cross_validate
 from tenfold.api.open_run import open_run
 from tenfold.api.train import train
@@ -38,6 +39,7 @@ def compare(
     repeats: int = 1,
     runs: str | Path | None = None,
     fresh: bool = False,
+    rerun_doubtful: bool = False,
     watch: Watch | None = None,
     on: Sequence[object] = (),
     log: str | Sequence[str] | None = None,
@@ -50,14 +52,15 @@ def compare(
     `compare(experiment, workers=[1, 2, 4], strategy=["allreduce", "butterfly"], repeats=3)`: a list is a dimension of
     the grid, anything else changes the experiment. Repeats differ in the seed and come in turns, so that a machine
     that slows down slows all down. Where `folds` is set, every setting is cross-validated. What is recorded already is
-    not run again, unless `fresh`; what fails is reported and does not stop the rest. `watch` is called with a `Turn`
-    when a run begins and when it is done, `listen` with every event of every run, and the callbacks
-    in `on` with those of each; `log` is that of `train`. `progress` shows a line for each run; by default on a terminal
-    and in a notebook.
+    not run again, unless `fresh`; `rerun_doubtful` runs again what other programs have disturbed. Strategies that
+    exchange the same among so many workers are run once. What fails is reported and does not stop the rest. `watch` is
+    called with a `Turn` when a run begins and when it is done, `listen` with every event of every run, and the
+    callbacks in `on` with those of each; `log` is that of `train`. `progress` shows a line for each run; by default on
+    a terminal and in a notebook.
     """
     require_no_launcher("a comparison", detect_world())
     base, dimensions = parts(experiment or Experiment(), dict(grid))
-    planned = list(experiments_of(base, dimensions, repeats))
+    planned, alike = run_once(experiments_of(base, dimensions, repeats))
     store = Store(runs)
     known = {} if fresh else _finished(store)
     on = [*on, *make_loggers(log, store.folder)]
@@ -65,12 +68,18 @@ def compare(
     with GridProgress() if shows else nullcontext() as shown:
         if shown is not None:
             watch, listen = _both(shown.watch, watch), _both(shown.listen, listen)
-        done, failed = _run_all(planned, dimensions, repeats, store, known, watch or _ignore, on, listen)
+        arguments = (dimensions, repeats, store)
+        done, failed = _run_all(planned, *arguments, known, watch or _ignore, on, listen)
+        if rerun_doubtful and (doubtful := Comparison(done, failed).doubtful):
+            again = [one for one in planned if _stored(one) in {_stored(run.experiment) for run in doubtful}]
+            repeated, problems = _run_all(again, *arguments, {}, watch or _ignore, on, listen)
+            renewed = {_stored(run.experiment): run for run in repeated}
+            done, failed = [renewed.get(_stored(run.experiment), run) for run in done], failed | problems
     if not done:
         reasons = "; ".join(dict.fromkeys(failed.values()))
         none = f"none of the {len(planned)} runs could be done" if len(planned) > 1 else "the run could not be done"
         raise ExperimentError(f"{none}: {reasons}")
-    return Comparison(done, failed)
+    return Comparison(done, failed, alike)
 
 
 def _run_all(
@@ -102,6 +111,11 @@ def _run_all(
         else:
             watch(replace(turn, run=done[-1]))
     return done, failed
+
+
+def _stored(experiment: Experiment) -> str:
+    """Return an experiment as the store records it, by which runs are told apart."""
+    return experiment.model_dump_json()
 
 
 def _both(one: Callable[[Any], None], other: Callable[[Any], None] | None) -> Callable[[Any], None]:

@@ -54,8 +54,8 @@ def print_rich(*renderables: Any) -> None:
     console.print(*renderables, sep="\n")
 
 
-def print_run(run: "Run", as_json: bool) -> None:
-    """Print the result of a run; only rank 0 does so.
+def print_run(run: "Run", as_json: bool, **added: Any) -> None:
+    """Print the result of a run, in JSON with further entries; only rank 0 does so.
 
     The command exits with 2 if a part of the result could not be stored, and with 3 if some folds failed.
     """
@@ -66,7 +66,7 @@ def print_run(run: "Run", as_json: bool) -> None:
     from tenfold.runs.store import CROSSVAL
 
     if as_json:
-        print_json(run.summary())
+        print_json(run.summary() | added)
     else:
         print_rich(result_table(run), *([fold_tables(run)] if run.kind == CROSSVAL else []))
         typer.echo(f"`tenfold report {run.id}{_elsewhere(run.store.folder)}` writes an HTML report")

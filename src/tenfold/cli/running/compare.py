@@ -1,13 +1,18 @@
 """`tenfold compare`: one experiment over a grid of settings."""
 
+import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tenfold.cli import options
 from tenfold.cli.grids import GRID, Form, Values, dimension, grid_of, print_side_by_side, watching
+from tenfold.cli.output import print_rich
 from tenfold.common.catalog import MODELS, OPTIMIZERS, SOURCES, STRATEGIES
+
+if TYPE_CHECKING:
+    from tenfold.report.results.comparison import Comparison
 
 
 def compare(
@@ -34,10 +39,15 @@ def compare(
     loader_workers: Annotated[Values, dimension("loader-workers", "Processes that load batches: 0,4.")] = None,
     threads: Annotated[Values, dimension("threads", "Threads per worker.")] = None,
     device: Annotated[Values, dimension("device", "Devices: cpu,cuda.")] = None,
+    name: options.Name = None,
     target: options.Target = None,
+    seed: options.Seed = None,
     pin: options.Pin = None,
     repeats: Annotated[int, typer.Option(help="Runs of each setting, with different seeds.")] = 1,
     fresh: Annotated[bool, typer.Option("--fresh", help="Repeat runs that are already recorded.")] = False,
+    rerun_doubtful: Annotated[
+        bool, typer.Option("--rerun-doubtful", help="Run rows again that other programs have disturbed.")
+    ] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write an HTML report.")] = None,
     plot: Annotated[
         Path | None,
@@ -61,18 +71,31 @@ def compare(
     given |= {"data": data, "epochs": epochs, "batch_size": batch_size, "optimizer": optimizer, "lr": lr}
     given |= {"loader_workers": loader_workers, "threads": threads, "device": device}
     grid: dict[str, Any] = grid_of(given, vary, settings)
-    experiment = options.experiment_from(file, settings, pin=pin, target=target)
+    experiment = options.experiment_from(file, settings, name=name, seed=seed, pin=pin, target=target)
     _start_early(grid)
     from tenfold.api.compare import compare as run_all
 
-    with watching(quiet) as shown:
-        result = run_all(
-            experiment, repeats=repeats, runs=runs, fresh=fresh, watch=shown.watch, listen=shown.listen, log=log, **grid
-        )
+    def run(*, again: bool, renew: bool) -> "Comparison":
+        with watching(quiet) as shown:
+            watch: dict[str, Any] = {"watch": shown.watch, "listen": shown.listen, "log": log}
+            return run_all(experiment, repeats=repeats, runs=runs, fresh=again, rerun_doubtful=renew, **watch, **grid)
+
+    result = run(again=fresh, renew=rerun_doubtful)
     form = Form.JSON if as_json else form
+    if form is Form.TABLE and not rerun_doubtful and _wants_again(result):
+        result = run(again=False, renew=True)
     if plot is not None:
         typer.echo(f"the plot is in {result.plot(plot)}", err=form is not Form.TABLE)
     print_side_by_side(result, form, output)
+
+
+def _wants_again(result: "Comparison") -> bool:
+    """Offer to run marked rows again, where a person can answer."""
+    if not (result.doubtful and sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    print_rich(result)
+    count = len(result.doubtful)
+    return typer.confirm(f"run {count} marked run{'s' if count > 1 else ''} again?", err=True)
 
 
 def _start_early(grid: dict[str, list[Any]]) -> None:

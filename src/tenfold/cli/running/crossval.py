@@ -37,6 +37,7 @@ def crossval(
     batch_size: options.BatchSize = None,
     optimizer: options.Optimizer = None,
     lr: options.Lr = None,
+    target: options.Target = None,
     seed: options.Seed = None,
     workers: options.Workers = None,
     strategy: options.Strategy = None,

@@ -17,6 +17,7 @@ CLUSTER = "The virtual cluster"
 
 
 def simulate(
+    context: typer.Context,
     file: options.File = None,
     settings: options.Set = None,
     workers: Annotated[Values, dimension("workers", "Nodes: 64, or several: 1,2,4,...,1024.")] = None,
@@ -38,12 +39,17 @@ def simulate(
     only_time: Annotated[
         bool, typer.Option("--only-time", help="Predict the time only; do not train.", rich_help_panel=CLUSTER)
     ] = False,
+    name: options.Name = None,
     model: options.Model = None,
     data: options.Data = None,
     epochs: options.Epochs = None,
     batch_size: options.BatchSize = None,
+    optimizer: options.Optimizer = None,
+    lr: options.Lr = None,
+    target: options.Target = None,
     seed: options.Seed = None,
     device: options.Device = None,
+    pin: options.Pin = None,
     threads: options.Threads = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write an HTML report.")] = None,
     form: Annotated[Form, typer.Option("--format", help="How to print several settings.")] = Form.TABLE,
@@ -60,9 +66,9 @@ def simulate(
     [cyan]tenfold simulate lenet.toml --workers 8 --cluster edge.toml[/],
     [cyan]tenfold simulate lenet.toml --workers 1,2,4,...,1024 --only-time -o speedup.html[/]
     """
-    fixed = {"model": model, "data": data, "epochs": epochs, "batch_size": batch_size, "seed": seed}
-    fixed |= {"device": device, "threads": threads}
-    experiment = options.experiment_from(file, settings, engine="virtual", cluster=cluster, **fixed)
+    gridded = ("workers", "strategy", "sync_every", "link")
+    fixed = {key: value for key, value in context.params.items() if key not in gridded}
+    experiment = options.experiment_of(fixed | {"engine": "virtual"})
     given = {"workers": workers, "strategy": strategy, "sync_every": sync_every, "link": link}
     grid: dict[str, Any] = grid_of(given, None, settings)
     form = Form.JSON if as_json else form
@@ -98,7 +104,15 @@ def _one(
         fetching(quiet or as_json) as bar,
     ):
         run = run_virtually(experiment, runs=runs, log=log, listen=interruptible.watch(progress), fetching=bar)
-    print_run(run, as_json)
+    from tenfold.api.simulation_baseline import simulation_baseline
+
+    baseline = simulation_baseline(experiment, run)
+    added = {"baseline_seconds": baseline.seconds, "speedup": baseline.speedup} if baseline else {}
+    print_run(run, as_json, **added)
+    if baseline is not None and not as_json:
+        typer.echo(baseline.line(run))
+    if baseline is not None and baseline.warning:
+        typer.secho(f"warning: {baseline.warning}", err=True, fg="yellow")
     if output is not None:
         from tenfold.report.pages.write_report import write_report
 

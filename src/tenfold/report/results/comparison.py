@@ -16,11 +16,19 @@ __all__ = ["Comparison", "Row", "Spread"]
 class Comparison(ResultTable):
     """Runs side by side, one row for each setting: as a table, as files, and as an HTML report with plots."""
 
-    def __init__(self, runs: Sequence[Run], failed: dict[str, str] | None = None) -> None:
+    def __init__(self, runs: Sequence[Run], failed: dict[str, str] | None = None, alike: Sequence[str] = ()) -> None:
         self.runs = list(runs)
         self.failed = failed or {}
         """The settings that could not be run, and why."""
+        self.alike = list(alike)
+        """Sentences about settings that are the same as others and were not run."""
         self.rows = make_rows(self.runs)
+
+    @property
+    def doubtful(self) -> list[Run]:
+        """The runs of marked rows; where a speedup is too good, also the baselines with one worker."""
+        baselines = any("speedup" in row.doubts for row in self.rows)
+        return [run for row in self.rows if row.doubts or (baselines and row.workers == 1) for run in row.runs]
 
     @property
     def complete(self) -> bool:
@@ -54,8 +62,8 @@ class Comparison(ResultTable):
         return notes + self.column_notes()
 
     def findings(self) -> list[str]:
-        """Return what failed."""
-        return [f"failed: {line}" for line in self.failures()]
+        """Return what failed, and what was the same as something else."""
+        return [f"failed: {line}" for line in self.failures()] + self.alike
 
     def failures(self) -> list[str]:
         """Return the settings that could not be run, one line for each reason."""

@@ -1,0 +1,69 @@
+"""What a simulation is compared with: the predicted time of one worker, and whether the accuracy suffered."""
+
+import math
+from dataclasses import dataclass
+
+from tenfold.api.forecast import forecast
+from tenfold.engines.prepare import settle
+from tenfold.experiment import FOLD_FIELDS, Division, Experiment
+from tenfold.report.baselines import find_baseline
+from tenfold.report.formatting import duration, metric_value, plural, ratio
+from tenfold.report.scores import higher_is_better, main_metric
+from tenfold.runs import Run
+
+FEW_STEPS = 300
+"""Below so many steps of each replica, the accuracy is at risk."""
+WORSE = 0.005
+"""How much worse than the baseline, as a share of its value, a metric has to be to be mentioned."""
+
+
+@dataclass(frozen=True)
+class SimulationBaseline:
+    """The same experiment with one worker on the same hardware."""
+
+    seconds: float
+    """Its predicted training time."""
+    speedup: float
+    warning: str
+    """What the accuracy lost and why; empty if nothing is to be feared."""
+
+    def line(self, run: Run) -> str:
+        """Return a sentence with the speedup."""
+        workers = run.experiment.division.workers
+        return (
+            f"one worker would take {duration(self.seconds)}, predicted: speedup {ratio(self.speedup)} with "
+            f"{plural(workers, 'worker')}, efficiency {self.speedup / workers:.0%}"
+        )
+
+
+def simulation_baseline(experiment: Experiment, run: Run) -> SimulationBaseline | None:
+    """Return what a simulated run of an experiment is compared with; None for one worker, its own baseline.
+
+    One worker has the defaults of one worker, such as its batch size, where the experiment leaves them open.
+    """
+    division = experiment.division
+    if division.workers == 1 or not run.seconds:
+        return None
+    alone = experiment.replace(division=Division(**{name: getattr(division, name) for name in FOLD_FIELDS}))
+    seconds = forecast(alone).forecasts[0].prediction.seconds
+    batch = settle(alone).training.samples_per_step
+    return SimulationBaseline(seconds, seconds / run.seconds, _warning(run, batch))
+
+
+def _warning(run: Run, batch: int) -> str:
+    """Return what the accuracy lost against a recorded run of one worker, or that there were very few steps."""
+    steps = run.result.get("steps") or 0
+    alone = math.ceil(run.facts["data"]["train"] / batch) * run.result.get("epochs", 0)
+    few = f"each replica took {plural(steps, 'step')}, one worker alone would take {alone:,}"
+    cure = "train more epochs, or use fewer workers or a smaller batch size"
+    found, name = find_baseline(run), main_metric(run.metrics)
+    if found is not None and name is not None and name in found.run.metrics:
+        ours, theirs = run.metrics[name], found.run.metrics[name]
+        loss = (theirs - ours) if higher_is_better(name) else (ours - theirs)
+        if loss <= WORSE * abs(theirs):
+            return ""
+        told = (
+            f"{name} {metric_value(name, ours)}, but {metric_value(name, theirs)} with one worker (run {found.run.id})"
+        )
+        return f"{told}: {few}; {cure}"
+    return f"{few}: the accuracy may have suffered; {cure}" if steps < min(FEW_STEPS, alone / 4) else ""

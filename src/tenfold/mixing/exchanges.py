@@ -1,0 +1,20 @@
+"""Which strategies are one and the same exchange for a number of workers."""
+
+from typing import Any
+
+from tenfold.mixing.base import AsynchronousStrategy, Strategy
+
+ROUNDS = 32
+"""How many rounds are compared; the patterns of all strategies repeat within these, or never."""
+
+
+def exchange_of(strategy: Strategy, workers: int, *, priced: bool = False) -> Any:
+    """Return a value that two strategies have in common if they exchange the same in every round.
+
+    Where exchanges are `priced`, on a virtual cluster, the way in which groups take their mean counts, too. The value
+    of an asynchronous strategy is its own.
+    """
+    if isinstance(strategy, AsynchronousStrategy):
+        return strategy
+    rounds = [*(strategy.round(r, workers) for r in range(ROUNDS)), strategy.final(workers)]
+    return tuple((one.sources, one.collective if priced else None) for one in rounds)

@@ -1,0 +1,22 @@
+from tenfold.common.catalog import STRATEGIES
+from tenfold.mixing.exchanges import exchange_of
+
+
+def alike(n, *, priced=False):
+    """Return the strategies that exchange the same as all-reduce."""
+    wanted = exchange_of(STRATEGIES["allreduce"](), n, priced=priced)
+    return {name for name in STRATEGIES if exchange_of(STRATEGIES[name](), n, priced=priced) == wanted}
+
+
+def test_two_workers_have_one_way_to_average():
+    assert {"allreduce", "butterfly", "ring", "hopping-ring", "gossip", "parameter-server"} <= alike(2)
+    assert not {"none", "downpour", "easgd", "ad-psgd"} & alike(2)
+
+
+def test_more_workers_have_several():
+    assert not {"butterfly", "ring", "gossip", "none"} & alike(4)
+    assert "parameter-server" in alike(4)
+
+
+def test_a_server_has_its_own_price():
+    assert "parameter-server" not in alike(4, priced=True)
