@@ -21,7 +21,7 @@ def in_notebook() -> bool:
 
 def as_html(renderable: Any) -> str:
     """Return what a terminal would show as HTML."""
-    console = Console(file=io.StringIO(), width=WIDTH, record=True, force_terminal=True)
+    console = Console(file=io.StringIO(), width=WIDTH, record=True, force_terminal=True, force_jupyter=False)
     console.print(renderable)
     style = "margin:0;line-height:1.3;white-space:pre"
     return console.export_html(inline_styles=True, code_format=f'<pre style="{style}">{{code}}</pre>')
@@ -35,7 +35,8 @@ class NotebookView:
 
         self._draw = draw
         self._html = HTML
-        self._handle: Any = display(HTML(as_html(draw())), display_id=True)
+        self._shown = as_html(draw())
+        self._handle: Any = display(HTML(self._shown), display_id=True)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._redraw, name="tenfold-notebook", daemon=True)
         self._thread.start()
@@ -51,4 +52,7 @@ class NotebookView:
             self._update()
 
     def _update(self) -> None:
-        self._handle.update(self._html(as_html(self._draw())))
+        now = as_html(self._draw())
+        if now != self._shown:
+            self._shown = now
+            self._handle.update(self._html(now))
