@@ -1,0 +1,40 @@
+"""A simulation is compared with one worker, and says when the accuracy is at risk."""
+
+import tenfold
+from tenfold.api import simulation_baseline as module
+from tenfold.runs import Store
+
+
+def virtual_run(folder, workers, accuracy, steps):
+    """Record a run on a virtual cluster without training it."""
+    experiment = tenfold.Experiment(model="mlp", data="digits", workers=workers, engine="virtual", epochs=3)
+    store = Store(folder)
+    facts = {"data": {"shape": [1, 8, 8], "classes": 10, "outputs": 10, "train": 1438}}
+    number = store.create(experiment.settled, kind="simulate", facts=facts)
+    result = {"metrics": {"accuracy": accuracy}, "seconds": 10.0 / workers, "clock": "predicted", "epochs": 3}
+    result |= {"steps": steps, "workers": workers, "part": "test"}
+    store.update(number, result=result, status="finished")
+    return experiment, tenfold.open_run(number, runs=folder)
+
+
+def warning(run, batch=64):
+    return module._warning(run, batch)
+
+
+def test_few_steps_are_warned_of(tmp_path):
+    _, run = virtual_run(tmp_path, 32, 0.6, steps=9)
+    assert warning(run).startswith("each replica took 9 steps, one worker alone would take 69: the accuracy may have")
+    _, run = virtual_run(tmp_path / "many", 2, 0.9, steps=500)
+    assert warning(run) == ""
+
+
+def test_a_recorded_run_of_one_worker_tells_what_was_lost(tmp_path):
+    virtual_run(tmp_path, 1, 0.95, steps=69)
+    _, worse = virtual_run(tmp_path, 8, 0.6, steps=12)
+    assert warning(worse).startswith("accuracy 60.00%, but 95.00% with one worker (run 1): each replica took 12 steps")
+    _, same = virtual_run(tmp_path, 4, 0.95, steps=18)
+    assert warning(same) == ""
+
+
+def test_one_worker_is_its_own_baseline(tmp_path):
+    assert module.simulation_baseline(*virtual_run(tmp_path, 1, 0.95, steps=69)) is None
