@@ -114,6 +114,8 @@ def test_a_training_is_watched_stopped_and_resumed(page, folder):
         page.locator(".lanes canvas").wait_for()
         seen = epochs.count()
         epochs.nth(seen).wait_for()
+        last = page.locator(".legend .value").first.inner_text()
+        expect(page.locator(".legend .value").first).not_to_have_text(last)
         page.click("text=Stop")
         page.locator(".facts .interrupted").wait_for()
         assert training.wait(timeout=30) == 130

@@ -32,6 +32,7 @@ export class Chart {
   draw(lines, options) {
     const shape = (list) => JSON.stringify(list.map((line) => [line.key, line.label, line.colour, line.alpha, line.marks]));
     const same = this.plot && shape(lines) === shape(this.lines) && JSON.stringify(options) === JSON.stringify(this.options);
+    if (same) lines.forEach((line, at) => { line.shown = this.lines[at].shown; });
     this.lines = lines;
     this.options = options;
     const data = lines.length ? uPlot.join(lines.map((line) => [line.x, line.y])) : [[], []];
