@@ -97,6 +97,12 @@ def check_accumulate_and_average(output: str, folder: Path) -> None:
     assert "2 workers with a moving average of their weights: accuracy 0.9" in output
 
 
+def check_several_labels(output: str, folder: Path) -> None:
+    assert "1 worker: accuracy 0.9" in output
+    assert "2 workers: accuracy 0.9" in output
+    assert output.count("f1_macro 0.9") == 2
+
+
 CHECKS: dict[str, Callable[[str, Path], None]] = {
     "accumulate_and_average.py": check_accumulate_and_average,
     "callbacks.py": check_callbacks,
@@ -109,6 +115,7 @@ CHECKS: dict[str, Callable[[str, Path], None]] = {
     "saved_model.py": check_saved_model,
     "sklearn_estimators.py": check_sklearn_estimators,
     "several_inputs.py": check_several_inputs,
+    "several_labels.py": check_several_labels,
     "several_outputs.py": check_several_outputs,
     "table_from_file.py": check_table_from_file,
 }
