@@ -54,10 +54,10 @@ def scorer(name: str) -> Callable[[Tensor, Tensor], float]:
         right = targets.detach().cpu().numpy()
         said = outputs.detach().cpu().numpy()
         numbers = targets.is_floating_point() and not np.isin(right, (0, 1)).all()
-        if not numbers and right.ndim > 1 and right.shape[1] > 1 and right.shape == said.shape:
-            return _judge_labels(judge, said, right.astype(np.int64))
         if numbers or (name.startswith(OF_NUMBERS) and said.size == right.size):
             return float(judge(Numbers(right.shape), said, right))
+        if right.ndim > 1 and right.shape[1] > 1 and right.shape == said.shape:
+            return _judge_labels(judge, said, right.astype(np.int64))
         count = max(2, said[0].size)
         try:
             return float(judge(Classes(count), said, right.astype(np.int64).reshape(len(right))))
