@@ -94,6 +94,8 @@ class Show(Section):
     """seconds, speedup, PI, gain, or the name of a metric."""
     plot: Literal["bars", "lines", "division", "none"] = "bars"
     """division: a drawing of how the experiment divides its data."""
+    machine: bool = False
+    """Describe this machine in a note."""
     over: str = ""
     """The setting on the x axis of lines; the rows of one line agree in all other settings."""
 

@@ -89,6 +89,7 @@ class RecipeResult:
         """Return what a reader must know: the scale, predicted times, and why rows are missing."""
         notes = [f"scale {self.scale}: {_size(self.recipe, self.scale)}"] if self.settings else []
         notes += [self.recipe.paper.note] if self.recipe.paper.note else []
+        notes += [_this_machine()] if self.recipe.show.machine else []
         found: dict[str, list[str]] = {}
         for row in self.rows:
             if row.note:
@@ -126,6 +127,10 @@ class RecipeResult:
         from rich.table import Table
 
         heads, cells = self.table()
+        if not cells:
+            return Group(
+                f"[bold]{escape(self.recipe.name)}: {escape(self.recipe.title)}[/]", *map(escape, self.notes())
+            )
         table = Table(*heads, title=f"{self.recipe.name}: {self.recipe.title}", title_justify="left")
         for line in cells:
             table.add_row(*map(escape, line))
@@ -199,3 +204,15 @@ def _with_ratios(rows: list[ResultRow]) -> list[ResultRow]:
 def _size(recipe: Recipe, scale: Scale) -> str:
     fields = recipe.scales[scale].fields if scale in recipe.scales else {}
     return ", ".join(f"{name} = {value}" for name, value in fields.items()) or "as in the paper"
+
+
+def _this_machine() -> str:
+    """Return this machine's processor, cores, memory and GPUs in a sentence."""
+    import psutil
+
+    from tenfold.machine import cores, devices
+    from tenfold.machine.facts import processor_name
+
+    memory = psutil.virtual_memory().total / 2**30
+    gpus = ", ".join(gpu.name for gpu in devices.gpus()) or "no GPU"
+    return f"This machine: {processor_name()}, {cores.budget()} usable cores, {memory:.0f} GiB of memory, {gpus}."
