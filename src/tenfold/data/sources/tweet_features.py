@@ -101,12 +101,21 @@ def features_of(tweets: "Tweets", options: "TweetOptions", training_people: NDAr
 def _reduced(tfidf: TfIdf, counts: Counts, options: "TweetOptions", training_people: NDArray[np.int64]) -> Any:
     if options.features == "hashed":
         return lambda rows: _hashed(rows, counts.words, options.dimensions)
-    from sklearn.decomposition import TruncatedSVD
-
     fitted = tfidf(counts.people[training_people])
-    svd = TruncatedSVD(min(options.dimensions, min(fitted.shape) - 1), random_state=0).fit(fitted)
-    scale = 1 / np.sqrt(np.square(svd.transform(fitted)).mean())
-    return lambda rows: svd.transform(tfidf(rows)) * scale
+    basis = _singular_vectors(fitted, min(options.dimensions, min(fitted.shape) - 1))
+    scale = 1 / np.sqrt(np.square((fitted @ fitted.T) @ basis).mean())
+    return lambda rows: (tfidf(rows) @ fitted.T) @ basis * scale
+
+
+def _singular_vectors(fitted: Any, count: int) -> NDArray[Any]:
+    """Return B such that (X A^T) B are the coordinates of rows X along the first right singular vectors of A.
+
+    There are far fewer people than words, so B comes from the eigenvectors of A A^T, divided by the singular values.
+    """
+    values, vectors = np.linalg.eigh((fitted @ fitted.T).toarray().astype(np.float64))
+    first = np.argsort(values)[::-1][:count]
+    found: NDArray[Any] = vectors[:, first] / np.sqrt(np.maximum(values[first], 1e-12))
+    return found
 
 
 def _hashed(rows: Any, words: dict[str, int], columns: int) -> Floats:
