@@ -66,6 +66,8 @@ def _choose(splits: Splits, part: str | None, *, own: bool) -> tuple[str, Part]:
     found: dict[str, Part] = {name: value for name in PARTS if (value := getattr(splits, name)) is not None}
     if part is None:
         part = "test" if "test" in found else "validation" if own and "validation" in found else "train"
+    if not own and list(found) == ["train"] == [part]:
+        return "all", found["train"]
     if part not in found:
         raise DataError(f"the data have no {part} part; they have {', '.join(found)}")
     return part, found[part]

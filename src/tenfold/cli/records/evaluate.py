@@ -18,7 +18,7 @@ def evaluate(
         str | None,
         typer.Option(
             "--data",
-            help=f"Other data: {', '.join(SOURCES)}, or package.module:callable. Default: the run's own.",
+            help=f"Other data: {', '.join(SOURCES)}, a file, or package.module:callable. Default: the run's own.",
             show_default=False,
             autocompletion=complete_from(SOURCES),
         ),

@@ -15,7 +15,10 @@ def predict(
         str, typer.Argument(metavar="RUN", help="A run's number or title, or last.", autocompletion=complete_run)
     ],
     file: Annotated[
-        Path, typer.Argument(help="Samples: an .npy file, an .npz file with the array x, or a .csv file, one a row.")
+        Path,
+        typer.Argument(
+            help="Samples: an .npy file, an .npz file with the array x, or a table: .csv, .tsv or .parquet."
+        ),
     ],
     output: Annotated[
         Path | None,
@@ -36,13 +39,14 @@ def predict(
     """
     import tenfold
     from tenfold.common.files import write_atomically
-    from tenfold.data.input_files import read_inputs
+    from tenfold.data.files.input_files import read_inputs
     from tenfold.report.exports.prediction_rows import predictions_to_csv
 
     if output is not None and output.suffix.lower() not in (".csv", ".npy"):
         raise DataError(f"predictions are written to .csv and .npy files, not to {output.name}")
     found = tenfold.open_run(run, runs=runs)
-    x = read_inputs(file)
+    trained_on = found.facts["data"]
+    x = read_inputs(file, trained_on.get("features", ()))
     predicted = found.predict_proba(x) if probabilities else found.predict(x)
     if output is not None and output.suffix.lower() == ".npy":
         import io
@@ -53,7 +57,7 @@ def predict(
         np.save(array, predicted)
         content = array.getvalue()
     else:
-        text = predictions_to_csv(predicted, probabilities=probabilities)
+        text = predictions_to_csv(predicted, trained_on.get("class_names", ()), probabilities=probabilities)
         if output is None:
             typer.echo(text, nl=False)
             return

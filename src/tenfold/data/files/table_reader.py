@@ -46,11 +46,11 @@ class TableReader:
         self.columns = self.columns.choose(tables[0])
         assert self.columns.inputs is not None
         for name in self.columns.inputs:
-            values = np.concatenate([_as_column(_get(table, name)) for table in tables])
+            values = np.concatenate([as_column(_get(table, name)) for table in tables])
             if values.dtype.kind != "f":
                 self.categories[name] = _categories(values, name)
         assert self.columns.target is not None
-        target = np.concatenate([_as_column(_get(table, self.columns.target)) for table in tables])
+        target = np.concatenate([as_column(_get(table, self.columns.target)) for table in tables])
         self._learn_target(target)
 
     def part(self, table: Mapping[str, Any], part: str) -> Tensors:
@@ -59,7 +59,7 @@ class TableReader:
         assert self.columns.target is not None
         blocks, self.names = [], []
         for name in self.columns.inputs:
-            values = _as_column(_get(table, name))
+            values = as_column(_get(table, name))
             if name in self.categories:
                 text = values.astype(str)
                 blocks.append(np.stack([text == one for one in self.categories[name]], 1).astype(np.float32))
@@ -98,7 +98,7 @@ class TableReader:
             self.classes = [f"{value:g}" for value in values]
 
     def _target(self, table: Mapping[str, Any]) -> Column:
-        values = _as_column(_get(table, str(self.columns.target)))
+        values = as_column(_get(table, str(self.columns.target)))
         if self.classes is None:
             return values.astype(np.float32)
         text = [f"{value:g}" for value in values] if values.dtype.kind == "f" else values.tolist()
@@ -112,7 +112,7 @@ def _get(table: Mapping[str, Any], name: str) -> Any:
     return table[name]
 
 
-def _as_column(values: Any) -> Column:
+def as_column(values: Any) -> Column:
     """Return a column as floats, with NaN where a value is missing; or as text, where that cannot be."""
     array = np.asarray(values)
     if array.ndim != 1:

@@ -54,7 +54,7 @@ def evaluation_table(run: Run, data: str | None, part: str, samples: int, metric
     """Return the metrics of a run's model on some data, as `tenfold evaluate` prints them."""
     table = _grid()
     table.add_row(f"run {run.id}", Text(one_line(run.title), style="bold"))
-    whose = f"{part} part of {data}" if data else f"its {part} part"
+    whose = f"all of {data}" if part == "all" else f"{part} part of {data}" if data else f"its {part} part"
     table.add_row("on", Text(f"{one_line(whose)}, {count(samples)} samples"))
     for name, value in metrics.items():
         table.add_row(one_line(name), Text(metric_value(name, value), style="bold"))
