@@ -160,7 +160,8 @@ def test_every_page_is_listed() -> None:
 def test_every_page_is_in_the_navigation_of_the_site() -> None:
     named = set(re.findall(r"^ +- .*: (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
     made = {page for page in named if page.startswith(("reference/", "gallery/"))}  # by docs/site_hooks.py
-    assert named - made == {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
+    pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
+    assert named - made == pages, "mkdocs.yml lists the pages of the site under nav"
 
 
 def test_the_table_of_fields_is_fresh() -> None:
