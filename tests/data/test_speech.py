@@ -62,6 +62,8 @@ def test_speech_is_made_once_and_cut_by_utterance(tmp_path, monkeypatch):
     assert made.shape == (3 * BANDS,)
     assert made.classes == 123
     counts = np.bincount(speech._spoken(5)[2])
-    assert all(count == counts[number] for number, count in zip(*np.unique(made.groups, return_counts=True), strict=True))
+    assert all(
+        count == counts[number] for number, count in zip(*np.unique(made.groups, return_counts=True), strict=True)
+    )
     monkeypatch.setattr(speech.shutil, "which", lambda _: None)
     assert load("speech", options={"utterances": 5, "context": 1}).fingerprint() == made.fingerprint()
