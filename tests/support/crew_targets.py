@@ -107,6 +107,6 @@ def get_stuck(
         progress.mark()
         time.sleep(0.02)
     while rank not in stuck:
-        progress.wait() if waiting else progress.mark()
+        progress.mark_waiting() if waiting else progress.mark()
         time.sleep(0.05)
     time.sleep(60)

@@ -49,10 +49,10 @@ class Threads:
         locks = [threading.Lock() for _ in range(task.workers + 1)]
         numel = flat_size(make_network(task))
         self._shared = SharedChannels(task.workers, numel, locks, second=True, centre=True)
-        self.links: list[Channels] = [self._shared.open(rank) for rank in range(task.workers)]
+        self.channels: list[Channels] = [self._shared.open(rank) for rank in range(task.workers)]
         self.workers = [
-            Worker(task, make_network(task), links, clock, self.events.append, self._teller(rank))
-            for rank, links in enumerate(self.links)
+            Worker(task, make_network(task), channels, clock, self.events.append, self._teller(rank))
+            for rank, channels in enumerate(self.channels)
         ]
         for rank, worker in enumerate(self.workers):
             if resumption is not None:

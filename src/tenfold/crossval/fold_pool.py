@@ -147,12 +147,12 @@ def _train(
             worker.flush()
 
     forward_warnings(worker.emit, context.clock, job.index)
-    with ExitStack() as slowly:
-        slowly.enter_context(progress.slowly())
+    with ExitStack() as more_time:
+        more_time.enter_context(progress.allow_more_time())
 
         def train(task: Task, clock: Clock, emit: Emit, resumption: Resumption | None = None) -> Outcome:
             outcome = Serial(progress).run(task, clock, emit, resumption)
-            slowly.enter_context(progress.slowly())  # what comes then publishes no progress
+            more_time.enter_context(progress.allow_more_time())  # what comes then publishes no progress
             return outcome
 
         return try_fold(train, task, context, job, listen)

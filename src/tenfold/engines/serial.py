@@ -56,7 +56,7 @@ class Serial(Engine):
         channels = single_worker_channels(flat_size(network), device, centre=centre)
 
         def tell(message: Message) -> Decision:
-            with self._progress.slowly() if self._progress is not None else nullcontext():
+            with self._progress.allow_more_time() if self._progress is not None else nullcontext():
                 return supervisor.hear([message])
 
         worker = Worker(task, network, channels, clock, emit, tell, self._progress)

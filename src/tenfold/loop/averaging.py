@@ -67,8 +67,8 @@ def average(
     _check(experiment, model, optimizer)
     device = next(model.parameters()).device
     with (
-        joined(flat_size(model), device, second=experiment.division.needs_second_buffer) as (links, tell),
-        loop_worker(model, optimizer, experiment.division, links, samples) as worker,
+        joined(flat_size(model), device, second=experiment.division.needs_second_buffer) as (channels, tell),
+        loop_worker(model, optimizer, experiment.division, channels, samples) as worker,
     ):
         try:
             yield worker
@@ -79,13 +79,13 @@ def average(
 
 @contextmanager
 def loop_worker(
-    model: nn.Module, optimizer: Optimizer, division: Division, links: Channels, samples: float = 1.0
+    model: nn.Module, optimizer: Optimizer, division: Division, channels: Channels, samples: float = 1.0
 ) -> Iterator[LoopWorker]:
     """Join the other workers for the duration of the block; an error in it ends their wait, too."""
-    with links.second, links.weights:
-        replica = LoopReplica(model, optimizer, links.weights.buffer)
+    with channels.second, channels.weights:
+        replica = LoopReplica(model, optimizer, channels.weights.buffer)
         try:
-            worker = LoopWorker(replica, division, links, samples)
+            worker = LoopWorker(replica, division, channels, samples)
             with worker.listening():
                 yield worker
             worker.end()

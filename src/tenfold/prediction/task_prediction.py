@@ -49,7 +49,7 @@ def _on_cpu(task: Task) -> Task:
 def _logged_steps(task: Task) -> tuple[int, ...]:
     """Return the steps after which workers log, counted from 1 over the run."""
     epoch = task.steps_per_epoch
-    logged = [step for step in range(1, epoch + 1) if task.tells_after(step)]
+    logged = [step for step in range(1, epoch + 1) if task.logs_after(step)]
     return tuple(first + step for first in range(0, epoch * task.experiment.training.epochs, epoch) for step in logged)
 
 

@@ -142,7 +142,7 @@ class Supervisor:
         self.epochs, self._last_step = first.epoch + 1, first.step
         samples = sum(review.samples for review in reviews)
         train_loss = sum(review.loss for review in reviews) / samples
-        self._tell(first, "train", "epoch_loss", train_loss)
+        self._emit_metric(first, "train", "epoch_loss", train_loss)
         watched = train_loss
         if self.task.watched is not None:
             self._evaluate(reviews)
@@ -178,7 +178,7 @@ class Supervisor:
         if name == "validation":
             self._watched = [message.outputs for message in messages]
         for metric, value in self.measured.items():
-            self._tell(messages[0], name, metric, value)
+            self._emit_metric(messages[0], name, metric, value)
         target, metric = self.task.experiment.training.target, target_metric(self.metrics)
         if metric not in self.measured:
             metric = "loss"
@@ -213,7 +213,7 @@ class Supervisor:
                 made = make_predictions(task, name, outputs[name], self._targets[id(part)])
                 self.predictions.update({name: made} if made is not None else {})
 
-    def _tell(self, review: Reviewed | Evaluated, part: Any, name: str, value: float) -> None:
+    def _emit_metric(self, review: Reviewed | Evaluated, part: Any, name: str, value: float) -> None:
         at, epoch = self.clock.now(), review.epoch
         self._announce(
             Metric(at=at, name=name, value=value, part=part, step=review.step, epoch=epoch, seconds=review.seconds)

@@ -81,7 +81,7 @@ class Task:
         every, last = self.experiment.training.evaluate_every * self.steps_per_epoch, self.steps_per_epoch
         return frozenset(step for n in range(1, int(last / every) + 1) if 0 < (step := round(n * every)) < last)
 
-    def tells_after(self, step: int) -> bool:
+    def logs_after(self, step: int) -> bool:
         """Say whether to log after this step of the epoch; a short rest at the end goes with the window before."""
         every, last = self.experiment.training.log_every, self.steps_per_epoch
         return step == last or (step % every == 0 and (last - step) * 2 >= every)

@@ -12,7 +12,7 @@ TRAINING: tuple[SpanKind, ...] = ("data", "compute", "wait", "communicate")
 class Timekeeper:
     """Gives every moment of a worker to one kind of span.
 
-    The first spans are told one by one, for the timeline; later ones are added up until the next `tell`.
+    The first spans are told one by one, for the timeline; later ones are added up until the next `emit_sums`.
     """
 
     def __init__(self, clock: Clock, emit: Emit, worker: int) -> None:
@@ -49,7 +49,7 @@ class Timekeeper:
             self._add("communicate", now - communicated, communicated)
         self._since = now
 
-    def tell(self) -> None:
+    def emit_sums(self) -> None:
         """Emit what has been added up since the last time."""
         for kind, (seconds, count) in self._sums.items():
             at = self._window - self.clock.origin

@@ -54,7 +54,9 @@ class Worker:
         self.emit = emit
         self.tell = tell
         self.mark = progress.mark if progress is not None else lambda: None
-        self.slowly: Callable[[], AbstractContextManager[None]] = progress.slowly if progress else nullcontext
+        self.allow_more_time: Callable[[], AbstractContextManager[None]] = (
+            progress.allow_more_time if progress else nullcontext
+        )
         training = task.experiment.training
         self.replica = make_replica(
             network,
@@ -83,7 +85,7 @@ class Worker:
         """Train to the end, or until the supervisor says stop."""
         training = self.task.experiment.training
         stopped = False
-        with self.slowly():
+        with self.allow_more_time():
             self._warn(self.replica.prepare(self._sizes_to_come()))
         if not self.joins:
             self.channels.repeat(self.channels.weights.barrier)
@@ -130,7 +132,7 @@ class Worker:
         first = self.epoch * task.steps_per_epoch
         time.skip()
         for step in range(max(1, done), task.steps_per_epoch + 1):
-            waited, communicated = self._exchange_times()
+            waited, communicated = self._seconds_waited_and_communicated()
             if step > done:
                 x, y = next(stream, (None, None))
                 time.lap("data")
@@ -141,12 +143,12 @@ class Worker:
                 self.mark()
                 self.channels.pass_by(2 * (first + step), lambda: self._state(done=step))  # noqa: B023 - called at once
             evaluating = step in task.evaluation_steps
-            telling = task.tells_after(step) or evaluating
-            if telling:
+            logs = task.logs_after(step) or evaluating
+            if logs:
                 self.replica.settle()
-            now_waited, now_communicated = self._exchange_times()
+            now_waited, now_communicated = self._seconds_waited_and_communicated()
             time.lap("compute", waited=now_waited - waited, communicated=now_communicated - communicated)
-            if telling:
+            if logs:
                 added = self._log(first + step)
                 loss, samples = loss + added[0], samples + added[1]
             if evaluating and self._evaluate(first + step):
@@ -163,7 +165,7 @@ class Worker:
         if trouble:
             self.emit(Warned(at=self.clock.now(), text=trouble))
 
-    def _exchange_times(self) -> tuple[float, float]:
+    def _seconds_waited_and_communicated(self) -> tuple[float, float]:
         """Return the seconds spent waiting and communicating so far."""
         weights, second = self.channels.weights, self.channels.second
         return (
@@ -207,7 +209,7 @@ class Worker:
             self._measure("staleness", sum(staleness) / len(staleness), step)
         if (spread := self.mixer.take_spread()) is not None:
             self._measure("spread", spread, step)
-        self.time.tell()
+        self.time.emit_sums()
         return total, samples
 
     def _measure(self, name: str, value: float, step: int) -> None:
@@ -294,14 +296,14 @@ class Worker:
         folder, problem = self.task.checkpoints, ""
         if folder is not None:
             try:
-                with self.slowly():
+                with self.allow_more_time():
                     checkpoint.save(self._state(), folder / checkpoint.file_name(self.epoch, self.rank))
             except StoreError as error:
                 problem = str(error)
         saved = Saved(epoch=self.epoch, seconds=self.time.seconds, problem=problem)
         self.channels.repeat(lambda: self.tell(saved))
         self.time.lap("save")
-        self.time.tell()
+        self.time.emit_sums()
 
     def _state(self, done: int = 0) -> dict[str, Any]:
         """Return all that a resumed run needs of this worker, or another worker that joins after `done` steps."""
@@ -326,11 +328,11 @@ class Worker:
     def _final_message(self) -> Finished:
         """Take the mean of all, or the best so far, and return what is told of it."""
         self.time.skip()
-        waited, _ = self._exchange_times()
+        waited, _ = self._seconds_waited_and_communicated()
         self.replica.take_average()
         self.mixer.consensus()
         if not self.task.ends_equal(self.replica.steps):  # it made one model of the replicas, as any other round
-            self.time.lap("communicate", waited=self._exchange_times()[0] - waited)
+            self.time.lap("communicate", waited=self._seconds_waited_and_communicated()[0] - waited)
         if self.best is not None:
             self.replica.network.load_state_dict(self.best)
         if self.task.experiment.training.patience is not None:

@@ -24,7 +24,7 @@ def test_the_result_is_the_centre(strategy: str) -> None:
     threads = Threads(make_task(**SMALL | FEW, strategy=strategy, workers=3)).train()
     parameters = threads.workers[0].replica.flat.parameters
     for worker in threads.workers:
-        assert torch.equal(worker.replica.flat.vector[:parameters], threads.links[0].centre[0, :parameters])
+        assert torch.equal(worker.replica.flat.vector[:parameters], threads.channels[0].centre[0, :parameters])
 
 
 @pytest.mark.parametrize("strategy", ASYNCHRONOUS)
@@ -69,7 +69,7 @@ def test_elastic_exchanges_keep_the_sum() -> None:
     """x_i - d and centre + d: what replicas lose the centre gains."""
     task = make_task(**STILL, strategy="easgd", strategy_options={"tau": 1, "alpha": 0.25}, workers=2)
     threads = Threads(task, watch=True)
-    centre = threads.links[0].centre
+    centre = threads.channels[0].centre
     parameters = threads.workers[0].replica.flat.parameters
     centre[0, :parameters] = 0.0
     for worker in threads.workers:

@@ -57,8 +57,8 @@ def test_the_first_steps_may_take_longer(two: list[WorkerProgress], clock: Clock
 
 def test_startup_and_saving_may_take_longer(two: list[WorkerProgress], clock: Clock) -> None:
     step(two, clock, 0.1)
-    with two[0].slowly():
-        two[1].wait()
+    with two[0].allow_more_time():
+        two[1].mark_waiting()
         assert StallWatch(two, 3).stalled(clock.now + 40) == {1: 3}
         assert StallWatch(two[:1], None).stalled(clock.now + 599) == {}
         clock.now += 100
@@ -69,7 +69,7 @@ def test_startup_and_saving_may_take_longer(two: list[WorkerProgress], clock: Cl
 def test_who_waits_for_others_is_not_stalled(two: list[WorkerProgress], clock: Clock) -> None:
     step(two, clock, 0.1)
     clock.now += 100
-    two[1].wait()
+    two[1].mark_waiting()
     assert StallWatch(two, None).stalled(clock.now) == {0: 60}
 
 

@@ -64,7 +64,7 @@ class FoldTraining(FusedTraining):
 
     def logs_after(self, step: int) -> bool:
         """Return what `log_every` says; the last step is that of the task with the most samples."""
-        return step == len(self.lockstep.sizes) or self.tasks[0].tells_after(step)
+        return step == len(self.lockstep.sizes) or self.tasks[0].logs_after(step)
 
     def log(self, step: int, sums: Sequence[float], counts: Sequence[float]) -> None:
         """Report the loss of each task, and end those that diverged."""

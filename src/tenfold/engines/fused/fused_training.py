@@ -54,7 +54,7 @@ class FusedTraining(ABC):
             self.time.lap("evaluate")
             self.epoch = self.epochs if stop else self.epoch + 1
             self.save()
-            self.time.tell()
+            self.time.emit_sums()
 
     @abstractmethod
     def seeds(self) -> list[Seed]:
@@ -119,7 +119,7 @@ class FusedTraining(ABC):
                 sums, counts = self.lockstep.window(step)
                 time.lap("compute")
                 self.log(first + step, sums, counts)
-                time.tell()
+                time.emit_sums()
             if evaluates:
                 stop = self.evaluate()
                 time.lap("evaluate")

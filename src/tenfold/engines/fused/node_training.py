@@ -74,7 +74,7 @@ class NodeTraining(FusedTraining):
 
     def logs_after(self, step: int) -> bool:
         """Return what the task's `log_every` says."""
-        return self.task.tells_after(step)
+        return self.task.logs_after(step)
 
     def log(self, step: int, sums: Sequence[float], counts: Sequence[float]) -> None:
         """Report the loss of rank 0, as workers do, and stop the run if any rank diverged."""

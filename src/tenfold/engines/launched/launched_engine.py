@@ -262,26 +262,26 @@ class Launched(Engine):
                 if trouble:
                     post.emit(Warned(at=clock.now(), text=trouble, worker=self.world.rank, rank=self.world.rank))
                 network = make_network(task).to(task.experiment.machine.device)
-                links = self._links(task, flat_size(network))
+                channels = self._channels(task, flat_size(network))
                 stalls = watch_progress(self.joined.network, task.experiment.machine.stall_after)
-                with links.second, links.weights, self.session(), stalls as progress:
+                with channels.second, channels.weights, self.session(), stalls as progress:
 
                     def tell(message: Message) -> Decision:
-                        with progress.slowly():  # rank 0 evaluates and saves meanwhile
+                        with progress.allow_more_time():  # rank 0 evaluates and saves meanwhile
                             return post.tell(message)
 
-                    with progress.slowly():
-                        worker = Worker(task, network, links, clock, post.emit, tell, progress)
+                    with progress.allow_more_time():
+                        worker = Worker(task, network, channels, clock, post.emit, tell, progress)
                         if resumption is not None:
                             worker.resume(resumption.state(self.world.rank))
                         else:
-                            links.weights.broadcast()  # a user's network may start from other weights on every rank
+                            channels.weights.broadcast()  # a user's network may start from other weights on every rank
                     worker.train()
                 return {name: tensor.detach().cpu().clone() for name, tensor in network.state_dict().items()}
         finally:
             torch.set_num_threads(before)
 
-    def _links(self, task: Task, numel: int) -> Channels:
+    def _channels(self, task: Task, numel: int) -> Channels:
         division, machine = task.experiment.division, task.experiment.machine
         device, share = torch.device(machine.device), self._transport in ("auto", "shared-memory")
         weights = self.joined.transport(numel, device=device, share_memory=share)

@@ -22,7 +22,7 @@ def watch_progress(network: Network, stall_after: float | None) -> Iterator[Work
     The thread that trains may be blocked for ever then, so the process ends when the others had time to learn why.
     """
     progress, over = WorkerProgress([0.0] * (1 + FIELDS), 0), threading.Event()
-    network.waiting = progress.wait
+    network.waiting = progress.mark_waiting
     thread = threading.Thread(
         target=_watch, args=(network, progress, stall_after, over), daemon=True, name="tenfold-stall-watch"
     )

@@ -12,6 +12,8 @@ class Roster:
         """Workers that are ready to join."""
         self.number = 0
         """The number of the membership that is valid, or asked for."""
+        self.mixed = 0
+        """The last step, over the run, whose work is part of the members' weights, when the members last changed."""
         self._paused: dict[int, Paused] | None = None
         self._membership = Membership(number=0, members=tuple(range(workers)))
 
@@ -64,9 +66,6 @@ class Roster:
         )
         self.mixed = max(report.mixed for report in reports.values())
         return self._membership
-
-    mixed: int = 0
-    """The last step, over the run, whose work is part of the members' weights, when the members last changed."""
 
     def hand_over(self, handover: Handover) -> dict[int, Welcome]:
         """Return what to send to those who join now; nothing if the members have changed again since they should."""

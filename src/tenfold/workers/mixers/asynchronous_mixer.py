@@ -23,19 +23,21 @@ class AsynchronousMixer(Mixer):
 
     bytes_moved: float = 0.0
 
-    def __init__(self, strategy: AsynchronousStrategy, replica: Replica, links: Channels, samples: list[float]) -> None:
+    def __init__(
+        self, strategy: AsynchronousStrategy, replica: Replica, channels: Channels, samples: list[float]
+    ) -> None:
         self.strategy = strategy
         self.replica = replica
-        self.links = links
+        self.channels = channels
         self.samples = samples
-        self.rank, self.size = links.weights.rank, links.weights.size
+        self.rank, self.size = channels.weights.rank, channels.weights.size
         self.staleness: list[float] = []
         self.nbytes = replica.flat.vector.nbytes
         parameters = replica.flat.vector[: replica.flat.parameters]
         self.gradients = torch.zeros_like(parameters if strategy.sends_gradients else parameters[:0])
         self._seen = 0.0
         if strategy.has_centre and self.rank == 0:
-            links.centre[0].copy_(replica.flat.vector)
+            channels.centre[0].copy_(replica.flat.vector)
 
     def step(self, x: Any, y: Any, sizes: Sequence[int]) -> Tensor | None:
         """Learn from one batch."""
@@ -46,14 +48,14 @@ class AsynchronousMixer(Mixer):
 
     def _step_among_partners(self, x: Any, y: Any) -> Tensor | None:
         """Compute a gradient on weights that a partner may change meanwhile, then apply it to what they are now."""
-        replica, versions = self.replica, self.links.versions
+        replica, versions = self.replica, self.channels.versions
         replica.advance()
         if x is None:
             return None
         before = float(versions[self.rank])
         loss = replica.backward(x, y)
         replica.clip()
-        with self.links.holding(self.rank):
+        with self.channels.holding(self.rank):
             replica.optimizer.step()
             self.staleness.append(float(versions[self.rank]) - before)
         return loss
@@ -64,27 +66,27 @@ class AsynchronousMixer(Mixer):
         if exchange is None:
             return
         centred = exchange.partner == CENTRE
-        with self.links.holding(*((CENTRE,) if centred else (self.rank, exchange.partner))):
+        with self.channels.holding(*((CENTRE,) if centred else (self.rank, exchange.partner))):
             self.strategy.apply(exchange, self._vectors(exchange), self.size)
             if centred:
                 self._note_centre(exchange)
             else:
-                self.links.versions[exchange.partner] += 1
+                self.channels.versions[exchange.partner] += 1
         if exchange.sends:
             self.gradients.zero_()
         self.bytes_moved += self.nbytes * (exchange.sends + exchange.receives)
 
     def _vectors(self, exchange: Exchange) -> ExchangeVectors:
-        flat, links, parameters = self.replica.flat, self.links, self.replica.flat.parameters
+        flat, channels, parameters = self.replica.flat, self.channels, self.replica.flat.parameters
         mine = flat.vector[:parameters]
         if exchange.partner == CENTRE:
-            centre = links.centre[:, :parameters]
+            centre = channels.centre[:, :parameters]
             return ExchangeVectors(mine, centre[0], self.gradients, centre[1])
-        return ExchangeVectors(mine, links.replicas[exchange.partner, :parameters], self.gradients, mine[:0])
+        return ExchangeVectors(mine, channels.replicas[exchange.partner, :parameters], self.gradients, mine[:0])
 
     def _note_centre(self, exchange: Exchange) -> None:
         """Record how stale this worker's view of the centre was, and that the worker has changed it."""
-        versions = self.links.versions
+        versions = self.channels.versions
         if exchange.sends:
             self.staleness.append(float(versions[self.size] - self._seen))
             versions[self.size] += 1
@@ -99,21 +101,21 @@ class AsynchronousMixer(Mixer):
         """Take the mean of all replicas; of the parameters, the centre's where there is one."""
         flat = self.replica.flat
         flat.to_moments()
-        self.links.weights.mix(exact_round(self.size), self.samples)
+        self.channels.weights.mix(exact_round(self.size), self.samples)
         flat.to_variances(alike=True)
         if self.strategy.has_centre:
-            flat.vector[: flat.parameters].copy_(self.links.centre[0, : flat.parameters])
+            flat.vector[: flat.parameters].copy_(self.channels.centre[0, : flat.parameters])
 
     def state(self) -> dict[str, Any]:
         """Return the centre, which rank 0 keeps for all, and the gradients that were not sent yet."""
-        centre = self.links.centre.clone() if self.rank == 0 and self.strategy.has_centre else None
+        centre = self.channels.centre.clone() if self.rank == 0 and self.strategy.has_centre else None
         state = {"centre": centre, "bytes_moved": self.bytes_moved}
         return state | {"accrued": self.gradients} if self.strategy.sends_gradients else state
 
     def load(self, state: dict[str, Any]) -> None:
         """Take on a saved state."""
         if state["centre"] is not None:
-            self.links.centre.copy_(state["centre"])
+            self.channels.centre.copy_(state["centre"])
         self.bytes_moved = state["bytes_moved"]
         if self.strategy.sends_gradients:
             self.gradients.copy_(state["accrued"])

@@ -62,7 +62,7 @@ def start_server() -> None:
 
 
 class WorkerPool:
-    """Processes that run `target(rank, connection, lifeline, beats, *arguments)`.
+    """Processes that run `target(place, connection, lifeline, beats, *arguments)`; the place is the process's number.
 
     They end when this process does, however that happens: each holds one end of a pipe whose other end is only here.
     """
@@ -98,8 +98,8 @@ class WorkerPool:
         self._unheard: list[tuple[int, Any]] = []
         try:
             with _deferring_interrupts():
-                for rank in range(size):
-                    connection, process = self._start(rank)
+                for place in range(size):
+                    connection, process = self._start(place)
                     self.connections.append(connection)
                     self.processes.append(process)
                     self._readers.append(MessageReader(connection))
@@ -108,12 +108,12 @@ class WorkerPool:
             self.end()
             raise
 
-    def _start(self, rank: int, *more: Any) -> tuple[Connection, Any]:
+    def _start(self, place: int, *more: Any) -> tuple[Connection, Any]:
         started = context()
         here, there = started.Pipe()
-        arguments = (rank, there, self._theirs, self.beats, *self._arguments, *more)
+        arguments = (place, there, self._theirs, self.beats, *self._arguments, *more)
         process = started.Process(  # type: ignore[attr-defined]
-            target=self._target, args=arguments, name=f"tenfold-worker-{rank}"
+            target=self._target, args=arguments, name=f"tenfold-worker-{place}"
         )
         with _no_main():
             process.start()
@@ -125,31 +125,31 @@ class WorkerPool:
         """The places in which there is a process."""
         return [place for place in range(len(self.processes)) if place not in self._absent]
 
-    def remove(self, rank: int) -> None:
+    def remove(self, place: int) -> None:
         """Kill a process that was lost, and forget it."""
-        if rank in self._absent:
+        if place in self._absent:
             return
-        process = self.processes[rank]
+        process = self.processes[place]
         process.kill()
         process.join()
         process.close()
-        self.connections[rank].close()
-        self.beats[rank] = 0.0
-        self._progress[rank].clear()
-        self._absent.add(rank)
-        self._unheard = [(place, message) for place, message in self._unheard if place != rank]
+        self.connections[place].close()
+        self.beats[place] = 0.0
+        self._progress[place].clear()
+        self._absent.add(place)
+        self._unheard = [(other, message) for other, message in self._unheard if other != place]
 
-    def replace(self, rank: int, *more: Any) -> None:
+    def replace(self, place: int, *more: Any) -> None:
         """Start another process in the place of one that was lost, with more arguments than the others."""
-        self.remove(rank)
+        self.remove(place)
         with _deferring_interrupts():
-            self.connections[rank], self.processes[rank] = self._start(rank, *more)
-            self._readers[rank] = MessageReader(self.connections[rank])
-            self._started[rank] = time.monotonic()
-            self._absent.discard(rank)
+            self.connections[place], self.processes[place] = self._start(place, *more)
+            self._readers[place] = MessageReader(self.connections[place])
+            self._started[place] = time.monotonic()
+            self._absent.discard(place)
 
     def messages(self) -> Iterator[tuple[int, Any]]:
-        """Yield (rank, message) as they come; raise when a worker is lost.
+        """Yield (place, message) as they come; raise when a worker is lost.
 
         What a worker said before it was lost comes first, and what the others say of it not at all, unless this is
         called again when the lost one has been removed or replaced.
@@ -161,13 +161,13 @@ class WorkerPool:
             present = self.present
             ends = [(self.connections[place], self.processes[place].sentinel) for place in present]
             wait([end for both in ends for end in both], timeout=BEAT)
-            heard = {rank: self._read(rank) for rank in present}
-            lost = next((rank for rank, (_, gone) in heard.items() if gone), None)
-            self._unheard = [(rank, message) for rank, (messages, _) in heard.items() for message in messages]
+            heard = {place: self._read(place) for place in present}
+            lost = next((place for place, (_, gone) in heard.items() if gone), None)
+            self._unheard = [(place, message) for place, (messages, _) in heard.items() for message in messages]
             if lost is not None:
                 for message in heard[lost][0]:
                     yield lost, message
-                raise self._lost(lost)
+                raise self._exit_error(lost)
             now = time.monotonic()
             if now - looked < 2 * BEAT:  # else this process itself was held up, and knows nothing
                 self._check_beats(now)
@@ -176,26 +176,27 @@ class WorkerPool:
                 self._stalls.restart(now)
             looked = now
 
-    def send(self, rank: int, message: Any) -> None:
+    def send(self, place: int, message: Any) -> None:
         """Send a message to one worker."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its death is noticed by `messages`
-            self.connections[rank].send_bytes(pickle.dumps(message))
+            self.connections[place].send_bytes(pickle.dumps(message))
 
-    def _read(self, rank: int) -> tuple[list[Any], bool]:
+    def _read(self, place: int) -> tuple[list[Any], bool]:
         """Return what a worker has sent, and whether it is gone."""
-        alive = self.processes[rank].is_alive()  # asked before reading: what the dead have sent is there
-        messages, closed = self._readers[rank].read()
+        alive = self.processes[place].is_alive()  # asked before reading: what the dead have sent is there
+        messages, closed = self._readers[place].read()
         return messages, closed or not alive
 
-    def _lost(self, rank: int) -> WorkerLost:
-        process = self.processes[rank]
+    def _exit_error(self, place: int) -> WorkerLost:
+        """Return the error that says how a process ended."""
+        process = self.processes[place]
         process.join(PATIENCE)
         code = process.exitcode
-        return self._loss(
-            rank, f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"ended with code {code}"
+        return self._worker_lost(
+            place, f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"ended with code {code}"
         )
 
-    def _loss(self, place: int, what: str) -> WorkerLost:
+    def _worker_lost(self, place: int, what: str) -> WorkerLost:
         """Return the error that names the workers of a process."""
         ranks = self.ranks[place]
         return WorkerLost(ranks[0], f"{name_workers(ranks)} (process {self.processes[place].pid}) {what}")
@@ -205,11 +206,11 @@ class WorkerPool:
             process = self.processes[place]
             beat, waited = self.beats[place], now - self._started[place]
             if beat and now - beat > SILENCE:
-                raise self._loss(place, f"has sent no heartbeat for {SILENCE:g} s")
+                raise self._worker_lost(place, f"has sent no heartbeat for {SILENCE:g} s")
             if not beat and waited > SILENCE and is_stopped(process.pid):
-                raise self._loss(place, "was stopped before its first heartbeat")
+                raise self._worker_lost(place, "was stopped before its first heartbeat")
             if not beat and waited > STARTUP:
-                raise self._loss(place, f"has sent no heartbeat within {STARTUP:g} s of its start")
+                raise self._worker_lost(place, f"has sent no heartbeat within {STARTUP:g} s of its start")
 
     def _check_progress(self, now: float) -> None:
         stalled = self._stalls.stalled(now)
@@ -218,7 +219,7 @@ class WorkerPool:
         first, *others = stalled
         names = ", ".join(name_workers(self.ranks[place]) for place in others)
         also = f", nor has {names}" if others else ""
-        raise self._loss(first, describe_stall(max(stalled.values()), self._stall_after, also))
+        raise self._worker_lost(first, describe_stall(max(stalled.values()), self._stall_after, also))
 
     def end(self) -> None:
         """End all processes, whatever they are doing."""
@@ -245,13 +246,13 @@ class WorkerPool:
         self.end()
 
 
-def start_heartbeat(rank: int, lifeline: Connection, beats: Any) -> None:
+def start_heartbeat(place: int, lifeline: Connection, beats: Any) -> None:
     """In a worker: show that it is alive, end when the parent does, and leave Ctrl-C to the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def beat() -> None:
         while True:
-            beats[rank] = time.monotonic()
+            beats[place] = time.monotonic()
             if lifeline.poll(BEAT):  # nobody ever writes: the other end is gone
                 os._exit(1)
 

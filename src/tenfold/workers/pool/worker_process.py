@@ -128,10 +128,10 @@ def run_workers(
     """
     start_heartbeat(place, lifeline, beats)
     progress, ranks = WorkerProgress(beats, place), ranks_by_process[place]
-    supervisor = WorkerConnection(connection, progress.wait)
+    supervisor = WorkerConnection(connection, progress.mark_waiting)
     try:
         forward_warnings(supervisor.emit, clock, ranks[0])
-        with progress.slowly():
+        with progress.allow_more_time():
             task = snapshot.open()
         problem = affinity.apply(task.cores.cpus(place))
         if problem and place == 0:
@@ -144,7 +144,7 @@ def run_workers(
             def tell(message: Message) -> Decision:
                 return supervisor.tell((message,))
 
-            with progress.slowly():
+            with progress.allow_more_time():
                 worker = Worker(task, make_network(task), channels, clock, supervisor.emit, tell, progress)
             if joining:
                 assert isinstance(channels, ElasticChannels)
@@ -162,10 +162,10 @@ def _open_channels(
     shared: SharedChannels, rank: int, supervisor: WorkerConnection, progress: WorkerProgress, *, elastic: bool
 ) -> Channels:
     if not elastic:
-        return shared.open(rank, waiting=progress.wait)
+        return shared.open(rank, waiting=progress.mark_waiting)
     members = tuple(range(shared.workers))
     make = partial(ElasticChannels, number=rank, members=members, ask=supervisor.ask, send=supervisor.send)
-    channels = shared.open(rank, waiting=progress.wait, make=make)
+    channels = shared.open(rank, waiting=progress.mark_waiting, make=make)
     assert isinstance(channels, ElasticChannels)
     supervisor.is_outdated = channels.is_outdated
     return channels
@@ -182,7 +182,7 @@ def forward_warnings(emit: Emit, clock: Clock, rank: int) -> None:
 
 def _train(worker: Worker, resumption: Resumption | None) -> None:
     if resumption is not None:
-        with worker.slowly():
+        with worker.allow_more_time():
             worker.resume(resumption.state(worker.rank))
     worker.train()
 
@@ -198,7 +198,7 @@ def _train_several(
     progress: WorkerProgress,
 ) -> None:
     """Train several replicas, each until it has to wait for another."""
-    scheduler = Scheduler(exchange_times, progress.wait)
+    scheduler = Scheduler(exchange_times, progress.mark_waiting)
     batch = MessageBatch(len(ranks), supervisor.tell, scheduler)
 
     def train_at(place: int) -> None:
@@ -207,7 +207,7 @@ def _train_several(
         lock = TurnLock(scheduler, rank) if exchange_times is not None else None
         channels = shared.open(rank, scheduler.wait_until, lock)
         tell: Callable[[Message], Decision] = partial(batch.tell, place)
-        with progress.slowly():
+        with progress.allow_more_time():
             worker = Worker(task, make_network(task), channels, clock, supervisor.emit, tell, progress)
         if lock is not None:
             lock.step = lambda: worker.replica.steps

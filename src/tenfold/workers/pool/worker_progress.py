@@ -88,19 +88,19 @@ class WorkerProgress:
         floats[first + COUNT] += 1
         floats[first + AT] = now
 
-    def wait(self) -> None:
+    def mark_waiting(self) -> None:
         """Publish that this worker waits for others, which is no fault of its own; called again and again."""
         self._floats[self._first + AT] = time.monotonic()
 
     @contextmanager
-    def slowly(self) -> Iterator[None]:
-        """Allow more time for what this block does."""
+    def allow_more_time(self) -> Iterator[None]:
+        """Raise the limit on time without progress during this block."""
         self._floats[self._first + SLOW] = 1.0
-        self.wait()
+        self.mark_waiting()
         try:
             yield
         finally:
-            self.wait()
+            self.mark_waiting()
             self._floats[self._first + SLOW] = 0.0
 
     def clear(self) -> None:
