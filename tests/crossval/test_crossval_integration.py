@@ -263,6 +263,20 @@ def test_interrupted_and_resumed(whole: tenfold.CrossValidation, mode: str) -> N
     assert resumed.run.id == run.id
 
 
+def test_a_resumed_fold_warns_of_a_damaged_checkpoint() -> None:
+    def interrupt(event: Event) -> None:
+        if isinstance(event, Metric) and (event.worker, event.epoch, event.part) == (0, 2, "validation"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tenfold.cross_validate(**SMALL | {"folds": 2, "fold_mode": "fold-by-fold"}, listen=interrupt)
+    run = tenfold.open_run("last")
+    fold = run.other(run.store.folds(run.id)[0]["id"])
+    (fold.path / "checkpoint" / "manifest.json").write_text('{"epoch": ')
+    with pytest.warns(UserWarning, match=r"fold 1: .*manifest\.json is damaged; continuing from epoch 1 instead"):
+        assert tenfold.resume().status == "finished"
+
+
 def test_groups_stay_together_and_must_be_given_again() -> None:
     groups = np.arange(40) // 4
     fields: dict[str, Any] = {"model": "mlp", "data": (torch.randn(40, 2), torch.randn(40)), "epochs": 1, "threads": 1}

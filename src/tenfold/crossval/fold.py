@@ -15,7 +15,7 @@ from tenfold.data import Part, SubsetPart
 from tenfold.data.scaling import with_scaling
 from tenfold.engines import Outcome
 from tenfold.engines.prepare import audit
-from tenfold.engines.recording import Train, record, reopen, run_folder
+from tenfold.engines.recording import Train, reopen, train_recorded
 from tenfold.errors import TenfoldError
 from tenfold.experiment import Experiment
 from tenfold.machine import devices
@@ -113,10 +113,8 @@ def train_fold(train: Train, whole: Task, context: FoldContext, job: FoldJob, li
         run = store.create(experiment, kind=FOLD, facts=_facts(context, job, task))
     else:
         clock, resumption = reopen(store, store.find(run))
-    task = replace(task, checkpoints=run_folder(store, run) / "checkpoint")
-    known = store.find(run)["result"] if resumption else None
 
-    def work(emit: Emit) -> Outcome:
+    def train_measured(task: Task, clock: Clock, emit: Emit, resumption: Resumption | None) -> Outcome:
         began = job.began
         if began is None:  # a fold's clock starts with it, but that of a resumed one starts earlier
             began = context.clock.now() if resumption else clock.origin - context.clock.origin
@@ -129,7 +127,7 @@ def train_fold(train: Train, whole: Task, context: FoldContext, job: FoldJob, li
         }
         return outcome
 
-    return record(work, store, run, clock, listen, known=known).result
+    return train_recorded(train_measured, task, store, run, clock, listen, resumption).result
 
 
 def train_and_measure(
