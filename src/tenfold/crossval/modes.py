@@ -20,14 +20,14 @@ from tenfold.workers.task import Task
 Mode = Callable[[Task, FoldContext, Sequence[FoldJob], Relay, Done], None]
 
 
-def side_by_side(task: Task, context: FoldContext, jobs: Sequence[FoldJob], relay: Relay, done: Done) -> None:
+def folds_over_workers(task: Task, context: FoldContext, jobs: Sequence[FoldJob], relay: Relay, done: Done) -> None:
     """Train whole folds in processes, as many at once as there are cores or nodes."""
     slots = share_cores(task.experiment, len(jobs))
     placed = [replace(job, threads=threads) for job, threads in zip(jobs, slots.threads, strict=True)]
     FoldPool(task, context, slots, relay, done).run(placed)
 
 
-def one_by_one(task: Task, context: FoldContext, jobs: Sequence[FoldJob], relay: Relay, done: Done) -> None:
+def fold_by_fold(task: Task, context: FoldContext, jobs: Sequence[FoldJob], relay: Relay, done: Done) -> None:
     """Train one fold after another, each with all workers."""
     pinned = [cpu for cpus in task.cores.workers for cpu in cpus]
     cores = tuple(pinned or range(task.workers * task.threads))
@@ -42,7 +42,7 @@ def one_by_one(task: Task, context: FoldContext, jobs: Sequence[FoldJob], relay:
         done(placed, try_fold(engine.run, task, context, placed, listen))
 
 
-def all_at_once(task: Task, context: FoldContext, jobs: Sequence[FoldJob], relay: Relay, done: Done) -> None:
+def fused(task: Task, context: FoldContext, jobs: Sequence[FoldJob], relay: Relay, done: Done) -> None:
     """Train all folds together on one device, then record each."""
     machine = task.experiment.machine
     count = (machine.threads or budget()) if machine.device == "cpu" else 1
@@ -84,9 +84,9 @@ def _replay(outcome: Outcome | TenfoldError, events: Sequence[Event]) -> Train:
 MODES: Registry[Mode] = Registry(
     "fold mode",
     {
-        "folds-over-workers": side_by_side,
-        "data-and-folds": side_by_side,
-        "fold-by-fold": one_by_one,
-        "fused": all_at_once,
+        "folds-over-workers": folds_over_workers,
+        "data-and-folds": folds_over_workers,
+        "fold-by-fold": fold_by_fold,
+        "fused": fused,
     },
 )
