@@ -6,7 +6,7 @@ import torch
 from torch.utils.data import Dataset, TensorDataset
 
 from tenfold.data import DatasetPart, Part, Tensors, with_loader
-from tenfold.data.dataset_part import pool, quiet_randomness
+from tenfold.data.dataset_part import join_parts, quiet_randomness
 
 X = torch.arange(40, dtype=torch.float32).reshape(10, 2, 2)
 Y = torch.arange(10) % 3
@@ -130,7 +130,7 @@ def test_a_loader_wraps_tensors_only_when_it_has_workers():
 @pytest.mark.parametrize("first", [Tensors(X, Y), DatasetPart(TensorDataset(X, Y), targets=Y)])
 @pytest.mark.parametrize("second", [Tensors(X, Y), DatasetPart(TensorDataset(X, Y), targets=Y)])
 def test_pooling_puts_one_part_after_the_other(first, second):
-    both = pool(first, second.subset([5]))
+    both = join_parts(first, second.subset([5]))
     assert len(both) == 11
     assert both.targets.tolist() == [*Y.tolist(), int(Y[5])]
     ((x, _),) = both.batches([[0, 10]])
@@ -140,9 +140,9 @@ def test_pooling_puts_one_part_after_the_other(first, second):
 @pytest.mark.parametrize("first", [Tensors(X, Y), DatasetPart(TensorDataset(X, Y))])
 def test_pooling_stays_on_the_device(first):
     second = DatasetPart(TensorDataset(X, Y))
-    assert pool(first.to("meta"), second.to("meta")).device.type == "meta"
-    assert pool(first, second).device.type == "cpu"
+    assert join_parts(first.to("meta"), second.to("meta")).device.type == "meta"
+    assert join_parts(first, second).device.type == "cpu"
 
 
 def test_pooling_does_not_guess_unknown_targets():
-    assert pool(DatasetPart(Noisy()), Tensors(X, Y)).targets is None
+    assert join_parts(DatasetPart(Noisy()), Tensors(X, Y)).targets is None

@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset, TensorDataset
 
-from tenfold.data import Columns, DatasetPart, Tensors, as_splits, load, pool, split, with_loader
+from tenfold.data import Columns, DatasetPart, Tensors, as_splits, join_parts, load, split, with_loader
 from tenfold.data.tree import describe_shape, shape_from_record, tree_leaves
 from tenfold.errors import DataError
 from tenfold.experiment import Experiment
@@ -73,11 +73,11 @@ def test_the_fingerprint_sees_every_input():
 
 def test_tensors_and_a_dataset_are_pooled():
     tensors, dataset = as_splits(((A, B), Y)).train, as_splits(TUPLES).train
-    both = pool(tensors, dataset)
+    both = join_parts(tensors, dataset)
     ((x, y),) = both.batches([[3, 15]])
     assert torch.equal(x[0][0], x[0][1])
     assert y[0] == y[1]
-    assert isinstance(pool(tensors, tensors), Tensors)
+    assert isinstance(join_parts(tensors, tensors), Tensors)
     assert isinstance(with_loader(tensors, 1), DatasetPart)
     assert len(split(as_splits(((A, B), Y)), limit=3).train) == 3
 

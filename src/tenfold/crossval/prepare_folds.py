@@ -5,11 +5,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from tenfold.crossval.fold_experiment import fold_experiment, fold_mode
-from tenfold.data import pool
+from tenfold.data import join_parts
 from tenfold.engines import validate
 from tenfold.errors import DataError, ExperimentError
 from tenfold.experiment import Experiment
-from tenfold.workers.pool.snapshot import PARTS, Resident, in_shared_memory
+from tenfold.workers.pool.snapshot import PARTS, SharedTensors, in_shared_memory
 from tenfold.workers.task import Task
 
 
@@ -51,7 +51,7 @@ def shared_data(task: Task) -> Iterator[Task]:
                 "data.groups cover the training part only, but cross-validation joins the validation part to it; "
                 "give the data without a validation part"
             )
-        splits = replace(splits, train=pool(splits.train, splits.validation), validation=None)
+        splits = replace(splits, train=join_parts(splits.train, splits.validation), validation=None)
     on_cpu = task.experiment.machine.device == "cpu"
     task = replace(task, splits=in_shared_memory(splits) if on_cpu else splits)
     del splits
@@ -59,5 +59,5 @@ def shared_data(task: Task) -> Iterator[Task]:
         yield task
     finally:
         for part in (getattr(task.splits, name) for name in PARTS):
-            if isinstance(part, Resident):
+            if isinstance(part, SharedTensors):
                 part.shared.close()

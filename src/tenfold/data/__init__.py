@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from tenfold.common.lazy import lazy_attributes
 
 if TYPE_CHECKING:
-    from tenfold.data.dataset_part import DatasetPart, pool, with_loader
+    from tenfold.data.dataset_part import DatasetPart, join_parts, with_loader
     from tenfold.data.folds import FOLD_KINDS, Fold, make_folds
     from tenfold.data.loading import load
     from tenfold.data.part import Part, Splits, Tensors
@@ -35,11 +35,11 @@ __all__ = [
     "batch_sizes",
     "batches",
     "get",
+    "join_parts",
     "load",
     "make_folds",
     "make_shards",
     "order",
-    "pool",
     "split",
     "where",
     "with_loader",
@@ -47,7 +47,7 @@ __all__ = [
 
 _NAMES = {
     "table_columns": ("Columns",),
-    "dataset_part": ("DatasetPart", "pool", "with_loader"),
+    "dataset_part": ("DatasetPart", "join_parts", "with_loader"),
     "folds": ("FOLD_KINDS", "Fold", "make_folds"),
     "loading": ("load",),
     "part": ("Part", "Splits", "Tensors"),

@@ -181,7 +181,7 @@ def with_loader(part: Part, workers: int) -> Part:
     return part
 
 
-def pool(first: Part, second: Part) -> Part:
+def join_parts(first: Part, second: Part) -> Part:
     """Join two parts into one, the second after the first."""
     if isinstance(first, Tensors) and isinstance(second, Tensors):
         return Tensors(tree_concatenate([first.x, second.x]), torch.cat([first.y, second.y]))

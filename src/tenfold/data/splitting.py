@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tenfold.data.dataset_part import pool
+from tenfold.data.dataset_part import join_parts
 from tenfold.data.part import Part, Splits
 from tenfold.errors import DataError
 
@@ -75,7 +75,7 @@ class Numbered:
             return self
         own = np.arange(len(self.part)) if self.numbers is None else self.numbers
         first = int(own.max(initial=-1)) + 1
-        return Numbered(pool(self.part, other.part), np.concatenate([own, first + np.arange(len(other.part))]))
+        return Numbered(join_parts(self.part, other.part), np.concatenate([own, first + np.arange(len(other.part))]))
 
     def subset(self, chosen: NDArray[np.int64]) -> "Numbered":
         """Return the chosen samples."""

@@ -17,15 +17,15 @@ from tenfold.errors import ExperimentError
 from tenfold.workers.pool.snapshot import TaskSnapshot, bytes_to_share, in_shared_memory
 
 
-def sent(parcel: TaskSnapshot) -> TaskSnapshot:
-    return pickle.loads(pickle.dumps(parcel))  # type: ignore[no-any-return]
+def sent(snapshot: TaskSnapshot) -> TaskSnapshot:
+    return pickle.loads(pickle.dumps(snapshot))  # type: ignore[no-any-return]
 
 
 def test_the_task_arrives_as_it_was() -> None:
     data = {"train": numbered(30), "validation": numbered(7), "test": numbered(5)}
     task = make_task(model="mlp", data=data, workers=2, lr=0.3)
-    parcel = TaskSnapshot(task)
-    opened = sent(parcel).open()
+    snapshot = TaskSnapshot(task)
+    opened = sent(snapshot).open()
     assert opened.experiment.training == task.experiment.training
     assert opened.experiment.division == task.experiment.division
     assert opened.steps_per_epoch == task.steps_per_epoch
@@ -34,21 +34,21 @@ def test_the_task_arrives_as_it_was() -> None:
         ours, theirs = getattr(task.splits, name), getattr(opened.splits, name)
         assert torch.equal(ours.x, theirs.x)
         assert torch.equal(ours.y, theirs.y)
-    parcel.close()
+    snapshot.close()
 
 
 def test_the_data_exist_once() -> None:
-    parcel = TaskSnapshot(make_task(model="mlp", data=(torch.randn(20_000, 10), torch.randn(20_000))))
-    assert len(pickle.dumps(parcel)) < 20_000
-    first, second = sent(parcel).open(), sent(parcel).open()
+    snapshot = TaskSnapshot(make_task(model="mlp", data=(torch.randn(20_000, 10), torch.randn(20_000))))
+    assert len(pickle.dumps(snapshot)) < 20_000
+    first, second = sent(snapshot).open(), sent(snapshot).open()
     assert isinstance(first.splits.train, Tensors)
     assert isinstance(second.splits.train, Tensors)
     first.splits.train.x[3, 0] = 1234.5
     assert second.splits.train.x[3, 0] == 1234.5
-    parcel.close()
+    snapshot.close()
 
 
-def test_what_a_parcel_copies_is_known_beforehand() -> None:
+def test_what_a_snapshot_copies_is_known_beforehand() -> None:
     task = make_task(model="mlp", data=(torch.randn(20_000, 10), torch.randn(20_000)))
     whole = task.splits.train
     picked = replace(task.splits, train=SubsetPart(whole, range(100)), validation=SubsetPart(whole, [7, 5]))
@@ -60,14 +60,14 @@ def test_what_is_picked_from_one_part_travels_once() -> None:
     task = make_task(model="mlp", data=(torch.randn(20_000, 10), torch.randn(20_000)))
     whole = task.splits.train
     splits = replace(task.splits, train=SubsetPart(whole, range(100)), validation=SubsetPart(whole, [7, 5]))
-    parcel = TaskSnapshot(replace(task, splits=splits))
-    opened = sent(parcel).open().splits
+    snapshot = TaskSnapshot(replace(task, splits=splits))
+    opened = sent(snapshot).open().splits
     assert isinstance(opened.train, SubsetPart)
     assert isinstance(opened.validation, SubsetPart)
     assert opened.train.part is opened.validation.part
     assert opened.validation.indices.tolist() == [7, 5]
     assert torch.equal(next(opened.validation.batches([[0]]))[0], whole.x[7:8])  # type: ignore[attr-defined]
-    parcel.close()
+    snapshot.close()
 
 
 def test_what_lies_in_shared_memory_is_not_copied_into_it_again() -> None:
@@ -75,23 +75,23 @@ def test_what_lies_in_shared_memory_is_not_copied_into_it_again() -> None:
     expected = task.splits.fingerprint()
     task = replace(task, splits=in_shared_memory(task.splits))
     assert task.splits.fingerprint() == expected
-    parcels = [TaskSnapshot(task), TaskSnapshot(task)]
-    first, second = (sent(parcel).open().splits.train for parcel in parcels)
+    snapshots = [TaskSnapshot(task), TaskSnapshot(task)]
+    first, second = (sent(snapshot).open().splits.train for snapshot in snapshots)
     task.splits.train.x[3, 0] = 1234.5  # type: ignore[attr-defined]
     for part in (first, second):
         assert isinstance(part, Tensors)
         assert part.x[3, 0] == 1234.5
-    for parcel in parcels:
-        parcel.close()
-    assert isinstance(sent(parcels[0]).open().splits.train, Tensors)  # who made the memory still keeps it
+    for snapshot in snapshots:
+        snapshot.close()
+    assert isinstance(sent(snapshots[0]).open().splits.train, Tensors)  # who made the memory still keeps it
 
 
 def test_parts_that_are_missing_or_no_tensors() -> None:
-    parcel = TaskSnapshot(make_task(model="mlp", data={"train": Numbered(9), "test": Numbered(3)}))
-    opened = sent(parcel).open()
+    snapshot = TaskSnapshot(make_task(model="mlp", data={"train": Numbered(9), "test": Numbered(3)}))
+    opened = sent(snapshot).open()
     assert opened.splits.validation is None
     assert len(opened.splits.train) == 9
-    parcel.close()
+    snapshot.close()
 
 
 def test_functions_travel_by_value() -> None:
@@ -102,9 +102,9 @@ def test_functions_travel_by_value() -> None:
 
     from tenfold.workers.task import make_network
 
-    parcel = TaskSnapshot(make_task(model=network, data=numbered(9)))
-    assert [p.shape[0] for p in make_network(sent(parcel).open()).parameters()] == [5, 5, 2, 2]
-    parcel.close()
+    snapshot = TaskSnapshot(make_task(model=network, data=numbered(9)))
+    assert [p.shape[0] for p in make_network(sent(snapshot).open()).parameters()] == [5, 5, 2, 2]
+    snapshot.close()
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -40,14 +40,14 @@ class SharedPart:
 
 @dataclass(frozen=True)
 class PickedPart:
-    """Some samples of a part that travels, too: by its place among those that do."""
+    """A subset of a part that is sent: the position of that part in the list, and the sample numbers."""
 
     place: int
     indices: Indices
 
 
-class Resident(Tensors):
-    """Tensors that lie in shared memory already, so that any number of parcels take them along without a copy."""
+class SharedTensors(Tensors):
+    """Tensors that are already in shared memory, so that snapshots refer to them without copying."""
 
     def __init__(self, part: Tensors) -> None:
         self.shared = SharedPart.copy(part)
@@ -107,7 +107,7 @@ class TaskSnapshot:
         return self._places[id(part)]
 
     def _share(self, part: Part) -> SharedPart | Part:
-        if isinstance(part, Resident):
+        if isinstance(part, SharedTensors):
             return part.shared
         if not isinstance(part, Tensors):
             return part
@@ -120,13 +120,13 @@ class TaskSnapshot:
 
 
 def bytes_to_share(splits: Splits) -> int:
-    """Return how many bytes a parcel would put into shared memory."""
+    """Return how many bytes a snapshot would put into shared memory."""
     parts = [getattr(splits, name) for name in PARTS]
     whole = {id(one): one for one in (part.part if isinstance(part, SubsetPart) else part for part in parts)}
     return sum(
         tensor.nbytes
         for one in whole.values()
-        if isinstance(one, Tensors) and not isinstance(one, Resident)
+        if isinstance(one, Tensors) and not isinstance(one, SharedTensors)
         for tensor in (*tree_leaves(one.x), one.y)
     )
 
@@ -135,6 +135,6 @@ def in_shared_memory(splits: Splits) -> Splits:
     """Move the parts that are tensors into shared memory; the originals can be forgotten."""
     found = {name: getattr(splits, name) for name in PARTS}
     moved: dict[str, Any] = {
-        name: Resident(part) if isinstance(part, Tensors) else part for name, part in found.items()
+        name: SharedTensors(part) if isinstance(part, Tensors) else part for name, part in found.items()
     }
     return replace(splits, **moved)
