@@ -1,7 +1,6 @@
 """How long a cross-validation takes on a virtual cluster, predicted from the time of one of its folds."""
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
 from tenfold.cluster.prediction import Prediction
@@ -9,10 +8,9 @@ from tenfold.crossval.fold import FoldJob, fold_task
 from tenfold.crossval.fold_experiment import fold_mode
 from tenfold.crossval.fold_splits import make_fold_splits
 from tenfold.crossval.prepare_folds import check_folds
+from tenfold.engines.base import Predict
 from tenfold.errors import ExperimentError
 from tenfold.workers.task import Task
-
-Predict = Callable[[Task], Prediction]
 
 
 def predict_folds(task: Task, predict: Predict) -> Prediction:

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from tenfold.training.randomness import RngState
 from tenfold.workers.messages import Decision, Message
 
-Ready = Callable[[], bool]
 SHORTEST_NAP, LONGEST_NAP = 2e-5, 1e-3
 
 
@@ -28,7 +27,7 @@ class Scheduler:
         """
         self._waiting = waiting
         self._times = exchange_times
-        self._ready: dict[greenlet, Ready] = {}
+        self._ready: dict[greenlet, Callable[[], bool]] = {}
         self._asking: dict[greenlet, tuple[int, int]] = {}
 
     def run(self, workers: Sequence[Callable[[], None]]) -> None:
@@ -51,7 +50,7 @@ class Scheduler:
                 sleep(nap)
                 nap = min(2 * nap, LONGEST_NAP)
 
-    def wait_until(self, ready: Ready) -> None:
+    def wait_until(self, ready: Callable[[], bool]) -> None:
         """Let other workers run until `ready()` is true for this one."""
         if ready():
             return
