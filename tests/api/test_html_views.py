@@ -22,6 +22,8 @@ def test_a_cross_validation_shows_its_folds(tmp_path):
     assert "cross-validation 1: mlp-digits, 2 folds" in view
     assert "95% in" in view
     assert view.count("<td>finished</td>") == 2
+    assert view.index("fold 1<") < view.index("fold 2<")
+    assert "fold 3" not in view
 
 
 def test_a_comparison_and_a_forecast_are_tables(tmp_path):

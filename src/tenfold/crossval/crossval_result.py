@@ -13,11 +13,11 @@ from tenfold.crossval import statistics
 from tenfold.crossval.ensemble import AVERAGE, Vote
 from tenfold.errors import ExperimentError, StoreError
 from tenfold.runs import Run, checkpoint
+from tenfold.runs.fold_name import fold_name
 from tenfold.runs.predictions import Predictions
 from tenfold.runs.store import CROSSVAL
 from tenfold.training.measures import output_kind
 
-Part = str
 PARTS = ("train", "validation", "test")
 
 
@@ -49,7 +49,7 @@ class CrossValidation:
         names = self._names("validation")
         return next((name for name in ["accuracy", *names] if name in names and name != "loss"), "loss")
 
-    def scores(self, metric: str | None = None, part: Part = "validation") -> list[float]:
+    def scores(self, metric: str | None = None, part: str = "validation") -> list[float]:
         """Return the values of a metric over the finished folds, on one part: train, validation or test."""
         if part not in PARTS:
             raise ExperimentError(f"unknown part '{part}'; {suggest(part, PARTS)}")
@@ -131,7 +131,7 @@ class CrossValidation:
                 scored[f"{theirs}_score"] = [-fold["metrics"][ours].get("loss", np.nan) for fold in self.folds]
         return {key: np.asarray(values, dtype=np.float64) for key, values in scored.items()}
 
-    def _names(self, part: Part) -> list[str]:
+    def _names(self, part: str) -> list[str]:
         """Return the names of the metrics measured on a part, also before the run has ended."""
         return list(dict.fromkeys(name for fold in self.folds for name in fold["metrics"].get(part, {})))
 
@@ -144,7 +144,7 @@ class CrossValidation:
             facts.insert(0, (f"validation {self.metric}", f"{mean} ± {std}, 95% in {low} to {high}"))
         names = [(part, name) for part in PARTS for name in self._names(part)]
         rows = [
-            [str(fold["fold"] + 1), fold["status"]]
+            [fold_name(fold["fold"], fold["repeat"], fold["node"]), fold["status"]]
             + [short_number(name, fold["metrics"].get(part, {}).get(name)) for part, name in names]
             for fold in self.folds
         ]

@@ -10,6 +10,7 @@ from tenfold.crossval.fold_experiment import fold_mode
 from tenfold.data import Splits, make_folds
 from tenfold.data.shards import Shard
 from tenfold.experiment import Experiment
+from tenfold.runs.fold_name import fold_name
 
 
 @dataclass(frozen=True)
@@ -30,10 +31,8 @@ class FoldSplit:
 
     @property
     def name(self) -> str:
-        """Its name in titles and messages: "fold 3", "node 2, repeat 1, fold 3"."""
-        node = f"node {self.node}, " if self.node else ""
-        repeat = f"repeat {self.repeat}, " if self.repeat > 1 else ""
-        return f"{node}{repeat}fold {self.fold}"
+        """Its name in titles and messages: "fold 3", "node 1, repeat 2, fold 3"."""
+        return fold_name(self.fold, self.repeat, self.node)
 
 
 def make_fold_splits(experiment: Experiment, splits: Splits, shards: Sequence[Shard]) -> list[FoldSplit]:
@@ -44,19 +43,19 @@ def make_fold_splits(experiment: Experiment, splits: Splits, shards: Sequence[Sh
     """
     division, targets = experiment.division, splits.train.targets
     by_node = fold_mode(experiment) == "data-and-folds"
-    pools = list(shards) if by_node else [np.arange(len(splits.train))]
+    sources = list(shards) if by_node else [np.arange(len(splits.train))]
     found = []
-    for node, pool in enumerate(pools, 1):
+    for node, samples in enumerate(sources, 1):
         cut = make_folds(
-            len(pool) if targets is None else targets[pool],
+            len(samples) if targets is None else targets[samples],
             division.folds or 2,
             division.fold_kind,
             repeats=division.fold_repeats,
             seed=experiment.data.split_seed,
-            groups=None if splits.groups is None else splits.groups[pool],
+            groups=None if splits.groups is None else splits.groups[samples],
         )
         found += [
-            FoldSplit(one.number, one.repeat, node if by_node else 0, pool[one.train], pool[one.validation])
+            FoldSplit(one.number, one.repeat, node if by_node else 0, samples[one.train], samples[one.validation])
             for one in cut
         ]
     return sorted(found, key=lambda split: (split.repeat, split.fold, split.node))

@@ -9,7 +9,7 @@ from rich.console import Console
 from svg_texts import texts
 
 from tenfold.report.pages import sections
-from tenfold.report.pages.folds_section import folds_section
+from tenfold.report.pages.folds_section import folds_section, folds_so_far
 from tenfold.report.pages.write_report import render_report
 from tenfold.report.plots import fold_plots
 from tenfold.report.results.comparison import Comparison
@@ -57,6 +57,20 @@ class TestPage:
         made.store.append(made.id, told)
         assert [one["detail"] for one in sections.event_list(made)] == [
             *("fold 2 started", "fold 2 failed: no luck", "3 folds, fold by fold")
+        ]
+
+    def test_folds_of_several_nodes_and_repeats_have_different_names(self, tmp_path):
+        made = make_crossval(tmp_path, {"folds": []})
+        places = [(1, 1, 1), (1, 1, 2), (1, 2, 1)]
+        made.store.append(
+            made.id,
+            [
+                FoldChanged(at=1.0, worker=place, fold=fold, repeat=repeat, node=node, status="started")
+                for place, (fold, repeat, node) in enumerate(places)
+            ],
+        )
+        assert [row[0] for row in folds_so_far(made)["rows"]] == [
+            *("node 1, fold 1", "node 2, fold 1", "node 1, repeat 2, fold 1")
         ]
 
     def test_ids_are_unique(self, run):

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from rich.console import Console
 
-from tenfold.report.tables.fold_tables import fold_name, fold_tables
+from tenfold.report.tables.fold_tables import fold_tables, name_of
 from tenfold.runs import Run
 
 
@@ -73,4 +73,4 @@ def test_what_is_known_of_an_interrupted_one() -> None:
 
 def test_names() -> None:
     folds = [fold(1, 0.5, node=2), fold(1, 0.5, repeat=2)]
-    assert [fold_name(folds, place) for place in (0, 1)] == ["node 2, repeat 1, fold 1", "repeat 2, fold 1"]
+    assert [name_of(one) for one in folds] == ["node 2, fold 1", "repeat 2, fold 1"]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tenfold.report.exports.csv_table import write_csv
-from tenfold.report.tables.fold_tables import fold_name
+from tenfold.report.tables.fold_tables import name_of
 from tenfold.runs import Run
 
 COLUMNS = ("run", "title", "part", "metric", "epoch", "step", "seconds", "clock", "value")
@@ -44,14 +44,14 @@ def _of_folds(run: Run) -> list[dict[str, Any]]:
     return [
         {
             "run": fold["run"],
-            "title": f"{run.title}, {fold_name(folds, place)}",
+            "title": f"{run.title}, {name_of(fold)}",
             "part": part,
             "metric": name,
             "seconds": fold["seconds"],
             "clock": run.clock,
             "value": value,
         }
-        for place, fold in enumerate(folds)
+        for fold in folds
         for part, metrics in fold["metrics"].items()
         for name, value in metrics.items()
     ]

@@ -8,6 +8,7 @@ from tenfold.report.plots import palette
 from tenfold.report.plots.fold_plots import fold_runs, fold_scores_plot, fold_timeline
 from tenfold.report.tables.fold_tables import Fold, folds_table, models_table, shown_metrics
 from tenfold.runs import FoldChanged, Run
+from tenfold.runs.fold_name import fold_name
 from tenfold.runs.store import CROSSVAL
 
 
@@ -36,7 +37,7 @@ def folds_so_far(run: Run) -> dict[str, Any] | None:
     names = list(dict.fromkeys(name for event in changed.values() for name in event.metrics))
     rows = [
         [
-            f"fold {event.fold}" + (f", repeat {event.repeat}" if event.repeat > 1 else ""),
+            fold_name(event.fold, event.repeat, event.node),
             event.error or event.status,
             duration(event.seconds),
             *(metric_value(name, event.metrics.get(name)) for name in names),
@@ -51,8 +52,7 @@ def fold_figures(run: Run) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for fold in _recorded_folds(run):
         place = fold.facts["crossval"]
-        label = f"fold {place['fold']}" + (f", repeat {place['repeat']}" if place["repeat"] > 1 else "")
-        figure = run_figure(fold, label)
+        figure = run_figure(fold, fold_name(place["fold"], place["repeat"], place["node"]))
         evaluated = [curve for curve in figure["curves"] if curve["part"] != "train"]
         colour = palette.series(len(found))[0]
         found.append({**figure, "curves": evaluated, "lanes": None, "colour": colour, "dash": [2, 2]})

@@ -21,7 +21,7 @@ from tenfold.report.formatting import (
 )
 from tenfold.report.rows import DOUBTS
 from tenfold.report.scores import direction
-from tenfold.report.tables.fold_tables import fold_mean_note, fold_name
+from tenfold.report.tables.fold_tables import fold_mean_note
 from tenfold.report.tables.run_tables import history_columns
 from tenfold.runs import (
     Ended,
@@ -37,7 +37,7 @@ from tenfold.runs import (
     WorkerDropped,
     WorkerJoined,
 )
-from tenfold.runs.storage.event_rows import facts_of
+from tenfold.runs.fold_name import fold_name
 
 
 def run_headline(run: Run, baseline: Baseline | None) -> list[dict[str, str]]:
@@ -228,7 +228,7 @@ def _detail(event: Lifecycle) -> str:
             return f"{plural(len(event.names), 'fold')}, {one_line(event.mode.replace('-', ' '))}"
         case FoldChanged():
             error = f": {one_line(event.error)}" if event.error else ""
-            return f"{fold_name([facts_of(event)], 0)} {event.status}{error}"
+            return f"{fold_name(event.fold, event.repeat, event.node)} {event.status}{error}"
         case Ended():
             return event.error
         case Note() | Warned() | WorkerDropped() | WorkerJoined():

@@ -7,7 +7,7 @@ from tenfold.errors import StoreError
 from tenfold.report.formatting import one_line
 from tenfold.report.plots import palette
 from tenfold.report.plots.svg import INK, NARROW, PHONE, draw_both, draw_svg, identifier, legend_below
-from tenfold.report.tables.fold_tables import PART_NAMES, PARTS, Fold, fold_name
+from tenfold.report.tables.fold_tables import PART_NAMES, PARTS, Fold, name_of
 from tenfold.runs import Run
 
 if TYPE_CHECKING:
@@ -73,11 +73,11 @@ def fold_timeline(run: Run) -> str:
         from matplotlib.patches import Rectangle
 
         axes = figure.subplots()
-        for place, fold in enumerate(folds):
+        for fold in folds:
             colour = palette.RED if fold["status"] == "failed" else palette.BLUE
             left, width = fold["began"] - begin, max(fold["ended"] - fold["began"] - SEAM * total, 0.0)
             letters = width / total * figure_width / LETTER_WIDTH
-            name = next((one for one in (fold_name(folds, place), f"{fold['fold']}") if len(one) < letters), "")
+            name = next((one for one in (name_of(fold), f"{fold['fold']}") if len(one) < letters), "")
             for first, last in _stretches([cores.index(core) for core in fold["cores"]]):
                 options: dict[str, Any] = {"facecolor": colour, "linewidth": 0}
                 axes.add_patch(Rectangle((left, first - 0.38), width, last - first + 0.76, **options))

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from tenfold.report.formatting import NOTHING, count, duration, metric_value, one_line, plural
 from tenfold.runs import Run
+from tenfold.runs.fold_name import fold_name
 
 PARTS = ("train", "validation", "test")
 PART_NAMES = {"train": "training"}
@@ -38,7 +39,7 @@ def folds_table(run: Run) -> dict[str, Any]:
     """Return one line for each fold, then the mean, the standard deviation and the 95% interval."""
     folds: list[Fold] = run.result["folds"]
     scored = [(part, name) for name in shown_metrics(run) for part in PARTS]
-    rows = [_line(folds, place, scored) for place in range(len(folds))]
+    rows = [_line(fold, scored) for fold in folds]
     spread = run.result.get("spread", {})
     for word, text in (("mean", _mean), ("deviation", _deviation), ("95% interval", mean_interval)):
         if spread:
@@ -55,7 +56,7 @@ def models_table(run: Run) -> dict[str, Any]:
     names = [name for name in shown_metrics(run) if any(name in metrics for metrics in scored.values())]
     rows = []
     for key, metrics in scored.items():
-        which = f", {fold_name(folds, found[key]['fold'] - 1)}" if key == "best" else ""
+        which = f", {name_of(folds[found[key]['fold'] - 1])}" if key == "best" else ""
         rows.append([f"{MODEL_USES[key]}{which}", *(metric_value(name, metrics.get(name)) for name in names)])
     return {"columns": ["on the test part", *map(one_line, names)], "rows": rows}
 
@@ -64,8 +65,8 @@ def failed_folds(run: Run) -> list[str]:
     """Return one line for each failed fold, with the reason."""
     folds: list[Fold] = run.result.get("folds") or []
     return [
-        f"{fold_name(folds, place)}: {one_line((fold['error'].splitlines() or ['no error message'])[-1])}"
-        for place, fold in enumerate(folds)
+        f"{name_of(fold)}: {one_line((fold['error'].splitlines() or ['no error message'])[-1])}"
+        for fold in folds
         if fold["status"] == "failed"
     ]
 
@@ -76,12 +77,9 @@ def shown_metrics(run: Run) -> list[str]:
     return [name for name in names if name != "loss"] or names
 
 
-def fold_name(folds: Sequence[Fold], place: int) -> str:
-    """Return the name of a fold, with its repeat and node where there are several."""
-    fold = folds[place]
-    node = f"node {fold['node']}, " if fold["node"] else ""
-    repeat = f"repeat {fold['repeat']}, " if any(one["repeat"] > 1 for one in folds) else ""
-    return f"{node}{repeat}fold {fold['fold']}"
+def name_of(fold: Fold) -> str:
+    """Return the name of a fold of a result."""
+    return fold_name(fold["fold"], fold["repeat"], fold["node"])
 
 
 def mean_interval(name: str, spread: dict[str, Any]) -> str:
@@ -101,13 +99,12 @@ def fold_mean_note(run: Run, metric: str) -> str:
     return f"mean over {plural(finished, 'fold')}{interval}"
 
 
-def _line(folds: Sequence[Fold], place: int, scored: Sequence[tuple[str, str]]) -> list[str]:
-    fold = folds[place]
+def _line(fold: Fold, scored: Sequence[tuple[str, str]]) -> list[str]:
     number = NOTHING if fold["run"] is None else str(fold["run"])
     scores = [metric_value(name, fold["metrics"].get(part, {}).get(name)) for part, name in scored]
     samples = f"{count(fold['train_samples'])} + {count(fold['validation_samples'])}"
     trained = "failed" if fold["status"] == "failed" else duration(fold["seconds"])
-    return [fold_name(folds, place), number, *scores, samples, trained, str(fold["threads"])]
+    return [name_of(fold), number, *scores, samples, trained, str(fold["threads"])]
 
 
 def _mean(name: str, spread: dict[str, Any]) -> str:
