@@ -19,7 +19,7 @@ from typing import Any
 import tenfold
 from tenfold.experiment import Experiment
 from tenfold.prediction.planning.candidates import candidates_here
-from tenfold.prediction.planning.planner import describe
+from tenfold.prediction.planning.planner import describe_candidate
 
 TASKS: dict[str, tuple[dict[str, Any], float, int]] = {
     "mlp": ({"model": "mlp", "data": "digits"}, 0.95, 16),
@@ -47,7 +47,7 @@ def main() -> None:
         best = grid[soonest]["seconds"] if grid else None
         seconds = statistics.median(seconds for _, seconds in chosen)
         found[task] = {
-            "chosen": describe(plan.chosen.candidate),
+            "chosen": describe_candidate(plan.chosen.candidate),
             "predicted": plan.predicted_seconds,
             "interval": plan.interval,
             "runs": chosen,
@@ -75,7 +75,7 @@ def exhaustive(base: Experiment, target: float, most: int, seeds: int) -> dict[s
     for candidate in candidates_here(base):
         if candidate.looseness:
             continue
-        name = f"{describe(candidate)}, {candidate.threads} threads"
+        name = f"{describe_candidate(candidate)}, {candidate.threads} threads"
         for epochs in range(1, most + 1):
             runs = train_all(candidate.experiment, epochs, target, seeds)
             print(f"  {name}, {epochs} epochs: {shown(runs)}", flush=True)

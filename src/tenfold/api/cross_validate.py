@@ -78,11 +78,11 @@ def cross_validate(
     if experiment.machine.device == "cpu":
         start_server()
     with follow(FoldProgress, progress, listen, warn) as shown:
-        heard = with_callbacks(shown, [*on, *make_loggers(log, runs)], can_stop=False)
+        listener = with_callbacks(shown, [*on, *make_loggers(log, runs)], can_stop=False)
         with crossval.shared_data(prepare(experiment, fetching)) as task:
             store = Store(runs)
             facts = describe(task)
             number = store.create(experiment, kind=CROSSVAL, facts=facts)
-            outcome = crossval.run_cross_validation(task, store, number, facts, clock, heard)
+            outcome = crossval.run_cross_validation(task, store, number, facts, clock, listener)
     done = CrossValidation(finished_run(RecordedRun.finished(store, number, outcome, experiment)))
     return done.as_sklearn() if as_sklearn else done

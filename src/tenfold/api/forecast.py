@@ -13,7 +13,7 @@ from tenfold.engines.prepare import prepare
 from tenfold.experiment import Data, Experiment
 from tenfold.experiment.field_types import Grid
 from tenfold.launch.detect import detect_world
-from tenfold.prediction.calibration import Listen
+from tenfold.prediction.calibration import ReportProgress
 from tenfold.prediction.task_prediction import predict_task
 from tenfold.report.results.forecast_result import Forecast
 from tenfold.workers.task import Task
@@ -22,7 +22,7 @@ from tenfold.workers.task import Task
 def forecast(
     experiment: Experiment | None = None,
     *,
-    listen: Listen | None = None,
+    listen: ReportProgress | None = None,
     **settings: Unpack[Grid],
 ) -> Forecast:
     """Predict how long an experiment takes with every combination of the listed settings, without training.

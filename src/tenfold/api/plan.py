@@ -11,7 +11,7 @@ from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.launch.detect import detect_world
 from tenfold.machine import devices
-from tenfold.prediction.calibration import Listen
+from tenfold.prediction.calibration import ReportProgress
 from tenfold.prediction.planning import planner
 from tenfold.prediction.planning.candidates import Candidate, candidates_here, candidates_on
 from tenfold.report.results.plan_result import Plan
@@ -24,7 +24,7 @@ def plan(
     cluster: Cluster | dict[str, Any] | str | Path | None = None,
     max_workers: int | None = None,
     budget: float = planner.BUDGET,
-    listen: Listen | None = None,
+    listen: ReportProgress | None = None,
     fetching: FetchProgress | None = None,
     **fields: Any,
 ) -> Plan:
@@ -53,13 +53,13 @@ def plan(
         candidates = candidates_here(base, most_workers=max_workers, gpu=None if gpu.type == "cpu" else str(gpu))
     splits = load(base, devices.resolve("cpu"), fetching)
     own = Candidate(settle(base))
-    found = planner.search(candidates, splits, target, cluster=hardware, given=own, budget=budget, listen=listen)
+    found = planner.search(candidates, splits, target, cluster=hardware, given=own, budget=budget, report=listen)
     return Plan(found, planner.best_of(found, target), _given(found, own), target)
 
 
 def _given(found: planner.Search, own: Candidate) -> planner.Assessment | None:
     """Return what was found out about the experiment as it was given."""
-    alike = [one for one in found.assessments if one.candidate.learning == own.learning]
+    alike = [one for one in found.assessments if one.candidate.learning_key == own.learning_key]
     same = [one for one in alike if own.threads is None or one.candidate.threads == own.threads]
     return max(same, key=lambda one: one.candidate.threads or 0, default=None)
 

@@ -67,11 +67,11 @@ def resume(
     _check_given(experiment, number)
     folded = record["kind"] == CROSSVAL
     with follow(lambda: FoldProgress() if folded else RunProgress(experiment), progress, listen, warn) as shown:
-        heard = with_callbacks(shown, on, can_stop=not folded)
+        listener = with_callbacks(shown, on, can_stop=not folded)
         if folded:
-            return _resume_folds(store, record, experiment, heard, force=force)
-        engine = engine_for(experiment, Clock(), heard)
-        recorded = engine.resume(experiment, store, record, heard, force=force)
+            return _resume_folds(store, record, experiment, listener, force=force)
+        engine = engine_for(experiment, Clock(), listener)
+        recorded = engine.resume(experiment, store, record, listener, force=force)
     return finished_run(recorded)
 
 

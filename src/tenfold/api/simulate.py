@@ -31,8 +31,9 @@ def simulate(
     `link`.
     """
     experiment = on_cluster(experiment, **fields)
-    heard: dict[str, Any] = {"on": on, "log": log, "listen": listen, "progress": progress}
-    return train(experiment, runs=runs, fetching=fetching, kind="simulate", **heard)
+    return train(
+        experiment, runs=runs, on=on, log=log, listen=listen, progress=progress, fetching=fetching, kind="simulate"
+    )
 
 
 def on_cluster(experiment: Experiment | None, **fields: Any) -> Experiment:

@@ -54,9 +54,9 @@ def train(
     clock, runs = Clock(), absolute(runs)  # before the user's own code can change the current folder
     experiment = (experiment or Experiment()).replace(**fields)
     with follow(lambda: RunProgress(experiment), progress, listen, warn) as shown:
-        heard = with_callbacks(shown, [*on, *make_loggers(log, runs)])
-        engine = engine_for(experiment, clock, heard)
-        recorded = engine.train(experiment, runs=runs, kind=kind, clock=clock, listen=heard, fetching=fetching)
+        listener = with_callbacks(shown, [*on, *make_loggers(log, runs)])
+        engine = engine_for(experiment, clock, listener)
+        recorded = engine.train(experiment, runs=runs, kind=kind, clock=clock, listen=listener, fetching=fetching)
     return finished_run(recorded)
 
 

@@ -107,7 +107,7 @@ class Feed:
 
     def _run_news(self, number: int, position: Position) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        with self.watch.run(number) as watched:
+        with self.watch.measurements(number) as watched:
             new = watched.since(position.runs[number])
             position.runs[number] = watched.position
         if new is not None:

@@ -64,12 +64,11 @@ class Pages:
     def after_end(self, number: int) -> dict[str, Any]:
         """Return what a page shows of a run once it has ended: its model, and the learning curves of its folds."""
         run = self.watch.open(number)
-        return {"quality": model_quality(run), "folds": self.fold_figures(number)}
+        return {"quality": model_quality(run), "folds": _fold_figures(run)}
 
     def fold_figures(self, number: int) -> list[dict[str, Any]]:
         """Return the learning curves of a cross-validation's folds so far; empty for any other run."""
-        run = self.watch.open(number)
-        return fold_figures(run) if run.kind == CROSSVAL else []
+        return _fold_figures(self.watch.open(number))
 
     def _run_content(self, run: Run) -> dict[str, Any]:
         content = common_content(Comparison([run])) | run_content(run, self.watch.figure(run))
@@ -100,6 +99,10 @@ class Pages:
 
     def _board(self, script: str, **facts: Any) -> dict[str, Any]:
         return {"action_token": self.action_token, "script": script, **facts}
+
+
+def _fold_figures(run: Run) -> list[dict[str, Any]]:
+    return fold_figures(run) if run.kind == CROSSVAL else []
 
 
 def _empty_panels(run: Run, content: dict[str, Any]) -> dict[str, Any]:

@@ -122,7 +122,7 @@ class Board:
         first, last = (float(request.query_params[name]) for name in ("from", "to"))
         columns = min(MOST_COLUMNS, max(1, int(request.query_params.get("columns", PLOT_COLUMNS))))
         self.watch.open(request.path_params["run"])
-        with self.watch.run(request.path_params["run"]) as watched:
+        with self.watch.measurements(request.path_params["run"]) as watched:
             return {what: getattr(watched, what).between(first, last, columns)}
 
     async def differences_data(self, request: Request) -> Response:

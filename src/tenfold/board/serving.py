@@ -25,7 +25,7 @@ def serve(
     """Serve the runs of a folder until the process is interrupted; `ready` is called with the address to open."""
     access = check_access(host, token)
     store = Store(runs)
-    bound = listen(host, port)
+    bound = bind_socket(host, port)
     try:
         import uvicorn
 
@@ -56,8 +56,8 @@ def check_access(host: str, token: str | None) -> Access:
     return Access(token=token, names=names) if token is not None else Access(names=names)
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Return a socket on this port, or on the next free one where the usual port is taken; 0 takes any."""
+def bind_socket(host: str, port: int) -> socket.socket:
+    """Return a socket on this port, or on any free one where the usual port is taken; 0 takes any."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for tried in (port, 0) if port == PORT else (port,):
         bound = socket.socket(family, socket.SOCK_STREAM)

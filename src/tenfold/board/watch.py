@@ -72,7 +72,7 @@ class Watch:
         self._watched: OrderedDict[int, Watched] = OrderedDict()
 
     @contextmanager
-    def run(self, number: int) -> Iterator[Watched]:
+    def measurements(self, number: int) -> Iterator[Watched]:
         """Give the measurements of a run as they are now, for as long as the block lasts."""
         with self._lock:
             watched = self._watched.get(number) or self._watched.setdefault(number, Watched(number, self._follower))
@@ -89,7 +89,7 @@ class Watch:
 
     def figure(self, run: Run, **described: Any) -> dict[str, Any]:
         """Return the figure of a run, thinned to what a plot can show, and the position to continue from."""
-        with self.run(run.id) as watched:
+        with self.measurements(run.id) as watched:
             return {
                 **describe_figure(run, **described),
                 "curves": watched.curves.between(-EVERYTHING, EVERYTHING, PLOT_COLUMNS),

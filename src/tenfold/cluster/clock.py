@@ -55,9 +55,9 @@ class Timing:
     """Each worker's bytes, where they do not follow from the rounds."""
 
 
-def run_clock(plan: Workload, hardware: Hardware, *, seed: int = 0, repeats: int = 1) -> Timing:
-    """Simulate the times of a synchronous plan."""
-    return _Clock(plan, hardware, seed, repeats).run()
+def run_clock(workload: Workload, hardware: Hardware, *, seed: int = 0, repeats: int = 1) -> Timing:
+    """Simulate the times of a synchronous workload."""
+    return _Clock(workload, hardware, seed, repeats).run()
 
 
 @dataclass
@@ -83,13 +83,13 @@ class ClockLanes:
 
 
 class _Clock:
-    def __init__(self, plan: Workload, hardware: Hardware, seed: int, repeats: int) -> None:
-        n = plan.workers
-        self.plan, self.hardware, self.repeats = plan, hardware, repeats
+    def __init__(self, workload: Workload, hardware: Hardware, seed: int, repeats: int) -> None:
+        n = workload.workers
+        self.workload, self.hardware, self.repeats = workload, hardware, repeats
         step_times = hardware.step_times(n)
         self.pace = Pace(step_times, repeats, np.random.default_rng(seed))
-        self.load = load(plan, step_times)
-        self.meetings = Meetings(plan.strategy, n, plan.travelling, hardware.round_price)
+        self.load = load(workload, step_times)
+        self.meetings = Meetings(workload.strategy, n, workload.travelling, hardware.round_price)
         self.final = self.meetings.final
         self.now = np.full((repeats, n), hardware.start)
         self.not_training = np.full((repeats, n), hardware.start)
@@ -102,28 +102,28 @@ class _Clock:
         self.lanes.add("start", np.zeros(n), self.now[0])
 
     def run(self) -> Timing:
-        plan, hardware = self.plan, self.hardware
-        chunk = max(1, CHUNK // (self.repeats * plan.workers))
+        workload, hardware = self.workload, self.hardware
+        chunk = max(1, CHUNK // (self.repeats * workload.workers))
         at = 1
-        for end in plan.epoch_ends:
+        for end in workload.epoch_ends:
             while at <= end:
                 # Single steps are recorded in chunks of their own; later ones can take a shortcut.
                 last = min(at + chunk - 1, end, SINGLE_STEPS if at <= SINGLE_STEPS else end)
                 self._steps(at, last)
                 at = last + 1
             self._review(end)
-        if not plan.ends_equal:
+        if not workload.ends_equal:
             self._finish()
         trained = self.now - self.not_training
         wait = trained - self.computed - self.talked
-        reviewed = self.not_training - hardware.start - hardware.save * plan.epochs
+        reviewed = self.not_training - hardware.start - hardware.save * workload.epochs
         mean: dict[TimeKind, Floats] = {
-            "start": np.full(plan.workers, hardware.start),
+            "start": np.full(workload.workers, hardware.start),
             "compute": self.computed.mean(axis=0),
             "wait": np.maximum(wait.mean(axis=0), 0),
             "communicate": self.talked,
             "evaluate": np.maximum(reviewed.mean(axis=0), 0),
-            "save": np.full(plan.workers, hardware.save * plan.epochs),
+            "save": np.full(workload.workers, hardware.save * workload.epochs),
         }
         return Timing(
             seconds=trained.max(axis=1),
@@ -135,13 +135,13 @@ class _Clock:
 
     def _steps(self, first: int, last: int) -> None:
         """Advance by the steps first..last of one epoch."""
-        plan = self.plan
+        workload = self.workload
         steps = np.arange(first, last + 1)
         drawn = self.pace.draw(len(steps))
         if self.load is not None:
-            drawn = drawn * self.load[(first - 1) % plan.steps_per_epoch :][: len(steps)]
-        due = plan.is_due(first, last)
-        marked = np.isin(steps, plan.marks) | (steps % plan.steps_per_epoch == 0)
+            drawn = drawn * self.load[(first - 1) % workload.steps_per_epoch :][: len(steps)]
+        due = workload.is_due(first, last)
+        marked = np.isin(steps, workload.marks) | (steps % workload.steps_per_epoch == 0)
         stops = np.flatnonzero(due | marked | (steps <= SINGLE_STEPS) | (steps == last))
         if len(stops) < len(steps):
             drawn = np.add.reduceat(drawn, np.concatenate([[0], stops[:-1] + 1]), axis=1)
@@ -178,7 +178,7 @@ class _Clock:
         latest = seconds.max(axis=2)
         latest[:, 0] = (self.now + seconds[:, 0]).max(axis=1)
         together = np.cumsum(latest + meeting.price, axis=1)
-        self.now = np.repeat(together[:, -1:], self.plan.workers, axis=1)
+        self.now = np.repeat(together[:, -1:], self.workload.workers, axis=1)
         self.talked += meeting.price * len(steps)
         self.rounds += len(steps)
         not_training = self.not_training.min(axis=1)
@@ -190,7 +190,7 @@ class _Clock:
         before, price = self.now, float(np.max(self.final.price))
         self.now = before + price
         self.talked = self.talked + price
-        if self.plan.steps <= SINGLE_STEPS:
+        if self.workload.steps <= SINGLE_STEPS:
             self.lanes.add("communicate", before[0], self.now[0])
 
     def _review(self, step: int) -> None:
@@ -198,22 +198,22 @@ class _Clock:
         hardware, ready = self.hardware, self.now
         price = float(np.max(self.final.price)) + hardware.evaluation
         evaluated = ready.max(axis=1, keepdims=True) + price
-        self.now = np.repeat(evaluated + hardware.save, self.plan.workers, axis=1)
+        self.now = np.repeat(evaluated + hardware.save, self.workload.workers, axis=1)
         self.not_training = self.not_training + (self.now - ready)
         if step <= SINGLE_STEPS:
-            together = np.repeat(evaluated[0], self.plan.workers)
+            together = np.repeat(evaluated[0], self.workload.workers)
             self.lanes.add("evaluate", ready[0], together)
             self.lanes.add("save", together, self.now[0])
 
 
-def load(plan: Workload, step_times: Iterable[StepTime]) -> Floats | None:
+def load(workload: Workload, step_times: Iterable[StepTime]) -> Floats | None:
     """Return each step's seconds relative to one with a full batch, [steps of an epoch, workers]; None: all are full.
 
     A batch of k out of B samples takes (fixed + (mean - fixed) k/B) / mean; none takes no time.
     """
-    if plan.batch_sizes is None:
+    if workload.batch_sizes is None:
         return None
-    sizes = np.asarray(plan.batch_sizes, dtype=np.float64)
+    sizes = np.asarray(workload.batch_sizes, dtype=np.float64)
     full = sizes.max()
     if full == 0 or (sizes == full).all():
         return None

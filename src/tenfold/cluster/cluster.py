@@ -165,6 +165,11 @@ class Cluster(Section):
             adding=self.adding,
         )
 
+    @property
+    def has_given_times(self) -> bool:
+        """Whether the step times of all groups are given, so that none has to be measured."""
+        return all(group.step_seconds is not None for group in self.groups)
+
     def step_times(self, workers: int, measured: StepTime | Mapping[str, StepTime] | None = None) -> list[StepTime]:
         """Return each worker's step time, from a profile's (for all groups, or by group) or as described by hand."""
         times: list[StepTime] = []
@@ -207,10 +212,9 @@ class Cluster(Section):
     ) -> Hardware:
         """Return the clock's inputs for the first workers; `extra` are further fields of Hardware."""
         price = self.round_price(workers)
-        by_hand = all(group.step_seconds is not None for group in self.groups)
         return Hardware(
             step_time=self.step_times(workers, measured),
             round_price=price,
             exchange_price=price.exchange,
-            **({"calibrated": measured is not None and not by_hand} | extra),
+            **({"calibrated": measured is not None and not self.has_given_times} | extra),
         )

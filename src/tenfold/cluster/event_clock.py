@@ -33,18 +33,18 @@ class ClockEvent(NamedTuple):
     other: int = CENTRE
 
 
-def clock_events(plan: Workload, hardware: Hardware, *, seed: int = 0) -> Iterator[ClockEvent]:
+def clock_events(workload: Workload, hardware: Hardware, *, seed: int = 0) -> Iterator[ClockEvent]:
     """Yield all steps and exchanges of a run in the order of the clock; the same for the same seed."""
-    heap = _Heap(plan, hardware, seed, every_step=True)
-    for _ in range(plan.epochs):
+    heap = _Heap(workload, hardware, seed, every_step=True)
+    for _ in range(workload.epochs):
         yield from heap.epoch()
         heap.review()
 
 
-def run_event_clock(plan: Workload, hardware: Hardware, *, seed: int = 0, repeats: int = 1) -> Timing:
-    """Time a plan without rounds; repeats are drawn one after another."""
+def run_event_clock(workload: Workload, hardware: Hardware, *, seed: int = 0, repeats: int = 1) -> Timing:
+    """Time a workload without rounds; repeats are drawn one after another."""
     seeds = np.random.SeedSequence(seed).generate_state(repeats).tolist() if repeats > 1 else [seed]
-    runs = [_Heap(plan, hardware, one).run() for one in seeds]
+    runs = [_Heap(workload, hardware, one).run() for one in seeds]
     return Timing(
         seconds=np.concatenate([run.seconds for run in runs]),
         total=np.concatenate([run.total for run in runs]),
@@ -72,16 +72,16 @@ def price_as_rounds(price: RoundPrice, workers: int) -> ExchangePrice:
 
 
 class _Heap:
-    def __init__(self, plan: Workload, hardware: Hardware, seed: int, *, every_step: bool = False) -> None:
-        if not isinstance(plan.strategy, AsynchronousStrategy):
-            raise TypeError(f"{plan.strategy.name} has rounds; run_clock times it")
-        self.strategy = plan.strategy
-        n, step_times = plan.workers, hardware.step_times(plan.workers)
-        self.plan, self.hardware, self.every_step = plan, hardware, every_step
+    def __init__(self, workload: Workload, hardware: Hardware, seed: int, *, every_step: bool = False) -> None:
+        if not isinstance(workload.strategy, AsynchronousStrategy):
+            raise TypeError(f"{workload.strategy.name} has rounds; run_clock times it")
+        self.strategy = workload.strategy
+        n, step_times = workload.workers, hardware.step_times(workload.workers)
+        self.workload, self.hardware, self.every_step = workload, hardware, every_step
         self.price = hardware.exchange_price or price_as_rounds(hardware.round_price, n)
         self.pace = Pace(step_times, 1, np.random.default_rng(seed))
-        self.load = load(plan, step_times)
-        self.final = Meetings(plan.strategy, n, plan.travelling, hardware.round_price).final
+        self.load = load(workload, step_times)
+        self.final = Meetings(workload.strategy, n, workload.travelling, hardware.round_price).final
         self.done = 0
         self.now = np.full(n, hardware.start)
         self.not_training = np.full(n, hardware.start)
@@ -91,41 +91,41 @@ class _Heap:
         self.lanes.add("start", np.zeros(n), self.now)
 
     def run(self) -> Timing:
-        plan, hardware = self.plan, self.hardware
-        for _ in range(plan.epochs):
+        workload, hardware = self.workload, self.hardware
+        for _ in range(workload.epochs):
             for _ in self.epoch():
                 pass
             self.review()
         last = float(np.max(self.final.price))  # the mean of all, which is the trained model
         self.now += last
         self.talked += last
-        saved = hardware.save * plan.epochs
+        saved = hardware.save * workload.epochs
         times: dict[TimeKind, Floats] = {
-            "start": np.full(plan.workers, hardware.start),
+            "start": np.full(workload.workers, hardware.start),
             "compute": self.computed,
             "wait": self.waited,
             "communicate": self.talked,
             "evaluate": np.maximum(self.not_training - hardware.start - saved, 0),
-            "save": np.full(plan.workers, saved),
+            "save": np.full(workload.workers, saved),
         }
         trained = (self.now - self.not_training).max(keepdims=True)
         return Timing(trained, self.now.max(keepdims=True), times, self.marks, tuple(self.lanes.spans), self.sent)
 
     def epoch(self) -> Iterator[ClockEvent]:
         """Go through one epoch, all workers from where they are to their last step."""
-        plan = self.plan
-        drawn = self.pace.draw(plan.steps_per_epoch)[0]
+        workload = self.workload
+        drawn = self.pace.draw(workload.steps_per_epoch)[0]
         seconds = drawn if self.load is None else drawn * self.load
         self.computed += seconds.sum(axis=0)
-        marked = {step for step in plan.marks if self.done < step <= self.done + plan.steps_per_epoch}
+        marked = {step for step in workload.marks if self.done < step <= self.done + workload.steps_per_epoch}
         reached: dict[int, list[float]] = {step: [] for step in marked}
-        free = [0.0] * (plan.workers + 1)  # the last is the centre
+        free = [0.0] * (workload.workers + 1)  # the last is the centre
         numbers = count()
         heap: list[tuple[float, int, int, int, int | None]] = []
 
         def walk(worker: int, at: float, step: int) -> None:
             """Advance a worker until an exchange is due, a step is to be reported, or the epoch ends."""
-            while step < plan.steps_per_epoch:
+            while step < workload.steps_per_epoch:
                 began, at = at, at + seconds.item(step, worker)
                 step += 1
                 if self.done + step <= SINGLE_STEPS and worker < self.lanes.limit:
@@ -152,8 +152,8 @@ class _Heap:
                 continue
             other, sent, received = (
                 exchange.partner,
-                exchange.sends * plan.travelling,
-                exchange.receives * plan.travelling,
+                exchange.sends * workload.travelling,
+                exchange.receives * workload.travelling,
             )
             begin = max(at, free[worker], free[other])
             end = begin + self.price(worker, other, sent, received)
@@ -162,13 +162,13 @@ class _Heap:
                 heapq.heappush(heap, (begin, next(numbers), worker, step, other))
             self._note(worker, self.done + step, at, begin, end, sent + received)
             walk(worker, end, step)
-        self.done += plan.steps_per_epoch
+        self.done += workload.steps_per_epoch
         self.marks |= {step: np.array([max(times)]) for step, times in sorted(reached.items())}
         self.marks[self.done] = (self.now - self.not_training).max(keepdims=True)
 
     def _exchange(self, worker: int, step: int) -> Exchange | None:
         """Return the exchange that follows a worker's step of this epoch."""
-        return self.strategy.exchange(worker, self.done + step, self.plan.workers)
+        return self.strategy.exchange(worker, self.done + step, self.workload.workers)
 
     def _note(self, worker: int, step: int, at: float, begin: float, end: float, nbytes: int) -> None:
         self.waited[worker] += begin - at

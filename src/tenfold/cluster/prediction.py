@@ -20,7 +20,7 @@ LEVEL = 0.9
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """What the clock says about a plan."""
+    """The predicted times of a workload on some hardware."""
 
     seconds: float
     """Training time: of the slowest worker, without start, evaluation and saving, as a run measures it."""
@@ -46,8 +46,8 @@ class Prediction:
     """When each worker's step takes effect [steps, workers]; known only for strategies without rounds."""
 
 
-def predict(plan: Workload, hardware: Hardware, *, seed: int = 0, repeats: int | None = None) -> Prediction:
-    """Predict how long a plan takes on hardware; the same for the same seed.
+def predict(workload: Workload, hardware: Hardware, *, seed: int = 0, repeats: int | None = None) -> Prediction:
+    """Predict how long a workload takes on hardware; the same for the same seed.
 
     The run is drawn `repeats` times, by default 20 and fewer where that would take long. The interval is the one that
     a further draw falls into with 90%, by Student's t in the logarithm of the seconds, widened by the hardware's
@@ -55,26 +55,26 @@ def predict(plan: Workload, hardware: Hardware, *, seed: int = 0, repeats: int |
     """
     if repeats is not None and repeats < 1:
         raise ExperimentError(f"repeats is {repeats}; it must be at least 1")
-    draws = repeats or _affordable(plan, hardware)
-    timing = (run_clock if plan.has_rounds else run_event_clock)(plan, hardware, seed=seed, repeats=draws)
+    draws = repeats or _affordable(workload, hardware)
+    timing = (run_clock if workload.has_rounds else run_event_clock)(workload, hardware, seed=seed, repeats=draws)
     return Prediction(
         seconds=float(timing.seconds.mean()),
         interval=_interval(timing.seconds, hardware.model_error),
         total=float(timing.total.mean()),
         times=timing.times,
-        bytes_per_worker=_sent(plan) if timing.sent is None else timing.sent,
+        bytes_per_worker=_sent(workload) if timing.sent is None else timing.sent,
         marks={step: float(seconds.mean()) for step, seconds in timing.marks.items()},
         spans=timing.spans,
-        reasons=reasons(plan, hardware, timing),
+        reasons=reasons(workload, hardware, timing),
         calibrated=hardware.calibrated,
     )
 
 
-def _affordable(plan: Workload, hardware: Hardware) -> int:
-    if hardware.is_steady(plan.workers):
+def _affordable(workload: Workload, hardware: Hardware) -> int:
+    if hardware.is_steady(workload.workers):
         return 1
-    budget = BUDGET if plan.has_rounds else HEAP_BUDGET
-    return max(FEWEST, min(REPEATS, budget // (plan.workers * plan.steps)))
+    budget = BUDGET if workload.has_rounds else HEAP_BUDGET
+    return max(FEWEST, min(REPEATS, budget // (workload.workers * workload.steps)))
 
 
 def _interval(seconds: Floats, model_error: float) -> tuple[float, float]:
@@ -90,11 +90,11 @@ def _interval(seconds: Floats, model_error: float) -> tuple[float, float]:
     return float(np.exp(middle - half)), float(np.exp(middle + half))
 
 
-def _sent(plan: Workload) -> Floats:
-    n, strategy = plan.workers, plan.strategy
+def _sent(workload: Workload) -> Floats:
+    n, strategy = workload.workers, workload.strategy
     sent = np.zeros(n)
-    for turn, times in _turns(plan.rounds, strategy.period(n)).items():
-        sent += times * np.asarray(strategy.round(turn, n).bytes_per_worker(plan.travelling), dtype=float)
+    for turn, times in _turns(workload.rounds, strategy.period(n)).items():
+        sent += times * np.asarray(strategy.round(turn, n).bytes_per_worker(workload.travelling), dtype=float)
     return sent
 
 

@@ -14,40 +14,40 @@ LONGEST_PATTERN = 64
 """Longest period for which all rounds of a pattern are examined."""
 
 
-def reasons(plan: Workload, hardware: Hardware, timing: Timing) -> tuple[str, ...]:
+def reasons(workload: Workload, hardware: Hardware, timing: Timing) -> tuple[str, ...]:
     """Return why some settings do not change the predicted time, one sentence each."""
-    found = [*_about_schedule(plan)]
-    if plan.workers == 1 and not plan.strategy.has_centre:
+    found = [*_about_schedule(workload)]
+    if workload.workers == 1 and not workload.strategy.has_centre:
         return (
             *found,
             "With one worker there is no communication: strategy, sync_every, compression and links have no effect.",
         )
-    if plan.has_rounds and plan.rounds:
-        found += _about_topology(plan)
-        found += _about_price(plan, hardware, float(timing.seconds.mean()))
-    if plan.rounds or not plan.has_rounds:
+    if workload.has_rounds and workload.rounds:
+        found += _about_topology(workload)
+        found += _about_price(workload, hardware, float(timing.seconds.mean()))
+    if workload.rounds or not workload.has_rounds:
         found += _about_shares(timing)
-    if hardware.is_steady(plan.workers):
+    if hardware.is_steady(workload.workers):
         found.append("Step times were given without any spread, so the interval has no width.")
     return tuple(found)
 
 
-def _about_schedule(plan: Workload) -> list[str]:
-    if not plan.has_rounds:
-        return [f"Workers exchange at {plan.strategy.name}'s own pace: sync_every and local_after have no effect."]
-    if plan.average == "gradients":
+def _about_schedule(workload: Workload) -> list[str]:
+    if not workload.has_rounds:
+        return [f"Workers exchange at {workload.strategy.name}'s own pace: sync_every and local_after have no effect."]
+    if workload.average == "gradients":
         return ["Gradients are averaged at every step: sync_every and local_after have no effect."]
-    if not plan.rounds:
-        steps = f"{plan.steps} step{'' if plan.steps == 1 else 's'}"
+    if not workload.rounds:
+        steps = f"{workload.steps} step{'' if workload.steps == 1 else 's'}"
         return [
-            f"The run has {steps} and a round comes every {plan.sync_every}: there is none before the end, so the "
+            f"The run has {steps} and a round comes every {workload.sync_every}: there is none before the end, so the "
             "strategy has no effect."
         ]
     return []
 
 
-def _about_topology(plan: Workload) -> list[str]:
-    n, strategy = plan.workers, plan.strategy
+def _about_topology(workload: Workload) -> list[str]:
+    n, strategy = workload.workers, workload.strategy
     period = strategy.period(n)
     if period is None or period > LONGEST_PATTERN:
         return []
@@ -66,20 +66,20 @@ def _about_topology(plan: Workload) -> list[str]:
     return [f"With {n} workers every round of {strategy.name} is an all-reduce over all of them."]
 
 
-def _about_price(plan: Workload, hardware: Hardware, seconds: float) -> list[str]:
-    n, strategy, price = plan.workers, plan.strategy, hardware.round_price
+def _about_price(workload: Workload, hardware: Hardware, seconds: float) -> list[str]:
+    n, strategy, price = workload.workers, workload.strategy, hardware.round_price
     round_ = strategy.round(0, n)
-    if round_.is_idle or not plan.travelling:
+    if round_.is_idle or not workload.travelling:
         return []
     found = []
-    whole = float(np.max(price(round_, plan.travelling)))
+    whole = float(np.max(price(round_, workload.travelling)))
     latency = float(np.max(price(round_, 1)))
     if whole and latency / whole > 1 - 5 * LITTLE:
         found.append(
             f"A round is bound by latency ({latency / whole:.0%} of {whole:.3g} s): compression or more bandwidth "
             "would help little; fewer rounds (a larger sync_every) would help."
         )
-    more = plan.rounds * (float(np.max(price(strategy.final(n), plan.travelling))) - whole) / seconds
+    more = workload.rounds * (float(np.max(price(strategy.final(n), workload.travelling))) - whole) / seconds
     if not strategy.always_exact and 0 < more < LITTLE:
         found.append(f"All-reduce instead of {strategy.name} would cost only {more:.2%} more, not counting waiting.")
     return found

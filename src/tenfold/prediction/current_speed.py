@@ -3,7 +3,7 @@
 import math
 from time import perf_counter
 
-from tenfold.prediction.calibration import Listen, cost_keys
+from tenfold.prediction.calibration import ReportProgress, cost_keys
 from tenfold.prediction.calibration.probes import step_burst, step_entry
 from tenfold.prediction.measurements import Step
 from tenfold.prediction.profile import Profile
@@ -19,7 +19,7 @@ VALID_SECONDS = 60.0
 _seen: dict[tuple[str, int, int, int], tuple[float, Step]] = {}
 
 
-def profile_now(task: Task, profile: Profile, listen: Listen | None = None) -> tuple[Profile, float]:
+def profile_now(task: Task, profile: Profile, report: ReportProgress | None = None) -> tuple[Profile, float]:
     """Return the profile as this machine is now, and how fast that is relative to the calibration (1: as fast).
 
     The task's own steps are timed for a moment, with its number of workers. If they differ notably, they take the place
@@ -27,19 +27,19 @@ def profile_now(task: Task, profile: Profile, listen: Listen | None = None) -> t
     """
     work, batch = cost_keys.step_key(task.experiment, task.splits), task.experiment.training.samples_per_step
     usual = profile.step_time(work, batch, task.threads, task.workers).mean
-    now = _measured(task, (work, batch, task.threads, task.workers), usual, listen)
+    now = _measured(task, (work, batch, task.threads, task.workers), usual, report)
     factor = now.mean / usual
     if abs(math.log(factor)) <= math.log(NOTABLE):
         return profile, 1.0
     return profile.slowed(factor).add(steps=[now]), 1 / factor
 
 
-def _measured(task: Task, setting: tuple[str, int, int, int], usual: float, listen: Listen | None) -> Step:
+def _measured(task: Task, setting: tuple[str, int, int, int], usual: float, report: ReportProgress | None) -> Step:
     known = _seen.get(setting)
     if known is not None and perf_counter() - known[0] < VALID_SECONDS:
         return known[1]
-    if listen is not None:
-        listen(f"how fast this machine is now: {task.workers} worker(s) x {task.threads} thread(s)")
+    if report is not None:
+        report(f"how fast this machine is now: {task.workers} worker(s) x {task.threads} thread(s)")
     steps = max(1, round(PROBE_SECONDS / usual))
     found = step_burst(task.experiment, task.splits, setting[1:], steps)
     _seen[setting] = perf_counter(), step_entry(setting[0], setting[1:], [found])

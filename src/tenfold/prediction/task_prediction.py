@@ -10,27 +10,27 @@ from tenfold.cluster.prediction import Prediction
 from tenfold.cluster.workload import Workload
 from tenfold.engines.virtual_cluster import cluster_of
 from tenfold.mixing.builders import make_strategy
-from tenfold.prediction.calibration import Listen, complete_profile
+from tenfold.prediction.calibration import ReportProgress, complete_profile
 from tenfold.prediction.clock_inputs import predict_from_profile, workload_and_hardware
 from tenfold.prediction.current_speed import profile_now
 from tenfold.prediction.profile import Profile
 from tenfold.workers.task import Task
 
 
-def predict_task(task: Task, listen: Listen | None = None) -> Prediction:
+def predict_task(task: Task, report: ReportProgress | None = None) -> Prediction:
     """Predict a task's times on its virtual cluster; step times that are not known yet are measured first.
 
-    Times of this machine are those of its calibration, scaled by how fast it is now. `listen` is called with a line
+    Times of this machine are those of its calibration, scaled by how fast it is now. `report` is called with a line
     about each measurement. For strategies without rounds the prediction also says in
     which order the workers exchange weights.
     """
     cluster = cluster_of(task.experiment)
-    by_hand = cluster is not None and all(group.step_seconds is not None for group in cluster.groups)
-    profile = (
-        Profile(made="", machine={}) if by_hand else complete_profile(_on_cpu(task), listen=listen, cluster=cluster)
-    )
+    if cluster is not None and cluster.has_given_times:
+        profile = Profile(made="", machine={})
+    else:
+        profile = complete_profile(_on_cpu(task), listen=report, cluster=cluster)
     seed = task.experiment.training.seed
-    now, speed = profile_now(_on_cpu(task), profile, listen) if cluster is None else (profile, 1.0)
+    now, speed = profile_now(_on_cpu(task), profile, report) if cluster is None else (profile, 1.0)
     prediction = predict_from_profile(task, now, cluster, seed=seed, marks=_logged_steps(task))
     prediction = replace(prediction, machine_speed=speed)
     if not make_strategy(task.experiment.division).asynchronous:

@@ -42,7 +42,7 @@ def test_a_cluster_has_as_many_workers_as_it_has_room_for() -> None:
 def test_candidates_that_learn_the_same_have_one_name() -> None:
     alone = [one for one in candidates_here(Experiment()) if one.workers == 1 and one.batch == 64]
     assert len(alone) == 2
-    assert len({one.learning for one in alone}) == 1
+    assert len({one.learning_key for one in alone}) == 1
 
 
 def test_looser_averaging_has_to_be_faster() -> None:

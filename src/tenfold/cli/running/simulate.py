@@ -95,7 +95,7 @@ def simulate(
 def _one(
     experiment: "Experiment", runs: Path | None, log: list[str] | None, quiet: bool, as_json: bool, output: Path | None
 ) -> None:
-    from tenfold.api.simulate import simulate as run_virtually
+    import tenfold
     from tenfold.report.live.run_progress import RunProgress
 
     with (
@@ -103,7 +103,7 @@ def _one(
         RunProgress(experiment, quiet=quiet or as_json) as progress,
         fetching(quiet or as_json) as bar,
     ):
-        run = run_virtually(experiment, runs=runs, log=log, listen=interruptible.watch(progress), fetching=bar)
+        run = tenfold.simulate(experiment, runs=runs, log=log, listen=interruptible.watch(progress), fetching=bar)
     from tenfold.api.simulation_baseline import simulation_baseline
 
     baseline = simulation_baseline(experiment, run)

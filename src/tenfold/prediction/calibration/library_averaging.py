@@ -20,7 +20,7 @@ import torch
 
 from tenfold.errors import WorkerLost
 from tenfold.launch.commands import find_mpirun
-from tenfold.prediction.calibration.probes import Listen
+from tenfold.prediction.calibration.probes import ReportProgress
 from tenfold.prediction.measurements import Averaging
 from tenfold.workers.pool.worker_pool import WorkerPool, start_heartbeat
 
@@ -33,7 +33,7 @@ PATIENCE = 30.0
 """Seconds for one number of workers."""
 
 
-def averaging(counts: Sequence[int], listen: Listen) -> list[Averaging]:
+def averaging(counts: Sequence[int], listen: ReportProgress) -> list[Averaging]:
     """Measure exact rounds by the libraries that are installed; one that fails is reported and left out."""
     transports: dict[Any, Callable[[int], Found]] = {}
     if torch.distributed.is_available() and torch.distributed.is_gloo_available():

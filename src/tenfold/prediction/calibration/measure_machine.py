@@ -14,7 +14,7 @@ from tenfold.experiment import Experiment
 from tenfold.machine import cores, facts, threads
 from tenfold.prediction.calibration import cost_keys, library_averaging, probes
 from tenfold.prediction.calibration.calibration_data import random_images
-from tenfold.prediction.calibration.probes import Listen
+from tenfold.prediction.calibration.probes import ReportProgress
 from tenfold.prediction.profile import Profile, default_path
 from tenfold.workers.pool.worker_pool import start_server
 from tenfold.workers.task import Task, weight_bytes
@@ -29,7 +29,7 @@ BRIEF = 4
 def calibrate(
     experiment: Experiment | None = None,
     profile: Profile | None = None,
-    listen: Listen | None = None,
+    listen: ReportProgress | None = None,
     *,
     quick: bool = False,
 ) -> Profile:
@@ -63,7 +63,7 @@ def calibrate(
 def complete_profile(
     experiment: Experiment | Task,
     profile: Profile | None = None,
-    listen: Listen | None = None,
+    listen: ReportProgress | None = None,
     *,
     cluster: Cluster | None = None,
     settings: Iterable[tuple[int, int]] = (),
@@ -100,7 +100,7 @@ def complete_profile(
     return known
 
 
-def rounds(profile: Profile, listen: Listen | None = None, *, turns: int | None = None) -> Profile:
+def rounds(profile: Profile, listen: ReportProgress | None = None, *, turns: int | None = None) -> Profile:
     """Measure what does not depend on an experiment: rounds in shared memory, start-up and checkpoints."""
     listen = listen or _silent
     start_server()
@@ -116,7 +116,7 @@ def steps(
     profile: Profile,
     experiment: Experiment,
     counts: Iterable[int],
-    listen: Listen | None = None,
+    listen: ReportProgress | None = None,
     *,
     turns: int | None = None,
 ) -> Profile:
@@ -132,7 +132,7 @@ def machine() -> dict[str, Any]:
     return {name: known[name] for name in ("host", "platform", "python", "cpu", "torch", "packages")}
 
 
-def _with_round_overhead(profile: Profile, task: Task, listen: Listen) -> Profile:
+def _with_round_overhead(profile: Profile, task: Task, listen: ReportProgress) -> Profile:
     """Measure what compression and outer optimizer add to a task's rounds, unless known for a network of this size."""
     asked = cost_keys.round_extras(task.experiment.division) if task.workers > 1 else {}
     if not asked:
@@ -156,7 +156,7 @@ def _with_steps(
     experiment: Experiment,
     splits: Splits,
     asked: Iterable[tuple[int, int]],
-    listen: Listen,
+    listen: ReportProgress,
     *,
     smaller_batches: bool = False,
     turns: int | None = None,

@@ -19,7 +19,8 @@ from tenfold.prediction.calibration.calibration_data import tiny_regression
 from tenfold.prediction.measurements import Averaging, Evaluating, Step, write_trace
 from tenfold.transport import SharedTensor
 
-Listen = Callable[[str], None]
+ReportProgress = Callable[[str], None]
+"""Called with a line of text about each measurement; not a listener of events."""
 Setting = TypeVar("Setting")
 
 TURNS, MOST_TURNS, BURSTS = 5, 9, 18
@@ -65,7 +66,7 @@ def steps(
     experiment: Experiment,
     splits: Splits,
     settings: Sequence[tuple[int, int, int]],
-    listen: Listen,
+    listen: ReportProgress,
     turns: int | None = None,
 ) -> tuple[list[Step], list[Evaluating]]:
     """Measure steps in settings (batch size, threads, workers), interleaved, each in `turns` turns if given."""
@@ -107,7 +108,7 @@ def step_burst(experiment: Experiment, splits: Splits, setting: tuple[int, int, 
 
 
 def averaging(
-    counts: Sequence[int], listen: Listen, turns: int | None = None
+    counts: Sequence[int], listen: ReportProgress, turns: int | None = None
 ) -> tuple[list[Averaging], dict[int, float]]:
     """Measure rounds in shared memory, of every kind and size, among so many workers; return also their start-up."""
     splits = tiny_regression()
@@ -136,7 +137,7 @@ def averaging(
 
 
 def round_overhead(
-    experiment: Experiment, splits: Splits, threads: int, added: dict[str, dict[str, Any]], listen: Listen
+    experiment: Experiment, splits: Splits, threads: int, added: dict[str, dict[str, Any]], listen: ReportProgress
 ) -> dict[str, float]:
     """Measure how much longer rounds take with compressions and outer optimizers, between an experiment's steps."""
 
@@ -151,7 +152,7 @@ def round_overhead(
     return {name: max(0.0, statistics.median(measured[name]) - plain) for name in added}
 
 
-def saving(listen: Listen) -> tuple[dict[int, float], float]:
+def saving(listen: ReportProgress) -> tuple[dict[int, float], float]:
     """Measure the checkpoints of one worker by the bytes of its weights, and its start-up."""
     seconds, start = {}, []
     for nbytes in SIZES:

@@ -54,7 +54,7 @@ class Candidate:
         return division.pace * (1 + inexact)
 
     @property
-    def learning(self) -> str:
+    def learning_key(self) -> str:
         """Names what decides how well it learns; candidates with the same name learn the same."""
         division = self.experiment.division
         mixing = (

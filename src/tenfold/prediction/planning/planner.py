@@ -20,7 +20,7 @@ from tenfold.cluster.cluster import Cluster
 from tenfold.data import Splits
 from tenfold.errors import ExperimentError, TrainingError
 from tenfold.experiment import Experiment
-from tenfold.prediction.calibration import Listen
+from tenfold.prediction.calibration import ReportProgress
 from tenfold.prediction.planning.candidates import Candidate, undominated
 from tenfold.prediction.planning.gradient_noise import data_factor, measure_noise
 from tenfold.prediction.planning.learning_curve import LearningCurve, fit_curves
@@ -99,22 +99,22 @@ def search(
     cluster: Cluster | None = None,
     given: Candidate | None = None,
     budget: float = BUDGET,
-    listen: Listen | None = None,
+    report: ReportProgress | None = None,
 ) -> Search:
     """Find the candidate that reaches a target soonest, in about `budget` seconds of training.
 
     `given` is the setting to compare with, which is tried in any case.
     """
-    tell = listen or (lambda _: None)
+    report = report or (lambda _: None)
     base = candidates[0].experiment
     metric, gap = target_gap(base, splits.classes, target)
     began = perf_counter()
-    prices = Prices(candidates, splits, cluster, listen)
+    prices = Prices(candidates, splits, cluster, report)
     calibrated = perf_counter() - began
     deadline, part_error = began + calibrated + budget, watched_error(splits, metric, gap)
-    halving = _Halving(candidates, splits, prices, gap, tell, deadline, given, part_error)
+    halving = _Halving(candidates, splits, prices, gap, report, deadline, given, part_error)
     halving.run()
-    assessments = sorted(halving.assessments, key=_rank)
+    assessments = sorted(halving.assessments, key=_sort_key)
     return Search(assessments, metric, halving.noise, calibrated, perf_counter() - began - calibrated, prices.speeds)
 
 
@@ -125,7 +125,7 @@ class _Halving:
         splits: Splits,
         prices: Prices,
         gap: float,
-        tell: Listen,
+        report: ReportProgress,
         deadline: float,
         given: Candidate | None,
         part_error: float,
@@ -133,9 +133,9 @@ class _Halving:
         self.assessments = [Assessment(one) for one in candidates]
         self.splits = splits
         self.held_out = probe_splits(splits, candidates[0].experiment)
-        self.prices, self.gap, self.tell, self.deadline = prices, gap, tell, deadline
+        self.prices, self.gap, self.report, self.deadline = prices, gap, report, deadline
         self.part_error = part_error
-        self.given = given.learning if given is not None else ""
+        self.given = given.learning_key if given is not None else ""
         self.noise = math.inf
         self.rate = 0.0
         """Samples that probes got through in a second, so far."""
@@ -162,7 +162,7 @@ class _Halving:
     def _verify(self) -> None:
         """Train the best setting for the epochs that it is predicted to need, and predict again."""
         for _ in range(MOST_VERIFIED):
-            best = min(self.assessments, key=_rank)
+            best = min(self.assessments, key=_sort_key)
             if best.price is None or best.epochs is None:
                 return
             samples = best.epochs * len(self.held_out.train)
@@ -173,7 +173,7 @@ class _Halving:
             if found is None:
                 return
             for one in self.assessments:
-                if one.candidate.learning == best.candidate.learning and one.probes:
+                if one.candidate.learning_key == best.candidate.learning_key and one.probes:
                     one.probes = sorted([*one.probes, found], key=lambda probe: probe.samples)
             self._assess()
 
@@ -185,7 +185,7 @@ class _Halving:
         kept = undominated(timed)
         left = []
         for one in self.assessments:
-            tried = one.candidate in kept or one.candidate.learning == self.given
+            tried = one.candidate in kept or one.candidate.learning_key == self.given
             if one.epoch_seconds is not None and not tried:
                 one.dropped = UNTRIED[0]
             else:
@@ -205,15 +205,15 @@ class _Halving:
             return one.epoch_seconds * data_factor(one.candidate.batch, fewest, self.noise)
 
         left = [one for one in left if not one.dropped]
-        names = list(dict.fromkeys(one.candidate.learning for one in sorted(left, key=expected)))[:MOST_PROBED]
+        names = list(dict.fromkeys(one.candidate.learning_key for one in sorted(left, key=expected)))[:MOST_PROBED]
         for one in left:
-            if one.candidate.learning not in (*names, self.given):
+            if one.candidate.learning_key not in (*names, self.given):
                 one.dropped = UNTRIED[1]
         return [one for one in left if not one.dropped]
 
     def _probe(self, one: Assessment, rung: int) -> None:
         """Train over the samples of a rung, twice those of the one before; what learns the same shares its probes."""
-        known = self._probes.setdefault(one.candidate.learning, [])
+        known = self._probes.setdefault(one.candidate.learning_key, [])
         if len(known) <= rung:
             found = self._train(one, self._samples(one.candidate, rung))
             if found is None:
@@ -223,10 +223,10 @@ class _Halving:
 
     def _train(self, one: Assessment, samples: int) -> Probe | None:
         """Train a setting over so many samples; None if it diverges."""
-        self.tell(f"training {describe(one.candidate)} over {samples:,} samples")
+        self.report(f"training {describe_candidate(one.candidate)} over {samples:,} samples")
         began = perf_counter()
         try:
-            found = train_probe(one.candidate.experiment, self.held_out, samples, self.prices.prediction)
+            found = train_probe(one.candidate.experiment, self.held_out, samples, self.prices.predict)
         except TrainingError as error:
             one.dropped = f"{DIVERGED}: {str(error).partition(';')[0]}"
             return None
@@ -277,8 +277,8 @@ class _Halving:
     def _soonest(self, some: Iterable[Assessment], room: int) -> list[Assessment]:
         """Return the candidates with the ways to learn that should reach the target soonest."""
         listed = sorted(some, key=self._expected_seconds)
-        kept = list(dict.fromkeys(one.candidate.learning for one in listed))[:room]
-        return [one for one in listed if one.candidate.learning in kept]
+        kept = list(dict.fromkeys(one.candidate.learning_key for one in listed))[:room]
+        return [one for one in listed if one.candidate.learning_key in kept]
 
     def _expected_seconds(self, one: Assessment) -> float:
         """Return the seconds from the start to the target, as if an epoch could end anywhere."""
@@ -299,7 +299,7 @@ class _Halving:
         return perf_counter() + samples / max(self.rate, 1e-9) <= self.deadline
 
 
-def describe(candidate: Candidate) -> str:
+def describe_candidate(candidate: Candidate) -> str:
     """Return a candidate in words."""
     division, batch = candidate.experiment.division, candidate.experiment.training.samples_per_step
     where = f" on {candidate.device}" if candidate.device != "cpu" else ""
@@ -309,7 +309,7 @@ def describe(candidate: Candidate) -> str:
     return f"{candidate.workers} workers{where}, batch {batch}, {rounds}"
 
 
-def _rank(one: Assessment) -> tuple[bool, float]:
+def _sort_key(one: Assessment) -> tuple[bool, float]:
     """Order by the seconds in all that eight of ten runs should need; what is not known comes last."""
     usable = one.price is not None and not one.dropped.startswith(DIVERGED)
     return not usable, one.price.total if one.price else one.epoch_seconds or math.inf
@@ -317,7 +317,7 @@ def _rank(one: Assessment) -> tuple[bool, float]:
 
 def best_of(found: Search, target: float) -> Assessment:
     """Return the soonest of those that were trained; raise ExperimentError where none is expected to get there."""
-    best = min(found.assessments, key=_rank)
+    best = min(found.assessments, key=_sort_key)
     if best.price is not None:
         return best
     tried = [one for one in found.assessments if one.probes]
@@ -326,6 +326,7 @@ def best_of(found: Search, target: float) -> Assessment:
     top = max(tried, key=lambda one: one.probes[-1].samples)
     last = top.probes[-1]
     raise ExperimentError(
-        f"no setting was found that reaches {found.metric} {target:g}: {describe(top.candidate)} has {last.value:.4g} "
-        f"on the validation part after {last.samples:,} samples; choose an easier target or a larger budget"
+        f"no setting was found that reaches {found.metric} {target:g}: {describe_candidate(top.candidate)} has "
+        f"{last.value:.4g} on the validation part after {last.samples:,} samples; choose an easier target or a larger "
+        "budget"
     )

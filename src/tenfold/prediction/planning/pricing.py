@@ -10,7 +10,7 @@ from tenfold.engines.prepare import seats
 from tenfold.experiment.training import USUAL_BATCH
 from tenfold.machine import cores
 from tenfold.prediction import fit
-from tenfold.prediction.calibration import Listen, complete_profile
+from tenfold.prediction.calibration import ReportProgress, complete_profile
 from tenfold.prediction.clock_inputs import predict_from_profile
 from tenfold.prediction.current_speed import profile_now
 from tenfold.prediction.planning.candidates import Candidate
@@ -42,12 +42,12 @@ class Prices:
     """Predicts the seconds of candidates for any number of epochs, on the data of the experiment."""
 
     def __init__(
-        self, candidates: Sequence[Candidate], splits: Splits, cluster: Cluster | None, listen: Listen | None
+        self, candidates: Sequence[Candidate], splits: Splits, cluster: Cluster | None, report: ReportProgress | None
     ) -> None:
         self._splits, self._cluster = splits, cluster
         self._known: dict[tuple[Candidate, int], Price] = {}
-        self._listen = listen
-        self._profile = self._complete(candidates, listen)
+        self._report = report
+        self._profile = self._complete(candidates, report)
         self._now: dict[tuple[int, int], float] = {}
 
     def __call__(self, candidate: Candidate, epochs: int, probes: Sequence[Probe] = ()) -> Price | None:
@@ -63,18 +63,18 @@ class Prices:
         """How fast this machine is now, relative to its calibration, for each number of workers that was looked at."""
         return list(self._now.values())
 
-    def prediction(self, task: Task) -> Prediction:
+    def predict(self, task: Task) -> Prediction:
         """Return the clock's prediction for a task; on this machine, by how fast it is now."""
         profile = self._profile
         if self._cluster is None:
             setting = (task.threads, task.workers)
             if setting not in self._now:
-                self._now[setting] = profile_now(task, profile, self._listen)[1]
+                self._now[setting] = profile_now(task, profile, self._report)[1]
             profile = profile.slowed(1 / self._now[setting])
         return predict_from_profile(task, profile, self._cluster, seed=task.experiment.training.seed)
 
     def _on_cpu(self, candidate: Candidate, epochs: int) -> Price:
-        found = self.prediction(self._task(candidate, epochs))
+        found = self.predict(self._task(candidate, epochs))
         start = 0.0 if candidate.workers == 1 and self._cluster is None else float(found.times["start"].max())
         review = sum(float(found.times[kind].max()) for kind in ("evaluate", "save") if kind in found.times)
         return Price(found.seconds, found.interval, start + review)
@@ -90,12 +90,11 @@ class Prices:
         each, _ = seats(experiment.machine, candidate.workers, cores.budget())
         return Task(experiment, self._splits, each)
 
-    def _complete(self, candidates: Sequence[Candidate], listen: Listen | None) -> Profile:
+    def _complete(self, candidates: Sequence[Candidate], report: ReportProgress | None) -> Profile:
         """Return a profile with the steps of all candidates; what it lacks is measured now."""
         on_cpu = [one for one in candidates if one.device == "cpu"]
-        by_hand = self._cluster is not None and all(one.step_seconds is not None for one in self._cluster.groups)
-        if by_hand or not on_cpu:
+        if not on_cpu or (self._cluster is not None and self._cluster.has_given_times):
             return Profile(made="", machine={})
         task = self._task(min(on_cpu, key=lambda one: (abs(one.batch / one.workers - USUAL_BATCH), -one.workers)), 1)
         seen = {(self._task(one, 1).threads, one.workers) for one in on_cpu} if self._cluster is None else set()
-        return complete_profile(task, listen=listen, cluster=self._cluster, settings=seen)
+        return complete_profile(task, listen=report, cluster=self._cluster, settings=seen)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tenfold.prediction.planning.planner import Assessment, describe
+from tenfold.prediction.planning.planner import Assessment, describe_candidate
 from tenfold.report.formatting import one_line
 from tenfold.report.plots import palette
 from tenfold.report.plots.svg import INK, WIDE, draw_svg, legend_below
@@ -16,7 +16,7 @@ MOST_LINES = 8
 
 def probe_plot(assessments: Sequence[Assessment], metric: str, target: float) -> str:
     """Return the metric after short runs over the samples they saw, one line a setting, with the target as a line."""
-    learning = {one.candidate.learning: one for one in reversed(assessments) if one.probes}
+    learning = {one.candidate.learning_key: one for one in reversed(assessments) if one.probes}
     shown = list(reversed(learning.values()))[:MOST_LINES]
     if not shown:
         return ""
@@ -30,7 +30,7 @@ def probe_plot(assessments: Sequence[Assessment], metric: str, target: float) ->
             colour, marker = palette.series(at)
             x, y = zip(*((probe.samples, probe.value * percent) for probe in one.probes), strict=True)
             line: dict[str, Any] = {"linestyle": ":" if one.dropped else "-", "marker": marker, "markersize": 4}
-            axes.plot(x, y, color=colour, linewidth=1.3, label=describe(one.candidate), **line)
+            axes.plot(x, y, color=colour, linewidth=1.3, label=describe_candidate(one.candidate), **line)
         axes.axhline(target * percent, color=INK, linewidth=0.9, linestyle=(0, (4, 2)), label="target")
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=20))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tenfold.experiment import Experiment
-from tenfold.prediction.planning.planner import UNTRIED, Assessment, Search, describe
+from tenfold.prediction.planning.planner import UNTRIED, Assessment, Search, describe_candidate
 from tenfold.report import clocks
 from tenfold.report.formatting import NOTHING, duration, interval, metric_value, plural
 from tenfold.report.results.result_table import ResultTable, TableNote
@@ -148,7 +148,7 @@ class Plan(ResultTable):
         around = interval(*self.interval, self.predicted_seconds)
         epochs = plural(self.chosen.epochs or 0, "epoch")
         lines = [
-            f"best: {describe(self.chosen.candidate)}{_threads(self.chosen)}, {epochs}",
+            f"best: {describe_candidate(self.chosen.candidate)}{_threads(self.chosen)}, {epochs}",
             f"predicted: {metric_value(self.search.metric, self.target)} {self.search.metric} after "
             f"{duration(self.predicted_seconds)} {around} of training, {duration(self.total_seconds)} in all; "
             "`tenfold twin` compares it with a real run",
@@ -175,12 +175,13 @@ class Plan(ResultTable):
         return save_page(render_plan(self), path)
 
     def __repr__(self) -> str:
-        return f"<Plan: {describe(self.chosen.candidate)}, {duration(self.predicted_seconds)} {clocks.PREDICTED}>"
+        chosen = describe_candidate(self.chosen.candidate)
+        return f"<Plan: {chosen}, {duration(self.predicted_seconds)} {clocks.PREDICTED}>"
 
 
 def _row(one: Assessment) -> Row:
     return Row(
-        label=describe(one.candidate),
+        label=describe_candidate(one.candidate),
         settings={},
         experiment=one.experiment,
         workers=one.candidate.workers,
