@@ -28,6 +28,6 @@ class Resumption:
         return [rank for rank in range(workers) if (self.folder / checkpoint.file_name(epoch, rank)).exists()]
 
     def state(self, rank: int) -> dict[str, Any]:
-        """Return the saved state that a worker goes on from; where there are more workers now, some share one."""
+        """Return the saved state that a worker continues from; where there are more workers now, some share one."""
         saved = self.ranks[rank % len(self.ranks)]
         return dict(checkpoint.load(self.folder / checkpoint.file_name(self.manifest["epoch"], saved)))

@@ -10,6 +10,7 @@ from tenfold.errors import ExperimentError, StoreError
 from tenfold.experiment import Experiment
 from tenfold.runs import checkpoint
 from tenfold.runs.events import Event, Lifecycle, Metric, Span
+from tenfold.runs.history import History
 from tenfold.runs.storage.run_rows import number
 from tenfold.runs.store import CROSSVAL, Store
 
@@ -191,13 +192,10 @@ class Run:
     @cached_property
     def history(self) -> list[dict[str, float]]:
         """One row an epoch: epoch, step, seconds, train_loss, and what was measured on the watched part."""
-        rows: dict[int, dict[str, float]] = {}
+        history = History()
         for metric in self.measurements():
-            if metric.name == "epoch_loss" or metric.part != "train":
-                row = rows.setdefault(metric.epoch, {"epoch": metric.epoch + 1})
-                row |= {"step": metric.step, "seconds": metric.seconds}
-                row[f"{metric.part}_{metric.name.removeprefix('epoch_')}"] = metric.value
-        return [rows[epoch] for epoch in sorted(rows)]
+            history(metric)
+        return history.rows()
 
     @cached_property
     def model(self) -> "nn.Module":

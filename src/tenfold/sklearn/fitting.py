@@ -17,8 +17,9 @@ from tenfold.experiment import Experiment
 from tenfold.launch.detect import detect_world
 from tenfold.machine import devices
 from tenfold.models import NETWORKS
-from tenfold.runs import Clock, Event, Metric, Run, Store
+from tenfold.runs import Clock, Event, Run, Store
 from tenfold.runs.callbacks import with_callbacks
+from tenfold.runs.history import History
 from tenfold.workers.task import make_network
 
 KIND = "fit"
@@ -60,24 +61,6 @@ def fit(experiment: Experiment, splits: Splits, *, runs: str | Path | None, on: 
     network = make_network(task).cpu()
     network.load_state_dict(outcome.weights)
     return Fitted(network.eval(), outcome.result, history.rows(), run)
-
-
-class History:
-    """Keeps what was measured after each epoch, as `Run.history` does from the store."""
-
-    def __init__(self) -> None:
-        self._rows: dict[int, dict[str, float]] = {}
-
-    def __call__(self, event: Event) -> None:
-        """Keep a metric of an epoch."""
-        if isinstance(event, Metric) and (event.name == "epoch_loss" or event.part != "train"):
-            row = self._rows.setdefault(event.epoch, {"epoch": event.epoch + 1})
-            row |= {"step": event.step, "seconds": event.seconds}
-            row[f"{event.part}_{event.name.removeprefix('epoch_')}"] = event.value
-
-    def rows(self) -> list[dict[str, float]]:
-        """Return one row an epoch."""
-        return [self._rows[epoch] for epoch in sorted(self._rows)]
 
 
 def outputs_of(network: nn.Module, x: Tensor, *, exact: bool) -> Tensor:
