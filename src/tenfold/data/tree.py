@@ -44,8 +44,6 @@ def tree_concatenate(trees: Sequence[Any]) -> Any:
 
 def select_rows(tree: Any, rows: Tensor) -> Any:
     """Return these rows of every tensor."""
-    if isinstance(tree, Tensor):
-        return tree.index_select(0, rows)
     return tree_map(lambda tensor: tensor.index_select(0, rows), tree)
 
 

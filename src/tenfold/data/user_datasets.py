@@ -22,7 +22,7 @@ _MOST_COMPARED = 32
 
 
 def is_dataset(value: Any) -> bool:
-    """Tell whether a value is a Dataset, or anything else with a length whose items are asked for by number."""
+    """Return whether a value is a Dataset, or anything else with a length whose items are asked for by number."""
     if isinstance(value, Dataset):
         return True
     container = isinstance(value, (str, bytes, tuple, list, dict, type)) or is_array(value) or is_sparse(value)
@@ -74,7 +74,7 @@ def _first_target(sample: Any, part: str, collate: Collate) -> Tensor:
 
 
 def _check_inputs(x: Any, part: str) -> None:
-    """See that the inputs of a sample are a tensor or an array, or several of them in a tuple or dict."""
+    """Check that the inputs of a sample are a tensor or an array, or several of them in a tuple or dict."""
     several = as_arrays(x)
     named = several if isinstance(several, dict) else dict(enumerate(several)) if isinstance(several, tuple) else {}
     for name, one in (named or {"": several}).items():

@@ -34,7 +34,7 @@ def settle(experiment: Experiment) -> Experiment:
 def prepare(
     experiment: Experiment, fetching: data.FetchProgress | None = None, *, splits: data.Splits | None = None
 ) -> Task:
-    """Load the data and decide where the workers run; what cannot work is said now, before anything starts.
+    """Load the data and decide where the workers run; raise an error for what cannot work, before anything starts.
 
     `splits` are the data where they were loaded before.
     """
@@ -98,7 +98,7 @@ def describe(task: Task) -> dict[str, Any]:
 
 
 def check_same_data(record: dict[str, Any], task: Task) -> None:
-    """Refuse to go on with a recorded run on other data than it began with."""
+    """Raise StoreError if the data differ from those that the run was started with."""
     if record["facts"]["data"]["fingerprint"] != task.splits.fingerprint():
         number = record["id"]
         raise StoreError(f"the data of run {number} have changed since it began; start a new one with `tenfold train`")

@@ -32,7 +32,7 @@ class LoopReplica:
 
     @property
     def skips(self) -> bool:
-        """Say whether a GradScaler has found a gradient that is no number, and lets the optimizer skip this step."""
+        """Return whether a GradScaler has found a gradient that is no number, and lets the optimizer skip this step."""
         found = getattr(self.optimizer, "found_inf", None)
         return isinstance(found, Tensor) and bool(found.any())
 

@@ -52,7 +52,7 @@ def run(
 
 
 def is_available(need: str) -> bool:
-    """Say whether this machine has what a recipe needs."""
+    """Return whether this machine has what a recipe needs."""
     if need == "gpu":
         import torch
 

@@ -12,7 +12,7 @@ WARM_UPS = 3
 
 
 def captures(device: torch.device) -> bool:
-    """Say whether work on this device can be recorded at all."""
+    """Return whether work on this device can be recorded at all."""
     return device.type == "cuda"
 
 

@@ -152,7 +152,7 @@ class Replica:
         return loss
 
     def state(self) -> dict[str, Any]:
-        """Return all that a resumed run needs to go on with the very same numbers."""
+        """Return all that a resumed run needs to continue with the very same numbers."""
         return {
             "network": self.network.state_dict(),
             "optimizer": self.optimizer.state_dict(),

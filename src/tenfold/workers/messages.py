@@ -56,7 +56,7 @@ Message = Evaluated | Reviewed | Saved | Finished
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """What to do after an epoch: go on or stop; whether it was the best so far; and whether it can be resumed from."""
+    """What to do after an epoch: continue or stop; whether it was the best so far; whether it can be resumed from."""
 
     stop: bool = False
     best: bool = False

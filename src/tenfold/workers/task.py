@@ -82,12 +82,12 @@ class Task:
         return frozenset(step for n in range(1, int(last / every) + 1) if 0 < (step := round(n * every)) < last)
 
     def logs_after(self, step: int) -> bool:
-        """Say whether to log after this step of the epoch; a short rest at the end goes with the window before."""
+        """Return whether to log after this step of the epoch; a short rest at the end goes with the window before."""
         every, last = self.experiment.training.log_every, self.steps_per_epoch
         return step == last or (step % every == 0 and (last - step) * 2 >= every)
 
     def ends_equal(self, steps: int) -> bool:
-        """Say whether all replicas are equal after so many steps, so that averaging them changes nothing."""
+        """Return whether all replicas are equal after so many steps, so that averaging them changes nothing."""
         division = self.experiment.division
         pace = 1 if division.average == "gradients" else division.pace
         return self.workers == 1 or ends_equal(make_strategy(division), steps, pace, division.local_after)
@@ -98,7 +98,7 @@ class Task:
 
 
 def diverged(task: Task, loss: float, step: int, worker: int) -> TrainingError:
-    """Return the error of a loss that is no number."""
+    """Return the error for a loss that is NaN or infinite."""
     rate = learning_rate(task.experiment.training)
     return TrainingError(
         f"the loss became {loss:g} before step {step} (worker {worker}); "

@@ -20,7 +20,7 @@ Column = NDArray[Any]
 
 
 def is_frame(value: Any) -> bool:
-    """Tell whether a value is a DataFrame of pandas or polars."""
+    """Return whether a value is a DataFrame of pandas or polars."""
     return hasattr(value, "columns") and hasattr(value, "__getitem__") and hasattr(value, "to_numpy")
 
 
