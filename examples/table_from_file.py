@@ -29,4 +29,4 @@ late = tenfold.train(**options, target_column="late", input_columns=inputs, work
 price = tenfold.train(**options, target_column="price", input_columns=inputs, metrics="rmse")
 for run in (late, price):
     print(next(event.text for event in run.events("lifecycle") if hasattr(event, "text")))
-print(f"2 workers: accuracy {late.accuracy:.1f}; 1 worker: rmse {price.metrics['rmse']:.1f}")
+print(f"2 workers: accuracy {late.accuracy:.2f}; 1 worker: rmse {price.metrics['rmse']:.2f}")

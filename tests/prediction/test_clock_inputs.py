@@ -93,7 +93,8 @@ def test_a_short_last_batch_takes_a_part_of_the_time():
 def test_rounds_amid_the_steps_of_this_work_count(strategy):
     task = task_of(workers=4, strategy=strategy)
     found = predict_from_profile(task, profile_for(task, round=1.5 * ROUND))
-    assert found.seconds == pytest.approx(2 * STEPS * STEP + STEPS * 1.5 * ROUND)
+    rounds = STEPS + (strategy == "ring")  # which leaves replicas different, so that they are averaged at the end
+    assert found.seconds == pytest.approx(2 * STEPS * STEP + rounds * 1.5 * ROUND)
 
 
 def test_a_disturbed_round_is_not_believed():

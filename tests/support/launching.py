@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -48,10 +49,16 @@ def torchrun(size: int, target: Callable[..., None], *arguments: Any, max_restar
         max_restarts=max_restarts,
         start_method="forkserver",
     )
+    before = {
+        number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+    }
     try:
         elastic_launch(config, target)(*arguments)
     except ChildFailedError as error:
         return error
+    finally:
+        for number, handler in before.items():  # the agent leaves its own behind
+            signal.signal(number, handler)
     return None
 
 

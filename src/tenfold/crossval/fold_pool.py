@@ -54,7 +54,7 @@ class FoldPool:
     def run(self, jobs: Sequence[FoldJob]) -> None:
         """Train all folds; one that fails, or whose process dies, does not stop the others."""
         self.waiting = list(jobs)
-        with closing(TaskSnapshot(self.task)) as snapshot:
+        with closing(TaskSnapshot(self.task, with_numbers=True)) as snapshot:
             size, stall_after = min(self.slots.at_once, len(jobs)), self.task.experiment.machine.stall_after
             pool = WorkerPool(size, fold_worker, (snapshot, self.context), stall_after=stall_after)
             try:

@@ -134,7 +134,7 @@ def _load(section: Any, fetching: data.FetchProgress | None) -> data.Splits:
         groups=_groups(section.groups),
         loader_workers=section.loader_workers,
         columns=data.Columns(section.input_columns, section.target_column),
-        collate=_object(section.collate, "collate"),
+        collate=_python_value(section.collate, "collate"),
         standardize=section.standardize,
         progress=fetching,
     )
@@ -144,16 +144,16 @@ def read_like(experiment: Experiment, given: Any) -> data.Splits:
     """Read other data with the columns and the collate function of an experiment, in the parts that they come in."""
     section = experiment.data
     columns = data.Columns(section.input_columns, section.target_column)
-    return read(given, columns=columns, collate=_object(section.collate, "collate"))
+    return read(given, columns=columns, collate=_python_value(section.collate, "collate"))
 
 
 def _groups(given: Any) -> Any:
     """Return the groups that were given, or what "package.module:callable" returns."""
-    value = _object(given, "groups")
+    value = _python_value(given, "groups")
     return value() if callable(value) else value
 
 
-def _object(given: Any, field: str) -> Any:
+def _python_value(given: Any, field: str) -> Any:
     """Return the Python object that a field was given, or that its import path names."""
     if isinstance(given, RecordedObject):
         raise DataError(f"{field} {given} was given as a Python object; pass it again")

@@ -58,12 +58,15 @@ class SharedTensors(Tensors):
 class TaskSnapshot:
     """A task on its way to the workers; whoever packs it keeps the tensors alive until `close`."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, *, with_numbers: bool = False) -> None:
+        """Pack a task; the samples' numbers in the data as given only where the other process writes predictions."""
         self._shared: list[SharedPart] = []
         self._whole: list[SharedPart | Part] = []
         self._places: dict[int, int] = {}
         parts = {name: self._pack(getattr(task.splits, name)) for name in PARTS}
         about = {one.name: getattr(task.splits, one.name) for one in fields(task.splits) if one.name not in PARTS}
+        if not with_numbers:
+            about["numbers"] = {}
         experiment = task.experiment.replace(data="<in shared memory>", groups=None, collate=None)
         try:
             self._content = cloudpickle.dumps(
