@@ -1,4 +1,5 @@
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -8,6 +9,9 @@ import pytest
 from hypothesis import settings
 
 from tenfold.workers.pool import worker_pool as crew
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in what a shell starts in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A busy machine makes single examples slow, which is no failure.
 settings.register_profile("patient", deadline=None)
