@@ -14,7 +14,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in what a shell star
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A busy machine makes single examples slow, which is no failure.
-settings.register_profile("patient", deadline=None)
+settings.register_profile("patient", deadline=None, max_examples=50)
 settings.load_profile("patient")
 
 

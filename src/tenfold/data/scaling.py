@@ -48,8 +48,8 @@ def warn_if_unscaled(splits: Splits) -> None:
     sizes = some.square().nanmean(0).sqrt()
     if bool((sizes > LARGE).any()):
         warnings.warn(
-            f"inputs are not scaled: their typical sizes reach from {float(sizes.min()):.2g} to "
-            f"{float(sizes.max()):.2g}; set standardize = true",
+            f"inputs are not scaled: their root mean square is up to {float(sizes.max()):.2g}, where about 1 trains "
+            "best; set standardize = true",
             stacklevel=2,
         )
 
