@@ -12,6 +12,7 @@ import tenfold
 from tenfold.cli import app
 from tenfold.errors import ModelError, UserCodeError
 
+pytestmark = pytest.mark.usefixtures("_warm_server", "_in_a_folder_of_its_own")
 X = torch.randn(96, 5, generator=torch.Generator().manual_seed(0))
 Y = X @ torch.tensor([1.0, -2.0, 0.5, 0.0, 1.0])
 BASE = {"data": (X, Y), "epochs": 2, "batch_size": 16, "model": lambda: nn.Linear(5, 1)}

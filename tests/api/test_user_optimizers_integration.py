@@ -6,6 +6,7 @@ from torch import nn
 
 import tenfold
 
+pytestmark = pytest.mark.usefixtures("_warm_server", "_in_a_folder_of_its_own")
 X = torch.randn(128, 5, generator=torch.Generator().manual_seed(0))
 Y = (X.sum(1) > 0).long()
 
