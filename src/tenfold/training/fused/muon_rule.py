@@ -17,7 +17,7 @@ from tenfold.training.optimizers.newton_schulz import factors, gram
 
 @dataclass(frozen=True, kw_only=True)
 class MuonRule(Rule):
-    """Muon for the columns of matrices, a partner for all others; the formulas are those of `training.muon.Muon`."""
+    """Muon for the columns of matrices, a partner for all others; the formulas are those of `optimizers.muon.Muon`."""
 
     roles: ClassVar[tuple[str, ...]] = ("momentum_buffer",)
 
@@ -66,9 +66,6 @@ class MuonRule(Rule):
         buffer.lerp_(gradient, 1 - self.momentum)
         direction = gradient.lerp(buffer, self.momentum) if self.nesterov else buffer
         return direction.reshape(-1, *shape[1:])  # all replicas' matrices one after another
-
-    def _step(self, w: Tensor, g: Tensor, roles: Roles, rate: Tensor, t: Tensor) -> None:
-        raise NotImplementedError("matrices do not step by columns")
 
 
 def _columns(matrix: Tensor, start: int, shape: Shape) -> Tensor:

@@ -17,7 +17,7 @@ Roles = dict[str, Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Rule(ABC):
-    """One step on weights w with gradients g; t is the number of each replica's step, from 1, as a column."""
+    """How all replicas take a step; t is the number of each replica's step, from 1, as a column."""
 
     roles: ClassVar[tuple[str, ...]] = ()
 
@@ -27,6 +27,17 @@ class Rule(ABC):
     def start(self, weights: Tensor) -> Roles:
         """Return what is remembered before the first step."""
         return {role: torch.zeros_like(weights) for role in self.roles}
+
+    @abstractmethod
+    def update_all(
+        self, w: Tensor, g: Tensor, roles: Roles, rate: Tensor, t: Tensor, *, learning: Sequence[slice]
+    ) -> None:
+        """Change the columns `learning` of the weights w by the gradients g; g may be overwritten."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ElementwiseRule(Rule):
+    """A rule that treats every weight by itself, so that any columns can be updated together."""
 
     def update_all(
         self, w: Tensor, g: Tensor, roles: Roles, rate: Tensor, t: Tensor, *, learning: Sequence[slice]
@@ -52,7 +63,7 @@ class Rule(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sgd(Rule):
+class Sgd(ElementwiseRule):
     """b <- mu b + (1 - damp) g, in the first step b <- g; w <- w - lr b, or with Nesterov w - lr (g + mu b)."""
 
     roles: ClassVar[tuple[str, ...]] = ("momentum_buffer",)
@@ -78,7 +89,7 @@ class Sgd(Rule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adam(Rule):
+class Adam(ElementwiseRule):
     """m <- b1 m + (1-b1) g; v <- b2 v + (1-b2) g^2; w <- w - lr m' / (sqrt(v') + eps), m' = m / (1 - b1^t), v' alike.
 
     Kingma & Ba 2015; with `amsgrad` v' is the largest so far (Reddi et al. 2018).
@@ -121,7 +132,7 @@ class AdamW(Adam):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RmsProp(Rule):
+class RmsProp(ElementwiseRule):
     """v <- a v + (1-a) g^2; d = g / (sqrt(v) + eps); w <- w - lr d, or with momentum b <- mu b + d; w <- w - lr b."""
 
     roles: ClassVar[tuple[str, ...]] = ("square_avg", "momentum_buffer", "grad_avg")
@@ -148,7 +159,7 @@ class RmsProp(Rule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adagrad(Rule):
+class Adagrad(ElementwiseRule):
     """s <- s + g^2; w <- w - lr / (1 + (t-1) decay) g / (sqrt(s) + eps) (Duchi et al. 2011)."""
 
     roles: ClassVar[tuple[str, ...]] = ("sum",)
