@@ -120,6 +120,7 @@ def test_an_epoch_without_a_loss_is_a_new_beginning() -> None:
     fakes.replacement.complete_epoch()  # it was not there from its beginning
     fakes.replacement.complete_epoch()
     fakes.lose(1)
+    assert 1 not in fakes.replacement.roster.members  # it is replaced once more, not given up
 
 
 def test_the_last_one_cannot_be_replaced() -> None:

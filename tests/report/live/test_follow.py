@@ -102,5 +102,5 @@ def test_what_is_shown_as_html_is_escaped():
 
 def test_a_display_inside_another_is_quiet(monkeypatch):
     console = Console(file=Terminal(), force_terminal=True)
-    with RunProgress(EXPERIMENT, console=console), RunProgress(EXPERIMENT, console=console):
-        pass
+    with RunProgress(EXPERIMENT, console=console), RunProgress(EXPERIMENT, console=console) as inner:
+        assert inner.quiet

@@ -3,7 +3,7 @@
 import io
 from abc import ABC, abstractmethod
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from rich.console import Console, Group
 from rich.errors import LiveError
@@ -30,6 +30,9 @@ class Display(ABC):
     It writes to standard error unless it is given a console. Rich draws in a thread of its own.
     """
 
+    _shown: ClassVar[Live | None] = None
+    """What redraws the terminal at the moment."""
+
     def __init__(self, *, quiet: bool = False, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True)
         self.quiet = quiet
@@ -53,24 +56,32 @@ class Display(ABC):
             if not self.quiet:
                 self._notebook = NotebookView(self._whole)
         elif console.is_terminal and not (self.quiet or console.is_dumb_terminal or console.is_jupyter):
-            self._live = Live(
-                get_renderable=self._drawing,
-                console=console,
-                refresh_per_second=REFRESHES_PER_SECOND,
-                transient=True,
-            )
-            try:
-                self._live.start()
-            except LiveError:  # whoever shows something already shows this run, too
-                self._live, self.quiet = None, True
+            self._start_live()
         return self
+
+    def _start_live(self) -> None:
+        """Redraw the terminal from now on, unless another display does: it shows this run, too."""
+        live = Live(
+            get_renderable=self._drawing,
+            console=self.console,
+            refresh_per_second=REFRESHES_PER_SECOND,
+            transient=True,
+        )
+        try:
+            if Display._shown is not None:
+                raise LiveError
+            live.start()
+        except LiveError:  # older versions of rich refuse the second of two
+            self.quiet = True
+        else:
+            self._live = Display._shown = live
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._live:
             self._live.stop()
-            self._live = None
+            self._live = Display._shown = None
         if self._notebook:
             self._finished = True
             self._notebook.close()
