@@ -137,7 +137,7 @@ def test_labels_are_read_as_a_column_where_that_is_possible():
             Columns(),
             "'text' of a sample .* with input_columns",
         ),
-        (Rows(lambda i: {"label": 1}), Columns(), "no column besides the target"),
+        (Rows(lambda i: {"label": 1}), Columns(), "no column other than the target"),
         (Rows(lambda i: A[i]), Columns(), r"should be a pair \(x, y\), a tuple \(a, b, ..., y\) or a dict"),
     ],
 )

@@ -107,7 +107,7 @@ class Board:
         return await _json(lambda: self.watch.figure(self.watch.open(request.path_params["run"])))
 
     async def rest_data(self, request: Request) -> Response:
-        """Answer with what a page shows of a run besides its own measurements: its folds, and its model at the end."""
+        """Answer with what a page shows of a run beyond its measurements: its folds, and its model at the end."""
         return await _json(lambda: self.pages.after_end(request.path_params["run"]))
 
     async def curves_data(self, request: Request) -> Response:

@@ -35,7 +35,7 @@ class Columns:
             target = found[0]
         inputs = self.inputs or tuple(name for name in known if name != target)
         if not inputs:
-            raise DataError(f"the data have no column besides the target '{target}'; they need at least one input")
+            raise DataError(f"the data have no column other than the target '{target}'; they need at least one input")
         return Columns(inputs, target)
 
     def pick(self, values: Mapping[str, Any]) -> tuple[Any, Any]:
