@@ -38,9 +38,15 @@ def test_every_optimizer_has_a_usual_rate_and_a_given_one_wins():
         assert made(optimizer=name, lr=0.7).param_groups[0]["lr"] == 0.7
 
 
+def test_the_usual_rate_of_muon_follows_the_batch_size():
+    rates = [learning_rate(Training(optimizer="muon", batch_size=size)) for size in (16, 64, 256)]
+    assert rates == [0.0075, 0.015, 0.03]
+    assert learning_rate(Training(optimizer="sgd", batch_size=16)) == 0.05
+
+
 def test_the_documented_rates_are_the_real_ones():
     text = Training.model_fields["lr"].description
-    assert "sgd 0.05, muon 0.015, adagrad 0.01, lbfgs 0.1, the others 0.001" in text
+    assert "sgd 0.05, muon 0.015 sqrt(batch_size / 64), adagrad 0.01, lbfgs 0.1, others 0.001" in text
     assert (
         dict.fromkeys(USUAL_RATES, 0.001) | {"sgd": 0.05, "muon": 0.015, "adagrad": 0.01, "lbfgs": 0.1} == USUAL_RATES
     )

@@ -1,6 +1,7 @@
 """The rules that turn gradients into steps, by name: torch's own, and Muon."""
 
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from tenfold.common import catalog
 from tenfold.common.registry import Registry
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
+from tenfold.experiment.training import USUAL_BATCH
 from tenfold.training.optimizers.eager_optimizers import eager
 from tenfold.training.optimizers.user_optimizers import has_sparse_gradients, make_own_optimizer, usual_rate
 
@@ -24,7 +26,7 @@ USUAL_RATES = {
     "lbfgs": 0.1,
     "muon": 0.015,
 }
-"""Where they differ from the default of the optimizer's `lr`."""
+"""Where they differ from the default of the optimizer's `lr`. That of Muon is for 64 samples per step."""
 FUSED = ("sgd", "adam", "adamw", "adagrad")  # one kernel for all parameters: a fifth of a LeNet-5 step on CPU
 
 
@@ -32,6 +34,8 @@ def learning_rate(training: Training) -> float:
     """Return the learning rate that was given, or the usual one of the optimizer."""
     if training.lr is not None:
         return training.lr
+    if training.optimizer == "muon":
+        return USUAL_RATES["muon"] * math.sqrt(training.samples_per_step / USUAL_BATCH)
     if isinstance(training.optimizer, str) and training.optimizer in USUAL_RATES:
         return USUAL_RATES[training.optimizer]
     if isinstance(training.optimizer, str) and training.optimizer in OPTIMIZERS:
