@@ -12,8 +12,8 @@ from starlette.concurrency import run_in_threadpool
 from tenfold.board.pages import Pages
 from tenfold.board.run_list import RunList, progress_of
 from tenfold.board.watch import Watch
+from tenfold.common.json_values import replace_nonfinite
 from tenfold.errors import TenfoldError
-from tenfold.report.exports.export import replace_nonfinite
 from tenfold.runs.storage.follower import Follower
 
 TICK_SECONDS = 0.5

@@ -41,7 +41,7 @@ def prefix() -> str:
 
 def print_json(value: Any) -> None:
     """Print a value as JSON."""
-    from tenfold.report.exports.export import replace_nonfinite
+    from tenfold.common.json_values import replace_nonfinite
 
     typer.echo(json.dumps(replace_nonfinite(value), indent=2, default=str, allow_nan=False))
 

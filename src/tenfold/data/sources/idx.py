@@ -8,12 +8,12 @@ import gzip
 import struct
 import zlib
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from tenfold.errors import DataError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _GZIP = b"\x1f\x8b"
@@ -33,8 +33,10 @@ def content(path: Path, limit: int) -> bytes:
     return data
 
 
-def decode(data: bytes) -> NDArray[Any]:
+def decode(data: bytes) -> "NDArray[Any]":
     """Turn the bytes of an idx file into an array."""
+    import numpy as np
+
     if len(data) < 4 or data[:2] != b"\0\0" or data[2] not in _TYPES:
         raise DataError("the data do not begin as an idx file should (two zero bytes, then a type)")
     kind, start = np.dtype(_TYPES[data[2]]), 4 + 4 * data[3]
@@ -48,8 +50,10 @@ def decode(data: bytes) -> NDArray[Any]:
     return array.astype(kind.newbyteorder("="))
 
 
-def encode(array: NDArray[Any]) -> bytes:
+def encode(array: "NDArray[Any]") -> bytes:
     """Turn an array into the bytes of an idx file."""
+    import numpy as np
+
     kind = array.dtype.newbyteorder(">")
     codes = {np.dtype(text): code for code, text in _TYPES.items()}
     if kind not in codes:

@@ -1,10 +1,10 @@
 """The numbers of runs for other programs: CSV for spreadsheets and data frames, JSON for everything else."""
 
 import json
-import math
 from collections.abc import Sequence
 from typing import Any
 
+from tenfold.common.json_values import replace_nonfinite
 from tenfold.report.exports.csv_table import write_csv
 from tenfold.report.tables.fold_tables import name_of
 from tenfold.runs import Run
@@ -72,12 +72,3 @@ def to_json(runs: Sequence[Run]) -> str:
 def _columns(run: Run) -> dict[str, list[Any]]:
     rows = measurement_rows(run)
     return {name: [row[name] for row in rows] for name in COLUMNS[2:]}
-
-
-def replace_nonfinite(value: Any) -> Any:
-    """Return a nested value with None for the numbers that are none, as JSON has no word for them."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, dict):
-        return {key: replace_nonfinite(one) for key, one in value.items()}
-    return [replace_nonfinite(one) for one in value] if isinstance(value, list | tuple) else value

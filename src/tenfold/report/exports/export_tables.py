@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tenfold.common.imports import optional_module
+from tenfold.common.json_values import replace_nonfinite
 from tenfold.report.exports.csv_table import write_csv
-from tenfold.report.exports.export import measurement_rows, replace_nonfinite
+from tenfold.report.exports.export import measurement_rows
 from tenfold.runs import Run
 
 Rows = list[dict[str, Any]]

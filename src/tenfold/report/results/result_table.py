@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tenfold.common.json_values import replace_nonfinite
 from tenfold.report import clocks
 from tenfold.report.exports.csv_table import write_csv
-from tenfold.report.exports.export import replace_nonfinite
 from tenfold.report.formatting import CROSSVAL_TIME
 from tenfold.report.rows import DOUBTS, Row, Spread
 from tenfold.report.tables import columns

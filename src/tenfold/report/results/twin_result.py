@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tenfold.common.json_values import replace_nonfinite
 from tenfold.report import clocks
-from tenfold.report.exports.export import replace_nonfinite
 from tenfold.report.exports.trace import twin_trace
 from tenfold.report.formatting import NOTHING, duration, interval
 from tenfold.runs import Run

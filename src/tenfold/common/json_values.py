@@ -1,0 +1,13 @@
+"""Values as JSON can hold them."""
+
+import math
+from typing import Any
+
+
+def replace_nonfinite(value: Any) -> Any:
+    """Return a nested value with None for the numbers that are none, as JSON has no word for them."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: replace_nonfinite(one) for key, one in value.items()}
+    return [replace_nonfinite(one) for one in value] if isinstance(value, list | tuple) else value
