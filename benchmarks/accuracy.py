@@ -48,7 +48,17 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "muon, vectors adamw": MUON | {"optimizer_options": {"partner": "adamw"}},
     "muon, momentum 0.95": MUON | {"momentum": 0.95},
     "muon, 5 steps": MUON | {"optimizer_options": {"steps": 5}},
+    "batch 32": {"batch_size": 32},
+    "batch 16": {"batch_size": 16},
+    "batch 16, rate 0.005": {"batch_size": 16, "lr": 0.005},
+    "batch 256": {"batch_size": 256},
+    "batch 256, rate 0.02": {"batch_size": 256, "lr": 0.02},
     "sgd, gradients averaged": {"optimizer": "sgd", "lr_scaling": "auto", "average": "gradients"},
+    **{
+        f"{strategy}, every {sync}": {"strategy": strategy, "sync_every": sync}
+        for strategy in ("butterfly", "ring", "hopping-ring")
+        for sync in (16, 128)
+    },
     **{
         f"{optimizer}, {strategy}, every {sync}": {"optimizer": optimizer, "strategy": strategy, "sync_every": sync}
         | ({"lr_scaling": "sqrt"} if optimizer == "muon" else {})

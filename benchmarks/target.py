@@ -5,10 +5,11 @@
 - copied: the PyTorch loop that people copy, with a DataLoader, SGD, a cosine over its epochs, and all threads
 - ddp: DistributedDataParallel over gloo, one thread a rank, SGD, with the ranks, batch size and rate that are found to
   be soonest with the first seed (--ranks, --batches, --rates)
+- workers: Tenfold, one thread a worker, with the workers and batch size found in the same way (--ranks, --batches)
 - one worker, sgd: Tenfold with SGD and all threads
 - one worker: Tenfold with its defaults and all threads
 - a worker a core: Tenfold with its defaults and one thread each
-- gpu: Tenfold with its defaults on the GPU, where there is one
+- gpu: Tenfold on the GPU, where there is one, with the batch size found in the same way (--gpu-batches)
 
 For each side the epochs grow from 1 until all seeds reach the target at the end of training. The time is that of
 training with these epochs: start-up and evaluation are not in it, on no side. Sides take turns, seed by seed.
@@ -16,6 +17,7 @@ training with these epochs: start-up and evaluation are not in it, on no side. S
 
 import argparse
 import json
+import math
 import os
 import socket
 import statistics
@@ -41,7 +43,7 @@ from tenfold.machine import cores
 from tenfold.models import build
 
 BATCH, RATE, MOMENTUM = 64, 0.05, 0.9
-SIDES = ("copied", "ddp", "one worker, sgd", "one worker", "a worker a core", "gpu")
+SIDES = ("copied", "ddp", "one worker, sgd", "one worker", "a worker a core", "workers", "gpu")
 Trained = tuple[float, float]
 """Accuracy and seconds."""
 Side = Callable[[int, int], Trained]
@@ -55,8 +57,11 @@ def main() -> None:
     parser.add_argument("--most-epochs", type=int, default=8)
     parser.add_argument("--cores", type=int, default=cores.budget())
     parser.add_argument("--sides", nargs="+", default=SIDES, choices=SIDES)
-    parser.add_argument("--ranks", type=int, nargs="+", help="of ddp; default: powers of two from 2 up to the cores")
-    parser.add_argument("--batches", type=int, nargs="+", default=[32, 64], help="per rank, of ddp")
+    parser.add_argument(
+        "--ranks", type=int, nargs="+", help="or workers; default: powers of two from 2 up to the cores"
+    )
+    parser.add_argument("--batches", type=int, nargs="+", default=[32, 64], help="per rank or worker")
+    parser.add_argument("--gpu-batches", type=int, nargs="+", default=[64, 128, 256, 512])
     parser.add_argument("--rates", type=float, nargs="+", default=[0.02, 0.05, 0.1], help="of ddp")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
@@ -71,14 +76,27 @@ def main() -> None:
         ),
         "one worker": lambda epochs, seed: ours(epochs, seed, workers=1, threads=count, device="cpu"),
         "a worker a core": lambda epochs, seed: ours(epochs, seed, workers=count, threads=1, device="cpu"),
-        "gpu": lambda epochs, seed: ours(epochs, seed, workers=1, device="cuda"),
     }
-    if "ddp" in arguments.sides:
-        name, best = best_ddp(arguments, lambda *setting: partial(ddp, x, y, tests, *setting))
-        every[name] = best
-    sides = {name: side for name, side in every.items() if name in arguments.sides or name.startswith("ddp")}
-    if not torch.cuda.is_available():
-        sides.pop("gpu", None)
+    ranks = arguments.ranks or [2**k for k in range(1, count.bit_length())] or [1]
+    searched: dict[str, dict[str, Side]] = {
+        "ddp": {
+            f"ddp, {n} ranks, batch {size}, rate {rate:g}": partial(ddp, x, y, tests, n, size, rate)
+            for n, size, rate in product(ranks, arguments.batches, arguments.rates)
+        },
+        "workers": {
+            f"{n} workers, batch {size}": partial(ours, workers=n, threads=1, device="cpu", batch_size=size)
+            for n, size in product(ranks, arguments.batches)
+        },
+        "gpu": {
+            f"gpu, batch {size}": partial(ours, workers=1, device="cuda", batch_size=size)
+            for size in (arguments.gpu_batches if torch.cuda.is_available() else [])
+        },
+    }
+    sides = {name: side for name, side in every.items() if name in arguments.sides}
+    for name, settings in searched.items():
+        if name in arguments.sides and settings:
+            soonest = soonest_of(settings, arguments)
+            sides[soonest] = settings[soonest]
     found = race(sides, arguments)
     fastest = {name: statistics.median(times) for name, (_, times) in found.items()}
     for name, (epochs, times) in found.items():
@@ -89,41 +107,41 @@ def main() -> None:
         arguments.json.write_text(json.dumps(found, indent=2))
 
 
-def best_ddp(arguments: argparse.Namespace, make: Callable[[int, int, float], Side]) -> tuple[str, Side]:
-    """Return the ranks, batch size and rate with which one seed reaches the target soonest, and their name."""
-    ranks = arguments.ranks or [2**k for k in range(1, arguments.cores.bit_length())] or [1]
-    settings = list(product(ranks, arguments.batches, arguments.rates))
-    sides = {f"ddp, {n} ranks, batch {size}, rate {rate:g}": make(n, size, rate) for n, size, rate in settings}
-    once = argparse.Namespace(**{**vars(arguments), "seeds": 1})
-    found = race(sides, once, until_first=True)
-    if not found:
-        return next(iter(sides.items()))
-    soonest = min(found, key=lambda name: found[name][1][0])
-    return soonest, sides[soonest]
+def soonest_of(settings: dict[str, Side], arguments: argparse.Namespace) -> str:
+    """Return the setting with which the first seed reaches the target soonest."""
+    soonest, best = next(iter(settings)), math.inf
+    missing = dict(settings)
+    for epochs in range(1, arguments.most_epochs + 1):
+        for name, side in list(missing.items()):
+            accuracy, seconds = tried(name, side, epochs, seed=0)
+            if accuracy >= arguments.target and seconds < best:
+                soonest, best = name, seconds
+            if accuracy >= arguments.target or seconds > best:
+                del missing[name]
+    return soonest
 
 
-def race(sides: dict[str, Side], arguments: argparse.Namespace, *, until_first: bool = False) -> dict[str, Any]:
-    """Return for each side the fewest epochs with which all seeds reach the target, and their seconds.
-
-    With `until_first`, sides that need more epochs than the first are left out: they would be later.
-    """
+def race(sides: dict[str, Side], arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return for each side the fewest epochs with which all seeds reach the target, and their seconds."""
     found: dict[str, Any] = {}
     for epochs in range(1, arguments.most_epochs + 1):
         results: dict[str, list[Trained]] = {name: [] for name in sides if name not in found}
         for seed in range(arguments.seeds):
             for name in results:
                 if all(accuracy >= arguments.target for accuracy, _ in results[name]):
-                    results[name].append(sides[name](epochs, seed))
-                    accuracy, seconds = results[name][-1]
-                    print(f"  {name}, {epochs} epochs, seed {seed}: {accuracy:.2%} after {seconds:.2f} s", flush=True)
+                    results[name].append(tried(name, sides[name], epochs, seed))
         for name, trained in results.items():
             if all(accuracy >= arguments.target for accuracy, _ in trained):
                 found[name] = epochs, [seconds for _, seconds in trained]
-        if found and until_first:
-            return found
     for name in sides.keys() - found.keys():
         print(f"{name}: {arguments.target:.2%} not reached in {arguments.most_epochs} epochs")
     return {name: found[name] for name in sides if name in found}
+
+
+def tried(name: str, side: Side, epochs: int, seed: int) -> Trained:
+    accuracy, seconds = side(epochs, seed)
+    print(f"  {name}, {epochs} epochs, seed {seed}: {accuracy:.2%} after {seconds:.2f} s", flush=True)
+    return accuracy, seconds
 
 
 def ours(epochs: int, seed: int, **machine: Any) -> Trained:
