@@ -1,5 +1,6 @@
 """From an experiment to a task: the data loaded, the cores shared out, and the facts of it all written down."""
 
+import os
 import shlex
 import subprocess
 import sys
@@ -170,6 +171,9 @@ def _command() -> str:
 def _commit() -> str:
     """Return the commit of the folder that the run was started in, "+" for uncommitted changes; "" outside git."""
     try:
+        here = Path.cwd()
+        if "GIT_DIR" not in os.environ and not any((folder / ".git").exists() for folder in (here, *here.parents)):
+            return ""  # without starting git to hear it
         commit = _git("rev-parse", "--short=12", "HEAD")
         return commit + ("+" if _git("status", "--porcelain", "--untracked-files=no") else "")
     except (OSError, subprocess.SubprocessError):

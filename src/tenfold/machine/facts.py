@@ -4,6 +4,7 @@ import os
 import platform
 import re
 from dataclasses import asdict
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -43,7 +44,7 @@ def facts(root: Path = ROOT) -> dict[str, JSON]:
         "memory": {"total": memory.total, "available": memory.available, "limit": cgroups.memory_limit(root)},
         "torch": torch_build(),
         "gpus": [asdict(gpu) for gpu in devices.gpus()],
-        "packages": _versions(),
+        "packages": {**_versions()},
     }
 
 
@@ -92,7 +93,9 @@ def _cpu(root: Path) -> dict[str, JSON]:
     }
 
 
+@cache
 def _versions() -> dict[str, JSON]:
+    """Return the versions of the packages that matter here, read once: parsing what describes them takes long."""
     versions: dict[str, JSON] = {}
     for package in _PACKAGES:
         try:
