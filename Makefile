@@ -18,6 +18,7 @@ setup: $(VENV)/.installed  ## make .venv with everything that development and CI
 demo: setup  ## train LeNet-5 and write a report with plots
 	$(BIN)/python examples/demo.py
 
+test: export PYTHONDONTWRITEBYTECODE :=  # the tests start many processes, and each would compile the package again
 test: setup  ## run the tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 

@@ -1,9 +1,15 @@
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is loaded: tests that share cores must not spin
+
+MEMORY = Path("/dev/shm")
+if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 * 2**30:
+    # Thousands of small trainings force their files to the disk, which takes longer than they do.
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 import pytest
 from hypothesis import settings
