@@ -16,8 +16,10 @@ PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
 PROGRAM = """
 import json
 import tenfold
+from tenfold.cli import app
 from tenfold.common.catalog import NETWORKS
 from tenfold.report.pages.write_report import write_report
+from typer.testing import CliRunner
 
 GROUP = {"count": 2, "step_seconds": 0.01, "link": "1gbe"}
 SMALL = {"model": "linear", "data": "circle", "optimizer": "sign-sgd", "epochs": 2, "threads": 1}
@@ -45,6 +47,9 @@ if __name__ == "__main__":
         "strategies": found,
         "transport": [tenfold.Experiment(transport="ordered").machine.transport, NETWORKS["ordered"].name],
         "drawn": "steps of each setting" in page,
+        "folder": CliRunner().invoke(app, ["folder", "1"]).output,
+        "help": CliRunner().invoke(app, ["train", "--help"], terminal_width=200).output,
+        "schema": str(tenfold.Experiment.model_json_schema()),
     }))
 """
 
@@ -67,22 +72,18 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(extended: Path, folder: Path, *arguments: str) -> str:
+@pytest.mark.timeout(240)
+def test_one_file_and_one_line_are_enough(extended: Path, tmp_path: Path) -> None:
     ran = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
+        [sys.executable, str(extended / "program.py")],
+        cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(extended), "COLUMNS": "200"},
         capture_output=True,
         text=True,
         timeout=150,
     )
     assert ran.returncode == 0, ran.stderr[-2000:]
-    return ran.stdout
-
-
-@pytest.mark.timeout(240)
-def test_one_file_and_one_line_are_enough(extended: Path, tmp_path: Path) -> None:
-    found = json.loads(run(extended, tmp_path, str(extended / "program.py")).splitlines()[-1])
+    found = json.loads(ran.stdout.splitlines()[-1])
     for strategy, results in found["strategies"].items():
         (row,) = results["predicted"]
         assert results["finite"] == [True, True]
@@ -91,15 +92,6 @@ def test_one_file_and_one_line_are_enough(extended: Path, tmp_path: Path) -> Non
     assert found["strategies"]["halves"]["alike"]  # without rounds, the order of exchanges is the machine's
     assert found["transport"] == ["ordered", "ordered"]
     assert found["drawn"]
-    assert run(extended, tmp_path, "-m", "tenfold", "folder", "1").strip().startswith(str(tmp_path / "runs" / "1-"))
-
-
-def test_the_command_line_and_the_schema_know_the_names(extended: Path, tmp_path: Path) -> None:
-    program = (
-        "from typer.testing import CliRunner; from tenfold.cli import app; from tenfold.experiment import Experiment; "
-        "print(CliRunner().invoke(app, ['train', '--help'], terminal_width=200).output); "
-        "print(Experiment.model_json_schema())"
-    )
-    said = run(extended, tmp_path, "-c", program)
-    assert all(said.count(name) >= 2 for name in ("halves", "relay", "sign-sgd"))
-    assert all(name in said for name in ("ordered", "circle", "'linear'"))
+    assert found["folder"].strip().startswith(str(tmp_path / "runs" / "1-"))
+    assert all(name in found["help"] and name in found["schema"] for name in ("halves", "relay", "sign-sgd"))
+    assert all(name in found["help"] + found["schema"] for name in ("ordered", "circle", "'linear'"))

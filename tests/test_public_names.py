@@ -65,37 +65,37 @@ def test_a_star_import_gives_them_all():
     assert set(EXPECTED) <= set(names)
 
 
-def loaded_modules(code, *arguments):
-    report = "import atexit, json, sys; atexit.register(lambda: print('\\n' + json.dumps(sorted(sys.modules))))\n"
-    ran = subprocess.run(
-        [sys.executable, "-c", report + code, *arguments], capture_output=True, text=True, timeout=60, check=True
-    )
-    return set(json.loads(ran.stdout.splitlines()[-1]))
+STAGES = """
+import json, sys
+import tenfold
+stages = {"import tenfold": sorted(sys.modules)}
+
+def run(*words):
+    from tenfold.cli import main
+    sys.argv = ["tenfold", *words]
+    try:
+        main()
+    except SystemExit:
+        pass
+    stages[" ".join(words)] = sorted(sys.modules)
+
+run("--help")
+tenfold.Experiment(model="mlp")
+stages["Experiment"] = sorted(sys.modules)
+run("train", "--help")
+print("\\n" + json.dumps(stages))
+"""
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize(
-    ("code", "arguments"),
-    [
-        ("import tenfold", []),
-        ("from tenfold.cli import main; main()", ["--help"]),
-    ],
-)
-def test_nothing_heavy_is_imported_before_it_is_needed(code, arguments):
-    modules = loaded_modules(code, *arguments)
-    assert "tenfold" in modules
-    assert not modules & set(HEAVY)
-
-
-@pytest.mark.timeout(120)
-def test_the_help_of_a_verb_needs_no_torch():
-    modules = loaded_modules("from tenfold.cli import main; main()", "train", "--help")
-    assert "tenfold.cli.running.train" in modules
-    assert not modules & (set(HEAVY) - {"pydantic"})
-
-
-@pytest.mark.timeout(120)
-def test_an_experiment_is_made_without_torch():
-    modules = loaded_modules("import tenfold; tenfold.Experiment(model='mlp')")
-    assert "tenfold.experiment" in modules
-    assert not modules & {"torch", "numpy", "matplotlib"}
+def test_nothing_heavy_is_imported_before_it_is_needed():
+    """In one process, as what is imported only grows."""
+    ran = subprocess.run([sys.executable, "-c", STAGES], capture_output=True, text=True, timeout=60, check=True)
+    stages = {stage: set(modules) for stage, modules in json.loads(ran.stdout.splitlines()[-1]).items()}
+    assert "tenfold" in stages["import tenfold"]
+    assert "tenfold.cli" in stages["--help"]
+    assert "tenfold.experiment" in stages["Experiment"]
+    assert "tenfold.cli.running.train" in stages["train --help"]
+    found = {stage: modules & set(HEAVY) for stage, modules in stages.items()}
+    needed = {"pydantic"}
+    assert found == {"import tenfold": set(), "--help": set(), "Experiment": needed, "train --help": needed}
