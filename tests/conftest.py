@@ -2,6 +2,7 @@ import os
 import shutil
 import signal
 import sys
+from functools import cache
 from pathlib import Path
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is loaded: tests that share cores must not spin
@@ -12,12 +13,16 @@ if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 import pytest
+import typer.testing
 from hypothesis import settings
 
 from tenfold.workers.pool import worker_pool as crew
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in what a shell starts in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Making the parsers of all verbs takes longer than most verbs do.
+typer.testing._get_command = cache(typer.testing._get_command)
 
 # A busy machine makes single examples slow, which is no failure.
 settings.register_profile("patient", deadline=None, max_examples=50)

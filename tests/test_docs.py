@@ -6,6 +6,7 @@ import re
 import shlex
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -78,10 +79,15 @@ def values(about: dict[str, Any]) -> str:
     return " ".join([words.get(about.get("type", ""), "table"), ", ".join(told)]).strip()
 
 
+@cache
+def parser() -> Any:
+    return typer.main.get_command(app)
+
+
 def parsed(line: str) -> str:
     """Parse a command line as `tenfold` would, without running it, and return its verb."""
     words = [PLACEHOLDERS.get(word, word) for word in shlex.split(line.replace("...", ""))]
-    command: Any = typer.main.get_command(app)
+    command = parser()
     verb = words.pop(0)
     if verb.startswith("-"):
         assert verb in ("--help", "--version", "--install-completion", "--show-completion"), line
@@ -146,7 +152,7 @@ def test_it_names_no_path_of_one_machine(page: Path) -> None:
 
 def test_every_verb_is_in_the_readme() -> None:
     text = (ROOT / "README.md").read_text()
-    for verb in typer.main.get_command(app).commands:  # type: ignore[attr-defined]
+    for verb in parser().commands:
         assert f"| `tenfold {verb}` |" in text
 
 
