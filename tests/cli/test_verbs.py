@@ -58,6 +58,12 @@ class TestTrain:
         said = tenfold_("train", *SMALL, "--runs", "elsewhere")
         assert "`tenfold report 1 --runs elsewhere` writes an HTML report" in said.stdout
 
+    def test_the_report_is_written_at_once_if_asked(self) -> None:
+        said = tenfold_("train", *SMALL, "-o", "report.html")
+        assert said.stdout.splitlines()[-1] == "the report is in report.html"
+        assert "writes an HTML report" not in said.stdout
+        assert "</html>" in Path("report.html").read_text()
+
     def test_plain_lines_where_there_is_no_terminal(self) -> None:
         said = tenfold_("train", *SMALL)
         assert "\x1b" not in said.stdout + said.stderr

@@ -134,7 +134,7 @@ class TestReasons:
             (plan("ring", 2), on(2), "are the same exchange"),
             (plan("butterfly", 7), on(7), "With 7 workers every round of butterfly is an all-reduce over all"),
             (plan("ring", 3), on(3), "With 3 workers every round of ring is an all-reduce over all of them."),
-            (plan(average="gradients", sync_every=9), on(), "Gradients are averaged at every step: sync_every"),
+            (plan(average="gradients", sync_every=9), on(), "Gradients are averaged at every step, not in rounds"),
             (plan("easgd"), on(), "Workers exchange at easgd's own pace"),
             (plan(steps=5, sync_every=9), on(), "The run has 5 steps and a round comes every 9: there is none"),
             (plan("none"), on(), "Strategy none has no rounds"),

@@ -40,6 +40,7 @@ Runs = Annotated[
     typer.Option("--runs", help="Folder of the run store. Default: $TENFOLD_RUNS, else ./runs.", show_default=False),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Report = Annotated[Path | None, typer.Option("--output", "-o", help="Also write an HTML report.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show progress.")]
 Log = Annotated[
     list[str] | None,

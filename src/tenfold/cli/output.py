@@ -54,8 +54,8 @@ def print_rich(*renderables: Any) -> None:
     console.print(*renderables, sep="\n")
 
 
-def print_run(run: "Run", as_json: bool, **added: Any) -> None:
-    """Print the result of a run, in JSON with further entries; only rank 0 does so.
+def print_run(run: "Run", as_json: bool, report: Path | None = None, **added: Any) -> None:
+    """Print the result of a run, in JSON with further entries, and write its report; only rank 0 does so.
 
     The command exits with 2 if a part of the result could not be stored, and with 3 if some folds failed.
     """
@@ -69,7 +69,12 @@ def print_run(run: "Run", as_json: bool, **added: Any) -> None:
         print_json(run.summary() | added)
     else:
         print_rich(result_table(run), *([fold_tables(run)] if run.kind == CROSSVAL else []))
-        typer.echo(f"`tenfold report {run.id}{_elsewhere(run.store.folder)}` writes an HTML report")
+        if report is None:
+            typer.echo(f"`tenfold report {run.id}{_elsewhere(run.store.folder)}` writes an HTML report")
+    if report is not None:
+        from tenfold.report.pages.write_report import write_report
+
+        typer.echo(f"the report is in {write_report([run], report)}", err=as_json)
     if run.result.get("problem"):
         typer.secho(f"error: not everything was saved: {run.result['problem']}", err=True, fg="red")
         raise typer.Exit(2)

@@ -34,9 +34,9 @@ def reasons(workload: Workload, hardware: Hardware, timing: Timing) -> tuple[str
 
 def _about_schedule(workload: Workload) -> list[str]:
     if not workload.has_rounds:
-        return [f"Workers exchange at {workload.strategy.name}'s own pace: sync_every and local_after have no effect."]
+        return [f"Workers exchange at {workload.strategy.name}'s own pace, not in rounds."]
     if workload.average == "gradients":
-        return ["Gradients are averaged at every step: sync_every and local_after have no effect."]
+        return ["Gradients are averaged at every step, not in rounds."]
     if not workload.rounds:
         steps = f"{workload.steps} step{'' if workload.steps == 1 else 's'}"
         return [

@@ -48,7 +48,7 @@ def compare(
     rerun_doubtful: Annotated[
         bool, typer.Option("--rerun-doubtful", help="Run rows again that other programs have disturbed.")
     ] = False,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write an HTML report.")] = None,
+    output: options.Report = None,
     plot: Annotated[
         Path | None,
         typer.Option("--plot", help="With a target: also save accuracy against seconds as .svg, .png or .pdf."),

@@ -46,6 +46,7 @@ def crossval(
     pin: options.Pin = None,
     threads: options.Threads = None,
     runs: options.Runs = None,
+    output: options.Report = None,
     log: options.Log = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
@@ -73,4 +74,4 @@ def crossval(
         done = tenfold.cross_validate(
             experiment, runs=runs, log=log, listen=interruptible.watch(progress), fetching=bar
         )
-    print_run(done.run, as_json)
+    print_run(done.run, as_json, output)

@@ -51,7 +51,7 @@ def simulate(
     device: options.Device = None,
     pin: options.Pin = None,
     threads: options.Threads = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write an HTML report.")] = None,
+    output: options.Report = None,
     form: Annotated[Form, typer.Option("--format", help="How to print several settings.")] = Form.TABLE,
     runs: options.Runs = None,
     log: options.Log = None,
@@ -108,12 +108,8 @@ def _one(
 
     baseline = simulation_baseline(experiment, run)
     added = {"baseline_seconds": baseline.seconds, "speedup": baseline.speedup} if baseline else {}
-    print_run(run, as_json, **added)
+    print_run(run, as_json, output, **added)
     if baseline is not None and not as_json:
         typer.echo(baseline.line(run))
     if baseline is not None and baseline.warning:
         typer.secho(f"warning: {baseline.warning}", err=True, fg="yellow")
-    if output is not None:
-        from tenfold.report.pages.write_report import write_report
-
-        typer.echo(f"the report is in {write_report([run], output)}", err=as_json)

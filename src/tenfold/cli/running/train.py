@@ -27,6 +27,7 @@ def train(
     pin: options.Pin = None,
     threads: options.Threads = None,
     runs: options.Runs = None,
+    output: options.Report = None,
     log_ranks: options.LogRanks = None,
     log: options.Log = None,
     board: ShowBoard = False,
@@ -39,7 +40,7 @@ def train(
     [cyan]tenfold train lenet.toml --set lr=0.1 --set schedule=cosine[/],
     [cyan]tenfold train lenet.toml --workers 16 --target 0.99[/],
     [cyan]tenfold train lenet.toml --workers 4 --strategy butterfly --sync-every 16 --pin compact[/],
-    [cyan]tenfold train lenet.toml --board[/],
+    [cyan]tenfold train lenet.toml -o report.html[/], [cyan]tenfold train lenet.toml --board[/],
     [cyan]torchrun --nproc-per-node 4 -m tenfold train lenet.toml[/]
     """
     experiment = options.experiment_of(context.params)
@@ -64,4 +65,4 @@ def train(
         ):
             listen = window.watch(interruptible.watch(progress))
             run = tenfold.train(experiment, runs=runs, log=log, listen=listen, fetching=bar)
-        print_run(run, as_json)
+        print_run(run, as_json, output)

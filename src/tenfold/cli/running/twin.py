@@ -1,8 +1,5 @@
 """`tenfold twin`: one experiment with real processes and on a virtual cluster, side by side."""
 
-from pathlib import Path
-from typing import Annotated
-
 import typer
 
 from tenfold.cli import options
@@ -28,7 +25,7 @@ def twin(
     device: options.Device = None,
     pin: options.Pin = None,
     threads: options.Threads = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write an HTML report.")] = None,
+    output: options.Report = None,
     runs: options.Runs = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
