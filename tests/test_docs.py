@@ -71,6 +71,8 @@ def values(about: dict[str, Any]) -> str:
         return " or ".join(dict.fromkeys(values(one) for one in about["anyOf"] if one.get("type") != "null"))
     if "enum" in about:
         return ", ".join(f"`{choice}`" for choice in about["enum"])
+    if "const" in about:
+        return f"`{about['const']}`"
     if about.get("type") == "array":
         return f"list of: {values(about['items'])}"
     words = {"integer": "whole number", "number": "number", "string": "text", "boolean": "`true`, `false`"}

@@ -63,6 +63,7 @@ def test_what_is_frozen_stays_whatever_the_compression(compressed: dict[str, Any
     [
         *({"strategy": strategy, **NORMALISED} for strategy in SYNCHRONOUS),
         {"sync_every": 3, "local_after": 4, **NORMALISED},
+        {"sync_every": "epoch", "epochs": 2},
         {"outer": "bmuf"},
         {"outer": "slowmo", "sync_every": 2},
         {"compression": "int8"},

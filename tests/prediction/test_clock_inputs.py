@@ -53,6 +53,14 @@ def test_steps_and_rounds_add_up():
     assert found.interval == pytest.approx((found.seconds, found.seconds))
 
 
+def test_one_round_an_epoch_whatever_the_number_of_workers():
+    for workers in (2, 4):
+        task = task_of(workers=workers, samples=2 * STEPS * BATCH, sync_every="epoch")
+        found = predict_from_profile(task, profile_for(task))
+        assert workload_of(task).rounds == 2
+        assert found.seconds == pytest.approx(2 * (task.steps_per_epoch * STEP + ROUND))
+
+
 def test_one_worker_has_no_rounds():
     task = task_of(workers=1)
     assert predict_from_profile(task, profile_for(task)).seconds == pytest.approx(2 * STEPS * STEP)

@@ -72,10 +72,17 @@ Filter = Annotated[
 ]
 
 
-def field(name: str, text: str, panel: str, known: Iterable[str] = ()) -> Any:
+def field(name: str, text: str, panel: str, known: Iterable[str] = (), **more: Any) -> Any:
     """Return the option of an experiment's field, with known values for the shell to complete."""
     complete = complete_from(known)
-    return typer.Option(f"--{name}", help=text, show_default=False, rich_help_panel=panel, autocompletion=complete)
+    return typer.Option(
+        f"--{name}", help=text, show_default=False, rich_help_panel=panel, autocompletion=complete, **more
+    )
+
+
+def read_steps(text: str) -> int | str:
+    """Read a number of steps, or a word such as epoch."""
+    return int(text) if text.isdecimal() else text
 
 
 def _names(family: Iterable[str]) -> str:
@@ -97,7 +104,10 @@ Seed = Annotated[
 ]
 Workers = Annotated[int | None, field("workers", "Replicas that train side by side.", DIVISION)]
 Strategy = Annotated[str | None, field("strategy", f"{_names(STRATEGIES)}.", DIVISION, STRATEGIES)]
-SyncEvery = Annotated[int | None, field("sync-every", "Steps between two rounds of averaging.", DIVISION)]
+SyncEvery = Annotated[
+    str | None,
+    field("sync-every", "Steps between two rounds of averaging, or epoch.", DIVISION, ("epoch",), parser=read_steps, metavar="STEPS"),
+]
 Pin = Annotated[
     str | None, field("pin", "Cores for the workers: none, compact, scatter, or a list: 0,1,2,4.", WHERE, PINS)
 ]

@@ -5,8 +5,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from tenfold.common.catalog import COMPRESSIONS, LR_SCALINGS, OUTER, STRATEGIES
+from tenfold.errors import ExperimentError
 from tenfold.experiment.section import Section
-from tenfold.experiment.values import AsTuple, Count, Fraction, NonNegative, OneOf, Options
+from tenfold.experiment.values import AsTuple, Count, Fraction, NonNegative, OneOf, Options, StepsOrEpoch
 
 FOLD_FIELDS = ("folds", "fold_kind", "fold_repeats", "fold_mode")
 """The fields of the division that describe a cross-validation."""
@@ -21,8 +22,9 @@ class Division(Section):
     """Who averages with whom in a round."""
     strategy_options: Options = {}
     """Keyword arguments of the strategy, such as {sides = 1} for ring."""
-    sync_every: Count | None = None
-    """Steps between two rounds; ignored when gradients are averaged (every step) and by asynchronous strategies.
+    sync_every: StepsOrEpoch = None
+    """Steps between two rounds, or "epoch" for one round at the end of each epoch; ignored when gradients are averaged
+    (every step) and by asynchronous strategies.
 
     Default: 4, or 16 with an outer optimizer."""
     local_after: NonNegative = 0
@@ -60,9 +62,22 @@ class Division(Section):
     """How folds are trained. auto: fold-by-fold for several workers; for one, folds-over-workers on cpu, else fused."""
 
     @property
-    def pace(self) -> int:
-        """Steps between two rounds: `sync_every`, or its default."""
+    def pace(self) -> int | Literal["epoch"]:
+        """Steps between two rounds, or "epoch": `sync_every`, or its default."""
         return self.sync_every or (4 if self.outer == "none" else 16)
+
+    @property
+    def steps_between_rounds(self) -> int:
+        """Steps between two rounds, where they are known without the data."""
+        if self.pace == "epoch":
+            raise ExperimentError(
+                'division.sync_every = "epoch" needs to know how many steps an epoch has; give the number of steps'
+            )
+        return self.pace
+
+    def counted(self, steps_per_epoch: int) -> "Division":
+        """Return the division with `sync_every` as a number of steps, for epochs of so many."""
+        return self.model_copy(update={"sync_every": steps_per_epoch}) if self.pace == "epoch" else self
 
     @property
     def needs_second_buffer(self) -> bool:

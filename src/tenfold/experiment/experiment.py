@@ -54,12 +54,17 @@ class Experiment(Section):
 
     @field_validator("division")
     @classmethod
-    def _shares_add_up(cls, division: Division) -> Division:
+    def _fits_together(cls, division: Division) -> Division:
         if division.shards == "fractions":
             if division.fractions is None or len(division.fractions) != division.workers:
                 raise ValueError(f'shards = "fractions" needs one of `fractions` per worker, {division.workers} in all')
             if abs(sum(division.fractions) - 1) > 1e-6:
                 raise ValueError(f"`fractions` add up to {sum(division.fractions):g}; they must add up to 1")
+        if division.sync_every == "epoch" and division.local_after:
+            raise ValueError(
+                f'sync_every = "epoch" cannot be combined with local_after = {division.local_after}, from which rounds '
+                "are counted; give `sync_every` as a number of steps"
+            )
         return division
 
     @classmethod

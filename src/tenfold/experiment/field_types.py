@@ -71,7 +71,7 @@ class Fields(TypedDict, total=False):
         "ad-psgd",
     ]
     strategy_options: Table
-    sync_every: int | None
+    sync_every: int | Literal["epoch"] | None
     local_after: int
     average: Literal["auto", "weights", "gradients"]
     outer: Literal["none", "bmuf", "slowmo", "diloco"]
@@ -185,7 +185,7 @@ class Grid(TypedDict, total=False):
         ]
     )
     strategy_options: Sequence[Table] | Table
-    sync_every: Sequence[int | None] | int | None
+    sync_every: Sequence[int | Literal["epoch"] | None] | int | Literal["epoch"] | None
     local_after: Sequence[int] | int
     average: Sequence[Literal["auto", "weights", "gradients"]] | Literal["auto", "weights", "gradients"]
     outer: Sequence[Literal["none", "bmuf", "slowmo", "diloco"]] | Literal["none", "bmuf", "slowmo", "diloco"]

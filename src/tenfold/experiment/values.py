@@ -3,7 +3,7 @@
 import json
 import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 from pydantic_core import PydanticCustomError, core_schema
@@ -11,6 +11,7 @@ from pydantic_core import PydanticCustomError, core_schema
 from tenfold.common.registry import Registry, suggest
 
 LARGEST = 2**63
+EPOCH = "epoch"
 DEEPEST = 32
 
 
@@ -80,6 +81,14 @@ def _as_table(value: object) -> object:
     return str(value) if isinstance(value, Path) else value
 
 
+def _check_steps(value: object) -> object:
+    """Refuse what is neither a number of steps nor "epoch", in one sentence for both."""
+    number = isinstance(value, int) and not isinstance(value, bool) and 0 < value < LARGEST
+    if value == EPOCH or number or value is None:
+        return value
+    raise PydanticCustomError("steps_or_epoch", 'should be a number of steps above 0, or "epoch"')
+
+
 def plain(value: Any) -> Any:
     """Turn NumPy's numbers into Python's, which is what strict fields accept."""
     return value.item() if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0 else value
@@ -101,4 +110,5 @@ Positive = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(gt=0, lt=LARGEST)]
 NonNegative = Annotated[int, Field(ge=0, lt=LARGEST)]
+StepsOrEpoch = Annotated[Count | Literal["epoch"] | None, BeforeValidator(_check_steps)]
 Options = Annotated[dict[str, Any], AfterValidator(_written)]

@@ -99,6 +99,8 @@ def _check(experiment: Experiment, model: nn.Module, optimizer: Optimizer) -> No
             f'strategy = "{experiment.division.strategy}" has no rounds, and needs `tenfold train`; '
             f"take one with rounds, such as butterfly or allreduce"
         )
+    if experiment.division.sync_every == "epoch":
+        raise ExperimentError('sync_every = "epoch": your own loop does not say where epochs end; give a number of steps')
     validate_mixing(experiment)
     parameters = {id(parameter) for parameter in model.parameters()}
     if not any(id(parameter) in parameters for group in optimizer.param_groups for parameter in group["params"]):

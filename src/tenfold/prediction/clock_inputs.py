@@ -54,14 +54,14 @@ def workload_and_hardware(task: Task, profile: Profile, cluster: Cluster | None)
 
 def workload_of(task: Task, *, compressed: bool = False) -> Workload:
     """Return the steps, rounds and bytes of a task; shared memory moves whole weights, whatever the compression."""
-    division = task.experiment.division
+    division = task.division
     nbytes = weight_bytes(task)
     return Workload(
         workers=task.workers,
         steps_per_epoch=task.steps_per_epoch,
         epochs=task.experiment.training.epochs,
         strategy=make_strategy(division),
-        sync_every=division.pace,
+        sync_every=division.steps_between_rounds,
         local_after=division.local_after,
         average="gradients" if division.average == "gradients" else "weights",
         nbytes=nbytes,

@@ -93,20 +93,23 @@ def _lines(rows: Sequence[ResultRow], column: str, over: str) -> Any:
         ours, paper = ([getattr(row, who).get(column, 0.0) for row in rows] for who in ("ours", "paper"))
         relative = column == "seconds" and any(paper) and not _common_scale(paper, ours)
         lines = {
-            (who, label): sorted(points)
+            (who, label): sorted(points, key=lambda point: (isinstance(point[0], str), point[0]))
             for who in ("ours", "paper")
             for label, points in _grouped(rows, column, over, who).items()
         }
-        for place, ((who, label), points) in enumerate(lines.items()):
-            colour, marker = palette.series(place)
+        found = dict.fromkeys(x for points in lines.values() for x, _ in points)
+        ticks = sorted(found, key=lambda x: (isinstance(x, str), x))
+        in_words = any(isinstance(x, str) for x in ticks)
+        places = {x: at if in_words else x for at, x in enumerate(ticks)}
+        for number, ((who, label), points) in enumerate(lines.items()):
+            colour, marker = palette.series(number)
             values = [value / points[0][1] if relative else value for _, value in points]
-            (line,) = axes.plot([x for x, _ in points], values, marker=marker, color=colour)
+            (line,) = axes.plot([places[x] for x, _ in points], values, marker=marker, color=colour)
             entries.append((line, f"{who}, {label}" if label else who))
         axes.set_xlabel(over.replace("_", " "))
         axes.set_ylabel("time / its first value" if relative else UNITS.get(column, column.replace("_", " ")))
-        ticks = sorted({x for points in lines.values() for x, _ in points})
-        if all(isinstance(x, int) for x in ticks) and len(ticks) <= MOST_TICKS:
-            axes.set_xticks(ticks, [str(x) for x in ticks])
+        if all(isinstance(x, int | str) for x in ticks) and len(ticks) <= MOST_TICKS:
+            axes.set_xticks([places[x] for x in ticks], [str(x) for x in ticks])
         legend_below(figure, entries)
 
     return paint

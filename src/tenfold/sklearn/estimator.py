@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -46,7 +46,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         patience: int | None = None,
         workers: int = 1,
         strategy: str | None = None,
-        sync_every: int | None = None,
+        sync_every: int | Literal["epoch"] | None = None,
         device: str = "cpu",
         threads: int | None = 1,
         input_shape: Sequence[int] | None = None,

@@ -11,7 +11,7 @@ from torch import nn
 from tenfold.data import Part, Splits, batch_sizes, make_shards
 from tenfold.data.shards import Shard
 from tenfold.errors import TrainingError
-from tenfold.experiment import Experiment
+from tenfold.experiment import Division, Experiment
 from tenfold.machine.affinity import NOT_PINNED, CoreMap
 from tenfold.mixing.builders import make_strategy
 from tenfold.mixing.round_schedule import ends_equal
@@ -68,6 +68,11 @@ class Task:
         return len(self.batch_sizes)
 
     @cached_property
+    def division(self) -> Division:
+        """The experiment's division, with the steps between rounds as a number."""
+        return self.experiment.division.counted(self.steps_per_epoch)
+
+    @cached_property
     def batch_sizes(self) -> list[tuple[int, ...]]:
         """For each step of an epoch, how many samples each replica has; 0 when it has none left."""
         size = self.experiment.training.samples_per_step
@@ -88,8 +93,8 @@ class Task:
 
     def ends_equal(self, steps: int) -> bool:
         """Return whether all replicas are equal after so many steps, so that averaging them changes nothing."""
-        division = self.experiment.division
-        pace = 1 if division.average == "gradients" else division.pace
+        division = self.division
+        pace = 1 if division.average == "gradients" else division.steps_between_rounds
         return self.workers == 1 or ends_equal(make_strategy(division), steps, pace, division.local_after)
 
     def share(self, part: Part, rank: int, size: int | None = None) -> torch.Tensor:

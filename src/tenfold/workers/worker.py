@@ -71,7 +71,7 @@ class Worker:
             vector=channels.weights.buffer,
         )
         samples = [float(len(shard)) for shard in task.shards]
-        self.mixer = make_mixer(task.experiment.division, self.replica, channels, samples)
+        self.mixer = make_mixer(task.division, self.replica, channels, samples)
         self.time = Timekeeper(clock, emit, self.rank)
         self.epoch = 0
         self.done = 0

@@ -104,6 +104,16 @@ def test_rounds_come_every_so_many_steps() -> None:
     assert alike == [True, False, False, True, False]
 
 
+@pytest.mark.parametrize(("workers", "batch_size"), [(2, 10), (3, 4)])
+def test_once_an_epoch_whatever_the_steps_of_an_epoch_are(workers: int, batch_size: int) -> None:
+    fields = SMALL | FEW | {"sync_every": "epoch", "epochs": 2, "batch_size": batch_size}
+    threads = Threads(make_task(**fields, workers=workers), watch=True).train()
+    steps = threads.task.steps_per_epoch
+    alike = [spread(after, "1.weight") == 0 for _, after in threads.rounds()]
+    assert alike == [*[False] * (steps - 1), True] * 2
+    assert threads.task.experiment.flat()["sync_every"] == "epoch"
+
+
 @pytest.mark.parametrize("shards", [{}, UNEQUAL], ids=["equal", "unequal"])
 @pytest.mark.parametrize("outer", ["bmuf", "slowmo", "diloco"])
 def test_after_an_outer_step_all_replicas_are_alike(outer: str, shards: dict[str, Any]) -> None:

@@ -29,7 +29,7 @@ def compare(
         Values, dimension("strategy", "Who averages with whom: allreduce,butterfly.", STRATEGIES)
     ] = None,
     folds: Annotated[Values, dimension("folds", "Folds of a cross-validation: 2,5,10.")] = None,
-    sync_every: Annotated[Values, dimension("sync-every", "Steps between rounds: 1,16.")] = None,
+    sync_every: Annotated[Values, dimension("sync-every", "Steps between rounds, or epoch: 1,16,epoch.")] = None,
     model: Annotated[Values, dimension("model", "Models: lenet5,cnn.", MODELS)] = None,
     data: Annotated[Values, dimension("data", "Data sets: digits,mnist.", SOURCES)] = None,
     epochs: Annotated[Values, dimension("epochs", "Passes over the data.")] = None,

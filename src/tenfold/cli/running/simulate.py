@@ -24,7 +24,7 @@ def simulate(
     strategy: Annotated[
         Values, dimension("strategy", "Who averages with whom: allreduce,butterfly.", STRATEGIES)
     ] = None,
-    sync_every: Annotated[Values, dimension("sync-every", "Steps between rounds: 1,16.")] = None,
+    sync_every: Annotated[Values, dimension("sync-every", "Steps between rounds, or epoch: 1,16,epoch.")] = None,
     link: Annotated[
         Values, dimension("link", "Links between the nodes: 1gbe, 10gbe, 25gbe, 100gbe, infiniband, ...")
     ] = None,

@@ -24,7 +24,7 @@ class NodeTraining(FusedTraining):
     """The virtual nodes of one task, which mix in rounds."""
 
     def __init__(self, task: Task, clock: Clock, emit: Emit, resumption: Resumption | None = None) -> None:
-        training, division = task.experiment.training, task.experiment.division
+        training, division = task.experiment.training, task.division
         self.task = task
         self.emit = emit
         self.resumption = resumption

@@ -49,7 +49,8 @@ class StackedRounds:
 
     def mix(self, step: int) -> None:
         """Carry out the next round if one is due after this step, counted from 1 over the run."""
-        if self.division.average == "gradients" or not due(step, self.division.pace, self.division.local_after):
+        division = self.division
+        if division.average == "gradients" or not due(step, division.steps_between_rounds, division.local_after):
             return
         round_ = self._next()
         if round_.is_idle:

@@ -1,5 +1,6 @@
 """The settings among which a plan chooses: what this machine or a cluster has room for."""
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -45,13 +46,13 @@ class Candidate:
         return self.experiment.training.samples_per_step * self.workers
 
     @property
-    def looseness(self) -> int:
+    def looseness(self) -> float:
         """How loosely replicas are tied to each other: 0 for averaged gradients, else the steps between exact means."""
         division = self.experiment.division
         if self.workers == 1 or division.average == "gradients":
             return 0
         inexact = division.strategy != "allreduce"
-        return division.pace * (1 + inexact)
+        return (math.inf if division.pace == "epoch" else division.pace) * (1 + inexact)
 
     @property
     def learning_key(self) -> str:

@@ -84,7 +84,7 @@ class Rounds:
 
     def is_due(self, step: int) -> bool:
         """Return whether a round follows this step, counted from 1 over the run."""
-        return due(step, self.division.pace, self.division.local_after)
+        return due(step, self.division.steps_between_rounds, self.division.local_after)
 
     def mix(self, step: int) -> None:
         """Carry out the next round, if it is due."""
