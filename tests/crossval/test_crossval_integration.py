@@ -144,6 +144,15 @@ def test_fused_folds_are_what_folds_one_by_one_are() -> None:
     assert all(fold["began"] < fold["ended"] for fold in fused.folds)
 
 
+def test_nodes_and_folds_together_on_one_device_are_what_processes_make_of_them() -> None:
+    fields = SMALL | {"folds": 2, "workers": 2, "epochs": 1, "oversubscribe": True, "threads": 1}
+    for mode, together in (("fold-by-fold", {"fold_mode": "fused"}), ("data-and-folds", {"engine": "fused"})):
+        apart = tenfold.cross_validate(**fields | {"fold_mode": mode})
+        fused = tenfold.cross_validate(**fields | {"fold_mode": mode, "fused": "loop"} | together)
+        assert fused.accuracies == apart.accuracies
+        assert fused.scores("loss", "train") == pytest.approx(apart.scores("loss", "train"), rel=1e-4)
+
+
 @pytest.mark.parametrize("threads", [2, None])
 def test_fused_folds_are_recorded_with_the_cores_that_they_share(threads: int | None) -> None:
     fields = SMALL | {"epochs": 1, "folds": 2, "threads": threads, "oversubscribe": True}

@@ -18,6 +18,7 @@ def experiment(**fields: Any) -> Experiment:
         ({}, "folds-over-workers"),
         ({"workers": 2}, "fold-by-fold"),
         ({"device": "cuda"}, "fused"),
+        ({"device": "cuda", "workers": 2}, "fused"),
         ({"workers": 2, "fold_mode": "data-and-folds"}, "data-and-folds"),
     ],
 )

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from engine_models import SMALL, Numbered
-from threaded import make_task
+from threaded import Threads, make_task
 
 from tenfold.data import SubsetPart, Tensors
 from tenfold.engines import Outcome
@@ -63,6 +63,28 @@ def test_folds_learn_what_each_learns_alone(fields: dict[str, Any], way: str) ->
         names = [{(one.part, one.name) for one in some if isinstance(one, Metric)} for some in (told, alone)]
         assert names[0] == names[1]
         assert [one.stage for one in told if isinstance(one, Lifecycle)].count("epoch") == expected.result["epochs"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"batchnorm": True, "strategy": "ring", "fused": "vmap"},
+        {"average": "gradients", "sync_every": None},
+        {"sync_every": "epoch", "optimizer_state": "reset", "patience": 1, "lr": 0.8},
+        {"outer": "bmuf", "compression": "int8", "sync_every": 2},
+    ],
+)
+def test_the_nodes_of_a_fold_average_as_its_workers_would(fields: dict[str, Any]) -> None:
+    some = tasks(**{"fused": "loop", "workers": 2, "batch_size": 7} | fields)  # as many steps in each fold
+    outcomes, _ = together(some)
+    for task, outcome in zip(some, outcomes, strict=True):
+        assert isinstance(outcome, Outcome)
+        expected = Threads(task).train()
+        for name, tensor in expected.weights.items():
+            torch.testing.assert_close(outcome.weights[name], tensor, rtol=1e-3, atol=1e-4, msg=name)
+        for key in ("part", "epochs", "steps", "samples", "workers", "bytes_moved", "stopped_early"):
+            assert outcome.result[key] == expected.supervisor.result[key], key
+        assert outcome.result["metrics"] == pytest.approx(expected.supervisor.result["metrics"], rel=1e-3)
 
 
 def test_a_loop_draws_what_each_would_draw_alone() -> None:

@@ -128,6 +128,16 @@ class TestStepTime:
         with pytest.raises(MachineError, match="it has 1 threads"):
             made_profile().step_time("mlp", 64, 3, 1)
 
+    def test_threads_that_were_not_measured_follow_those_that_were(self) -> None:
+        known = {"work": "mlp", "batch_size": 64, "workers": 1}
+        profile = Profile(
+            made="", machine=FACTS, steps=[Step(**known, threads=n, mean=1e-3 + 8e-3 / n) for n in (1, 2, 4)]
+        )
+        means = [profile.step_time("mlp", 64, threads, 1).mean for threads in (1, 2, 3, 4, 8, 1024)]
+        assert means[:2] == pytest.approx([9e-3, 5e-3])
+        assert 3e-3 < means[2] < 5e-3
+        assert means[3:] == pytest.approx([3e-3, 2e-3, 1e-3 + 8e-3 / 1024])
+
     @given(st.lists(st.lists(st.floats(1e-4, 1e-2), min_size=2, max_size=2), min_size=1, max_size=9))
     def test_a_written_trace_is_read_to_a_thousandth(self, rows: list[list[float]]) -> None:
         burst = np.array(rows)

@@ -106,7 +106,14 @@ Workers = Annotated[int | None, field("workers", "Replicas that train side by si
 Strategy = Annotated[str | None, field("strategy", f"{_names(STRATEGIES)}.", DIVISION, STRATEGIES)]
 SyncEvery = Annotated[
     str | None,
-    field("sync-every", "Steps between two rounds of averaging, or epoch.", DIVISION, ("epoch",), parser=read_steps, metavar="STEPS"),
+    field(
+        "sync-every",
+        "Steps between two rounds of averaging, or epoch.",
+        DIVISION,
+        ("epoch",),
+        parser=read_steps,
+        metavar="STEPS",
+    ),
 ]
 Pin = Annotated[
     str | None, field("pin", "Cores for the workers: none, compact, scatter, or a list: 0,1,2,4.", WHERE, PINS)

@@ -121,6 +121,7 @@ METRICS: Registry[Any] = LazyRegistry(
         "mae": "tenfold.training.measures:mean_absolute_error",
         "rmse": "tenfold.training.measures:root_mean_square_error",
         "phone_accuracy": "tenfold.training.measures:phone_accuracy",
+        "word_error_rate": "tenfold.training.word_errors:word_error_rate",
     },
 )
 LOGGERS: Registry[Any] = LazyRegistry(

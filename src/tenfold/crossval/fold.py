@@ -85,7 +85,7 @@ def fold_task(whole: Task, job: FoldJob) -> Task:
     if fold_mode(whole.experiment) == "fold-by-fold":
         return replace(whole, experiment=experiment, splits=splits)
     cores = CoreMap(whole.experiment.machine.pin, (job.cores,)) if job.pinned else NOT_PINNED
-    return Task(experiment, splits, job.threads, cores)
+    return Task(experiment, splits, max(1, job.threads // experiment.division.workers), cores)
 
 
 def _numbers(whole: Task, samples: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -8,15 +8,21 @@ def fold_mode(experiment: Experiment) -> str:
     division, device = experiment.division, experiment.machine.device
     if division.fold_mode != "auto":
         return division.fold_mode
-    if division.workers > 1:
-        return "fold-by-fold"
-    return "folds-over-workers" if device == "cpu" else "fused"
+    if device != "cpu":
+        return "fused"
+    return "fold-by-fold" if division.workers > 1 else "folds-over-workers"
+
+
+def shares_folds(experiment: Experiment) -> bool:
+    """Return whether each fold is trained by all workers, which average in rounds."""
+    mode = fold_mode(experiment)
+    return mode == "fold-by-fold" or (mode == "fused" and experiment.division.workers > 1)
 
 
 def fold_experiment(experiment: Experiment, name: str) -> Experiment:
-    """Return the experiment that trains one fold: without folds, and with one worker unless folds train one by one."""
+    """Return the experiment that trains one fold: without folds, and with one worker unless all share each fold."""
     defaults = Division()
-    if fold_mode(experiment) == "fold-by-fold":
+    if shares_folds(experiment):
         division = experiment.division.model_copy(update={field: getattr(defaults, field) for field in FOLD_FIELDS})
     else:
         division = defaults

@@ -27,6 +27,13 @@ def folds_over_workers(task: Task, context: FoldContext, jobs: Sequence[FoldJob]
     FoldPool(task, context, slots, relay, done).run(placed)
 
 
+def data_and_folds(task: Task, context: FoldContext, jobs: Sequence[FoldJob], relay: Relay, done: Done) -> None:
+    """Train the folds of all nodes, which are independent: in processes, or together on one device."""
+    machine = task.experiment.machine
+    together = machine.device != "cpu" or machine.engine == "fused"
+    (fused if together else folds_over_workers)(task, context, jobs, relay, done)
+
+
 def fold_by_fold(task: Task, context: FoldContext, jobs: Sequence[FoldJob], relay: Relay, done: Done) -> None:
     """Train one fold after another, each with all workers."""
     pinned = [cpu for cpus in task.cores.workers for cpu in cpus]
@@ -85,7 +92,7 @@ MODES: Registry[Mode] = Registry(
     "fold mode",
     {
         "folds-over-workers": folds_over_workers,
-        "data-and-folds": folds_over_workers,
+        "data-and-folds": data_and_folds,
         "fold-by-fold": fold_by_fold,
         "fused": fused,
     },

@@ -7,6 +7,7 @@ from dataclasses import replace
 from tenfold.crossval.fold_experiment import fold_experiment, fold_mode
 from tenfold.data import join_parts
 from tenfold.engines import validate
+from tenfold.engines.validate import validate_fused
 from tenfold.errors import DataError, ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.workers.pool.snapshot import PARTS, SharedTensors, in_shared_memory
@@ -27,17 +28,16 @@ def check_folds(experiment: Experiment) -> None:
             f'machine.engine = "{experiment.machine.engine}" does not support cross-validation; use "auto"'
         )
     mode = fold_mode(experiment)
-    if mode in ("folds-over-workers", "data-and-folds") and experiment.machine.device != "cpu":
+    if mode == "folds-over-workers" and experiment.machine.device != "cpu":
         raise ExperimentError(
             f'division.fold_mode = "{mode}" is supported on CPU only, but machine.device = '
             f'"{experiment.machine.device}"; use fused or fold-by-fold'
         )
-    if mode == "fused" and experiment.division.workers > 1:
-        raise ExperimentError(
-            f'division.fold_mode = "fused" trains one replica per fold, but division.workers = '
-            f"{experiment.division.workers}; use 1 worker, or fold-by-fold"
-        )
-    validate(fold_experiment(experiment, "fold"), None)
+    one = fold_experiment(experiment, "fold")
+    if mode == "fused":
+        validate_fused(one)
+        one = one.replace(engine="fused")
+    validate(one, None)
 
 
 @contextmanager

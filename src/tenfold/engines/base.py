@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tenfold.data import FetchProgress
 from tenfold.engines.prepare import check_same_data, describe, prepare, settle
 from tenfold.engines.recording import Outcome, RecordedRun, reopen, train_recorded
-from tenfold.engines.validate import is_launched
+from tenfold.engines.validate import is_launched, steps_together
 from tenfold.experiment import Experiment
 from tenfold.launch.detect import World
 from tenfold.runs import Clock, Emit, Store
@@ -79,6 +79,10 @@ def choose(experiment: Experiment, world: World | None = None, predict: Predict 
         from tenfold.engines.launched.launched_engine import Launched
 
         return Launched(world, machine.transport)
+    if steps_together(experiment):
+        from tenfold.engines.one_device import OneDevice
+
+        return OneDevice()
     if machine.engine == "processes" or workers > 1:
         from tenfold.engines.processes import Processes
 

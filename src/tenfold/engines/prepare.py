@@ -13,6 +13,7 @@ import torch
 from tenfold import data
 from tenfold.common.imports import resolve
 from tenfold.data.loading import read
+from tenfold.engines.validate import steps_together
 from tenfold.errors import DataError, ExperimentError, StoreError
 from tenfold.experiment import Experiment, Machine
 from tenfold.experiment.defaults import with_defaults
@@ -40,7 +41,8 @@ def prepare(
     `splits` are the data where they were loaded before.
     """
     machine = experiment.machine
-    per_worker, pinned = seats(machine, experiment.division.workers, cores.budget())
+    workers = 1 if steps_together(experiment) else experiment.division.workers
+    per_worker, pinned = seats(machine, workers, cores.budget())
     device = devices.resolve(machine.device)
     loaded = splits or load(experiment, device, fetching)
     if loaded.multi_label and experiment.training.loss is None:
@@ -57,7 +59,7 @@ def seats(machine: Machine, workers: int, budget: int) -> tuple[int, affinity.Co
     Virtual workers only borrow these cores, in turns.
     """
     if machine.engine == "virtual":
-        return threads.share(budget, workers, machine.threads, oversubscribe=True), affinity.NOT_PINNED
+        return min(budget, threads.share(budget, workers, machine.threads, oversubscribe=True)), affinity.NOT_PINNED
     usable = affinity.room(machine.pin, budget)
     per_worker = threads.share(usable, workers, machine.threads, oversubscribe=machine.oversubscribe)
     return per_worker, affinity.plan(cores.Topology.read(), workers, per_worker, machine.pin)

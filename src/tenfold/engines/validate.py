@@ -107,8 +107,7 @@ def validate_mixing(experiment: Experiment) -> None:
 
 def _validate_fp16(experiment: Experiment, *, asynchronous: bool) -> None:
     """Raise ExperimentError where steps cannot be skipped when their gradients overflow."""
-    device = experiment.machine.device
-    if (str(devices.resolve("auto")) if device == "auto" else device) == "cpu":
+    if _device(experiment) == "cpu":
         raise ExperimentError(
             'training.precision = "fp16" is for GPUs; on a CPU use "bf16", which needs no loss scaling'
         )
@@ -120,6 +119,41 @@ def _validate_fp16(experiment: Experiment, *, asynchronous: bool) -> None:
             f'{skipping} a worker cannot do alone while gradients are exchanged; use "bf16", or division.average = '
             '"weights" with a strategy that has rounds'
         )
+
+
+def steps_together(experiment: Experiment) -> bool:
+    """Return whether all replicas step together on one device: several workers on a GPU, or where that is asked for."""
+    engine, division = experiment.machine.engine, experiment.division
+    if engine == "fused" or (engine != "virtual" and division.folds is not None and division.fold_mode == "fused"):
+        return True
+    return engine == "auto" and division.workers > 1 and _device(experiment) != "cpu"
+
+
+def validate_fused(experiment: Experiment) -> None:
+    """Raise ExperimentError for what replicas that step together on one device cannot do."""
+    training, division = experiment.training, experiment.division
+    if training.precision == "fp16":
+        raise ExperimentError('training.precision = "fp16" is not supported for replicas on one device; use "bf16"')
+    if training.ema is not None:
+        raise ExperimentError(
+            f"training.ema = {training.ema:g} is not supported for replicas that step together on one device; leave it "
+            'unset, or set division.fold_mode to "fold-by-fold"'
+        )
+    if training.accumulate > 1:
+        raise ExperimentError(
+            f"training.accumulate = {training.accumulate}: replicas on one device fit into memory already; set it "
+            'to 1, or division.fold_mode to "fold-by-fold"'
+        )
+    if division.workers > 1 and make_strategy(division).asynchronous:
+        raise ExperimentError(
+            f'division.strategy = "{division.strategy}" has no rounds, but replicas on one device step '
+            "together; use a strategy with rounds, such as allreduce"
+        )
+
+
+def _device(experiment: Experiment) -> str:
+    device = experiment.machine.device
+    return devices.resolve("auto").type if device == "auto" else device
 
 
 def _validate_one_machine(experiment: Experiment) -> None:
@@ -134,11 +168,13 @@ def _validate_one_machine(experiment: Experiment) -> None:
         raise ExperimentError(
             f'machine.engine = "serial" runs one worker, but division.workers = {workers}; use auto or processes'
         )
-    device = str(devices.resolve("auto")) if machine.device == "auto" else machine.device
-    if workers > 1 and device != "cpu":
+    if steps_together(experiment):
+        validate_fused(experiment)
+    elif workers > 1 and _device(experiment) != "cpu":
         raise ExperimentError(
-            f'machine.device = "{machine.device}": several workers are supported on CPU only; '
-            'set machine.device = "cpu", or start one rank per GPU with torchrun'
+            f'machine.engine = "{machine.engine}" runs several workers on CPU only, but machine.device = '
+            f'"{machine.device}"; use auto, with which all step together on one GPU, or start one rank per GPU with '
+            "torchrun"
         )
 
 

@@ -29,8 +29,10 @@ def _described(experiment: Experiment) -> Cluster | None:
         )
     if given == THIS_MACHINE:
         return None
+    threads = experiment.machine.threads or 1
     if given is None:
-        return Cluster.of(experiment.division.workers, link or DEFAULT_LINK)
-    if isinstance(given, str):
-        return Cluster(**PRESETS[given]) if given in PRESETS else Cluster.load(given)
-    return Cluster(**given)
+        return Cluster.of(experiment.division.workers, link or DEFAULT_LINK, threads=threads, cores=threads)
+    if isinstance(given, str) and given in PRESETS:
+        preset = PRESETS[given]
+        return Cluster(**preset | {"groups": [group | {"threads": threads} for group in preset["groups"]]})
+    return Cluster.load(given) if isinstance(given, str) else Cluster(**given)

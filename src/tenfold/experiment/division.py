@@ -59,7 +59,7 @@ class Division(Section):
     fold_repeats: Count = 1
     """Repetitions of the cross-validation, each with different folds."""
     fold_mode: Literal["auto", "folds-over-workers", "data-and-folds", "fold-by-fold", "fused"] = "auto"
-    """How folds are trained. auto: fold-by-fold for several workers; for one, folds-over-workers on cpu, else fused."""
+    """How folds are trained. auto: on cpu fold-by-fold for several workers, folds-over-workers for one; else fused."""
 
     @property
     def pace(self) -> int | Literal["epoch"]:

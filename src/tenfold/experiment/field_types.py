@@ -91,7 +91,7 @@ class Fields(TypedDict, total=False):
     threads: int | None
     pin: str
     oversubscribe: bool
-    engine: Literal["auto", "serial", "processes", "launched", "virtual"]
+    engine: Literal["auto", "serial", "processes", "fused", "launched", "virtual"]
     transport: Literal["auto", "shared-memory", "torch", "mpi"]
     on_failure: Literal["end", "continue"]
     replacements: int
@@ -218,8 +218,8 @@ class Grid(TypedDict, total=False):
     pin: Sequence[str] | str
     oversubscribe: Sequence[bool] | bool
     engine: (
-        Sequence[Literal["auto", "serial", "processes", "launched", "virtual"]]
-        | Literal["auto", "serial", "processes", "launched", "virtual"]
+        Sequence[Literal["auto", "serial", "processes", "fused", "launched", "virtual"]]
+        | Literal["auto", "serial", "processes", "fused", "launched", "virtual"]
     )
     transport: (
         Sequence[Literal["auto", "shared-memory", "torch", "mpi"]] | Literal["auto", "shared-memory", "torch", "mpi"]

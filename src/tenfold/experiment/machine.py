@@ -13,13 +13,15 @@ class Machine(Section):
     device: Text = "cpu"
     """cpu, cuda, cuda:1, mps, or auto (the fastest available)."""
     threads: Count | None = None
-    """Threads per worker. Default: the cores that this process may use, divided among the workers."""
+    """Threads per worker, also on the nodes of a virtual cluster that does not set them. Default: the cores that this
+    process may use, divided among the workers; on a virtual cluster 1."""
     pin: Text = "none"
     """Cores for the workers: none, compact, scatter, or a list such as "0,1,2,4"."""
     oversubscribe: bool = False
     """Allow more threads than there are cores."""
-    engine: Literal["auto", "serial", "processes", "launched", "virtual"] = "auto"
-    """What hosts the replicas. auto: serial for one worker, processes for more, launched under torchrun or mpirun."""
+    engine: Literal["auto", "serial", "processes", "fused", "launched", "virtual"] = "auto"
+    """What hosts the replicas. auto: serial for one worker; for more, processes on cpu and fused (all replicas step
+    together on one device) on a GPU; launched under torchrun or mpirun."""
     transport: Annotated[str, OneOf(NETWORKS, "auto", "shared-memory")] = "auto"
     """How tensors move between workers. auto: in shared memory; under a launcher also by torch.distributed or MPI."""
     on_failure: Literal["end", "continue"] = "end"

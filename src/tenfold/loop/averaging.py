@@ -25,7 +25,7 @@ def average(
     model: nn.Module,
     optimizer: Optimizer,
     strategy: str = DEFAULTS.strategy,
-    sync_every: int | None = DEFAULTS.sync_every,
+    sync_every: int | None = None,
     *,
     average: str = DEFAULTS.average,
     local_after: int = DEFAULTS.local_after,
@@ -100,7 +100,9 @@ def _check(experiment: Experiment, model: nn.Module, optimizer: Optimizer) -> No
             f"take one with rounds, such as butterfly or allreduce"
         )
     if experiment.division.sync_every == "epoch":
-        raise ExperimentError('sync_every = "epoch": your own loop does not say where epochs end; give a number of steps')
+        raise ExperimentError(
+            'sync_every = "epoch": your own loop does not say where epochs end; give a number of steps'
+        )
     validate_mixing(experiment)
     parameters = {id(parameter) for parameter in model.parameters()}
     if not any(id(parameter) in parameters for group in optimizer.param_groups for parameter in group["params"]):

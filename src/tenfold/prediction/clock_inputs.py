@@ -40,7 +40,7 @@ def predict_from_profile(
     workload, hardware = workload_and_hardware(task, profile, cluster)
     prediction = predict(replace(workload, marks=marks), hardware, seed=seed, repeats=repeats)
     if cluster is not None:
-        return prediction
+        return replace(prediction, reasons=(*prediction.reasons, *_about_threads(task, profile, cluster)))
     return _delayed(prediction, profile.nearest_step(*_work(task), task.threads, task.workers).warmup)
 
 
@@ -102,6 +102,18 @@ def hardware_of_cluster(task: Task, profile: Profile, workload: Workload, cluste
         calibrated=len(measured) == len(cluster.groups),
         **_other_costs(task, profile, workload),
     )
+
+
+def _about_threads(task: Task, profile: Profile, cluster: Cluster) -> Iterator[str]:
+    """Yield a sentence for each number of threads whose steps were not measured."""
+    own = [group for group in cluster.groups if group.step_seconds is None and group.profile is None]
+    measured = profile.measured_threads(_work(task)[0])
+    for threads in dict.fromkeys(group.threads for group in own):
+        if threads not in measured:
+            yield (
+                f"Steps with {threads} threads are calculated from those that were measured with "
+                f"{' and '.join(map(str, measured))}: between them interpolated, beyond them as a + b / threads."
+            )
 
 
 def _work(task: Task) -> tuple[str, int]:

@@ -1,6 +1,6 @@
 """From measured seconds to the few numbers that describe them. Pure functions of arrays."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,6 +55,19 @@ def interpolate(x: float, xs: Sequence[float], ys: Sequence[float]) -> float:
     order = np.argsort(xs)
     logs = np.log(np.asarray(xs, dtype=np.float64)[order]), np.log(np.asarray(ys, dtype=np.float64)[order])
     return float(np.exp(np.interp(np.log(x), *logs)))
+
+
+def over_threads(threads: int, measured: Mapping[int, float]) -> float:
+    """Return the seconds of a step with so many threads, from those with other numbers of threads.
+
+    Between two that were measured the logarithms are interpolated. Beyond them the seconds follow a + b / threads, one
+    part that threads do not share and one that they do (Amdahl 1967), fitted to all and scaled to the nearest.
+    """
+    counts = list(measured)
+    nearest = min(max(threads, min(counts)), max(counts))
+    amdahl = line([1 / count for count in counts], list(measured.values()))
+    at = interpolate(nearest, counts, list(measured.values()))
+    return at * amdahl(1 / threads) / amdahl(1 / nearest)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ import math
 import os
 import tomllib
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -95,15 +96,33 @@ class Profile(Entry):
     def nearest_step(self, work: str, batch_size: int, threads: int, workers: int) -> Step:
         """Return the measured steps of this work in the setting that is nearest to this one."""
         known = [step for step in self.steps if step.work == work]
-        fitting = [step for step in known if step.threads == threads]
-        if not fitting:
-            listed = sorted({f"{step.threads}" for step in known})
-            instead = f"; it has {', '.join(listed)} threads" if listed else ""
+        counts = self.measured_threads(work)
+        if threads not in counts and len(counts) < 2:
+            instead = f"; it has {', '.join(map(str, counts))} threads" if counts else ""
             raise MachineError(f"the profile has no steps of {work} with {threads} thread(s){instead}; {AGAIN} FILE")
+        nearest = min(counts, key=lambda count: _apart(count, threads))
+        fitting = [step for step in known if step.threads == nearest]
         return min(fitting, key=lambda step: (_apart(step.workers, workers), _apart(step.batch_size, batch_size)))
+
+    def measured_threads(self, work: str) -> list[int]:
+        """Return the numbers of threads with which steps of this work were measured."""
+        return sorted({step.threads for step in self.steps if step.work == work})
 
     def step_time(self, work: str, batch_size: int, threads: int, workers: int) -> StepTime:
         """Return how long a step takes when so many workers train together.
+
+        A number of threads that was not measured is interpolated or extrapolated from two or more that were.
+        """
+        nearest = self.nearest_step(work, batch_size, threads, workers)
+        if nearest.threads == threads:
+            return self._step_time(work, batch_size, threads, workers)
+        table = {n: self._step_time(work, batch_size, n, workers) for n in self.measured_threads(work)}
+        near = table[nearest.threads]
+        mean = fit.over_threads(threads, {n: one.mean for n, one in table.items()})
+        return replace(near, mean=mean, fixed=near.fixed * mean / near.mean)
+
+    def _step_time(self, work: str, batch_size: int, threads: int, workers: int) -> StepTime:
+        """Return how long a step takes with a number of threads that was measured.
 
         Seconds = a + b B is fitted over the batch sizes that were measured with the same number of workers; between
         numbers of workers the logarithms are interpolated. The trace is that of the nearest setting.

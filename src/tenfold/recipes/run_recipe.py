@@ -86,12 +86,10 @@ def _run_setting(
     try:
         experiment = Experiment(**fields)
         short = _too_few_cores(experiment) if block.verb in ("train", "crossval") else ""
-        if block.verb == "simulate" or (short and block.verb == "train" and experiment.division.workers > 1):
+        if block.verb == "simulate" or (short and block.verb == "train"):
             experiment = _virtual(experiment)
         if block.verb == "crossval" and experiment.division.folds is None:
             experiment = experiment.replace(folds=10)
-        if short and experiment.division.workers == 1:
-            return Setting(block.verb, settings, reason=short.replace("predicted: it", "missing: one worker"))
         if block.verb == "forecast" or (block.verb == "crossval" and short):
             from tenfold.api.forecast import forecast
 

@@ -219,7 +219,7 @@ def _find(name: str | PythonObject | RecordedObject, family: Registry[Measure]) 
     return AlignedMeasure(value, f"the {family.kind} {_label(name)}", needs_tensor=needs_tensor)
 
 
-LOWER_IS_BETTER = ("loss", "mae", "rmse")
+LOWER_IS_BETTER = ("loss", "mae", "rmse", "word_error_rate")
 """Metrics that improve as they fall. All others are better the larger they are."""
 
 

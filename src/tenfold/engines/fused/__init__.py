@@ -23,8 +23,8 @@ def train_nodes(task: Task, clock: Clock, emit: Emit, resumption: Resumption | N
 def train_folds(tasks: Sequence[Task], clock: Clock, emits: Sequence[Emit]) -> list[Outcome | TenfoldError]:
     """Train independent tasks together on one device: same model and settings, different samples of one data set.
 
-    Each task has one worker, and its events go to its own `emit`. A task that fails has its error in place of an
-    outcome. The seconds of each are those of all, as they share the device.
+    The workers of a task average in rounds, and its events go to its own `emit`. A task that fails has its error in
+    place of an outcome. The seconds of each are those of all, as they share the device.
     """
     with on_device(tasks[0]):
         return FoldTraining(tasks, clock, emits).train()

@@ -1,6 +1,7 @@
-"""Independent tasks as rows of one matrix on one device: the folds of a cross-validation."""
+"""Independent tasks, the folds of a cross-validation, as rows of one matrix on one device: a row for each worker."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
@@ -8,8 +9,10 @@ from torch import Tensor
 from tenfold.data import order
 from tenfold.engines.fused.fused_training import FusedTraining, Seed, make_fused, resident_numbers, select
 from tenfold.engines.fused.lockstep import Lockstep, first_diverged
+from tenfold.engines.fused.stacked_rounds import StackedRounds
 from tenfold.engines.recording import Outcome
 from tenfold.errors import ExperimentError, TenfoldError
+from tenfold.mixing.learning_rate import rate_scale, warmup_epochs
 from tenfold.models.input_scaling import scaling_buffers
 from tenfold.runs import Clock, Emit, Event
 from tenfold.training.fused.replicas import resident
@@ -18,100 +21,152 @@ from tenfold.workers.task import Task, diverged
 
 
 class FoldTraining(FusedTraining):
-    """Independent tasks of one worker each; one that fails does not stop the others."""
+    """Independent tasks, in each of which the workers average in rounds; one that fails does not stop the others.
+
+    The workers of a task are neighbouring rows, of which the first stands for all after their mean was taken.
+    """
 
     def __init__(self, tasks: Sequence[Task], clock: Clock, emits: Sequence[Emit]) -> None:
         _check_compatible(tasks)
-        training = tasks[0].experiment.training
+        experiment = tasks[0].experiment
+        training, workers = experiment.training, experiment.division.workers
+        self.by_gradients = workers > 1 and experiment.division.average == "gradients"
         longest = max(tasks, key=lambda task: task.steps_per_epoch)
-        fused = make_fused(longest, len(tasks), warmup=training.warmup)
-        for row, task in enumerate(tasks):
-            fused.stack.write(row, scaling_buffers(task.splits.scaling))
-        lockstep = Lockstep(fused, [len(task.splits.train) for task in tasks], training.samples_per_step)
-        super().__init__(fused, lockstep, training.epochs, clock, self._emit_to_all)
+        fused = make_fused(
+            longest,
+            len(tasks) * workers,
+            scale=rate_scale(experiment),
+            warmup=warmup_epochs(experiment),
+            gradients_only=self.by_gradients,
+        )
+        self.rows = [slice(place * workers, (place + 1) * workers) for place in range(len(tasks))]
+        """The replicas of each task."""
+        for task, rows in zip(tasks, self.rows, strict=True):
+            for row in range(rows.start, rows.stop):
+                fused.stack.write(row, scaling_buffers(task.splits.scaling))
+        lengths = [len(shard) for task in tasks for shard in task.shards]
+        super().__init__(
+            fused, Lockstep(fused, lengths, training.samples_per_step), training.epochs, clock, self._emit_to_all
+        )
         self.tasks = tasks
         self.emits = emits
+        self.rounds = [
+            StackedRounds(task.division, fused, [float(len(shard)) for shard in task.shards], rows)
+            for task, rows in zip(tasks, self.rows, strict=True)
+        ]
         self.supervisors = [Supervisor(task, clock, emit) for task, emit in zip(tasks, emits, strict=True)]
         self.outcomes: dict[int, Outcome | TenfoldError] = {}
         self.best: dict[int, dict[str, Any]] = {}
-        self.losses, self.samples = [0.0] * len(tasks), [0.0] * len(tasks)
+        self.losses, self.samples, self.steps = [0.0] * len(tasks), [0.0] * len(tasks), [0] * len(tasks)
         self._numbers = [resident_numbers(task.splits.train) for task in tasks]
 
     @property
     def unfinished(self) -> list[int]:
-        """The rows that are still training."""
-        return [row for row in range(len(self.tasks)) if row not in self.outcomes]
+        """The tasks that are still training, by their place."""
+        return [place for place in range(len(self.tasks)) if place not in self.outcomes]
 
     def train(self) -> list[Outcome | TenfoldError]:
         """Train all to the end; a task that fails has its error in place of an outcome."""
         for supervisor in self.supervisors:
             supervisor.start(resumed=False)
         self.train_epochs(self.emits)
-        for row in self.unfinished:
-            self._finish(row)
-        return [self.outcomes[row] for row in range(len(self.tasks))]
+        for place in self.unfinished:
+            self._finish(place)
+        return [self.outcomes[place] for place in range(len(self.tasks))]
 
     def seeds(self) -> list[Seed]:
-        """Return the same seed for all rows: each is the only worker of its task."""
-        return [(self.tasks[0].experiment.training.seed, self.epoch, 0)] * len(self.tasks)
+        """Return a seed for each worker, the same for the same rank of all tasks."""
+        seed = self.tasks[0].experiment.training.seed
+        return [(seed, self.epoch, rank) for task in self.tasks for rank in range(task.workers)]
 
     def orders(self) -> list[Tensor]:
-        """Return the order in which each task visits its samples."""
+        """Return the order in which each worker visits its shard."""
         self.losses, self.samples = [0.0] * len(self.tasks), [0.0] * len(self.tasks)
         seed = self.tasks[0].experiment.training.seed
-        orders = [order(task.shards[0], seed, self.epoch, 0) for task in self.tasks]
-        return [select(numbers, one) for numbers, one in zip(self._numbers, orders, strict=True)]
+        return [
+            select(numbers, order(shard, seed, self.epoch, rank))
+            for task, numbers in zip(self.tasks, self._numbers, strict=True)
+            for rank, shard in enumerate(task.shards)
+        ]
+
+    def after_step(self, step: int) -> None:
+        """Carry out the rounds that are due; a task with fewer steps per epoch than others may have ended its epoch."""
+        for place in self.unfinished:
+            task, rounds = self.tasks[place], self.rounds[place]
+            if step > task.steps_per_epoch:
+                continue
+            self.steps[place] = self.epoch * task.steps_per_epoch + step
+            if task.workers > 1:
+                if self.by_gradients:
+                    rounds.step_by_gradients(self.lockstep.sizes[step - 1][self.rows[place]])
+                rounds.mix(self.steps[place])
 
     def logs_after(self, step: int) -> bool:
         """Return what `log_every` says; the last step is that of the task with the most samples."""
         return step == len(self.lockstep.sizes) or self.tasks[0].logs_after(step)
 
     def log(self, step: int, sums: Sequence[float], counts: Sequence[float]) -> None:
-        """Report the loss of each task, and end those that diverged."""
-        for row in self.unfinished:
-            if first_diverged([sums[row]]) is not None:
-                self.outcomes[row] = diverged(self.tasks[row], sums[row], step, 0)
+        """Report the loss of each task's first worker, and end those of which a worker diverged."""
+        for place in self.unfinished:
+            rows = self.rows[place]
+            rank = first_diverged(sums[rows])
+            if rank is not None:
+                self.outcomes[place] = diverged(self.tasks[place], sums[rows][rank], step, rank)
                 continue
-            self.losses[row] += sums[row]
-            self.samples[row] += counts[row]
-            if counts[row]:
-                self.emit_losses(self.emits[row], step, sums[row], counts[row])
+            self.losses[place] += sum(sums[rows])
+            self.samples[place] += sum(counts[rows])
+            if counts[rows.start]:
+                self.emit_losses(self.emits[place], step, sums[rows.start], counts[rows.start])
 
     def end_epoch(self) -> bool:
-        """Evaluate every task, end those that stop early, and return whether all have ended."""
-        for row in self.unfinished:
-            task = self.tasks[row]
+        """Evaluate the mean of every task's replicas, end those that stop early, and return whether all have ended."""
+        for place in self.unfinished:
+            task, row = self.tasks[place], self.rows[place].start
             try:
-                outputs = self.predict(task, row, task.watched)
-                message = self.reviewed(self.losses[row], self.samples[row], outputs)
-                decision = self.supervisors[row].hear([message])
+                with self._mean(place):
+                    outputs = self.predict(task, row, task.watched)
+                    message = self.reviewed(self.losses[place], self.samples[place], outputs)
+                    decision = self.supervisors[place].hear([message])
+                    if decision.best and task.experiment.training.patience is not None:
+                        self.best[place] = self.fused.state(row)
             except TenfoldError as error:
-                self.outcomes[row] = error
+                self.outcomes[place] = error
                 continue
-            if decision.best and task.experiment.training.patience is not None:
-                self.best[row] = self.fused.state(row)
             if decision.stop:
-                self._finish(row)
+                self._finish(place)
         return not self.unfinished
 
-    def _finish(self, row: int) -> None:
-        own = self.fused.state(row)
-        if row in self.best:
-            self.fused.load(row, self.best[row])
+    @contextmanager
+    def _mean(self, place: int) -> Iterator[None]:
+        """Give the replicas of a task their mean for the duration of the block, and then their own weights again."""
+        matrix = self.fused.stack.matrix[self.rows[place]]
+        own = matrix.clone()
+        self.rounds[place].consensus()
         try:
-            outputs = self.predict(self.tasks[row], row, self.tasks[row].splits.test)
-            supervisor = self.supervisors[row]
-            supervisor.hear([self.finished(row, int(self.fused.optimizer.taken[row]), outputs)])
-            self.outcomes[row] = Outcome(
+            yield
+        finally:
+            matrix.copy_(own)
+
+    def _finish(self, place: int) -> None:
+        task, rows, supervisor = self.tasks[place], self.rows[place], self.supervisors[place]
+        own = self.fused.state(rows.start)
+        try:
+            with self._mean(place):
+                if place in self.best:
+                    self.fused.load(rows.start, self.best[place])
+                outputs = self.predict(task, rows.start, task.splits.test)
+                moved = int(max(self.rounds[place].bytes_moved))
+                supervisor.hear([self.finished(rows.start, self.steps[place], outputs, bytes_moved=moved)])
+            self.outcomes[place] = Outcome(
                 supervisor.result, supervisor.weights, supervisor.outputs, supervisor.predictions
             )
         except TenfoldError as error:
-            self.outcomes[row] = error
-        self.fused.load(row, own)
+            self.outcomes[place] = error
+        self.fused.load(rows.start, own)
 
     def _emit_to_all(self, event: Event) -> None:
-        for row in self.unfinished:
-            self.emits[row](event)
+        for place in self.unfinished:
+            self.emits[place](event)
 
 
 def _check_compatible(tasks: Sequence[Task]) -> None:
@@ -126,7 +181,5 @@ def _check_compatible(tasks: Sequence[Task]) -> None:
         found = resident(task.splits.train)
         if (found and found[0]) is not (whole and whole[0]):
             raise ExperimentError("tasks that train together on one device must select their samples from one data set")
-        if task.experiment.replace(name="") != first.experiment.replace(name="") or task.workers != 1:
-            raise ExperimentError(
-                "tasks that train together on one device must have the same settings, and one worker each"
-            )
+        if task.experiment.replace(name="") != first.experiment.replace(name=""):
+            raise ExperimentError("tasks that train together on one device must have the same settings")

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tenfold.data import Part
 from tenfold.engines.fused.lockstep import Lockstep
+from tenfold.engines.validate import validate_fused
 from tenfold.errors import ExperimentError, ModelError
 from tenfold.machine import cores, devices, memory
 from tenfold.runs import Clock, Emit, Metric, Note, Warned
@@ -31,7 +32,7 @@ class FusedTraining(ABC):
     """Trains fused replicas epoch by epoch; a subclass says what the replicas are.
 
     They are the workers of one task (`NodeTraining`: rounds, one supervisor, checkpoints) or independent tasks
-    (`FoldTraining`: one supervisor for each, no rounds).
+    (`FoldTraining`: one supervisor for each, and rounds among its workers).
     """
 
     def __init__(self, fused: Fused, lockstep: Lockstep, epochs: int, clock: Clock, emit: Emit) -> None:
@@ -182,18 +183,7 @@ def make_fused(task: Task, k: int, *, scale: float = 1.0, warmup: float | None, 
             "give tensors or arrays, and set data.loader_workers = 0"
         )
     training, machine = task.experiment.training, task.experiment.machine
-    if training.precision == "fp16":
-        raise ExperimentError('training.precision = "fp16" is not supported for replicas on one device; use "bf16"')
-    if training.ema is not None:
-        raise ExperimentError(
-            f"training.ema = {training.ema:g} is not supported for replicas that step together on one device; leave it "
-            'unset, or set division.fold_mode to "fold-by-fold"'
-        )
-    if training.accumulate > 1:
-        raise ExperimentError(
-            f"training.accumulate = {training.accumulate}: replicas on one device fit into memory already; set it "
-            'to 1, or division.fold_mode to "fold-by-fold"'
-        )
+    validate_fused(task.experiment)
     network = make_network(task).to(devices.resolve(machine.device))
     rates = plan_rates(training, steps_per_epoch=task.steps_per_epoch, rate_scale=scale, warmup=warmup)
     loss = choose_loss(training, task.splits.classes)

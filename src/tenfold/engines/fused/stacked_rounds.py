@@ -12,6 +12,7 @@ from tenfold.experiment import Division
 from tenfold.mixing import Round, due
 from tenfold.mixing.builders import make_compressor, make_outer, make_strategy
 from tenfold.training.fused.replicas import Fused
+from tenfold.training.fused.stack import ALL
 from tenfold.training.precision import product
 
 REMEMBERED = 64
@@ -19,9 +20,10 @@ REMEMBERED = 64
 
 
 class StackedRounds:
-    """The rounds of all replicas at once; `workers.rounds.Rounds` does the same for one replica."""
+    """The rounds of replicas that average with each other: all of them, or those in some rows, such as the nodes of a
+    fold. `workers.rounds.Rounds` does the same for one replica."""
 
-    def __init__(self, division: Division, fused: Fused, samples: Sequence[float]) -> None:
+    def __init__(self, division: Division, fused: Fused, samples: Sequence[float], rows: slice = ALL) -> None:
         self.division = division
         self.strategy = make_strategy(division)
         if self.strategy.asynchronous:
@@ -30,16 +32,18 @@ class StackedRounds:
                 "together; use a strategy with rounds, such as allreduce"
             )
         self.fused = fused
+        self.rows = rows
         self.samples = samples
+        self.size = len(samples)
         self.outer = make_outer(division)
-        self.weights = fused.optimizer.weights
+        self.weights = fused.optimizer.weights[rows]
         self.outer_state = self.outer.start(self.weights[0])
         size = self.weights.shape[1] if division.average != "gradients" else len(self.columns)
-        self.compressors = [make_compressor(division, size) for _ in range(fused.k)]
+        self.compressors = [make_compressor(division, size) for _ in range(self.size)]
         self.compressed = self.compressors[0].name != "none"
         self.reference = self.weights.clone() if self.compressed and division.average != "gradients" else None
         self.rounds = 0
-        self.bytes_moved = [0.0] * fused.k
+        self.bytes_moved = [0.0] * self.size
         self._matrices: dict[int, tuple[Round, Tensor]] = {}
 
     @cached_property
@@ -57,38 +61,38 @@ class StackedRounds:
             return
         nbytes = self._compress()
         matrix = self._matrix(round_)
-        self.fused.mix(matrix, alike=round_.is_exact)
+        self.fused.mix(matrix, alike=round_.is_exact, rows=self.rows)
         if self.division.outer != "none":
             rate = self.fused.rates.at(self.fused.steps - 1)
-            self.weights.copy_(self.outer.update(self.outer_state, self.weights[0].clone(), n=self.fused.k, lr=rate))
+            self.weights.copy_(self.outer.update(self.outer_state, self.weights[0].clone(), n=self.size, lr=rate))
         if self.reference is not None:
             self.reference.copy_(self.weights)
         optimizer = self.fused.optimizer
         if self.division.optimizer_state == "reset":
-            optimizer.forget()
+            optimizer.forget(self.rows)
         elif self.division.optimizer_state == "average":
             for role in optimizer.roles.values():
-                role.copy_(product(matrix, role))
+                role[self.rows].copy_(product(matrix, role[self.rows]))
         self._count(round_, nbytes)
 
     def step_by_gradients(self, sizes: Sequence[int]) -> None:
         """Average the gradients, weighted by the samples they were computed on, and step all replicas."""
-        optimizer, round_ = self.fused.optimizer, self._next()
-        for row, size in enumerate(sizes):
+        round_, gradient = self._next(), self.fused.optimizer.gradient[self.rows]
+        for row, size in zip(gradient, sizes, strict=True):
             if not size:
-                optimizer.gradient[row].zero_()
+                row.zero_()
         if not round_.is_idle:
-            nbytes = self._compress_gradients()
-            matrix = torch.as_tensor(round_.matrix([float(size) for size in sizes])).to(optimizer.gradient)
-            optimizer.gradient.copy_(product(matrix, optimizer.gradient))
+            nbytes = self._compress_gradients(gradient)
+            matrix = torch.as_tensor(round_.matrix([float(size) for size in sizes])).to(gradient)
+            gradient.copy_(product(matrix, gradient))
             self._count(round_, nbytes)
-        optimizer.step()
+        self.fused.optimizer.step(self.rows)
 
     def consensus(self) -> None:
         """Give every replica the mean of all."""
-        last = self.strategy.final(self.fused.k)
+        last = self.strategy.final(self.size)
         if not last.is_idle:
-            self.fused.mix(self._matrix(last), alike=last.is_exact)
+            self.fused.mix(self._matrix(last), alike=last.is_exact, rows=self.rows)
 
     def state(self) -> dict[str, Any]:
         """Return the state that a checkpoint stores."""
@@ -107,7 +111,7 @@ class StackedRounds:
 
     def _next(self) -> Round:
         self.rounds += 1
-        return self.strategy.round(self.rounds - 1, self.fused.k)
+        return self.strategy.round(self.rounds - 1, self.size)
 
     def _matrix(self, round_: Round) -> Tensor:
         if id(round_) not in self._matrices:  # by identity: comparing a thousand sources costs more than mixing them
@@ -130,9 +134,8 @@ class StackedRounds:
             row.add_(reference)
         return packed.nbytes + whole - self.weights[0].nbytes
 
-    def _compress_gradients(self) -> int:
+    def _compress_gradients(self, gradient: Tensor) -> int:
         """Replace the gradients by what the others would decode, and return the bytes that a replica sends."""
-        gradient = self.fused.optimizer.gradient
         if not self.compressed:
             return len(self.columns) * gradient.element_size()
         for row, compressor in zip(gradient, self.compressors, strict=True):

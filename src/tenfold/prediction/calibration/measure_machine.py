@@ -56,7 +56,7 @@ def calibrate(
         return steps(known, experiment, sorted({*counts, *[workers] * fits}), listen, turns=turns)
     for name in MODELS:
         built_in = settle(Experiment(model=name))
-        known = _with_steps(known, built_in, random_images(), _shared(built_in, counts), listen, turns=turns)
+        known = _with_steps(known, built_in, random_images(), _shared(built_in, counts, few=quick), listen, turns=turns)
     return known
 
 
@@ -123,7 +123,9 @@ def steps(
     """Measure an experiment's steps with each of these numbers of workers; they take turns."""
     experiment = settle(experiment)
     splits = prepare(experiment.replace(workers=1, shards="iid", fractions=None)).splits
-    return _with_steps(profile, experiment, splits, _shared(experiment, counts), listen or _silent, turns=turns)
+    return _with_steps(
+        profile, experiment, splits, _shared(experiment, counts, few=turns is not None), listen or _silent, turns=turns
+    )
 
 
 def machine() -> dict[str, Any]:
@@ -182,16 +184,27 @@ def _several() -> list[int]:
     return list(probes.counts_up_to(cores.budget()))[1:] or [2]
 
 
-def _shared(experiment: Experiment, counts: Iterable[int]) -> list[tuple[int, int]]:
-    """Return the threads of each worker when so many train together."""
+def _shared(experiment: Experiment, counts: Iterable[int], *, few: bool) -> list[tuple[int, int]]:
+    """Return (threads, workers) when so many train together, and with `few` not set, one worker with fewer threads.
+
+    Where the experiment sets its threads, it has no others.
+    """
     asked, budget = experiment.machine.threads, cores.budget()
-    return [(threads.share(budget, count, asked, oversubscribe=True), count) for count in counts]
+    first, *rest = [(threads.share(budget, count, asked, oversubscribe=True), count) for count in counts]
+    alone = [] if few or asked is not None else [(count, 1) for count in probes.counts_up_to(budget)]
+    return [first, *(one for one in alone if one not in (first, *rest)), *rest]
 
 
 def _on_nodes(cluster: Cluster) -> set[tuple[int, int]]:
-    """Return (threads, workers) of the nodes that step as this machine does, as far as it has the cores."""
+    """Return (threads, workers) of the nodes that step as this machine does, as far as it has the cores.
+
+    For more threads than that, one worker with every number of threads that it has cores for, to extrapolate from.
+    """
+    budget = cores.budget()
     alike = [group for group in cluster.groups if group.step_seconds is None and group.profile is None]
-    return {(group.threads, min(group.workers, max(1, cores.budget() // group.threads))) for group in alike}
+    fits = {(group.threads, min(group.workers, budget // group.threads)) for group in alike if group.threads <= budget}
+    beyond = any(group.threads > budget for group in alike)
+    return fits | ({(count, 1) for count in probes.counts_up_to(budget)} if beyond else set())
 
 
 def _now() -> str:

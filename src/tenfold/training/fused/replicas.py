@@ -15,7 +15,7 @@ from tenfold.experiment import Training
 from tenfold.training.capture import capture, captures, synchronize
 from tenfold.training.fused.device_memory import free_memory, groups_for_memory, peak_memory
 from tenfold.training.fused.gradient_methods import GRADIENT_METHODS, GradientMethod, Loop
-from tenfold.training.fused.stack import Stack
+from tenfold.training.fused.stack import ALL, Stack
 from tenfold.training.fused.updates import StackedOptimizer, make_rule
 from tenfold.training.measures import Measure, describe_failure
 from tenfold.training.optimizers.make_optimizer import make_optimizer
@@ -118,9 +118,9 @@ class Fused:
             self.optimizer.step(rows)
         return losses
 
-    def mix(self, matrix: Tensor, *, alike: bool = False) -> None:
-        """Multiply the replicas' states by a matrix; `alike` says that all are equal afterwards."""
-        self.stack.mix(matrix, alike=alike)
+    def mix(self, matrix: Tensor, *, alike: bool = False, rows: slice = ALL) -> None:
+        """Multiply the states of all replicas or some by a matrix; `alike` says that they are equal afterwards."""
+        self.stack.mix(matrix, alike=alike, rows=rows)
 
     @property
     def has_own_generators(self) -> bool:

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from tenfold.training.flat import BATCH_NORMS, FlatState, frozen, padded, placed
 from tenfold.training.precision import product
 
+ALL = slice(None)
+
 
 class Stack:
     """k replicas, one per row; a row has the layout of `FlatState.vector`, and all start equal.
@@ -119,18 +121,22 @@ class Stack:
         """Load a replica's state_dict."""
         self.shown(row).load_state_dict(state)
 
-    def mix(self, matrix: Tensor, *, alike: bool = False) -> None:
-        """Compute X <- M X; `alike` says that all rows of M, and therefore of the new X, are equal.
+    def mix(self, matrix: Tensor, *, alike: bool = False, rows: slice = ALL) -> None:
+        """Compute X <- M X for all rows or some; `alike` says that all rows of M, and so of the new X, are equal.
 
-        Running variances are mixed as second moments about common centres, as in `FlatState`.
+        Running variances are mixed as second moments about common centres, as in `FlatState`; some rows have the mean
+        of their means as a centre.
         """
-        for (mean, variance), centre in zip(self._statistics, self.centres, strict=True):
+        mixed = self.matrix[rows]
+        statistics = [(mean[rows], variance[rows]) for mean, variance in self._statistics]
+        centres = self.centres if rows == ALL else [mean.mean(0) for mean, _ in statistics]
+        for (mean, variance), centre in zip(statistics, centres, strict=True):
             variance.add_((mean - centre).square_())
         if alike:
-            self.matrix.copy_(product(matrix[:1], self.matrix).expand_as(self.matrix))
+            mixed.copy_(product(matrix[:1], mixed).expand_as(mixed))
         else:
-            self.matrix.copy_(product(matrix, self.matrix))
-        for (mean, variance), centre in zip(self._statistics, self.centres, strict=True):
+            mixed.copy_(product(matrix, mixed))
+        for (mean, variance), centre in zip(statistics, centres, strict=True):
             variance.sub_((mean - centre).square_()).clamp_(min=0)
             if alike:
                 centre.copy_(mean[0])

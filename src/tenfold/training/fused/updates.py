@@ -75,11 +75,11 @@ class StackedOptimizer:
         roles = {role: matrix[rows] for role, matrix in self.roles.items()}
         self.rule.update_all(self.weights[rows], g, roles, self.rate, t, learning=self.learning)
 
-    def forget(self) -> None:
-        """Begin again, as before the first step."""
-        for role, matrix in self.rule.start(self.weights).items():
-            self.roles[role].copy_(matrix)
-        self.taken.zero_()
+    def forget(self, rows: slice = slice(None)) -> None:
+        """Let these replicas begin again, as before the first step."""
+        for role, matrix in self.rule.start(self.weights[rows]).items():
+            self.roles[role][rows].copy_(matrix)
+        self.taken[rows].zero_()
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all that changes from step to step, by name; the weights are not among it."""

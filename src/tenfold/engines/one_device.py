@@ -1,0 +1,18 @@
+"""All replicas of a task in this process, which step together on one device."""
+
+from tenfold.engines.base import Engine
+from tenfold.engines.fused import train_nodes
+from tenfold.engines.recording import Outcome
+from tenfold.runs import Clock, Emit
+from tenfold.runs.resumption import Resumption
+from tenfold.workers.task import Task
+
+
+class OneDevice(Engine):
+    """Trains several workers on one GPU, or on the CPU if it is asked to."""
+
+    name = "fused"
+
+    def run(self, task: Task, clock: Clock, emit: Emit, resumption: Resumption | None = None) -> Outcome:
+        """Train to the end."""
+        return train_nodes(task, clock, emit, resumption)
