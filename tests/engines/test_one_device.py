@@ -12,8 +12,11 @@ from tenfold.errors import ModelError
 from tenfold.runs import Event, Span
 
 
+FUSED: dict[str, Any] = {"engine": "fused", "workers": 3, "strategy": "ring", "sync_every": 2, "fused": "loop"}
+
+
 class TestOneDevice(EngineContract):
-    fields: dict[str, Any] = {"engine": "fused", "workers": 3, "strategy": "ring", "sync_every": 2, "fused": "loop"}
+    fields: dict[str, Any] = FUSED
 
     def test_every_worker_tells_where_its_time_goes(self, whole: tenfold.Run, events: list[Event]) -> None:
         """They step together, so the first tells for all."""
