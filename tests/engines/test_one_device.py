@@ -11,7 +11,6 @@ import tenfold
 from tenfold.errors import ModelError
 from tenfold.runs import Event, Span
 
-
 FUSED: dict[str, Any] = {"engine": "fused", "workers": 3, "strategy": "ring", "sync_every": 2, "fused": "loop"}
 
 
