@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tenfold.errors import WorkerLost
 from tenfold.workers.elastic.replacement import Replacement
 from tenfold.workers.elastic.roster import Roster
-from tenfold.workers.messages import Handover, Membership, Paused, Ready, Welcome
+from tenfold.workers.messages import Evaluating, Finished, Handover, Membership, Paused, Ready, Reviewed, Welcome
 
 
 def paused(mixes: int = 0, passed: int = 0) -> Paused:
@@ -21,16 +21,22 @@ def handover(membership: int, step: int = 7) -> Handover:
     return Handover(membership=membership, step=step, state=b"")
 
 
+REVIEWED = Reviewed(epoch=0, step=8, seconds=1.0, loss=1.0, samples=8, outputs=None)
+FINISHED = Finished(step=8, seconds=1.0, times={}, bytes_moved=0, outputs=None, weights=None)
+
+
 class Fakes:
     """A pool, channels and a supervisor that write down what is asked of them."""
 
     def __init__(self, workers: int, limit: int = 3) -> None:
         self.sent: list[tuple[int, Any]] = []
         self.started: list[int] = []
+        self.removed: list[int] = []
         self.asked: list[int] = []
         self.joined: list[int] = []
         pool = SimpleNamespace(
-            remove=lambda worker: None,
+            present=range(workers),
+            remove=self.removed.append,
             replace=lambda worker, _: self.started.append(worker),
             send=lambda worker, message: self.sent.append((worker, message)),
             processes=[SimpleNamespace(pid=rank) for rank in range(workers)],
@@ -83,6 +89,37 @@ def test_a_new_worker_joins_at_one_place_with_the_state_of_a_partner() -> None:
     assert fakes.replacement.roster.members == {0, 1, 2}
 
 
+def test_nobody_joins_in_the_middle_of_an_evaluation() -> None:
+    fakes = Fakes(3)
+    fakes.lose(0)
+    fakes.pause(1, 2)
+    fakes.replacement.hear(1, Evaluating())
+    fakes.replacement.hear(0, Ready())
+    assert not fakes.replacement.invite()
+    fakes.replacement.hear(2, Evaluating())
+    fakes.replacement.answered(REVIEWED)
+    assert fakes.asked == [1, 2], "they are asked to pause as soon as they have their answer"
+
+
+def test_who_has_paused_evaluates_no_more() -> None:
+    fakes = Fakes(3)
+    fakes.replacement.hear(1, Evaluating())
+    fakes.replacement.hear(2, Evaluating())
+    fakes.lose(0)
+    fakes.pause(1, 2)
+    fakes.replacement.hear(0, Ready())
+    assert fakes.replacement.invite()
+
+
+def test_who_has_not_joined_when_all_have_finished_ends() -> None:
+    fakes = Fakes(3)
+    fakes.lose(1)
+    fakes.pause(0, 2)
+    fakes.removed.clear()
+    fakes.replacement.answered(FINISHED)
+    assert fakes.removed == [1]
+
+
 def test_if_the_partner_is_lost_before_it_hands_over_another_does() -> None:
     fakes = Fakes(3)
     fakes.lose(0)
@@ -117,8 +154,8 @@ def test_an_epoch_without_a_loss_is_a_new_beginning() -> None:
     fakes.replacement.invite()
     fakes.pause(0)
     fakes.replacement.hear(0, handover(2))
-    fakes.replacement.complete_epoch()  # it was not there from its beginning
-    fakes.replacement.complete_epoch()
+    fakes.replacement.answered(REVIEWED)  # it was not there from the beginning of that epoch
+    fakes.replacement.answered(REVIEWED)
     fakes.lose(1)
     assert 1 not in fakes.replacement.roster.members  # it is replaced once more, not given up
 

@@ -17,7 +17,7 @@ from tenfold.transport import clean_up_orphans
 from tenfold.transport.memory.segment import StopReason
 from tenfold.workers.channels import SharedChannels
 from tenfold.workers.elastic.replacement import Replacement
-from tenfold.workers.messages import Finished, Message, Reviewed
+from tenfold.workers.messages import Finished, Message
 from tenfold.workers.pool.snapshot import TaskSnapshot
 from tenfold.workers.pool.worker_pool import WorkerPool, start_server
 from tenfold.workers.pool.worker_process import run_workers
@@ -90,10 +90,10 @@ class Processes(Engine):
                     for place in heard:
                         pool.send(place, decision)
                     heard = {}
+                    if replacement is not None:
+                        replacement.answered(messages[0])
                     if isinstance(messages[0], Finished):
                         return
-                    if replacement is not None and isinstance(messages[0], Reviewed):
-                        replacement.complete_epoch()
             except WorkerLost as lost:
                 if replacement is None:
                     raise

@@ -58,6 +58,9 @@ class Channels:
         """Do what all workers do together, from its beginning again whenever other workers take part."""
         return attempt()
 
+    def begin_evaluation(self) -> None:
+        """Ask that no worker joins until this evaluation has been answered."""
+
     def pass_by(self, place: int, state: Callable[[], dict[str, Any]]) -> None:
         """Let workers that replace lost ones join in this place, with the state that is returned."""
 

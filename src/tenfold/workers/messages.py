@@ -76,6 +76,11 @@ class Paused:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Evaluating:
+    """This worker begins an evaluation, which would have to be repeated if others joined before it ends."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Ready:
     """This worker, which replaces a lost one, waits for its weights."""
 

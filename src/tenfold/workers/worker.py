@@ -241,6 +241,7 @@ class Worker:
     @contextmanager
     def _mean(self) -> Iterator[Any]:
         """Take the mean of all replicas, and yield this worker's share of its outputs; then put the weights back."""
+        self.channels.begin_evaluation()
         self.channels.weights.barrier()  # until then a partner may still change this replica
         with self._restoring() as own:
             self.replica.take_average()
@@ -320,6 +321,7 @@ class Worker:
 
     def _finish(self) -> None:
         def finish() -> None:
+            self.channels.begin_evaluation()
             with self._restoring():
                 self.tell(self._final_message())
 

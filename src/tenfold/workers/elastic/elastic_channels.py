@@ -25,7 +25,7 @@ from tenfold.mixing import Round
 from tenfold.transport import SharedMemory, Transport
 from tenfold.transport.memory.counters import MembersChanged
 from tenfold.workers.channels import Channels, MakeRound, Result
-from tenfold.workers.messages import Handover, Joining, Membership, Paused, Ready, Welcome
+from tenfold.workers.messages import Evaluating, Handover, Joining, Membership, Paused, Ready, Welcome
 
 
 @dataclass(kw_only=True)
@@ -86,6 +86,10 @@ class ElasticChannels(Channels):
                 return attempt()
             except MembersChanged:
                 self._pause()
+
+    def begin_evaluation(self) -> None:
+        """Ask that no worker joins until this evaluation has been answered."""
+        self.send(Evaluating())
 
     def pass_by(self, place: int, state: Callable[[], dict[str, Any]]) -> None:
         """Let those who join take part from here on; their partner hands over its state.

@@ -5,7 +5,7 @@ from typing import Any
 from tenfold.errors import WorkerLost
 from tenfold.workers.channels import SharedChannels
 from tenfold.workers.elastic.roster import Roster
-from tenfold.workers.messages import Handover, Paused, Ready
+from tenfold.workers.messages import Evaluating, Finished, Handover, Message, Paused, Ready, Reviewed
 from tenfold.workers.pool.worker_pool import WorkerPool
 from tenfold.workers.supervisor import Supervisor
 
@@ -24,6 +24,8 @@ class Replacement:
         self._supervisor = supervisor
         self._limit = limit
         self._to_start: set[int] = set()
+        self._evaluating: set[int] = set()
+        """Members in an evaluation that would be repeated if others joined now."""
         self._losses = dict.fromkeys(range(channels.workers), 0)
         """How often each worker was lost since it last completed an epoch."""
         self._since_epoch_began = set(range(channels.workers))
@@ -43,6 +45,7 @@ class Replacement:
         if was_member and len(self.roster.members) == 1:
             raise lost
         self._pool.remove(worker)  # from here on it changes nothing in the shared memory
+        self._evaluating.discard(worker)
         awaited = self.roster.lose(worker)
         self._to_start.add(worker)
         if was_member:
@@ -54,7 +57,10 @@ class Replacement:
     def hear(self, worker: int, message: Any) -> bool:
         """Take a message that is about the members; return False for any other that is still worth an answer."""
         if isinstance(message, Paused):
+            self._evaluating.discard(worker)
             self.roster.pause(worker, message)
+        elif isinstance(message, Evaluating):
+            self._evaluating.add(worker)
         elif isinstance(message, Ready):
             self.roster.waiting.add(worker)
         elif isinstance(message, Handover):
@@ -67,13 +73,24 @@ class Replacement:
         return True
 
     def invite(self) -> bool:
-        """Let the members pause for those who wait to join; return whether they do."""
-        if not self.roster.can_change:
+        """Let the members pause for those who wait to join, unless they evaluate; return whether they do."""
+        if self._evaluating or not self.roster.can_change:
             return False
         self._channels.ask_for(self.roster.change())
         return True
 
-    def complete_epoch(self) -> None:
+    def answered(self, message: Message) -> None:
+        """Go on after the members have the answer to a message: they evaluate no more, and others may join."""
+        self._evaluating.clear()
+        if isinstance(message, Finished):
+            for worker in set(self._pool.present) - self.roster.members:
+                self._pool.remove(worker)
+            return
+        if isinstance(message, Reviewed):
+            self._forget_losses()
+        self.invite()
+
+    def _forget_losses(self) -> None:
         """Forget the losses of workers that have trained for the whole epoch."""
         for worker in self._since_epoch_began:
             self._losses[worker] = 0
