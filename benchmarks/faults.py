@@ -2,10 +2,11 @@
 
     python benchmarks/faults.py --json faults.json
 
-LeNet-5 on MNIST with more workers than cores. Runs with and without faults take turns in one process tree. In those
-with faults, a random worker is killed on a seeded schedule, from the end of the first epoch on. Throughput is the
-samples learnt from after the first epoch divided by the time until the last epoch ends, evaluation included; samples
-that a lost worker had left are not counted.
+LeNet-5 on MNIST with more workers than cores. In one training, pairs of epochs with a fault and pairs without take
+turns: in the first epoch of a pair with a fault, a random worker is killed at a random moment. Each pair with a fault
+is compared with its two neighbours, so that the speed of the machine may change from minute to minute. Throughput is
+the samples learnt from divided by the time, evaluation and checkpoints included; samples that a lost worker had left
+are not counted. The final accuracy is compared with that of a training without faults.
 
 The rate of faults: a public run of torchft had 62 faults in 30 minutes, one every 29 s, among 32 replicas on a machine
 with 16 cores, and kept 97.7 % of the throughput. A fault costs the start of one process, whatever the number of cores,
@@ -30,18 +31,19 @@ from rich.console import Console
 from rich.table import Table
 
 import tenfold
-from tenfold.runs import EpochEnded, Event
+from tenfold.runs import EpochEnded, Event, WorkerDropped, WorkerJoined
 
 PUBLISHED = 0.977
+PAIR = 2
+"""Epochs in which the whole cost of a fault falls."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, nargs="+", default=[4, 8])
-    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--faults", type=int, default=8)
     parser.add_argument("--limit", type=int, help="training samples; default: all of MNIST")
-    parser.add_argument("--every", type=float, default=29.0, help="seconds between two faults, on average")
-    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--every", type=float, default=29.0, help="seconds between two faults")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
@@ -52,47 +54,40 @@ def main() -> None:
 
 
 def measure(workers: int, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Train without and with faults, in turns."""
-    rng = random.Random(arguments.seed)
-    row: dict[str, Any] = {"workers": workers, "without": [], "with": [], "accuracy": {"without": [], "with": []}}
-    row |= {"faults": 0, "seconds": 0.0, "replaced": 0}
-    wait = 0.0
-    for _ in range(arguments.repeats):
-        for name in ("without", "with"):
-            killer = Killer(rng, arguments.every, wait) if name == "with" else None
-            speed, run, seconds = train(workers, arguments, killer)
-            row[name].append(speed)
-            row["accuracy"][name].append(run.metrics["accuracy"])
-            lost = len(run.result["lost"])
-            print(
-                f"{workers} workers, {name} faults: {speed:,.0f} samples/s in {seconds:.0f} s, {lost} lost", flush=True
-            )
-            if killer is not None:
-                wait = killer.left  # the schedule goes on in the next run
-                row["faults"] += killer.faults
-                row["seconds"] += seconds
-                row["replaced"] += sum(loss["joined"] is not None for loss in run.result["lost"])
+    """Train with faults and without."""
+    struck, faults = train(workers, arguments, Faults(arguments.seed, arguments.faults))
+    usual, _ = train(workers, arguments, None)
+    ends, samples = faults.ends, samples_by_epoch(struck)
+    speeds, seconds = [], []
+    for first in range(1, len(ends) - PAIR + 1, PAIR):  # the first epoch is for warming up
+        seconds.append(ends[first + PAIR - 1] - ends[first - 1])
+        speeds.append(sum(samples[first : first + PAIR]) / seconds[-1])
+    with_fault = range(1, len(speeds), 2)
+    kept = [2 * speeds[pair] / (speeds[pair - 1] + speeds[pair + 1]) for pair in with_fault]
+    row = {
+        "workers": workers,
+        "faults": len(struck.result["lost"]),
+        "samples_per_second": speeds[::2],
+        "kept": kept,
+        "seconds_lost": [(1 - one) * seconds[pair] for one, pair in zip(kept, with_fault, strict=True)],
+        "seconds_to_join": [end - begin for begin, end in zip(faults.lost, faults.joined, strict=True)],
+        "accuracy": {"without": usual.metrics["accuracy"], "with": struck.metrics["accuracy"]},
+    }
+    print(
+        f"{workers} workers: seconds lost by each fault: {[round(one, 2) for one in row['seconds_lost']]}", flush=True
+    )
     return row
 
 
-def train(workers: int, arguments: argparse.Namespace, killer: "Killer | None") -> tuple[float, tenfold.Run, float]:
-    """Train once; return the samples per second after the first epoch, the run, and how many seconds these were."""
-    ends: list[float] = []
-
-    def listen(event: Event) -> None:
-        if isinstance(event, EpochEnded):
-            ends.append(time.monotonic())
-            if killer is not None and len(ends) == 1:
-                killer.start()
-            elif killer is not None and len(ends) == arguments.epochs:
-                killer.stop()
-
+def train(workers: int, arguments: argparse.Namespace, faults: "Faults | None") -> tuple[tenfold.Run, "Faults"]:
+    """Train once, for as many epochs as the faults need."""
+    listener = faults or Faults(0, 0)
     with tempfile.TemporaryDirectory() as runs:
         run = tenfold.train(
             model="lenet5",
             data="mnist",
             limit=arguments.limit,
-            epochs=arguments.epochs,
+            epochs=1 + PAIR * (2 * arguments.faults + 1),
             workers=workers,
             threads=1,
             oversubscribe=True,
@@ -100,40 +95,35 @@ def train(workers: int, arguments: argparse.Namespace, killer: "Killer | None") 
             replacements=1000,
             seed=0,
             runs=runs,
-            listen=listen,
+            listen=listener,
         )
-        seconds = ends[-1] - ends[0]
-        first_epoch = sum(run.facts["shards"]["samples"])  # in which there were no faults
-        return (run.result["samples"] - first_epoch) / seconds, run, seconds
+        return run, listener
 
 
-class Killer(threading.Thread):
-    """Kills a random worker now and then."""
+class Faults:
+    """A listener that kills a random worker in the first epoch of every second pair, and knows when epochs ended."""
 
-    def __init__(self, rng: random.Random, every: float, wait: float) -> None:
-        super().__init__(daemon=True)
-        self.rng, self.every = rng, every
-        self.left = wait or self._draw()
-        self.faults = 0
-        self._stopped = threading.Event()
+    def __init__(self, seed: int, count: int) -> None:
+        self.rng = random.Random(seed)
+        self.left = count
+        self.ends: list[float] = []
+        self.lost: list[float] = []
+        self.joined: list[float] = []
 
-    def _draw(self) -> float:
-        return self.every * self.rng.uniform(0.5, 1.5)
+    def __call__(self, event: Event) -> None:
+        times = {EpochEnded: self.ends, WorkerDropped: self.lost, WorkerJoined: self.joined}.get(type(event))
+        if times is not None:
+            times.append(time.monotonic())
+        if times is not self.ends:
+            return
+        done = len(self.ends) - 1
+        if self.left and done and done % (2 * PAIR) == PAIR:
+            self.left -= 1
+            threading.Timer(self.rng.uniform(0, self.ends[-1] - self.ends[-2]), self.strike).start()
 
-    def run(self) -> None:
-        """Kill until `stop` is called."""
-        while True:
-            began = time.monotonic()
-            if self._stopped.wait(self.left):
-                self.left = max(0.01, self.left - (time.monotonic() - began))
-                return
-            os.kill(self.rng.choice(worker_pids()), signal.SIGKILL)
-            self.faults += 1
-            self.left = self._draw()
-
-    def stop(self) -> None:
-        """End the faults."""
-        self._stopped.set()
+    def strike(self) -> None:
+        """Kill a worker."""
+        os.kill(self.rng.choice(worker_pids()), signal.SIGKILL)
 
 
 def worker_pids() -> list[int]:
@@ -142,26 +132,42 @@ def worker_pids() -> list[int]:
     return sorted(child.pid for child in psutil.Process(server).children() if child.status() != psutil.STATUS_ZOMBIE)
 
 
+def samples_by_epoch(run: tenfold.Run) -> list[int]:
+    """Return how many samples the workers have learnt from in each epoch."""
+    shards, batch = run.facts["shards"]["samples"], run.experiment.training.samples_per_step
+    steps = -(-max(shards) // batch)
+    learnt = [sum(shards)] * run.result["epochs"]
+    for loss in run.result["lost"]:
+        until = run.result["steps"] if loss["joined"] is None else loss["joined"]
+        for step in range(loss["step"], until):
+            epoch, place = divmod(step, steps)
+            learnt[epoch] -= min(batch, max(0, shards[loss["worker"]] - place * batch))
+    return learnt
+
+
 def show(rows: list[dict[str, Any]], every: float) -> None:
-    table = Table(title=f"LeNet-5 on MNIST, a worker killed every {every:g} s; medians, (range)")
-    for name in ("workers", "faults", "samples/s without", "with faults", "kept", "accuracy without", "with faults"):
+    table = Table(title=f"LeNet-5 on MNIST, a worker killed every {every:g} s; medians (quartiles)")
+    for name in ("workers", "faults", "samples/s", "joined after, s", "a fault costs, s", "kept", "accuracy", "faults"):
         table.add_column(name, justify="right")
     for row in rows:
-        kept = statistics.median(row["with"]) / statistics.median(row["without"])
-        accuracy = {name: 100 * statistics.mean(values) for name, values in row["accuracy"].items()}
+        accuracy = {name: 100 * value for name, value in row["accuracy"].items()}
+        kept = 1 - statistics.median(row["seconds_lost"]) / every
         table.add_row(
             str(row["workers"]),
-            f"{row['faults']} in {row['seconds']:.0f} s",
-            *(_spread(row[name]) for name in ("without", "with")),
+            str(row["faults"]),
+            _spread(row["samples_per_second"], ",.0f"),
+            _spread(row["seconds_to_join"], ".2f"),
+            _spread(row["seconds_lost"], ".2f"),
             f"{100 * kept:.1f} % (torchft: {100 * PUBLISHED:.1f} %)",
             f"{accuracy['without']:.2f} %",
-            f"{accuracy['with']:.2f} % ({accuracy['with'] - accuracy['without']:+.2f})",
+            f"{accuracy['with'] - accuracy['without']:+.2f}",
         )
     Console().print(table)
 
 
-def _spread(speeds: list[float]) -> str:
-    return f"{statistics.median(speeds):,.0f} ({min(speeds):,.0f}-{max(speeds):,.0f})"
+def _spread(values: list[float], form: str) -> str:
+    low, middle, high = statistics.quantiles(values, n=4) if len(values) > 1 else values * 3
+    return f"{middle:{form}} ({low:{form}} to {high:{form}})"
 
 
 if __name__ == "__main__":
