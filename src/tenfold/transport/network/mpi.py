@@ -1,5 +1,6 @@
 """MPI, through mpi4py: only buffers are sent, and nothing is pickled."""
 
+from collections.abc import Callable
 from time import perf_counter, sleep
 from typing import Any
 
@@ -12,7 +13,8 @@ from tenfold.transport.network.abstract_network import LEAVE_SECONDS, PATIENCE, 
 from tenfold.transport.network.codec import decode_error, encode_error
 from tenfold.transport.network.failure_detector import BEAT, FailureDetector
 from tenfold.transport.network.meeting_store import open_store
-from tenfold.transport.network.start_detector import start_detector
+from tenfold.transport.network.start_detector import START_SECONDS, start_detector
+from tenfold.transport.network.start_watch import StartWatch
 from tenfold.transport.polling import CHECK_SECONDS, LONGEST_NAP, SPINS, wait
 
 
@@ -25,34 +27,30 @@ class MPI(Network):
 
     name = "mpi"
 
-    def __init__(self, communicator: Any, timeout: float = PATIENCE) -> None:
-        """Join all ranks of a communicator; `timeout` ends the waiting for another rank."""
+    def __init__(
+        self, communicator: Any, timeout: float = PATIENCE, starting: Callable[[], None] | None = None
+    ) -> None:
+        """Join all ranks of a communicator; `timeout` ends the waiting for another rank.
+
+        `starting` is called again and again until the ranks have met, and raises when one of them will not come.
+        """
         super().__init__(communicator.Get_rank(), communicator.Get_size())
+        self.waiting = starting
         self._comm = communicator.Dup()
         self._reports = communicator.Dup()
-        self._timeout = timeout
+        self._timeout = min(timeout, START_SECONDS)
         self._reported: BaseException | None = None
         self._pending: list[Any] = []
         self._closed = False
         self._detector: FailureDetector | None = None
         self._detector = start_detector(self, open_store(self))
+        self.waiting, self._timeout = None, timeout
 
     @classmethod
     def join(cls, world: World) -> "MPI":
         """Join the ranks that mpirun, mpiexec or srun started."""
-        try:
-            from mpi4py import MPI as library  # noqa: N811
-        except (ImportError, RuntimeError) as error:
-            raise MachineError(
-                f"{world.launcher} started this program, but mpi4py cannot be loaded: {error}; "
-                "install it with `pip install mpi4py`, for the MPI that your mpirun belongs to"
-            ) from None
-        if library.COMM_WORLD.Get_size() != world.size:
-            raise MachineError(
-                f"{world.launcher} started {world.size} ranks, but mpi4py sees {library.COMM_WORLD.Get_size()}: it "
-                f"uses another MPI ({library.Get_library_version().split(',')[0].strip()}); use the mpirun of that one"
-            )
-        return cls(library.COMM_WORLD)
+        with StartWatch(world) as watch:
+            return cls(_world_communicator(world), starting=watch.check)
 
     def exchange(self, sends: Transfers, receives: Transfers, timeout: float | None = None) -> None:
         """Send and receive without waiting in between."""
@@ -152,3 +150,20 @@ class MPI(Network):
                 raise TrainingError(f"another rank did not respond within {patience:g} s")
 
         wait(lambda: bool(library.Request.Testall(requests)), check)
+
+
+def _world_communicator(world: World) -> Any:
+    """Return MPI's communicator of all ranks; importing mpi4py starts MPI, which waits for them."""
+    try:
+        from mpi4py import MPI as library  # noqa: N811
+    except (ImportError, RuntimeError) as error:
+        raise MachineError(
+            f"{world.launcher} started this program, but mpi4py cannot be loaded: {error}; "
+            "install it with `pip install mpi4py`, for the MPI that your mpirun belongs to"
+        ) from None
+    if library.COMM_WORLD.Get_size() != world.size:
+        raise MachineError(
+            f"{world.launcher} started {world.size} ranks, but mpi4py sees {library.COMM_WORLD.Get_size()}: it "
+            f"uses another MPI ({library.Get_library_version().split(',')[0].strip()}); use the mpirun of that one"
+        )
+    return library.COMM_WORLD

@@ -2,6 +2,7 @@
 
 import os
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from time import monotonic, sleep
@@ -19,6 +20,7 @@ from tenfold.transport.network.abstract_network import LEAVE_SECONDS, PATIENCE, 
 from tenfold.transport.network.failure_detector import BEAT, SILENCE, FailureDetector
 from tenfold.transport.network.meeting_store import open_store
 from tenfold.transport.network.start_detector import START_SECONDS, start_detector
+from tenfold.transport.network.start_watch import StartWatch
 from tenfold.transport.network.waiting_thread import WaitingThread
 from tenfold.transport.polling import CHECK_SECONDS
 
@@ -31,17 +33,27 @@ class TorchDistributed(Network):
 
     name = "torch"
 
-    def __init__(self, store: Any, rank: int, size: int, timeout: float = PATIENCE) -> None:
+    def __init__(
+        self,
+        store: Any,
+        rank: int,
+        size: int,
+        timeout: float = PATIENCE,
+        starting: Callable[[], None] | None = None,
+    ) -> None:
         """Join as `rank`; `timeout` ends the waiting for another rank.
 
-        `store` is one that all ranks reach. None, in a process group of the user's: rank 0 hosts one.
+        `store` is one that all ranks reach. None, in a process group of the user's: rank 0 hosts one. `starting` is
+        called again and again until the ranks have met, and raises when one of them will not come.
         """
         super().__init__(rank, size)
-        self._timeout = timeout
+        self.waiting = starting
+        self._timeout = min(timeout, START_SECONDS)
         self._waiter = WaitingThread()
+        self._detector: FailureDetector | None = None
         self._own_group = not dist.is_initialized()
         if self._own_group:
-            self._make_group(_part(store, "group"))
+            self._make_group(_part(store, "group"), timeout)
         backends = dist.get_backend_config()
         if "cpu:" not in backends:
             raise MachineError(
@@ -50,36 +62,21 @@ class TorchDistributed(Network):
             )
         self._has_nccl = "nccl" in backends
         self._closed = False
-        self._detector: FailureDetector | None = None
         self._hosts_store = store is None and rank == 0
         if store is None:
             store = open_store(self)
         elif self._has_nccl:  # NCCL asks the store now and then, and holds it meanwhile; gloo does not.
             store = store.clone()
         self._detector = start_detector(self, store)
+        self.waiting, self._timeout = None, timeout
 
     @classmethod
     def join(cls, world: World) -> "TorchDistributed":
         """Join the ranks that a launcher started."""
-        if dist.is_initialized():
-            return cls(None, world.rank, world.size)
-        missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
-        if missing:
-            raise MachineError(
-                f'machine.transport = "torch" under {world.launcher} needs {" and ".join(missing)} in the environment: '
-                "the address of rank 0; torchrun sets them"
-            )
-        if world.size > world.local_size:
-            choose_interface(os.environ["MASTER_ADDR"])
-        limit = timedelta(seconds=START_SECONDS)
-        try:
-            store, _, _ = next(iter(rendezvous("env://", world.rank, world.size, timeout=limit)))
-        except (RuntimeError, ValueError) as error:
-            raise MachineError(
-                f"rank {world.rank} cannot reach the others at {os.environ['MASTER_ADDR']}:"
-                f"{os.environ['MASTER_PORT']}: {_first_line(error)}"
-            ) from None
-        return cls(_part(store, f"tenfold/{world.restarts}"), world.rank, world.size)
+        with StartWatch(world) as watch:
+            if dist.is_initialized():
+                return cls(None, world.rank, world.size, starting=watch.check)
+            return cls(_meet(world, watch), world.rank, world.size, starting=watch.check)
 
     def exchange(self, sends: Transfers, receives: Transfers, timeout: float | None = None) -> None:
         """Send and receive in one batch."""
@@ -136,16 +133,16 @@ class TorchDistributed(Network):
             with suppress(RuntimeError):
                 dist.destroy_process_group()
 
-    def _make_group(self, store: Any) -> None:
+    def _make_group(self, store: Any, timeout: float) -> None:
         has_gpus = torch.cuda.is_available() and dist.is_nccl_available()
         backends = "cpu:gloo,cuda:nccl" if has_gpus else "gloo"
-        limit = timedelta(seconds=self._timeout)
+        limit = timedelta(seconds=timeout)
 
         def make() -> None:
             dist.init_process_group(backends, store=store, rank=self.rank, world_size=self.size, timeout=limit)
 
         try:
-            self._waiter.wait(make, lambda _: None, START_SECONDS)
+            self._waiter.wait(make, self.check, START_SECONDS)
         except (RuntimeError, TimeoutError) as error:
             why = _first_line(error) or f"they did not come within {START_SECONDS:g} s"
             raise MachineError(f"rank {self.rank} of {self.size} cannot reach all others: {why}") from None
@@ -170,6 +167,34 @@ class TorchDistributed(Network):
         """Ask all ranks, which must therefore ask together."""
         places = self.all_gather(f"{socket.gethostname()} {torch.cuda.get_device_properties(device).uuid}")
         return len(set(places)) == self.size
+
+
+def _meet(world: World, watch: StartWatch) -> Any:
+    """Return the store at the address that a launcher has set, once it answers."""
+    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
+    if missing:
+        raise MachineError(
+            f'machine.transport = "torch" under {world.launcher} needs {" and ".join(missing)} in the environment: '
+            "the address of rank 0; torchrun sets them"
+        )
+    if world.size > world.local_size:
+        choose_interface(os.environ["MASTER_ADDR"])
+    limit, waiter = timedelta(seconds=START_SECONDS), WaitingThread()
+    found: list[Any] = []
+
+    def meet() -> None:
+        found.append(next(iter(rendezvous("env://", world.rank, world.size, timeout=limit)))[0])
+
+    try:
+        waiter.wait(meet, lambda _: watch.check(), 2 * START_SECONDS)
+    except (RuntimeError, ValueError, TimeoutError) as error:
+        raise MachineError(
+            f"rank {world.rank} cannot reach the others at {os.environ['MASTER_ADDR']}:"
+            f"{os.environ['MASTER_PORT']}: {_first_line(error)}"
+        ) from None
+    finally:
+        waiter.stop()
+    return _part(found[0], f"tenfold/{world.restarts}")
 
 
 def choose_interface(master: str) -> None:
