@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "src"))
 import input_faults
 import network_faults
 import process_faults
+import rank_faults
 import storage_faults
 from attempt import Attempt, Fault, Fell, Skipped
 
@@ -30,6 +31,7 @@ KINDS: dict[str, tuple[Fault, int]] = {
     "stop": (process_faults.stop, 2),
     "deadlock": (process_faults.deadlock, 1),
     "replace": (process_faults.replace, 2),
+    "rank": (rank_faults.rank, 2),
     "disk": (storage_faults.disk, 2),
     "flip": (storage_faults.flip, 4),
     "clock": (storage_faults.clock, 1),
