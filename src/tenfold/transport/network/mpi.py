@@ -50,7 +50,9 @@ class MPI(Network):
     def join(cls, world: World) -> "MPI":
         """Join the ranks that mpirun, mpiexec or srun started."""
         with StartWatch(world) as watch:
-            return cls(_world_communicator(world), starting=watch.check)
+            with watch.in_another_process():
+                communicator = _world_communicator(world)
+            return cls(communicator, starting=watch.check)
 
     def exchange(self, sends: Transfers, receives: Transfers, timeout: float | None = None) -> None:
         """Send and receive without waiting in between."""
