@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tenfold.errors import WorkerLost
 from tenfold.workers.elastic.replacement import Replacement
 from tenfold.workers.elastic.roster import Roster
-from tenfold.workers.messages import Evaluating, Finished, Handover, Membership, Paused, Ready, Reviewed, Welcome
+from tenfold.workers.messages import EvaluationBegan, Finished, Handover, Membership, Paused, Ready, Reviewed, Welcome
 
 
 def paused(mixes: int = 0, passed: int = 0) -> Paused:
@@ -93,18 +93,18 @@ def test_nobody_joins_in_the_middle_of_an_evaluation() -> None:
     fakes = Fakes(3)
     fakes.lose(0)
     fakes.pause(1, 2)
-    fakes.replacement.hear(1, Evaluating())
+    fakes.replacement.hear(1, EvaluationBegan())
     fakes.replacement.hear(0, Ready())
     assert not fakes.replacement.invite()
-    fakes.replacement.hear(2, Evaluating())
+    fakes.replacement.hear(2, EvaluationBegan())
     fakes.replacement.answered(REVIEWED)
     assert fakes.asked == [1, 2], "they are asked to pause as soon as they have their answer"
 
 
 def test_who_has_paused_evaluates_no_more() -> None:
     fakes = Fakes(3)
-    fakes.replacement.hear(1, Evaluating())
-    fakes.replacement.hear(2, Evaluating())
+    fakes.replacement.hear(1, EvaluationBegan())
+    fakes.replacement.hear(2, EvaluationBegan())
     fakes.lose(0)
     fakes.pause(1, 2)
     fakes.replacement.hear(0, Ready())

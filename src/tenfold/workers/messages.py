@@ -76,7 +76,7 @@ class Paused:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluating:
+class EvaluationBegan:
     """This worker begins an evaluation, which would have to be repeated if others joined before it ends."""
 
 

@@ -25,7 +25,7 @@ from tenfold.mixing import Round
 from tenfold.transport import SharedMemory, Transport
 from tenfold.transport.memory.counters import MembersChanged
 from tenfold.workers.channels import Channels, MakeRound, Result
-from tenfold.workers.messages import Evaluating, Handover, Joining, Membership, Paused, Ready, Welcome
+from tenfold.workers.messages import EvaluationBegan, Handover, Joining, Membership, Paused, Ready, Welcome
 
 
 @dataclass(kw_only=True)
@@ -89,7 +89,7 @@ class ElasticChannels(Channels):
 
     def begin_evaluation(self) -> None:
         """Ask that no worker joins until this evaluation has been answered."""
-        self.send(Evaluating())
+        self.send(EvaluationBegan())
 
     def pass_by(self, place: int, state: Callable[[], dict[str, Any]]) -> None:
         """Let those who join take part from here on; their partner hands over its state.

@@ -5,7 +5,7 @@ from typing import Any
 from tenfold.errors import WorkerLost
 from tenfold.workers.channels import SharedChannels
 from tenfold.workers.elastic.roster import Roster
-from tenfold.workers.messages import Evaluating, Finished, Handover, Message, Paused, Ready, Reviewed
+from tenfold.workers.messages import EvaluationBegan, Finished, Handover, Message, Paused, Ready, Reviewed
 from tenfold.workers.pool.worker_pool import WorkerPool
 from tenfold.workers.supervisor import Supervisor
 
@@ -59,7 +59,7 @@ class Replacement:
         if isinstance(message, Paused):
             self._evaluating.discard(worker)
             self.roster.pause(worker, message)
-        elif isinstance(message, Evaluating):
+        elif isinstance(message, EvaluationBegan):
             self._evaluating.add(worker)
         elif isinstance(message, Ready):
             self.roster.waiting.add(worker)
