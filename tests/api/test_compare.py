@@ -12,6 +12,7 @@ import tenfold
 from tenfold.api.compare import Turn, compare, experiments_of, parts
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
+from tenfold.experiment.defaults import with_defaults
 from tenfold.experiment.python_objects import PythonObject
 
 SMALL: dict[str, Any] = {"model": "mlp", "data": "digits", "limit": 100, "epochs": 1, "threads": 1, "hidden": [4]}
@@ -36,13 +37,13 @@ class TestPlan:
         planned = list(experiments_of(Experiment(), grid, 2))
         assert len(planned) == 2 * (1 + 4)
         alone = [one for one in planned if one.division.workers == 1]
-        assert [one.division for one in alone] == [Experiment().settled.division] * 2
+        assert [one.division for one in alone] == [with_defaults(Experiment()).division] * 2
 
     def test_one_worker_keeps_its_folds(self) -> None:
         grid = {"workers": [1, 2], "folds": [2, 4], "strategy": ["ring", "butterfly"]}
         planned = list(experiments_of(Experiment(fold_kind="plain"), grid, 1))
         assert settings(planned, "workers", "folds") == [(1, 2), (1, 4), (2, 2), (2, 2), (2, 4), (2, 4)]
-        assert planned[0].division == Experiment(folds=2, fold_kind="plain").settled.division
+        assert planned[0].division == with_defaults(Experiment(folds=2, fold_kind="plain")).division
 
     def test_python_objects_of_one_name_are_different(self) -> None:
         models = [lambda: nn.Linear(1, 1), lambda: nn.Linear(2, 2)]

@@ -2,6 +2,7 @@
 
 import tenfold
 from tenfold.api import simulation_baseline as module
+from tenfold.experiment.defaults import with_defaults
 from tenfold.runs import Store
 
 
@@ -10,7 +11,7 @@ def virtual_run(folder, workers, accuracy, steps):
     experiment = tenfold.Experiment(model="mlp", data="digits", workers=workers, engine="virtual", epochs=3)
     store = Store(folder)
     facts = {"data": {"shape": [1, 8, 8], "classes": 10, "outputs": 10, "train": 1438}}
-    number = store.create(experiment.settled, kind="simulate", facts=facts)
+    number = store.create(with_defaults(experiment), kind="simulate", facts=facts)
     result = {"metrics": {"accuracy": accuracy}, "seconds": 10.0 / workers, "clock": "predicted", "epochs": 3}
     result |= {"steps": steps, "workers": workers, "part": "test"}
     store.update(number, result=result, status="finished")

@@ -16,6 +16,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 import tenfold
 from tenfold.errors import DataError, ExperimentError, ModelError, StoreError, TrainingError
+from tenfold.experiment.defaults import with_defaults
 
 pytestmark = pytest.mark.usefixtures("_in_a_folder_of_its_own")
 SMALL = {"model": "mlp", "data": "digits", "hidden": [16], "limit": 300, "epochs": 2}
@@ -99,8 +100,8 @@ class TestTheRun:
 
     def test_an_experiment_is_taken_whole_and_fields_beside_it_change_it(self) -> None:
         experiment = tenfold.Experiment(**SMALL)
-        assert tenfold.train(experiment).experiment == experiment.settled
-        assert tenfold.train(experiment, epochs=1).experiment == experiment.replace(epochs=1).settled
+        assert tenfold.train(experiment).experiment == with_defaults(experiment)
+        assert tenfold.train(experiment, epochs=1).experiment == with_defaults(experiment.replace(epochs=1))
 
     def test_it_learns(self) -> None:
         run = train(model="mlp", data="digits", epochs=5)

@@ -18,6 +18,7 @@ from tenfold.engines.launched.relaunch import find_begun
 from tenfold.engines.prepare import describe
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
+from tenfold.experiment.defaults import with_defaults
 from tenfold.launch.detect import World
 from tenfold.runs import Clock, Store, checkpoint
 from tenfold.transport.network.abstract_network import Network
@@ -101,7 +102,7 @@ class Begun:
     def __init__(self, folder: Path, launcher: str) -> None:
         self.store = Store(folder)
         self.world = World(0, 2, 0, 2, launcher, "77", restarts=1)
-        self.experiment = Experiment(**SMALL, oversubscribe=True, workers=2).settled
+        self.experiment = with_defaults(Experiment(**SMALL, oversubscribe=True, workers=2))
         self.task = make_task(**SMALL, workers=2)
         facts = describe(self.task) | {"launch": {"name": "77"}}
         self.number = self.store.create(self.experiment, kind="train", facts=facts)

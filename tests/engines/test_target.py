@@ -10,6 +10,7 @@ from tenfold.engines.fused import train_nodes
 from tenfold.engines.prepare import prepare
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
+from tenfold.experiment.defaults import with_defaults
 from tenfold.runs import Clock
 from tenfold.training.measures import is_reached, target_metric
 
@@ -88,7 +89,7 @@ def test_fused_replicas_stop_as_workers_do() -> None:
         "fused": "loop",
         "threads": 1,
     }
-    outcome = train_nodes(prepare(Experiment(**fields, oversubscribe=True).settled), Clock(), lambda _: None)
+    outcome = train_nodes(prepare(with_defaults(Experiment(**fields, oversubscribe=True))), Clock(), lambda _: None)
     real = train(**fields, engine="processes")
     assert outcome.result["steps_to_target"] == real.result["steps_to_target"]
     for name, tensor in real.model.state_dict().items():

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from tenfold.common.parts import PARTS
 from tenfold.common.registry import suggest
 from tenfold.data import Part, Splits
 from tenfold.data.tree import shape_from_record
@@ -12,8 +13,6 @@ from tenfold.experiment import Experiment
 from tenfold.runs import Run
 from tenfold.runs.store import FOLD
 from tenfold.training import choose_loss, choose_metrics, evaluation
-
-PARTS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)

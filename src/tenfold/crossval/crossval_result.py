@@ -8,6 +8,7 @@ import numpy as np
 from torch import nn
 
 from tenfold.common.html_views import facts_table, short_number, values_table
+from tenfold.common.parts import PARTS
 from tenfold.common.registry import suggest
 from tenfold.crossval import statistics
 from tenfold.crossval.ensemble import AVERAGE, Vote
@@ -17,8 +18,6 @@ from tenfold.runs.fold_name import fold_name
 from tenfold.runs.predictions import Predictions
 from tenfold.runs.store import CROSSVAL
 from tenfold.training.measures import output_kind
-
-PARTS = ("train", "validation", "test")
 
 
 class CrossValidation:

@@ -4,13 +4,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from tenfold.common.parts import PARTS
 from tenfold.crossval.fold_experiment import fold_experiment, fold_mode
 from tenfold.data import join_parts
 from tenfold.engines import validate
 from tenfold.engines.validate import validate_fused
 from tenfold.errors import DataError, ExperimentError
 from tenfold.experiment import Experiment
-from tenfold.workers.pool.snapshot import PARTS, SharedTensors, in_shared_memory
+from tenfold.workers.pool.snapshot import SharedTensors, in_shared_memory
 from tenfold.workers.task import Task
 
 

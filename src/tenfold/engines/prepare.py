@@ -22,7 +22,7 @@ from tenfold.machine import affinity, cores, devices, facts, threads
 from tenfold.models import parameter_count
 from tenfold.workers.task import Task, make_network
 
-MOST_CLASSES = 100
+MOST_CLASSES_COUNTED = 100
 """Beyond so many, the audit of shards counts samples but not classes."""
 
 
@@ -112,7 +112,7 @@ def audit(task: Task) -> dict[str, Any]:
     train, classes = task.splits.train, task.splits.classes
     dealt = np.concatenate(task.shards)
     counts = None
-    if classes is not None and classes <= MOST_CLASSES and train.targets is not None:
+    if classes is not None and classes <= MOST_CLASSES_COUNTED and train.targets is not None:
         labels = train.targets.cpu().numpy()
         counts = [np.bincount(labels[shard], minlength=classes).tolist() for shard in task.shards]
     return {

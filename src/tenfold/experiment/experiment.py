@@ -117,11 +117,6 @@ class Experiment(Section):
         }
         return [field for field, values in fields.items() if any(isinstance(value, RecordedObject) for value in values)]
 
-    @property
-    def settled(self) -> Self:
-        """The experiment with a value in the place of every unset field that other fields decide."""
-        return with_defaults(self)  # type: ignore[return-value]
-
     def flat(self) -> dict[str, Any]:
         """Return every field by its short name, as text, numbers and lists; unset fields have their defaults."""
         dumped = with_defaults(self).model_dump(mode="json")

@@ -13,7 +13,7 @@ from tenfold.runs import Run
 from tenfold.runs.predictions import Predictions
 from tenfold.runs.store import CROSSVAL
 
-MOST_CLASSES = 40
+LARGEST_CONFUSION_MATRIX = 40
 """With more classes than this, a matrix of all pairs cannot be read."""
 BINS = 10
 MOST_POINTS = 1500
@@ -47,7 +47,7 @@ def _classes(found: Predictions) -> dict[str, Any]:
     right, of_class, said = np.diag(matrix), matrix.sum(1), matrix.sum(0)
     return {
         "classes": len(matrix),
-        "confusion": matrix.tolist() if len(matrix) <= MOST_CLASSES else None,
+        "confusion": matrix.tolist() if len(matrix) <= LARGEST_CONFUSION_MATRIX else None,
         "byClass": [
             {
                 "class": at,

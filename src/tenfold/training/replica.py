@@ -66,7 +66,7 @@ class Replica:
         """Return the samples and targets behind what `step` was given."""
         return x, y
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Wait until the device has done all that it was given, so that what comes next is timed by itself."""
         synchronize(self.flat.vector.device)
 

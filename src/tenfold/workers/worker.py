@@ -145,7 +145,7 @@ class Worker:
             evaluating = step in task.evaluation_steps
             logs = task.logs_after(step) or evaluating
             if logs:
-                self.replica.settle()
+                self.replica.synchronize()
             now_waited, now_communicated = self._seconds_waited_and_communicated()
             time.lap("compute", waited=now_waited - waited, communicated=now_communicated - communicated)
             if logs:

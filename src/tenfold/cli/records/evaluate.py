@@ -8,8 +8,7 @@ from tenfold.cli import options
 from tenfold.cli.completion import complete_from
 from tenfold.cli.output import print_json, print_rich
 from tenfold.common.catalog import METRICS, SOURCES
-
-PARTS = ("train", "validation", "test")
+from tenfold.common.parts import PARTS
 
 
 def evaluate(

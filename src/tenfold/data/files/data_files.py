@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from tenfold.common.parts import PARTS
 from tenfold.errors import DataError
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm")
-PARTS = ("train", "validation", "test")
 
 
 def read_file(name: str, options: Mapping[str, Any]) -> tuple[Any, bool]:

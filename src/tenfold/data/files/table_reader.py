@@ -14,7 +14,7 @@ from tenfold.errors import DataError
 MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
 MOST_CATEGORIES = 100
 """A column of text with more different values is refused: it is a name or a description."""
-MOST_CLASSES = 20
+MOST_INTEGER_CLASSES = 20
 """Whole numbers with at most so many different values are classes; with more, a regression."""
 Column = NDArray[Any]
 
@@ -94,7 +94,7 @@ class TableReader:
             self.classes = sorted(set(target.tolist()))
             return
         values = np.unique(target)
-        if len(values) <= MOST_CLASSES and len(values) < len(target) / 2 and (values == values.round()).all():
+        if len(values) <= MOST_INTEGER_CLASSES and len(values) < len(target) / 2 and (values == values.round()).all():
             self.classes = [f"{value:g}" for value in values]
 
     def _target(self, table: Mapping[str, Any]) -> Column:

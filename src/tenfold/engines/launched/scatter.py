@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tenfold.common.parts import PARTS
 from tenfold.data import Part, Splits, Tensors
 from tenfold.data.part import Indices, as_indices, digest
 from tenfold.data.tree import select_rows, tree_leaves, tree_map
 from tenfold.errors import DataError
 from tenfold.transport.network.abstract_network import Network
 from tenfold.transport.network.codec import describe_tensor, empty_tensors
-from tenfold.workers.pool.snapshot import PARTS
 from tenfold.workers.task import Task
 
 

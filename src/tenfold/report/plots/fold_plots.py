@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from tenfold.common.parts import PARTS
 from tenfold.errors import StoreError
 from tenfold.report.formatting import one_line
 from tenfold.report.plots import palette
 from tenfold.report.plots.svg import INK, NARROW, PHONE, draw_both, draw_svg, identifier, legend_below
-from tenfold.report.tables.fold_tables import PART_NAMES, PARTS, Fold, name_of
+from tenfold.report.tables.fold_tables import PART_NAMES, Fold, name_of
 from tenfold.runs import Run
 
 if TYPE_CHECKING:

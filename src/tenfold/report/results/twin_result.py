@@ -15,7 +15,7 @@ from tenfold.runs import Run
 if TYPE_CHECKING:
     from rich.console import Group
 
-PARTS: dict[str, tuple[str, ...]] = {
+SPANS: dict[str, tuple[str, ...]] = {
     "data and computing": ("data", "compute"),
     "waiting": ("wait",),
     "communication": ("communicate",),
@@ -67,7 +67,7 @@ class Twin:
         return self.difference == 0.0
 
     def _parts(self) -> Iterator[TimePart]:
-        for name, kinds in PARTS.items():
+        for name, kinds in SPANS.items():
             spans = [[run.times[kind] for kind in kinds if kind in run.times] for run in (self.real, self.virtual)]
             measured, predicted = (sum(seconds) if seconds else None for seconds in spans)
             if measured is not None or predicted is not None:

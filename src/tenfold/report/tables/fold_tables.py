@@ -9,11 +9,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from tenfold.common.parts import PARTS
 from tenfold.report.formatting import NOTHING, count, duration, metric_value, one_line, plural
 from tenfold.runs import Run
 from tenfold.runs.fold_name import fold_name
 
-PARTS = ("train", "validation", "test")
 PART_NAMES = {"train": "training"}
 MODEL_USES = {
     "best": "best model by validation",

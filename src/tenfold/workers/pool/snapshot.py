@@ -5,14 +5,13 @@ from typing import Any
 
 import cloudpickle
 
+from tenfold.common.parts import PARTS
 from tenfold.data import Part, Splits, SubsetPart, Tensors
 from tenfold.data.part import Indices
 from tenfold.data.tree import tree_leaves, tree_map
 from tenfold.errors import ExperimentError
 from tenfold.transport import SharedTensor
 from tenfold.workers.task import Task
-
-PARTS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,3 @@
+"""The parts of a data set."""
+
+PARTS = ("train", "validation", "test")
