@@ -111,6 +111,26 @@ def test_fused_replicas_learn_what_separate_ones_learn(method, make, fields, dev
             assert torch.allclose(together.state(row)[name].float(), tensor.float(), rtol=1e-4, atol=1e-5), name
 
 
+class Words(nn.Module):
+    """An embedding with sparse gradients."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.out = nn.Embedding(9, 5, sparse=True), nn.Linear(5, 4)
+
+    def forward(self, x):
+        return self.out(self.words((x.flatten(1) > 0).long() * 8).mean(1))
+
+
+@pytest.mark.parametrize("method", ["loop", "vmap"])
+def test_sparse_gradients_are_learnt_from_as_dense_ones(method):
+    training, order = settings_of(lr=0.1, momentum=0.0), orders(5)
+    together = fused(made(Words), training, method=method, steps=5)
+    losses = torch.stack([together.step(indices) for indices in order])
+    _, expected = alone(made(Words), training, order[:, 1], data())
+    assert torch.allclose(losses[:, 1], expected, rtol=1e-4)
+
+
 def test_a_loop_on_a_cpu_draws_what_each_replica_would_draw_alone():
     training, order = settings_of(), orders(12)
     together = fused(made(perceptron, dropout=0.5), training, steps=12)

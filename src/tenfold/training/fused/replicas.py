@@ -54,6 +54,9 @@ class Fused:
     ) -> None:
         make_optimizer(training, network)  # raises an error if the options are wrong
         network.train()
+        for layer in network.modules():
+            if getattr(layer, "sparse", False) is True:
+                layer.sparse = False  # type: ignore[assignment]  # gradients are rows of one dense matrix
         self.k = k
         self.training = training
         self.part = part
