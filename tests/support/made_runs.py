@@ -109,12 +109,13 @@ def make_run(
     accuracy: bool = True,
     empty: bool = False,
     result: dict[str, Any] | None = None,
+    kind: str = "train",
     **fields: Any,
 ) -> Run:
     """Record a run of an experiment with these fields, and return it."""
     experiment = Experiment(**fields)
     store = Store(folder)
-    number = store.create(experiment, kind="train", facts=FACTS if facts is None else facts)
+    number = store.create(experiment, kind=kind, facts=FACTS if facts is None else facts)
     record = Recorder(store, number)
     epochs = experiment.training.epochs if epochs_done is None else epochs_done
     came_out: dict[str, Any] = {}

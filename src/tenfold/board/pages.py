@@ -10,12 +10,13 @@ from tenfold.report.differences import differing_fields
 from tenfold.report.formatting import field_value
 from tenfold.report.model_quality import model_quality
 from tenfold.report.pages.comparison_page import comparison_content, comparison_tables
-from tenfold.report.pages.folds_section import fold_figures
+from tenfold.report.pages.folds_section import fold_charts, fold_figures
 from tenfold.report.pages.page import COMPARISON_PARTS, RUN_PARTS, render_parts, render_template
 from tenfold.report.pages.run_page import about_curves, run_content
 from tenfold.report.pages.sections import state_note
 from tenfold.report.pages.write_report import common_content
 from tenfold.report.plots import palette
+from tenfold.report.plots.charts import chart_data
 from tenfold.report.results.comparison import Comparison
 from tenfold.runs import Run
 from tenfold.runs.store import CROSSVAL
@@ -62,9 +63,9 @@ class Pages:
         return [(name, *map(field_value, values)) for name, values in differing_fields(both).items()]  # type: ignore[misc]
 
     def after_end(self, number: int) -> dict[str, Any]:
-        """Return what a page shows of a run once it has ended: its model, and the learning curves of its folds."""
+        """Return what a page shows of a run once it has ended: its model, and the plots of its folds."""
         run = self.watch.open(number)
-        return {"quality": model_quality(run), "folds": _fold_figures(run)}
+        return {"quality": model_quality(run), "folds": _fold_figures(run), "plots": chart_data(fold_charts(run))}
 
     def fold_figures(self, number: int) -> list[dict[str, Any]]:
         """Return the learning curves of a cross-validation's folds so far; empty for any other run."""

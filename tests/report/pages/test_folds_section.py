@@ -6,7 +6,6 @@ import re
 import pytest
 from made_runs import made_folds, make_crossval, make_run
 from rich.console import Console
-from svg_texts import texts
 
 from tenfold.report.pages import sections
 from tenfold.report.pages.folds_section import folds_section, folds_so_far
@@ -80,38 +79,36 @@ class TestPage:
 
 class TestStrip:
     def test_every_part_has_its_points_mean_and_interval(self, run):
-        svg = fold_plots.fold_scores_plot(run, "accuracy")
-        assert {"training", "validation", "test", "accuracy (%)"} <= set(texts(svg))
-        assert svg.count("<use ") == 3 * (4 + 1)
+        chart = fold_plots.fold_scores_plot(run, "accuracy")
+        assert [strip.name for strip in chart.strips] == ["training", "validation", "test"]
+        assert chart.unit == "%"
+        for strip in chart.strips:
+            assert len(strip.values) == len(strip.notes) == 4
+            assert strip.low < strip.mean < strip.high
+        assert chart.strips[0].notes[1].startswith("fold 3: ")
+        assert "95% interval" in chart.strips[0].about
 
     def test_a_loss_has_no_percent(self, run):
-        assert "loss" in texts(fold_plots.fold_scores_plot(run, "loss"))
+        assert fold_plots.fold_scores_plot(run, "loss").unit == ""
 
     def test_what_was_not_scored_is_not_drawn(self, run):
-        assert fold_plots.fold_scores_plot(run, "f1") == ""
-
-    def test_points_of_one_value_do_not_hide_each_other(self):
-        heights = fold_plots._spread_out([0.5, 0.5, 0.5, 0.9], 1)
-        assert len(set(heights[:3])) == 3
-        assert heights[3] == 1
+        assert fold_plots.fold_scores_plot(run, "f1") is None
 
 
 class TestLanes:
-    def test_one_lane_a_core_one_box_a_fold_and_core(self, run):
-        found = texts(fold_plots.fold_timeline(run))
-        assert [text for text in found if text.startswith("core")] == ["core 0", "core 1"]
-        assert {f"fold {at}" for at in (1, 3, 4, 5)} <= set(found)
-        assert "failed fold" in found
-        assert "time since the first fold began (s, measured)" in found
-
-    def test_a_fold_on_neighbouring_cores_is_one_box(self):
-        assert fold_plots._stretches([3, 1, 2, 6]) == [(1, 3), (6, 6)]
+    def test_one_lane_a_core_one_span_a_fold_and_core(self, run):
+        chart = fold_plots.fold_timeline(run)
+        assert chart.rows == ["core 0", "core 1"]
+        assert set(chart.texts) == {f"fold {at}" for at in range(1, 6)}
+        assert [name for name, _ in chart.kinds] == ["fold", "failed fold"]
+        assert {text for text, kind in zip(chart.texts, chart.spans["kind"], strict=True) if kind} == {"fold 2"}
+        assert chart.clock == "measured"
 
     def test_without_cores_there_are_no_lanes(self, folder):
         result = made_folds(3)
         for fold in result["folds"]:
             fold["cores"] = []
-        assert fold_plots.fold_timeline(make_crossval(folder, result)) == ""
+        assert fold_plots.fold_timeline(make_crossval(folder, result)) is None
 
 
 class TestTables:

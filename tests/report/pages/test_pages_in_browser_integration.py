@@ -147,12 +147,12 @@ def test_a_comparison_loads_quietly_and_fits(browser, tmp_path):
     for width in (400, 1200):
         page = visit(browser, address, width)
         assert page.locator("table.settings tbody tr").count() == len(runs)
-        assert page.locator("svg.plot >> visible=true").count() >= 3
-        assert page.locator(".chart canvas >> visible=true").count() == 2
+        assert page.locator("[data-plot] .chart canvas >> visible=true").count() == 3
+        assert page.locator("[data-panel=curves] .chart canvas >> visible=true").count() == 2
         page.close()
 
 
-CUT = """[...document.querySelectorAll("table, svg.plot")]
+CUT = """[...document.querySelectorAll("table, svg, canvas, .legend li, .tip")]
     .map(one => one.getBoundingClientRect()).filter(box => box.width && box.right > innerWidth).length"""
 
 
@@ -188,10 +188,46 @@ def devices(folder):
     return report.write_report([make_run(folder, **common, **fields) for fields in grid], folder / "page.html")
 
 
-@pytest.mark.parametrize(("write", "pictures"), [(crossval, 2), (forecast, 2), (twin, 1), (devices, 3)])
+@pytest.mark.parametrize(
+    ("write", "pictures"), [(crossval, "svg.strip"), (forecast, ".chart"), (twin, ".lanes"), (devices, ".labelled-bar")]
+)
 def test_other_pages_load_quietly_and_fit(browser, tmp_path, write, pictures):
     address = write(tmp_path).as_uri()
     for width, scheme in ((400, "dark"), (1200, "light")):
         page = visit(browser, address, width, scheme)
-        assert page.locator("svg.plot >> visible=true").count() == pictures
+        assert page.locator(f"[data-plot] {pictures} >> visible=true").count() >= 1
+        assert page.locator("[data-plot]:empty").count() == 0
+        assert page.evaluate(CUT) == 0
         page.close()
+
+
+def test_plots_tell_values_zoom_and_hide_lines(browser, tmp_path):
+    predicted = [
+        (Experiment(engine="virtual", workers=n, strategy=name), made_prediction(n))
+        for name in ("allreduce", "ring")
+        for n in (1, 4, 32)
+    ]
+    page = visit(browser, Forecast(predicted).report(tmp_path / "page.html").as_uri(), 1200)
+    chart = page.locator("[data-plot=speedup] .chart")
+    over = chart.locator(".u-over")
+    box = over.bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.965, box["y"] + 20)
+    places = [(x, y) for x in (0.96, 0.965, 0.97) for y in range(5, int(box["height"]), 8)]
+    tip = page.locator("[data-plot=speedup] .tip")
+    for x, y in places:
+        page.mouse.move(box["x"] + box["width"] * x, box["y"] + y)
+        if tip.is_visible():
+            break
+    assert "32 workers: " in tip.inner_text()
+    assert "predicted" in tip.inner_text()
+    before = chart.get_attribute("aria-label")
+    page.mouse.move(box["x"] + 100, box["y"] + 80)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 300, box["y"] + 80, steps=3)
+    page.mouse.up()
+    chart.press("0")
+    name = page.locator("[data-plot=speedup] .legend button").nth(1)
+    name.click()
+    assert name.get_attribute("aria-pressed") == "false"
+    assert "ideal: number of workers" in before
+    page.close()

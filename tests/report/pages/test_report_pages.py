@@ -10,7 +10,7 @@ from tenfold.report.exports import export
 from tenfold.report.pages import write_report as report
 from tenfold.report.results.comparison import Comparison
 
-VOID = {"meta", "input", "br", "link", "img", "hr"}
+VOID = {"meta", "input", "br", "wbr", "link", "img", "hr"}
 UPLOT = "https://github.com/leeoniya/uPlot"  # in the comment that names its licence
 EVIL = "<script>alert('x')</script> & \"quoted\""
 

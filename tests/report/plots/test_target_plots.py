@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 from made_runs import make_run
-from svg_texts import texts
 
 from tenfold.errors import ExperimentError, StoreError
 from tenfold.report.plots.styles import PlotStyles
@@ -25,10 +24,11 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
 
 
 def test_every_setting_is_a_line_with_its_time(comparison: Comparison) -> None:
-    said = texts(target_plot(comparison.rows, PlotStyles(comparison.rows)))
-    for expected in ("1 worker: not reached", "2 workers: 4.00 s", "target 90%", "accuracy (%)"):
-        assert expected in said
-    assert any(text.startswith("training time (") for text in said)
+    chart = target_plot(comparison.rows, PlotStyles(comparison.rows))
+    assert chart is not None
+    assert [line.label for line in chart.lines] == ["1 worker: not reached", "2 workers: 4.00 s"]
+    assert (chart.title, chart.target) == ("accuracy (%)", 90)
+    assert chart.x_label.startswith("training time (")
 
 
 @pytest.mark.parametrize("ending", ["svg", "png"])
@@ -44,6 +44,6 @@ def test_other_files_are_refused(comparison: Comparison, tmp_path: Path) -> None
 
 def test_without_a_target_there_is_nothing_to_plot(tmp_path: Path) -> None:
     aimless = Comparison([make_run(tmp_path, workers=1)])
-    assert target_plot(aimless.rows, PlotStyles(aimless.rows)) == ""
+    assert target_plot(aimless.rows, PlotStyles(aimless.rows)) is None
     with pytest.raises(ExperimentError, match="there is no target to plot"):
         aimless.plot(tmp_path / "target.svg")

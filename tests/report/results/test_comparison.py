@@ -257,12 +257,14 @@ class TestPlots:
             ("ring", [2, 4]),
             ("gossip", [2, 4]),
         ]
-        for svg in (
+        for chart in (
             scaling_plots.speedup_plot(rows, PlotStyles(rows)),
             scaling_plots.efficiency_plot(rows, PlotStyles(rows)),
         ):
-            assert "measured" in svg
-            assert ">ring<" in svg
+            assert "measured" in chart.title
+            assert [line.label for line in chart.lines if not line.reference] == ["ring", "gossip"]
+            assert chart.lines[1].x == [1, 2, 4]
+            assert chart.lines[1].notes[1].startswith("ring\n2 workers: ")
 
     def test_only_the_highest_of_many_lines(self, measured):
         runs = [measured(8.0)]
@@ -273,16 +275,15 @@ class TestPlots:
 
     def test_no_workers_no_scaling(self, measured):
         rows = make_rows([measured(1.0, lr=0.1), measured(2.0, lr=0.2)])
-        assert (
-            scaling_plots.speedup_plot(rows, PlotStyles(rows))
-            == scaling_plots.efficiency_plot(rows, PlotStyles(rows))
-            == ""
-        )
-        assert "training time (s, measured)" in scaling_plots.tradeoff_plot(rows, PlotStyles(rows))
+        assert scaling_plots.speedup_plot(rows, PlotStyles(rows)) is None
+        assert scaling_plots.efficiency_plot(rows, PlotStyles(rows)) is None
+        chart = scaling_plots.tradeoff_plot(rows, PlotStyles(rows))
+        assert chart.x_label == "training time (s, measured)"
+        assert [line.notes[0].partition("\n")[0] for line in chart.lines] == ["lr 0.1", "lr 0.2"]
 
     def test_one_setting_has_no_tradeoff(self, measured):
         rows = make_rows([measured(1.0), measured(2.0, seed=1)])
-        assert scaling_plots.tradeoff_plot(rows, PlotStyles(rows)) == ""
+        assert scaling_plots.tradeoff_plot(rows, PlotStyles(rows)) is None
 
     def test_looks_tell_strategy_rest_and_workers_apart(self, measured):
         grid = product((2, 4), ("ring", "gossip"), (1, 4))
@@ -295,9 +296,9 @@ class TestPlots:
         assert styles[0].colour not in {style.colour for style in styles[1:]}
         assert len({style.marker for style in styles}) == 3
         assert len({(style.colour, style.dashes) for style in styles}) == len(rows)
-        names = [name for _, name in PlotStyles(rows).legend_entries(rows)]
-        assert names[:2] == ["ring, sync every 1", "ring, sync every 4"]
-        assert names[-3:] == ["1 worker", "2 workers", "4 workers"]
+        names = [PlotStyles(rows).legend_name(row) for row in rows]
+        assert names[:3] == ["1 worker", "ring, sync every 1", "ring, sync every 4"]
+        assert [name for _, name in PlotStyles(rows).marker_keys()] == ["1 worker", "2 workers", "4 workers"]
 
 
 def test_a_heading_breaks_only_where_cells_are_narrow():

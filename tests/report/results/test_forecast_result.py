@@ -138,7 +138,7 @@ class TestBend:
 
 def test_the_band_is_the_speedup_at_both_ends_of_the_interval():
     row = sweep([1, 4]).rows[1]
-    low, high = forecast_plots._bounds(row)
+    low, high = forecast_plots.speedup_bounds(row)
     assert (low, high) == pytest.approx((row.speedup / 1.06, row.speedup / 0.95))
 
 
@@ -147,9 +147,8 @@ class TestPage:
         page = forecast.report(tmp_path / "forecast.html").read_text(encoding="utf-8")
         for expected in (
             "levels off at",
-            "speedup T1/Tn (predicted)",
+            "speedup T1/Tn (predicted, link ",
             "ideal: number of workers",
-            "training time (%, predicted)",
             "Every time on this page is predicted",
             "A &lt;b&gt;bold&lt;/b&gt; reason.",
             "1,024",

@@ -4,7 +4,9 @@ import re
 import pytest
 from made_runs import make_run, make_virtual_run
 
+from tenfold.report.pages.write_report import render_report
 from tenfold.report.results.twin_result import TimePart, Twin
+from tenfold.report.twins import find_twin
 
 SHORT = {"steps_per_epoch": 40, "epochs": 1, "workers": 2}
 
@@ -93,8 +95,8 @@ def test_the_trace_has_two_processes(twin):
 def test_the_page_puts_lanes_above_each_other(twin, tmp_path):
     page = twin.report(tmp_path / "twin.html").read_text(encoding="utf-8")
     for expected in (
-        "measured, worker 1",
-        "predicted, worker 1",
+        "worker 1, measured",
+        "worker 1, predicted",
         "largest difference between the weights",
         "bit for bit the same",
         "predicted [5.00-6.00]",
@@ -111,4 +113,15 @@ def test_runs_without_times_make_a_table(tmp_path):
     empty.virtual.result.pop("interval")
     assert empty.rows() == [["training, total", "–", "–", "–"]]
     assert any(note.startswith("uncalibrated") for note in empty.notes())
-    assert "lanes" not in empty.report(tmp_path / "twin.html").read_text(encoding="utf-8")
+    assert 'data-plot="twin"' not in empty.report(tmp_path / "twin.html").read_text(encoding="utf-8")
+
+
+def test_a_virtual_twin_shows_the_measured_steps_below_its_own(tmp_path):
+    other = make_run(tmp_path, **SHORT, kind="twin", lr=0.3)
+    real = make_run(tmp_path, **SHORT, kind="twin")
+    virtual = make_virtual_run(tmp_path, **SHORT, cluster="here", kind="twin")
+    assert find_twin(virtual).id == real.id
+    assert "measured in its twin, run 2" in render_report([virtual])
+    assert "Predicted and measured" not in render_report([real])
+    assert find_twin(make_virtual_run(tmp_path, **SHORT, cluster="here")) is None
+    assert find_twin(make_virtual_run(tmp_path, **SHORT, cluster="here", kind="twin", lr=0.3)).id == other.id

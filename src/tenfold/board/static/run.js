@@ -52,6 +52,7 @@ async function readAgain() {
 async function readRest() {
   const rest = await ask(`/data/run/${number}/rest`);
   panels.quality?.set(rest.quality);
+  panels.setPlots(rest.plots);
   if (!rest.folds.length) return;
   data.figures = rest.folds;
   if (!zoomed) panels.curves?.set(data.figures);

@@ -8,8 +8,8 @@ from tenfold.report.formatting import count, date_time, duration, metric_value, 
 from tenfold.report.pages import figures
 from tenfold.report.pages.sections import describe_run, headline_number, page_title
 from tenfold.report.plots import SCALING, device_plots, scaling_plots, target_plots, timeline_plots
-from tenfold.report.plots.styles import PlotStyles
-from tenfold.report.plots.svg import INK
+from tenfold.report.plots.charts import Chart, LaneChart
+from tenfold.report.plots.styles import PlotStyles, page_colour
 from tenfold.report.results.comparison import Comparison
 from tenfold.report.results.result_table import ResultTable
 from tenfold.report.rows import Row
@@ -59,7 +59,7 @@ def comparison_tables(comparison: Comparison) -> dict[str, Any]:
 def settings_table(results: ResultTable, styles: PlotStyles) -> dict[str, Any]:
     """Return the table of settings, each with the colour of its curves and whether its numbers are doubtful."""
     names, cells = results.cells()
-    colours = [styles.style(row).colour.replace(INK, "currentColor") for row in results.rows]
+    colours = [page_colour(styles.style(row).colour) or "currentColor" for row in results.rows]
     texts = [column.words for column in results.columns()]
     doubtful = [bool(row.doubts) for row in results.rows]
     return {
@@ -151,20 +151,24 @@ def _plots(comparison: Comparison, each: list[dict[str, Any]] | None) -> dict[st
     shown = choose_rows(rows, MOST_CURVES)
     drawn = each or [figures.mean_figure(styles.series(row)) for row in shown]
     bars = [{"label": row.label, "times": row.times} for row in rows if row.times]
-    scaling = [SCALING[name](rows, styles) for name in SCALING]
     metric = rows_metric(rows)
-    return {
-        "to_target": target_plots.target_plot(rows, styles),
-        "scaling": [svg for svg in scaling if svg],
-        "devices": device_plots.device_plot(side_by_side, styles),
-        "devices_left_out": _left_out(list(groups), list(side_by_side)),
+    timelines = _timelines(rows)
+    charts: dict[str, Chart | None] = {
+        "target": target_plots.target_plot(rows, styles),
+        **{name: SCALING[name](rows, styles) for name in SCALING},
+        **device_plots.device_plots(side_by_side, styles),
         "tradeoff": scaling_plots.tradeoff_plot(rows, styles),
+        **{f"timeline-{at}": chart for at, (_, chart) in enumerate(timelines)},
+    }
+    return {
+        "scaling": [name for name in SCALING if charts[name]],
+        "devices_left_out": _left_out(list(groups), list(side_by_side)),
         "best": [(row.label, *_time_and_metric(row, metric)) for row in pareto_front(rows)],
-        "figures": figures.page_figures(drawn, comparison.runs, bars=bars),
+        "figures": figures.page_figures(drawn, comparison.runs, charts, bars=bars),
         "learning": _about_curves(rows, shown, means=each is None) if any(one["curves"] for one in drawn) else "",
         "quality": False,
         "lanes": False,
-        "timelines": _timelines(rows),
+        "timelines": [about for about, _ in timelines],
     }
 
 
@@ -206,7 +210,7 @@ def _left_out(names: Sequence[str], shown: Sequence[str]) -> str:
     )
 
 
-def _timelines(rows: Sequence[Row]) -> list[tuple[str, str]]:
+def _timelines(rows: Sequence[Row]) -> list[tuple[str, LaneChart]]:
     """Return the first steps of the most notable settings on one time scale, each with a caption."""
     found = [
         (why, row, timeline_plots.total_seconds(timeline_plots.first_steps(row.runs[0].spans())))
@@ -214,5 +218,5 @@ def _timelines(rows: Sequence[Row]) -> list[tuple[str, str]]:
         if row.runs
     ]
     until = max((seconds for _, _, seconds in found), default=0.0)
-    drawings = [(timeline_plots.timeline_plot(row.runs[0], until), row, why) for why, row, _ in found]
-    return [(f"{row.label} (run {row.runs[0].id}): {why}", svg) for svg, row, why in drawings if svg]
+    charts = [(timeline_plots.timeline_plot(row.runs[0], until), row, why) for why, row, _ in found]
+    return [(f"{row.label} (run {row.runs[0].id}): {why}", chart) for chart, row, why in charts if chart]

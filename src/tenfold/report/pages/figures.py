@@ -1,26 +1,31 @@
 """The numbers behind a page's interactive plots, which its scripts draw; a report carries them inside."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tenfold.report import clocks, summary
 from tenfold.report.curves import REPORT_COLUMNS, Columns, Curves
 from tenfold.report.lanes import Lanes
 from tenfold.report.plots import palette
-from tenfold.report.plots.styles import Dashes, Series
-from tenfold.report.plots.svg import INK
+from tenfold.report.plots.charts import Chart, chart_data
+from tenfold.report.plots.styles import Series, dash_pixels, page_colour
 from tenfold.runs import Run, Started
 from tenfold.runs.storage.follower import Follower
 
 EVERYTHING = float("inf")
-DASH_PIXELS = 1.6
 
 
-def page_figures(figures: Sequence[dict[str, Any]], runs: Sequence[Run], **more: Any) -> dict[str, Any]:
-    """Return everything that the scripts of a page draw: the runs' figures, colours and names."""
+def page_figures(
+    figures: Sequence[dict[str, Any]],
+    runs: Iterable[clocks.HasClock],
+    charts: Mapping[str, Chart | None] | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """Return everything that the scripts of a page draw: the runs' figures, charts by name, colours and names."""
     return {
         "figures": list(figures),
         "clock": clocks.clock_names(runs),
+        "plots": chart_data(charts or {}),
         "kinds": [
             {"kind": kind, "name": summary.KIND_NAMES.get(kind, kind), "colour": palette.KIND_COLOURS[kind]}
             for kind in summary.KINDS
@@ -31,11 +36,7 @@ def page_figures(figures: Sequence[dict[str, Any]], runs: Sequence[Run], **more:
 
 def run_figure(run: Run, label: str = "", series: Series | None = None) -> dict[str, Any]:
     """Return the figure of a run as it is in the store now."""
-    follower = Follower(run.store)
-    try:
-        events, _ = follower.events(run.id)
-    finally:
-        follower.close()
+    events = _events(run)
     curves, lanes = Curves(), Lanes()
     curves.add(events)
     lanes.add(events)
@@ -45,6 +46,14 @@ def run_figure(run: Run, label: str = "", series: Series | None = None) -> dict[
         "lanes": lanes.between(-EVERYTHING, EVERYTHING),
         "times": run.times or lanes.times(),
     }
+
+
+def _events(run: Run) -> list[tuple[int, dict[str, Any]]]:
+    follower = Follower(run.store)
+    try:
+        return follower.events(run.id)[0]
+    finally:
+        follower.close()
 
 
 def describe_figure(run: Run, label: str = "", series: Series | None = None) -> dict[str, Any]:
@@ -57,7 +66,7 @@ def describe_figure(run: Run, label: str = "", series: Series | None = None) -> 
         "label": label,
         "status": run.status,
         "clock": run.clock,
-        "colour": None if colour == INK else colour,
+        "colour": page_colour(colour) or None,
         "dash": dash_pixels(dashes),
         "epochLength": started.steps_per_epoch if started else 0,
         "samples": started.train_samples if started else 0,
@@ -71,11 +80,6 @@ def mean_figure(series: Series) -> dict[str, Any]:
     """Return the figure of a setting: the means over its repeats at the steps that all of them have measured."""
     each = [run_figure(run, series.label, series) for run in series.runs]
     return {**each[0], "curves": mean_curves([one["curves"] for one in each]), "lanes": None, "repeats": len(each)}
-
-
-def dash_pixels(dashes: Dashes) -> list[float]:
-    """Return the dashes of a line as lengths in pixels; none for a solid line."""
-    return [] if isinstance(dashes, str) else [DASH_PIXELS * length for length in dashes[1]]
 
 
 def mean_curves(repeats: Sequence[Sequence[Columns]]) -> list[Columns]:

@@ -5,11 +5,14 @@ from typing import Any
 from tenfold.report.formatting import duration, metric_value, plural
 from tenfold.report.pages.figures import mean_curves, run_figure
 from tenfold.report.plots import palette
+from tenfold.report.plots.charts import Chart
 from tenfold.report.plots.fold_plots import fold_runs, fold_scores_plot, fold_timeline
 from tenfold.report.tables.fold_tables import Fold, folds_table, models_table, shown_metrics
 from tenfold.runs import FoldChanged, Run
 from tenfold.runs.fold_name import fold_name
 from tenfold.runs.store import CROSSVAL
+
+LANES = "fold-lanes"
 
 
 def folds_section(run: Run) -> dict[str, Any] | None:
@@ -19,14 +22,23 @@ def folds_section(run: Run) -> dict[str, Any] | None:
         return None
     failed = sum(fold["status"] == "failed" for fold in folds)
     not_drawn = f" {plural(failed, 'fold')} failed and {'is' if failed == 1 else 'are'} not drawn." if failed else ""
-    metrics = shown_metrics(run)
+    charts = fold_charts(run)
     return {
-        "strips": [svg for name in metrics if (svg := fold_scores_plot(run, name))],
+        "strips": [name for name in charts if name != LANES],
         "about": f"One point per fold; the diamond is the mean, the line its 95% interval.{not_drawn}",
         "table": folds_table(run),
         "models": models_table(run),
-        "lanes": fold_timeline(run),
+        "lanes": LANES in charts,
     }
+
+
+def fold_charts(run: Run) -> dict[str, Chart]:
+    """Return the charts of the section by name; none unless the run is a cross-validation with folds."""
+    if run.kind != CROSSVAL or not run.result.get("folds"):
+        return {}
+    strips = {f"strip-{at}": fold_scores_plot(run, name) for at, name in enumerate(shown_metrics(run))}
+    charts: dict[str, Chart | None] = {**strips, LANES: fold_timeline(run)}
+    return {name: chart for name, chart in charts.items() if chart is not None}
 
 
 def folds_so_far(run: Run) -> dict[str, Any] | None:

@@ -6,7 +6,7 @@ from tenfold.errors import ExperimentError
 from tenfold.report import clocks, summary
 from tenfold.report.formatting import count, duration, interval, plural, ratio
 from tenfold.report.knee import find_knee, rows_with_rounds, scaling_families
-from tenfold.report.pages import sections
+from tenfold.report.pages import figures, sections
 from tenfold.report.pages.comparison_page import settings_table
 from tenfold.report.pages.page import download_link, render_template
 from tenfold.report.pages.sections import headline_number
@@ -22,6 +22,8 @@ def render_forecast(forecast: Forecast) -> str:
     if not forecast.rows:
         raise ExperimentError("there is no prediction to report; give at least one setting")
     styles = PlotStyles(forecast.rows)
+    speedup = forecast_plots.forecast_speedup_plot(forecast.rows, styles, _links(forecast))
+    shares = {f"shares-{at}": chart for at, chart in enumerate(forecast_plots.share_plots(forecast.rows))}
     files = (("csv", forecast.to_csv()), ("json", forecast.to_json()))
     first = forecast.forecasts[0].experiment
     content = {
@@ -32,10 +34,11 @@ def render_forecast(forecast: Forecast) -> str:
         "headline": _headline(forecast),
         "table": settings_table(forecast, styles),
         "notes": [note.text for note in forecast.notes()],
-        "speedup": forecast_plots.forecast_speedup_plot(forecast.rows, styles),
+        "speedup": speedup is not None,
         "bands": forecast_plots.has_bands(forecast.rows),
         "knees": _knee_table(forecast),
-        "shares": forecast_plots.share_plots(forecast.rows),
+        "shares": list(shares),
+        "figures": figures.page_figures([], forecast.rows, {"speedup": speedup, **shares}),
         "reasons": forecast.reasons(),
         "fields": sections.common_fields(forecast.forecasts),
         "downloads": [download_link(f"tenfold-forecast.{ending}", ending.upper(), text) for ending, text in files],

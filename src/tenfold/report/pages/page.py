@@ -15,7 +15,7 @@ from tenfold.report.pages.scripts import DRAWING, STILL, bundled_script, bundled
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-RUN_PARTS = ("facts", "above", "headline", "folds", "prediction", "epochs", "events")
+RUN_PARTS = ("facts", "above", "headline", "folds", "prediction", "cores", "epochs", "events")
 """The blocks of a run's page that are rendered again while it is running."""
 COMPARISON_PARTS = ("above", "headline", "settings")
 """The same of the page of several runs."""

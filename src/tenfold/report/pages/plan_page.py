@@ -4,7 +4,7 @@ from typing import Any
 
 from tenfold.report import clocks
 from tenfold.report.formatting import duration, interval, metric_value, plural
-from tenfold.report.pages import sections
+from tenfold.report.pages import figures, sections
 from tenfold.report.pages.page import download_link, render_template
 from tenfold.report.pages.sections import headline_number
 from tenfold.report.plots.plan_plots import probe_plot
@@ -14,6 +14,7 @@ from tenfold.report.results.plan_result import Plan
 def render_plan(plan: Plan) -> str:
     """Return the page as HTML."""
     names, rows = plan.cells()
+    probes = probe_plot(plan.search.assessments, plan.search.metric, plan.target)
     content = {
         "title": f"Plan for {sections.page_title(plan.best)}",
         "eyebrow": "plan",
@@ -23,7 +24,8 @@ def render_plan(plan: Plan) -> str:
         "findings": plan.findings(),
         "table": {"columns": names, "rows": rows},
         "notes": [note.text for note in plan.notes()],
-        "probes": probe_plot(plan.search.assessments, plan.search.metric, plan.target),
+        "probes": probes is not None,
+        "figures": figures.page_figures([], plan.rows, {"probes": probes}),
         "downloads": [
             download_link("tenfold-plan.csv", "CSV", plan.to_csv()),
             download_link("tenfold-plan.json", "JSON", plan.to_json()),

@@ -6,7 +6,10 @@ from tenfold.report import summary
 from tenfold.report.baselines import find_baseline
 from tenfold.report.model_quality import model_quality
 from tenfold.report.pages import figures, sections
-from tenfold.report.pages.folds_section import fold_figures, folds_section, folds_so_far
+from tenfold.report.pages.folds_section import fold_charts, fold_figures, folds_section, folds_so_far
+from tenfold.report.pages.machine_section import machine_section
+from tenfold.report.plots import timeline_plots
+from tenfold.report.twins import find_twin
 from tenfold.runs import Run
 from tenfold.runs.store import CROSSVAL
 
@@ -21,6 +24,8 @@ def run_content(run: Run, figure: dict[str, Any] | None = None) -> dict[str, Any
     baseline = find_baseline(run)
     about = sections.describe_run(run)
     title = sections.page_title(run.experiment)
+    real = find_twin(run)
+    charts = {**fold_charts(run), "twin": timeline_plots.twin_timeline_plot(real, run) if real else None}
     return {
         "title": f"Cross-validation of {title}" if folded else title,
         "subject": sections.page_title(run.experiment.replace(name="")),
@@ -34,11 +39,13 @@ def run_content(run: Run, figure: dict[str, Any] | None = None) -> dict[str, Any
         "folds": folds_section(run),
         "folds_so_far": folds_so_far(run),
         "prediction": summary.prediction_notes(run),
-        "figures": figures.page_figures(drawn, [run], bars=bars, quality=quality),
+        "figures": figures.page_figures(drawn, [run], charts, bars=bars, quality=quality),
         "learning": about_curves(run) if any(one["curves"] for one in drawn) else "",
         "quality": quality is not None,
         "lanes": bool(figure["lanes"]["at"]),
+        "twin": real.id if real is not None and charts["twin"] is not None else None,
         "timelines": [],
+        "cores": machine_section(run),
     }
 
 

@@ -155,6 +155,8 @@ def machine_facts(runs: Sequence[Run]) -> list[dict[str, Any]]:
         if memory := facts.get("machine", {}).get("memory"):  # free memory is different for each run
             kept = {key: size for key, size in memory.items() if key != "available"}
             facts["machine"] = {**facts["machine"], "memory": kept}
+        if cpu := facts.get("machine", {}).get("cpu"):  # the layout of the cores has a section of its own
+            facts["machine"] = {**facts["machine"], "cpu": {key: cpu[key] for key in cpu if key != "layout"}}
         new = {"runs": [], "facts": list(flatten_facts(facts)), "brief": _machine_in_brief(facts)}
         one = found.setdefault(json.dumps(facts, sort_keys=True, default=str), new)
         one["runs"].append(run.id)

@@ -4,7 +4,7 @@ import json
 
 from tenfold.report import clocks, summary
 from tenfold.report.formatting import date_time, duration
-from tenfold.report.pages import sections
+from tenfold.report.pages import figures, sections
 from tenfold.report.pages.page import download_link, render_template
 from tenfold.report.pages.sections import headline_number
 from tenfold.report.plots import timeline_plots
@@ -14,6 +14,7 @@ from tenfold.report.results.twin_result import Twin, signed_percent
 def render_twin(twin: Twin) -> str:
     """Return the page as HTML."""
     real, virtual = both = [twin.real, twin.virtual]
+    lanes = timeline_plots.twin_timeline_plot(real, virtual)
     name = f"tenfold-twin-{real.id}-{virtual.id}"
     content = {
         "title": f"{sections.page_title(real.experiment)}: real and virtual run",
@@ -33,7 +34,8 @@ def render_twin(twin: Twin) -> str:
         ],
         "table": {"columns": ["time", "measured", "predicted", "error"], "rows": twin.rows()},
         "notes": twin.notes(),
-        "timelines": timeline_plots.twin_timeline_plot(real, virtual),
+        "timelines": lanes is not None,
+        "figures": figures.page_figures([], both, {"twin": lanes}),
         "prediction": summary.prediction_notes(virtual),
         "changed": sections.changed_settings(real),
         "downloads": [

@@ -11,4 +11,4 @@ SCALING: Registry[Any] = LazyRegistry(
         "efficiency": "tenfold.report.plots.scaling_plots:efficiency_plot",
     },
 )
-"""Functions of the rows and their styles that return an SVG drawing, or "" where there is nothing to draw."""
+"""Functions of the rows and their styles that return a chart, or None where there is nothing to draw."""

@@ -1,28 +1,16 @@
 """Plots of the same settings on several devices: training time, and how good the model is."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from statistics import fmean
-from typing import TYPE_CHECKING
 
 from tenfold.report import clocks, summary
 from tenfold.report.differences import describe_settings
-from tenfold.report.formatting import metric_value, one_line, ratio
+from tenfold.report.formatting import duration, metric_value, one_line, ratio
+from tenfold.report.plots.charts import Bar, BarChart
 from tenfold.report.plots.styles import PlotStyles
-from tenfold.report.plots.svg import INK, PHONE, draw_both, legend_above, shorten
 from tenfold.report.rows import CPU, Row, Spread
 from tenfold.report.selection import choose_rows, mean_seconds, rows_metric
-from tenfold.report.tables.columns import time_unit
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 MOST_GROUPS = 12
-BAR = 0.22
-"""Inches for one bar with its text."""
-ROOM = 0.35
-"""How much longer an axis is than its longest bar, to make room for the text at its end."""
 Groups = Mapping[str, Sequence[Row]]
 
 
@@ -49,106 +37,53 @@ def choose_groups(found: Groups) -> Groups:
     return {name: group for name, group in found.items() if id(fastest[name]) in kept}
 
 
-def device_plot(found: Groups, styles: PlotStyles) -> str:
-    """Return training times and metrics as bars: one group for each setting, one colour for each device."""
-    if not found:
-        return ""
-    places, rows = _places(found)
-    scale, unit = time_unit(max(map(mean_seconds, rows)))
+def device_plots(found: Groups, styles: PlotStyles) -> dict[str, BarChart]:
+    """Return training times and metrics as bars, by name: one group for each setting, one colour for each device."""
+    rows = [row for group in found.values() for row in group]
+    if not rows:
+        return {}
     metric = rows_metric(rows)
-    percent = 100.0 if metric == "accuracy" else 1.0
     part = summary.first_part(run for row in rows for run in row.runs)
+    colours = styles.field_colours("device", list(dict.fromkeys(map(_device, rows))))
+
+    def time_text(row: Row) -> str:
+        apart = f" ± {duration(row.seconds.deviation)}" if row.seconds.deviation is not None else ""
+        gained = f", {ratio(row.factor_against_cpu)} × cpu" if row.factor_against_cpu is not None else ""
+        return f"{duration(row.seconds.mean)}{apart}{gained}"
 
     def score(row: Row) -> Spread:
         return row.metrics.get(metric, Spread())
 
     def score_text(row: Row) -> str:
-        return metric_value(metric, score(row).mean)
+        deviation = score(row).deviation
+        apart = f" ± {metric_value(metric, deviation)}" if deviation is not None else ""
+        return f"{metric_value(metric, score(row).mean)}{apart}"
 
-    def time_text(row: Row) -> str:
-        gained = f", {ratio(row.factor_against_cpu)} × cpu" if row.factor_against_cpu is not None else ""
-        return f"{(row.seconds.mean or 0.0) * scale:.3g} {unit}{gained}"
+    def chart(
+        title: str, spread: Callable[[Row], Spread], text: Callable[[Row], str], longest: float | None
+    ) -> BarChart:
+        groups = []
+        for name, group in found.items():
+            texts = {id(row): text(row) for row in group}
+            bars = [
+                Bar(
+                    label=_device(row),
+                    value=spread(row).mean,
+                    text=texts[id(row)],
+                    colour=colours[_device(row)],
+                    note=f"{row.label}: {texts[id(row)]}",
+                )
+                for row in group
+            ]
+            groups.append((name, bars))
+        return BarChart(title=title, groups=groups, longest=longest)
 
-    def size(width: float) -> tuple[float, float]:
-        height = BAR * (places[-1] + 1.6)
-        return (width, 1.0 + height) if width != PHONE else (width, 1.9 + 2 * (height + BAR * len(found)))
-
-    def paint(figure: "Figure", width: float) -> None:
-        if width == PHONE:
-            times, scores = figure.subplots(2, 1)
-        else:
-            times, scores = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
-        bars = list(zip(places, rows, strict=True))
-        for device, colour in styles.field_colours("device", list(dict.fromkeys(map(_device, rows)))).items():
-            own = [(at, row) for at, row in bars if _device(row) == device]
-            _bars(times, own, device, colour, lambda row: row.seconds, scale, time_text)
-            _bars(scores, own, device, colour, score, percent, score_text)
-        _logarithmic(times, [mean_seconds(row) * scale for row in rows])
-        times.set_xlabel(f"training time ({unit}, {clocks.clock_names(rows)})")
-        scores.margins(x=ROOM)
-        if percent == 100:
-            scores.set_xticks(range(0, 101, 20))
-        scores.set_xlabel(f"{part} accuracy (%)" if percent == 100 else f"{part} {one_line(metric)}")
-        for axes in (times, scores):
-            axes.grid(visible=False, axis="y")
-            axes.set_ylim(places[-1] + 0.8, -0.8 - 0.6 * (width == PHONE))
-        middles = [fmean(at for at, row in bars if any(row is one for one in group)) for group in found.values()]
-        if width != PHONE:
-            times.set_yticks(middles, [shorten(name) for name in found])
-        else:
-            tops = [min(at for at, row in bars if any(row is one for one in group)) for group in found.values()]
-            for axes in (times, scores):
-                axes.set_yticks([])
-                left = axes.get_xlim()[0]
-                for top, name in zip(tops, found, strict=True):
-                    axes.text(left, top - 0.5, shorten(name), fontsize=8, ha="left", va="bottom")
-        legend_above(figure, width)
-
-    return draw_both("devices", f"training time and {one_line(metric)} on each device", size, paint)
-
-
-def _places(found: Groups) -> tuple[list[float], list[Row]]:
-    """Return the position of each bar, from the top, and its row, with gaps between the groups."""
-    places: list[float] = []
-    for group in found.values():
-        begin = places[-1] + 1.6 if places else 0.0
-        places += [begin + at for at in range(len(group))]
-    return places, [row for group in found.values() for row in group]
-
-
-def _bars(
-    axes: "Axes",
-    own: Sequence[tuple[float, Row]],
-    device: str,
-    colour: str,
-    spread: Callable[[Row], Spread],
-    scale: float,
-    text: Callable[[Row], str],
-) -> None:
-    """Draw the bars of one device, each with its text at the end and its deviation."""
-    spreads = [spread(row) for _, row in own]
-    errors = [(one.deviation or 0.0) * scale for one in spreads]
-    drawn_bars = axes.barh(
-        [at for at, _ in own],
-        [(one.mean or 0.0) * scale for one in spreads],
-        height=0.86,
-        color=colour,
-        label=device,
-        xerr=errors if any(errors) else None,
-        error_kw={"ecolor": INK, "elinewidth": 0.8, "capsize": 2, "capthick": 0.8},
-    )
-    axes.bar_label(drawn_bars, [text(row) for _, row in own], padding=3, fontsize=8)
-
-
-def _logarithmic(axes: "Axes", values: Sequence[float]) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    low, high = 10.0 ** math.floor(math.log10(min(values) / 2)), max(values)
-    axes.set_xscale("log")
-    axes.set_xlim(low, high * (high / low) ** ROOM)
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 1000 else (1,)))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.xaxis.set_minor_formatter(NullFormatter())
+    return {
+        "device-times": chart(f"training time ({clocks.clock_names(rows)})", lambda row: row.seconds, time_text, None),
+        "device-scores": chart(
+            f"{part} {one_line(metric)}", score, score_text, 1.0 if metric.endswith("accuracy") else None
+        ),
+    }
 
 
 def _device(row: Row) -> str:

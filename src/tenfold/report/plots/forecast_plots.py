@@ -1,110 +1,92 @@
 """Plots of predictions over the workers: the speedup, and what the time is spent on."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
 from tenfold.report import clocks, summary
-from tenfold.report.formatting import count
+from tenfold.report.formatting import duration, interval, plural, ratio
 from tenfold.report.knee import find_knee, scaling_families
-from tenfold.report.plots import palette
-from tenfold.report.plots.scaling_plots import scaling_curves
-from tenfold.report.plots.styles import PlotStyles
-from tenfold.report.plots.svg import COMPACT_LEGEND, INK, NARROW, draw_svg, legend_below
+from tenfold.report.plots.charts import ChartLine, LineChart, ShareChart
+from tenfold.report.plots.scaling_plots import reference_line, scaling_curves
+from tenfold.report.plots.styles import PlotStyles, Style, dash_pixels, page_colour
 from tenfold.report.rows import Row
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 MOST_SHARES = 6
 """How many groups of settings are drawn, those with the highest speedups."""
 MOST_BANDS = 3
-"""With more curves than this, the bands of their intervals would hide each other."""
+"""With more curves than this, only the band of the curve below the pointer is drawn: all would hide each other."""
 
 
-def forecast_speedup_plot(rows: Sequence[Row], styles: PlotStyles) -> str:
-    """Return the speedup over the workers on logarithmic axes; rings show where it levels off.
-
-    Intervals are drawn as bands, unless there are too many curves.
-    """
+def forecast_speedup_plot(rows: Sequence[Row], styles: PlotStyles, hardware: str) -> LineChart | None:
+    """Return the speedup over the workers on logarithmic axes, with intervals; rings show where it levels off."""
     curves = scaling_curves(rows, styles)
     if not curves:
-        return ""
+        return None
     families = dict(scaling_families(rows))
+    widest = max(row.workers for row in rows)
 
-    def paint(figure: "Figure") -> None:
-        axes = figure.subplots()
-        widest = max(row.workers for row in rows)
-        axes.plot([1, widest], [1, widest], color=INK, alpha=0.45, linewidth=0.9, label="ideal: number of workers")
-        lowest = 1.0
-        for label, style, group in curves:
-            x, y = [1, *(row.workers for row in group)], [1.0, *(row.speedup or 1.0 for row in group)]
-            low, high = zip((1.0, 1.0), *(_bounds(row) for row in group), strict=True)
-            lowest = min(lowest, *(low if has_bands(rows) else y))
-            if has_bands(rows):
-                axes.fill_between(x, low, high, color=style.colour, alpha=0.15, linewidth=0)
-            strokes: dict[str, Any] = {"color": style.colour, "linestyle": style.dashes, "fillstyle": style.fill}
-            axes.plot(x, y, marker="o", markersize=3.5, linewidth=1.4, label=label, **strokes)
-            first = find_knee(families[label]).first if label in families else None
-            if first is not None:
-                ring: dict[str, Any] = {"markersize": 11, "fillstyle": "none", "markeredgewidth": 1.1}
-                axes.plot([first.workers], [first.speedup or 1.0], "o", color=style.colour, clip_on=False, **ring)
-        worker_axis(axes, rows)
-        axes.set_yscale("log", base=2)
-        axes.yaxis.set_major_formatter("{x:g}")
-        axes.set_ylim(bottom=lowest / 1.2)
-        axes.set_ylabel(f"speedup T1/Tn ({clocks.clock_names(rows)})")
-        handles, names = axes.get_legend_handles_labels()
-        legend_below(figure, list(zip(handles, names, strict=True)))
+    def line(label: str, style: Style, group: Sequence[Row]) -> ChartLine:
+        first = find_knee(families[label]).first if label in families else None
+        workers = [1, *(row.workers for row in group)]
+        bounds = [(1.0, 1.0), *(speedup_bounds(row) for row in group)]
+        return ChartLine(
+            label=label,
+            x=workers,
+            y=[1.0, *(row.speedup or 1.0 for row in group)],
+            notes=["1 worker: the baseline", *(_note(label, row) for row in group)],
+            colour=page_colour(style.colour),
+            dash=dash_pixels(style.dashes),
+            fill=style.fill,
+            low=[low for low, _ in bounds],
+            high=[high for _, high in bounds],
+            spread="band",
+            rings=[workers.index(first.workers)] if first is not None and first.workers in workers else (),
+        )
 
-    return draw_svg("forecast-speedup", "speedup over workers", (NARROW, 3.3), paint)
+    return LineChart(
+        title=f"speedup T1/Tn ({clocks.clock_names(rows)}, {hardware})",
+        x_label="workers",
+        lines=[reference_line("ideal: number of workers", [1, widest], [1, widest]), *(line(*one) for one in curves)],
+        x_log=2,
+        y_log=2,
+        x_ticks=sorted({1, *(row.workers for row in rows)}),
+    )
 
 
 def has_bands(rows: Sequence[Row]) -> bool:
-    """Return whether the intervals of the speedup are drawn as bands."""
+    """Return whether the intervals of all curves are drawn as bands."""
     return len(scaling_families(rows)) <= MOST_BANDS
 
 
-def share_plots(rows: Sequence[Row]) -> list[tuple[str, str]]:
-    """Return, for each group of settings, its name and what the time is spent on over the workers."""
+def share_plots(rows: Sequence[Row]) -> list[ShareChart]:
+    """Return, for each group of settings, what the time is spent on over the workers."""
     found = [(name, group) for name, group in scaling_families(rows) if len(group) > 1]
     highest = sorted(found, key=lambda family: -max(row.speedup or 0.0 for row in family[1]))[:MOST_SHARES]
-    chosen = [family for family in found if family in highest]
-    return [(name, _shares(at, name, group)) for at, (name, group) in enumerate(chosen)]
-
-
-def worker_axis(axes: "Axes", rows: Sequence[Row], margin: float = 1.12) -> None:
-    """Make the horizontal axis a logarithmic one of workers, with room for markers at both ends."""
-    from matplotlib.ticker import FuncFormatter, NullLocator
-
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: count(value)))
-    axes.set_xlim(min(row.workers for row in rows) / margin, max(row.workers for row in rows) * margin)
-    axes.set_xlabel("workers")
-
-
-def _shares(at: int, name: str, group: Sequence[Row]) -> str:
-    kinds = [kind for kind in summary.TRAINING_KINDS if any(row.shares.get(kind) for row in group)]
-
-    def paint(figure: "Figure") -> None:
-        axes = figure.subplots()
-        heights = [[100 * row.shares.get(kind, 0.0) for row in group] for kind in kinds]
-        colours, names = (
-            [palette.KIND_COLOURS[kind] for kind in kinds],
-            [summary.KIND_NAMES.get(kind, kind) for kind in kinds],
+    return [
+        ShareChart(
+            title=name or "all settings",
+            clock=clocks.clock_names(group),
+            bars=[(plural(row.workers, "worker"), _training_shares(row)) for row in group],
         )
-        axes.stackplot([row.workers for row in group], heights, colors=colours, labels=names, linewidth=0)
-        worker_axis(axes, group, margin=1.0)
-        axes.set_ylim(0, 100)
-        axes.set_ylabel(f"training time (%, {clocks.clock_names(group)})")
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=4, **COMPACT_LEGEND)
-
-    return draw_svg(f"forecast-shares-{at}", f"what the time is spent on, {name}", (NARROW, 2.6), paint)
+        for name, group in found
+        if (name, group) in highest
+    ]
 
 
-def _bounds(row: Row) -> tuple[float, float]:
+def speedup_bounds(row: Row) -> tuple[float, float]:
     """Return the speedup at both ends of the interval, for the predicted T1."""
     low, high = row.interval or (row.seconds.mean or 1.0,) * 2
     single = (row.speedup or 1.0) * (row.seconds.mean or 1.0)
     return single / high, single / low
+
+
+def _training_shares(row: Row) -> dict[str, float]:
+    return {kind: row.shares[kind] for kind in summary.TRAINING_KINDS if row.shares.get(kind)}
+
+
+def _note(label: str, row: Row) -> str:
+    low, high = speedup_bounds(row)
+    seconds = row.seconds.mean or 0.0
+    around = f" {interval(*row.interval, seconds)}" if row.interval else ""
+    bounds = f" [{ratio(low)}-{ratio(high)}]" if row.interval else ""
+    times = f"{duration(seconds)}{around} {row.clock}"
+    return f"{label}\n{plural(row.workers, 'worker')}: {ratio(row.speedup)}{bounds}, {times}"

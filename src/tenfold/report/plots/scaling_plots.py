@@ -2,25 +2,23 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from itertools import groupby
+from typing import Any
 
 from tenfold.report import clocks
 from tenfold.report.differences import describe_settings
-from tenfold.report.formatting import one_line
-from tenfold.report.plots.styles import PlotStyles, Style
-from tenfold.report.plots.svg import INK, NARROW, draw_svg, legend_below
+from tenfold.report.formatting import duration, metric_value, one_line, plural, ratio
+from tenfold.report.plots.charts import ChartLine, LineChart
+from tenfold.report.plots.styles import PlotStyles, Style, dash_pixels, page_colour
 from tenfold.report.rows import Row, Spread
-from tenfold.report.scores import direction, higher_is_better
+from tenfold.report.scores import direction
 from tenfold.report.selection import mean_seconds, pareto_front, quality, rows_metric
 from tenfold.report.tables.columns import time_unit
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 MOST_LINES = 12
-ERRORS: dict[str, Any] = {"capsize": 2, "elinewidth": 0.8, "capthick": 0.8}
 Curve = tuple[str, Style, list[Row]]
+Measured = tuple[float | None, float | None]
+"""A value and its deviation."""
 
 
 def scaling_curves(rows: Sequence[Row], styles: PlotStyles) -> list[Curve]:
@@ -38,103 +36,156 @@ def scaling_curves(rows: Sequence[Row], styles: PlotStyles) -> list[Curve]:
     return [(name, styles.style(group[0]), group) for name, group in families.items() if name in highest]
 
 
-def speedup_plot(rows: Sequence[Row], styles: PlotStyles) -> str:
-    """Return the speedup over the number of workers, with the ideal line."""
+def speedup_plot(rows: Sequence[Row], styles: PlotStyles) -> LineChart | None:
+    """Return the speedup over the number of workers, with the ideal line; None where there is no speedup."""
+    cores = sorted({(row.workers, row.speedup / row.efficiency) for row in rows if row.speedup and row.efficiency})
 
-    def ideal(axes: "Axes", widest: int, tallest: float) -> None:
-        cores = sorted({(row.workers, row.speedup / row.efficiency) for row in rows if row.speedup and row.efficiency})
-        axes.plot([1, widest], [1, widest], color=INK, alpha=0.45, linewidth=0.9, label="ideal: number of workers")
+    def ideal(widest: int) -> list[ChartLine]:
+        lines = [reference_line("ideal: number of workers", [1, widest], [1, widest])]
         if any(times < workers for workers, times in cores):
-            dots: dict[str, Any] = {"color": INK, "alpha": 0.45, "linewidth": 0.9, "linestyle": (0, (1, 2))}
-            axes.plot(*zip(*cores, strict=True), **dots, label="ideal: number of cores")
-        axes.set_ylim(0, max(tallest, min(widest, 2 * tallest)) * 1.06)
+            x, y = zip(*cores, strict=True)
+            lines.append(reference_line("ideal: number of cores", x, y, dash=(2, 3)))
+        return lines
 
-    def times(row: Row) -> tuple[float | None, float | None]:
+    def times(row: Row) -> Measured:
         return row.speedup, row.speedup_deviation
 
-    return _over_workers(
-        scaling_curves(rows, styles), "speedup", f"speedup T1/Tn ({clocks.clock_names(rows)})", times, ideal
-    )
+    def top(highest: float, widest: int) -> float:
+        return max(highest, min(widest, 2 * highest)) * 1.06
+
+    label = f"speedup T1/Tn ({clocks.clock_names(rows)})"
+    return _over_workers(scaling_curves(rows, styles), label, 1.0, "", times, ideal, top)
 
 
-def efficiency_plot(rows: Sequence[Row], styles: PlotStyles) -> str:
+def efficiency_plot(rows: Sequence[Row], styles: PlotStyles) -> LineChart | None:
     """Return the efficiency over the number of workers: 100% where every core contributes as much as the first."""
 
-    def percent(row: Row) -> tuple[float | None, float | None]:
+    def percent(row: Row) -> Measured:
         if row.efficiency is None or row.speedup is None:
             return None, None
         factor = 100 * row.efficiency / row.speedup
         return row.speedup * factor, row.speedup_deviation * factor if row.speedup_deviation is not None else None
 
-    def ideal(axes: "Axes", widest: int, tallest: float) -> None:
-        axes.plot([1, widest], [100, 100], color=INK, alpha=0.45, linewidth=0.9, label="ideal")
-        axes.set_ylim(0, max(tallest, 100) * 1.12)
+    def ideal(widest: int) -> list[ChartLine]:
+        return [reference_line("ideal", [1, widest], [100, 100])]
 
-    return _over_workers(
-        scaling_curves(rows, styles), "efficiency", f"efficiency (%, {clocks.clock_names(rows)})", percent, ideal
-    )
+    label = f"efficiency (%, {clocks.clock_names(rows)})"
+    curves = scaling_curves(rows, styles)
+    return _over_workers(curves, label, 100.0, "%", percent, ideal, lambda highest, _: highest * 1.12)
 
 
-def tradeoff_plot(rows: Sequence[Row], styles: PlotStyles) -> str:
+def tradeoff_plot(rows: Sequence[Row], styles: PlotStyles) -> LineChart | None:
     """Return the main metric against the training time, one point for each setting; the best ones are numbered."""
     metric = rows_metric(rows)
     timed = [row for row in rows if row.seconds.mean is not None and math.isfinite(quality(row, metric))]
     if len(timed) < 2:
-        return ""
+        return None
     factor, unit = time_unit(max(map(mean_seconds, timed)))
     percent = 100 if metric == "accuracy" else 1
-    higher = higher_is_better(metric)
+    best = {id(row): str(number) for number, row in enumerate(pareto_front(timed), 1)}
+    names = [styles.legend_name(row) for row in timed]
+    ordered = sorted(zip(names, timed, strict=True), key=lambda pair: (names.index(pair[0]), mean_seconds(pair[1])))
+    return LineChart(
+        title="accuracy (%)" if percent == 100 else f"{one_line(metric)} ({direction(metric)})",
+        x_label=f"training time ({unit}, {clocks.clock_names(timed)})",
+        unit="%" if percent == 100 else "",
+        lines=[
+            _points(name, [row for _, row in group], styles, metric, (factor, percent), best)
+            for name, group in groupby(ordered, key=lambda pair: pair[0])
+        ],
+        keys=[(marker, name) for marker, name in styles.marker_keys() if name not in names],
+    )
 
-    def paint(figure: "Figure") -> None:
-        axes = figure.subplots()
-        for row in timed:
-            style = styles.style(row)
-            x, xerr = _scaled(row.seconds, factor)
-            y, yerr = _scaled(row.metrics[metric], percent)
-            strokes: dict[str, Any] = {"color": style.colour, "marker": style.marker, "markersize": 5.5}
-            axes.errorbar([x], [y], xerr=xerr, yerr=yerr, fillstyle=style.fill, linestyle="none", **strokes, **ERRORS)
-        for number, row in enumerate(pareto_front(timed), 1):
-            at = (mean_seconds(row) * factor, (row.metrics[metric].mean or 0.0) * percent)
-            axes.annotate(str(number), at, (-7, 6 if higher else -12), textcoords="offset points", ha="center")
-        axes.margins(0.12)
-        axes.set_xlabel(f"training time ({unit}, {clocks.clock_names(timed)})")
-        axes.set_ylabel("accuracy (%)" if percent == 100 else f"{one_line(metric)} ({direction(metric)})")
-        legend_below(figure, [(_sample(style), name) for style, name in styles.legend_entries(timed)])
 
-    return draw_svg("tradeoff", f"{one_line(metric)} against training time", (NARROW, 3.0), paint)
+def reference_line(label: str, x: Sequence[float], y: Sequence[float], dash: Sequence[float] = ()) -> ChartLine:
+    """Return a line to compare others with."""
+    return ChartLine(label=label, x=list(x), y=list(y), dash=dash, reference=True)
+
+
+def _points(
+    name: str,
+    rows: Sequence[Row],
+    styles: PlotStyles,
+    metric: str,
+    scales: tuple[float, float],
+    best: dict[int, str],
+) -> ChartLine:
+    """Return the settings of one colour and fill as points, with their deviations in the metric."""
+    factor, percent = scales
+    style = styles.style(rows[0])
+    spreads = [_scaled(row.metrics[metric], percent) for row in rows]
+    deviating = any(apart for _, apart in spreads)
+    return ChartLine(
+        label=name,
+        x=[mean_seconds(row) * factor for row in rows],
+        y=[value for value, _ in spreads],
+        notes=[_tradeoff_note(row, metric) for row in rows],
+        colour=page_colour(style.colour),
+        joined=False,
+        markers=[styles.style(row).marker for row in rows],
+        fill=style.fill,
+        low=[value - apart for value, apart in spreads] if deviating else (),
+        high=[value + apart for value, apart in spreads] if deviating else (),
+        numbers=[best.get(id(row), "") for row in rows],
+    )
+
+
+def _tradeoff_note(row: Row, metric: str) -> str:
+    """Return the setting with its time and metric, and the deviations of both."""
+    spread, score = row.seconds, row.metrics[metric]
+    times = duration(spread.mean) + (f" ± {duration(spread.deviation)}" if spread.deviation is not None else "")
+    scores = metric_value(metric, score.mean)
+    if score.deviation is not None:
+        scores += f" ± {metric_value(metric, score.deviation)}"
+    return f"{row.label}\n{times} {row.clock}, {one_line(metric)} {scores}"
 
 
 def _over_workers(
     found: Sequence[Curve],
-    name: str,
-    axis: str,
-    value: Callable[[Row], tuple[float | None, float | None]],
-    ideal: Callable[["Axes", int, float], None],
-) -> str:
+    title: str,
+    alone: float,
+    unit: str,
+    value: Callable[[Row], Measured],
+    ideal: Callable[[int], list[ChartLine]],
+    top: Callable[[float, int], float],
+) -> LineChart | None:
     if not found:
-        return ""
+        return None
     widest = max(row.workers for _, _, group in found for row in group)
-    tallest = max((value(row)[0] or 0.0) + (value(row)[1] or 0.0) for _, _, group in found for row in group)
-    one = 1.0 if name == "speedup" else 100.0
+    highest = max((value(row)[0] or 0.0) + (value(row)[1] or 0.0) for _, _, group in found for row in group)
 
-    def paint(figure: "Figure") -> None:
-        axes = figure.subplots()
-        ideal(axes, widest, max(tallest, one))
-        for label, style, group in found:
-            x = [1, *(row.workers for row in group)]
-            y = [one, *(value(row)[0] or 0.0 for row in group)]
-            errors = [0.0, *(value(row)[1] or 0.0 for row in group)]
-            strokes: dict[str, Any] = {"color": style.colour, "linestyle": style.dashes, "linewidth": 1.4}
-            strokes |= {"marker": "o", "markersize": 4, "fillstyle": style.fill}
-            axes.errorbar(x, y, yerr=errors if any(errors) else None, label=label, **strokes, **ERRORS)
-        axes.set_xticks(sorted({1, *(row.workers for _, _, group in found for row in group)}))
-        axes.set_xlabel("workers")
-        axes.set_ylabel(axis)
-        handles, names = axes.get_legend_handles_labels()
-        plain: list[Any] = [getattr(handle, "lines", [handle])[0] for handle in handles]  # lines without error bars
-        legend_below(figure, list(zip(plain, names, strict=True)))
+    def line(label: str, style: Style, group: Sequence[Row]) -> ChartLine:
+        values = [(1, alone, 0.0), *((row.workers, value(row)[0] or 0.0, value(row)[1] or 0.0) for row in group)]
+        notes = ["1 worker: the baseline", *(_scaling_note(label, row, *value(row), unit) for row in group)]
+        deviating = any(apart for _, _, apart in values)
+        return ChartLine(
+            label=label,
+            x=[workers for workers, _, _ in values],
+            y=[height for _, height, _ in values],
+            notes=notes,
+            colour=page_colour(style.colour),
+            dash=dash_pixels(style.dashes),
+            fill=style.fill,
+            low=[height - apart for _, height, apart in values] if deviating else (),
+            high=[height + apart for _, height, apart in values] if deviating else (),
+        )
 
-    return draw_svg(name, f"{name} against workers", (NARROW, 3.0), paint)
+    return LineChart(
+        title=title,
+        x_label="workers",
+        unit=unit,
+        lines=[*ideal(widest), *(line(*one) for one in found)],
+        x_ticks=sorted({1, *(row.workers for _, _, group in found for row in group)}),
+        y_range=(0, top(max(highest, alone), widest)),
+    )
+
+
+def _scaling_note(label: str, row: Row, value: float | None, deviation: float | None, unit: str) -> str:
+    text = f"{value or 0.0:.0f}{unit}" if unit else ratio(value)
+    if deviation is not None:
+        text += f" ± {f'{deviation:.0f}{unit}' if unit else ratio(deviation)}"
+    seconds = f"{duration(row.seconds.mean)} {row.clock}"
+    return f"{label}\n{plural(row.workers, 'worker')}: {text}, {seconds}"
 
 
 def _named(settings: dict[str, Any], row: Row, mixed: bool) -> str:
@@ -142,12 +193,5 @@ def _named(settings: dict[str, Any], row: Row, mixed: bool) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _sample(style: Style) -> Any:
-    from matplotlib.lines import Line2D
-
-    strokes: dict[str, Any] = {"color": style.colour, "marker": style.marker, "fillstyle": style.fill}
-    return Line2D([], [], linestyle="none", markersize=5.5, **strokes)
-
-
-def _scaled(spread: Spread, factor: float) -> tuple[float, float | None]:
-    return (spread.mean or 0.0) * factor, spread.deviation * factor if spread.deviation is not None else None
+def _scaled(spread: Spread, factor: float) -> tuple[float, float]:
+    return (spread.mean or 0.0) * factor, (spread.deviation or 0.0) * factor

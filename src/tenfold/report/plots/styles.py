@@ -1,7 +1,7 @@
 """How settings are drawn: the same colour, line and marker in each plot of a page."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from tenfold.report.differences import MIXING_FIELDS, describe_settings
@@ -21,6 +21,7 @@ DASHES: tuple[Dashes, ...] = (
     (0, (8, 2)),
     (0, (3, 1, 1, 1, 1, 1)),
 )
+DASH_PIXELS = 1.6
 FILLS: tuple[Fill, ...] = ("full", "none", "left", "bottom")
 
 
@@ -79,18 +80,18 @@ class PlotStyles:
         """Return a setting as a series."""
         return Series(row.label, row.runs, self.style(row))
 
-    def legend_entries(self, rows: Sequence[Row]) -> list[tuple[Style, str]]:
-        """Return what colours and fills of these rows' points mean, then what their markers mean."""
-        found: dict[str, Style] = {}
-        for row in rows:
-            if not self._is_neutral(row):
-                style, name = self.style(row), _joined(self._describe(row, [self._first]), self._other_fields(row))
-                shape = style if len(self.workers) == 1 else replace(style, marker="o")
-                found.setdefault(name, shape)
-        if len(self.workers) > 1 and self._first != "workers":
-            for name, at in self.workers.items():
-                found[name] = Style(INK, marker=palette.MARKERS[at % len(palette.MARKERS)])
-        return [(style, name) for name, style in found.items() if name]
+    def legend_name(self, row: Row) -> str:
+        """Return what the colour and fill of a setting's points mean."""
+        if not self._is_neutral(row):
+            return _joined(self._describe(row, [self._first]), self._other_fields(row)) or row.label
+        others = self._describe(row, [name for name in self._rest if name not in MIXING_FIELDS])
+        return _joined(plural(1, "worker"), others, row.clock if self._clocks else "")
+
+    def marker_keys(self) -> list[tuple[str, str]]:
+        """Return each marker with its meaning, where markers mean something that colours do not."""
+        if len(self.workers) == 1 or self._first == "workers":
+            return []
+        return [(palette.MARKERS[at % len(palette.MARKERS)], name) for name, at in self.workers.items()]
 
     def field_colours(self, name: str, values: Sequence[str]) -> dict[str, str]:
         """Return a colour for each value of a field: its own, or one that has no other meaning on the page."""
@@ -112,6 +113,16 @@ class PlotStyles:
 
     def _describe(self, row: Row, names: Sequence[str]) -> str:
         return describe_settings({name: row.settings[name] for name in names if name in row.settings})
+
+
+def page_colour(colour: str) -> str:
+    """Return a colour as pages know it: empty for the page's text colour."""
+    return "" if colour == INK else colour
+
+
+def dash_pixels(dashes: Dashes) -> list[float]:
+    """Return the dashes of a line as lengths in pixels; none for a solid line."""
+    return [] if isinstance(dashes, str) else [DASH_PIXELS * length for length in dashes[1]]
 
 
 def _joined(*parts: str) -> str:

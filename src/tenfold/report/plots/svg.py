@@ -13,8 +13,8 @@ from tenfold.report.differences import LABEL_LENGTH
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NARROW, WIDE, PHONE = 4.6, 9.6, 4.0
-"""Widths in inches of a plot on half of the page, on all of it, and on all of a phone's screen."""
+NARROW, WIDE = 4.6, 9.6
+"""Widths in inches of a plot on half of the page, and on all of it."""
 LEGEND_LETTERS = 80
 """How many letters of size 8 fit side by side into a narrow figure; the sample of a line takes as much as six."""
 LINE_HEIGHT = 0.19
@@ -23,9 +23,6 @@ INK = "#010203"
 SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 GROUPS = (f"{{{SVG}}}g", f"{{{SVG}}}defs")
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
-
-Paint = Callable[["Figure", float], None]
-COMPACT_LEGEND: dict[str, Any] = {"handlelength": 0.9, "handleheight": 0.9, "columnspacing": 1.2, "handletextpad": 0.5}
 
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -93,25 +90,6 @@ def save_figure(path: Path, size: tuple[float, float], paint: Callable[["Figure"
             figure.savefig(path, dpi=160)
         except OSError as error:
             raise StoreError(f"the plot cannot be written to {path}: {error.strerror or error}") from None
-
-
-def draw_both(name: str, about: str, size: Callable[[float], tuple[float, float]], paint: Paint) -> str:
-    """Return a plot across the page together with a narrower version of it that is shown on small screens.
-
-    `size` and `paint` are called with the width of each version in inches.
-    """
-    wide, phone = (
-        draw_svg(f"{name}{suffix}", about, size(width), lambda figure, width=width: paint(figure, width))  # type: ignore[misc]
-        for width, suffix in ((WIDE, ""), (PHONE, "-phone"))
-    )
-    return f'<div class="both"><div class="on-wide">{wide}</div><div class="on-phone">{phone}</div></div>'
-
-
-def legend_above(figure: "Figure", width: float) -> None:
-    """Put the legend of the figure's first axes above the plot."""
-    columns = 7 if width == WIDE else 3
-    handles, names = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside upper left", ncols=columns, **COMPACT_LEGEND)
 
 
 def legend_below(figure: "Figure", entries: Sequence[tuple[Any, str]]) -> None:
@@ -194,8 +172,3 @@ def _references(element: ElementTree.Element) -> Iterator[str]:
 def shorten(label: str) -> str:
     """Return a label, cut where it is too long for a plot."""
     return label if len(label) <= LABEL_LENGTH else f"{label[: LABEL_LENGTH - 1]}…"
-
-
-def identifier(text: str) -> str:
-    """Return a text as part of an id: letters, digits and dashes."""
-    return "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in text)

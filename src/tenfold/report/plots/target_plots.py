@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tenfold.report import clocks
-from tenfold.report.formatting import duration, one_line
-from tenfold.report.plots.styles import PlotStyles
-from tenfold.report.plots.svg import INK, WIDE, draw_svg, legend_below, save_figure, shorten
+from tenfold.report.formatting import duration, metric_value, one_line
+from tenfold.report.plots.charts import ChartLine, LineChart
+from tenfold.report.plots.styles import PlotStyles, dash_pixels, page_colour
+from tenfold.report.plots.svg import INK, WIDE, legend_below, save_figure, shorten
 from tenfold.report.rows import Row
 from tenfold.report.scores import main_metric
 from tenfold.report.selection import choose_rows
@@ -24,10 +25,37 @@ SIZE = (WIDE, 3.4)
 Points = list[tuple[float, float]]
 
 
-def target_plot(rows: Sequence[Row], styles: PlotStyles) -> str:
-    """Return the metric of the target against the training time as SVG; "" where no setting has a target."""
-    paint = _paint(rows, styles)
-    return draw_svg("target", "metric against training time, with the target", SIZE, paint) if paint else ""
+def target_plot(rows: Sequence[Row], styles: PlotStyles) -> LineChart | None:
+    """Return the metric of the target against the training time, one line a run; None where no setting has a target."""
+    found = _aimed(rows)
+    if not found:
+        return None
+    metric = _metric(found[0][0].runs[0])
+    percent = 100 if metric.endswith("accuracy") else 1
+    factor, unit = _unit(found)
+    targets = sorted({row.experiment.training.target or 0.0 for row, _ in found})
+
+    def line(row: Row, points: Points) -> ChartLine:
+        style = styles.style(row)
+        return ChartLine(
+            label=f"{row.label}: {_reached(row)}",
+            x=[seconds * factor for seconds, _ in points],
+            y=[value * percent for _, value in points],
+            notes=[f"{row.label}\n{duration(seconds)}: {metric_value(metric, value)}" for seconds, value in points],
+            colour=page_colour(style.colour),
+            dash=dash_pixels(style.dashes),
+            markers=[style.marker] * len(points),
+            fill=style.fill,
+        )
+
+    return LineChart(
+        x_label=f"training time ({unit}, {clocks.clock_names(row for row, _ in found)})",
+        title=f"{one_line(metric)} (%)" if percent == 100 else one_line(metric),
+        unit="%" if percent == 100 else "",
+        lines=[line(row, points) for row, lines in found for points in lines],
+        y_range=(_bottom(found) if percent == 100 else None, None),
+        target=targets[0] * percent if len(targets) == 1 else None,
+    )
 
 
 def save_target_plot(rows: Sequence[Row], path: Path) -> bool:
@@ -38,15 +66,32 @@ def save_target_plot(rows: Sequence[Row], path: Path) -> bool:
     return paint is not None
 
 
-def _paint(rows: Sequence[Row], styles: PlotStyles) -> Callable[["Figure"], None] | None:
+def _aimed(rows: Sequence[Row]) -> list[tuple[Row, list[Points]]]:
+    """Return the settings that have a target, each with the evaluations of its runs."""
     aimed = [row for row in rows if row.experiment.training.target is not None]
     lines_of = {row.label: [points for run in row.runs if (points := _evaluated(run))] for row in aimed}
-    found = [(row, lines_of[row.label]) for row in choose_rows(aimed, MOST_LINES) if lines_of[row.label]]
+    return [(row, lines_of[row.label]) for row in choose_rows(aimed, MOST_LINES) if lines_of[row.label]]
+
+
+def _unit(found: Sequence[tuple[Row, list[Points]]]) -> tuple[float, str]:
+    return time_unit(max(seconds for _, lines in found for points in lines for seconds, _ in points))
+
+
+def _bottom(found: Sequence[tuple[Row, list[Points]]]) -> float | None:
+    """Return where the axis of an accuracy begins, if lower values would leave no room for those near the target."""
+    lowest = min(row.experiment.training.target or 0.0 for row, _ in found)
+    least = min(value for _, lines in found for points in lines for _, value in points)
+    bottom = 1 - ZOOM * (1 - lowest)
+    return 100 * bottom if least < bottom else None
+
+
+def _paint(rows: Sequence[Row], styles: PlotStyles) -> Callable[["Figure"], None] | None:
+    found = _aimed(rows)
     if not found:
         return None
     metric = _metric(found[0][0].runs[0])
     percent = 100 if metric.endswith("accuracy") else 1
-    factor, unit = time_unit(max(seconds for _, lines in found for points in lines for seconds, _ in points))
+    factor, unit = _unit(found)
 
     def paint(figure: "Figure") -> None:
         axes = figure.subplots()
@@ -64,9 +109,8 @@ def _paint(rows: Sequence[Row], styles: PlotStyles) -> Callable[["Figure"], None
             line = axes.axhline(target * percent, color=INK, linewidth=1.0, linestyle=(0, (4, 2)))
             entries.append((line, f"target {target * percent:g}{'%' if percent == 100 else ''}"))
         axes.set_xlim(left=0)
-        if percent == 100:  # the first steps would leave no room for the last ones
-            lowest = min(row.experiment.training.target or 0.0 for row, _ in found)
-            axes.set_ylim(bottom=max(axes.get_ylim()[0], 100 * (1 - ZOOM * (1 - lowest))))
+        if percent == 100 and (bottom := _bottom(found)) is not None:
+            axes.set_ylim(bottom=bottom)
         axes.set_xlabel(f"training time ({unit}, {clocks.clock_names(row for row, _ in found)})")
         axes.set_ylabel(f"{one_line(metric)} (%)" if percent == 100 else one_line(metric))
         legend_below(figure, entries)

@@ -1,87 +1,58 @@
-"""Timelines of the first steps: when each worker computed, waited and communicated."""
+"""Lanes of workers: when each computed, waited and communicated, in the first steps or in the whole run."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
 
 from tenfold.report import clocks, summary
 from tenfold.report.plots import palette
-from tenfold.report.plots.svg import PHONE, draw_both, legend_above
+from tenfold.report.plots.charts import LaneChart, Spans
 from tenfold.runs import Run, Span
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-    from matplotlib.patches import PathPatch
 
 MOST_STEPS = 25
 MOST_LANES = 24
-GAP = 0.6
-"""Space between two runs, as a multiple of a lane."""
+MICRO = 1e6
+COLUMNS = ("worker", "kind", "at", "length")
+KIND_LABELS = [(summary.KIND_NAMES.get(kind, kind), palette.KIND_COLOURS[kind]) for kind in summary.KINDS]
 
 
-def timeline_plot(run: Run, until: float | None = None) -> str:
-    """Return the first steps of a run, one lane for each worker, coloured by what the time is spent on.
+def timeline_plot(run: Run, until: float | None = None) -> LaneChart | None:
+    """Return the first steps of a run, one lane for each worker; None where no step was recorded.
 
     The time axis ends with the steps, or after `until` seconds, so that several timelines have the same scale.
     """
-    return _drawn(f"timeline-{run.id}", [(run, first_steps(run.spans()))], until)
+    spans = _columns(first_steps(run.spans()))
+    if not spans["worker"]:
+        return None
+    workers = sorted(set(spans["worker"]))
+    kept = workers[:MOST_LANES]
+    cut = f", the first {len(kept)} workers" if len(kept) < len(workers) else ""
+    return LaneChart(
+        title=f"the first steps of run {run.id}{cut}",
+        clock=run.clock,
+        rows=[f"worker {worker}" for worker in kept],
+        kinds=KIND_LABELS,
+        spans=_in_rows(spans, {worker: row for row, worker in enumerate(kept)}),
+        until=until,
+    )
 
 
-def twin_timeline_plot(real: Run, virtual: Run) -> str:
-    """Return the first steps of a real run and, below them on the same axis, those of its virtual twin."""
-    both = [(run, first_steps(run.spans())) for run in (real, virtual)]
-    return _drawn("timelines", both, max(total_seconds(spans) for _, spans in both))
-
-
-def _drawn(name: str, runs: Sequence[tuple[Run, list[Span]]], until: float | None) -> str:
-    groups = [(run, spans, sorted({span.worker for span in spans})[:MOST_LANES]) for run, spans in runs if spans]
-    if not groups:
-        return ""
-    several = len(runs) > 1
-    kinds = [kind for kind in summary.KINDS if any(span.kind == kind for _, spans, _ in groups for span in spans)]
-    ends = [sum(len(workers) for _, _, workers in groups[:at]) + at * GAP for at in range(1, len(groups) + 1)]
-    lanes = [
-        {worker: end - GAP - len(workers) + place for place, worker in enumerate(workers)}
-        for (_, _, workers), end in zip(groups, ends, strict=True)
-    ]
-    last = ends[-1] - GAP
-    cut = any(len({span.worker for span in spans}) > MOST_LANES for _, spans, _ in groups)
-    which = f"; the first {MOST_LANES} workers" if cut else ""
-
-    def paint(figure: "Figure", width: float) -> None:
-        axes = figure.subplots()
-        for kind in kinds:
-            boxes = []
-            for (_, spans, _), rows in zip(groups, lanes, strict=True):
-                origin = min(span.at for span in spans)
-                chosen = [span for span in spans if span.kind == kind and span.worker in rows]
-                boxes += [
-                    ((span.at - origin) * 1e3, rows[span.worker] - 0.36, span.seconds * 1e3, 0.72) for span in chosen
-                ]
-            axes.add_patch(
-                _boxes(boxes, facecolor=palette.KIND_COLOURS[kind], label=summary.KIND_NAMES.get(kind, kind))
-            )
-        named = {
-            row: f"{run.clock}, worker {worker}" if several else f"worker {worker}"
-            for (run, _, _), rows in zip(groups, lanes, strict=True)
-            for worker, row in rows.items()
-        }
-        axes.set_yticks(list(named), list(named.values()))
-        axes.set_ylim(last - 0.4, -0.6)
-        axes.set_xlim(0, (until or total_seconds(groups[0][1])) * 1e3)
-        axes.grid(visible=False, axis="y")
-        axes.spines["left"].set_visible(False)
-        axes.set_xlabel(
-            f"time since the first step began (ms, {clocks.clock_names(run for run, _, _ in groups)}){which}"
-            if width != PHONE
-            else f"time (ms, {clocks.clock_names(run for run, _, _ in groups)}){which}"
-        )
-        legend_above(figure, width)
-
-    def size(width: float) -> tuple[float, float]:
-        return width, 1.0 + 0.28 * last + 0.3 * (width == PHONE)
-
-    return draw_both(name, "the first steps of every worker", size, paint)
+def twin_timeline_plot(real: Run, virtual: Run) -> LaneChart | None:
+    """Return what each worker was predicted to do in the first steps above what it did, both from the same start."""
+    both = [_columns(first_steps(run.spans())) for run in (virtual, real)]
+    workers = sorted(set(both[0]["worker"]) & set(both[1]["worker"]))[:MOST_LANES]
+    if not workers:
+        return None
+    rows = [{worker: 2 * at + below for at, worker in enumerate(workers)} for below in (0, 1)]
+    parts = [_in_rows(spans, places) for spans, places in zip(both, rows, strict=True)]
+    names = (clocks.PREDICTED, clocks.MEASURED)
+    return LaneChart(
+        title="the first steps, predicted and measured",
+        clock=" and ".join(names),
+        rows=[f"worker {worker}, {name}" for worker in workers for name in names],
+        kinds=KIND_LABELS,
+        spans={name: [*parts[0][name], *parts[1][name]] for name in COLUMNS},
+        together=2,
+    )
 
 
 def total_seconds(spans: Sequence[Span]) -> float:
@@ -105,11 +76,19 @@ def first_steps(spans: Iterable[Span]) -> list[Span]:
     return [*first, *others]
 
 
-def _boxes(boxes: Sequence[tuple[float, float, float, float]], **options: Any) -> "PathPatch":
-    """Return boxes (left, bottom, width, height) as one shape, which makes a much shorter SVG than many."""
-    from matplotlib.patches import PathPatch
-    from matplotlib.path import Path
+def _columns(spans: Sequence[Span]) -> Spans:
+    """Return spans as columns, with times from the beginning of the first one."""
+    begin = min((span.at for span in spans), default=0.0)
+    known = [span for span in spans if span.kind in summary.KINDS]
+    return {
+        "worker": [span.worker for span in known],
+        "kind": [summary.KINDS.index(span.kind) for span in known],
+        "at": [round((span.at - begin) * MICRO) for span in known],
+        "length": [round(span.seconds * MICRO) for span in known],
+    }
 
-    corners = [((x, y), (x + w, y), (x + w, y + h), (x, y + h), (x, y)) for x, y, w, h in boxes]
-    codes = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY] * len(boxes)
-    return PathPatch(Path([point for box in corners for point in box], codes), linewidth=0, **options)
+
+def _in_rows(spans: Spans, rows: Mapping[int, int]) -> dict[str, list[int]]:
+    """Return the spans of these workers, with the row of each instead of its worker."""
+    kept = [row for row in zip(*(spans[name] for name in COLUMNS), strict=True) if row[0] in rows]
+    return {name: [rows[row[0]] if name == "worker" else row[at] for row in kept] for at, name in enumerate(COLUMNS)}

@@ -4,8 +4,10 @@ import { duration, percent } from "./format.js";
 // What the time is spent on: one bar a setting, divided by kind, with the numbers below the pointer and for screen readers.
 
 export class BarsPanel {
-  constructor(root, { kinds, clock }) {
+  // `shares` are parts of one; else times are seconds.
+  constructor(root, { kinds, clock, shares = false }) {
     this.root = root;
+    this.shares = shares;
     this.kinds = kinds;
     this.clock = clock;
   }
@@ -25,13 +27,14 @@ export class BarsPanel {
       const parts = used.filter(({ kind }) => bar.times[kind]).map(({ kind, name, colour }) =>
         element("span", {
           class: "part", style: { width: `${(100 * bar.times[kind]) / longest}%`, background: colour },
-          title: `${name}: ${duration(bar.times[kind])}, ${percent(bar.times[kind] / sums[at])}`,
+          title: `${bar.label ? `${bar.label}, ` : ""}${name}: ${this.shares ? "" : `${duration(bar.times[kind])}, `}${percent(bar.times[kind] / sums[at])}`,
         }));
-      const about = used.filter(({ kind }) => bar.times[kind]).map(({ kind, name }) => `${name} ${duration(bar.times[kind])}`).join(", ");
-      return element("div", { class: "bar-row" },
+      const told = this.shares ? percent : duration;
+      const about = used.filter(({ kind }) => bar.times[kind]).map(({ kind, name }) => `${name} ${told(bar.times[kind])}`).join(", ");
+      return element("div", { class: `bar-row${this.shares ? " share-row" : ""}` },
         bar.label ? element("span", { class: "bar-name" }, bar.label) : "",
         element("div", { class: "bar", role: "img", "aria-label": `${bar.label || "This run"}: ${about}, ${this.clock}` }, parts),
-        element("span", { class: "bar-sum" }, duration(sums[at])));
+        element("span", { class: "bar-sum" }, this.shares ? `${percent(bar.times.compute || 0)} compute` : duration(sums[at])));
     });
     this.root.replaceChildren(legend, ...rows);
   }

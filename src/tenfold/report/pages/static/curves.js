@@ -59,7 +59,7 @@ export class CurvesPanel {
       if (!lines.length) continue;
       const home = LAST.includes(name) ? this.more : this.plots;
       if (!this.charts.has(name)) {
-        const chart = new Chart({ title: NAMES[name] || name, about: name, written: (value) => written(name, value), zoomed: (first, last) => this.zoom(first, last, chart) });
+        const chart = new Chart({ title: NAMES[name] || name, about: name, synced: true, written: (value) => written(name, value), zoomed: (first, last) => this.zoom(first, last, chart) });
         this.charts.set(name, chart);
         home.append(chart.root);
       }
@@ -69,7 +69,7 @@ export class CurvesPanel {
       }
       const label = this.over === "seconds" ? `training time (s, ${this.clock})` : AXES[this.over];
       this.charts.get(name).draw(lines, {
-        label, whole: this.over === "step" || (this.over === "epoch" && lines.some((line) => line.x[line.x.length - 1] >= 2)), logX: this.log.x, logY: this.log.y && positive(lines), ...this.rulesOf(name), ticks: name === "accuracy" ? (value) => `${significant(100 * value, 4)}%` : null,
+        label, whole: this.over === "step" || (this.over === "epoch" && lines.some((line) => line.x[line.x.length - 1] >= 2)), logX: this.log.x && 10, logY: this.log.y && positive(lines) && 10, ...this.rulesOf(name), ticks: name === "accuracy" ? (value) => `${significant(100 * value, 4)}%` : null,
       });
     }
   }

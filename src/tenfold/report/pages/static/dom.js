@@ -12,6 +12,14 @@ export function element(tag, attributes = {}, ...children) {
   return made;
 }
 
+// The same for drawings.
+export function drawing(tag, attributes = {}, ...children) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, String(value));
+  made.append(...children.flat());
+  return made;
+}
+
 export function colourOf(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }

@@ -40,3 +40,14 @@ export function metricValue(name, value) {
 export function percent(share) {
   return `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)}%`;
 }
+
+// About as many round numbers between two ends.
+export function niceTicks(low, high, most) {
+  if (!(high > low)) return [low];
+  const rough = (high - low) / most;
+  const unit = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((times) => times * unit).find((one) => one >= rough * 0.999);
+  const found = [];
+  for (let at = Math.ceil(low / step - 1e-9); at * step <= high + step * 1e-9; at++) found.push(Number((at * step).toPrecision(12)));
+  return found;
+}

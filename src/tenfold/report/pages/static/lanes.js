@@ -11,16 +11,22 @@ const RECENT = 5; // seconds that are shown of a run while it is followed
 
 export class LanesPanel {
   // `refine(first, last)` may answer with finer spans between two times; null where all are there.
-  constructor(root, { kinds, clock, label, refine = null, live = false }) {
+  // `names` of lanes are those of workers where they are not given; `texts` are written into spans that have room;
+  // `until` are the seconds that the axis shows; `together` lanes stand close to each other.
+  constructor(root, { kinds, clock, label = "What the workers did", names = null, texts = [], until = null, together = 1, refine = null, live = false }) {
     this.kinds = kinds;
     this.clock = clock;
     this.label = label;
+    this.names = names;
+    this.texts = texts;
+    this.until = until;
+    this.together = together;
     this.refine = refine;
     this.spans = { worker: [], kind: [], at: [], length: [] };
     this.range = null;
     this.follow = live;
     this.drag = null;
-    this.canvas = element("canvas", { tabindex: 0, role: "img", "aria-label": "What every worker did" });
+    this.canvas = element("canvas", { tabindex: 0, role: "img", "aria-label": label });
     this.tip = element("div", { class: "tip", hidden: true });
     this.legend = element("ul", { class: "legend kinds" });
     this.reset = element("button", { type: "button", class: "toggle", hidden: true, onclick: () => this.zoom(null) }, "Show all");
@@ -69,6 +75,7 @@ export class LanesPanel {
 
   // From the first step to the end: the startup would take most of the width of a short run.
   bounds() {
+    if (this.until) return [0, this.until];
     const { at, length, kind } = this.spans;
     const start = this.kinds.findIndex((one) => one.kind === "start");
     const onlyStart = kind.every((one) => one === start);
@@ -94,27 +101,29 @@ export class LanesPanel {
   }
 
   draw() {
-    const workers = this.spans.worker.reduce((most, one) => Math.max(most, one), 0) + 1;
+    const workers = this.names?.length || this.spans.worker.reduce((most, one) => Math.max(most, one), 0) + 1;
     const scale = devicePixelRatio || 1;
     const lane = workers > 32 ? 10 : LANE;
-    const gap = workers > 32 ? 2 : GAP;
-    this.lane = lane + gap;
-    this.left = workers > 1 ? 76 : 0;
+    const gap = this.together > 1 ? 2 : workers > 32 ? 2 : GAP;
+    this.tops = Array.from({ length: workers + 1 }, (_, at) => at * (lane + gap) + (this.together > 1 ? Math.floor(at / this.together) * 2 * GAP : 0));
     this.width = this.canvas.parentElement.clientWidth;
-    const height = workers * (lane + gap) + AXIS;
+    const height = this.tops[workers - 1] + lane + gap + AXIS;
     this.canvas.style.height = `${height}px`;
     if (!this.width) return;
     this.canvas.width = this.width * scale;
     this.canvas.height = height * scale;
     const pen = this.canvas.getContext("2d");
     pen.scale(scale, scale);
-    const [first, last] = this.shown();
-    const across = (this.width - this.left) / (last - first);
     pen.font = "12px system-ui, sans-serif";
     pen.textBaseline = "middle";
+    const named = workers > 1 || this.names;
+    const longest = named ? Math.max(...this.tops.slice(0, workers).map((_, at) => pen.measureText(this.nameOf(at)).width)) : 0;
+    this.left = named ? Math.ceil(longest) + 10 : 0;
+    const [first, last] = this.shown();
+    const across = (this.width - this.left) / (last - first);
     pen.fillStyle = colourOf("--soft");
-    for (let worker = 0; worker < workers && workers > 1; worker++)
-      if (workers <= 64 || worker % 8 === 0) pen.fillText(`worker ${worker}`, 0, worker * this.lane + lane / 2);
+    for (let worker = 0; worker < workers && named; worker++)
+      if (workers <= 64 || worker % 8 === 0) pen.fillText(this.nameOf(worker), 0, this.tops[worker] + lane / 2);
     this.axis(pen, first, last, height);
     pen.save();
     pen.beginPath();
@@ -126,7 +135,8 @@ export class LanesPanel {
       const wide = (length[i] / MICRO) * across;
       if (begin + wide < this.left || begin > this.width) continue;
       pen.fillStyle = this.kinds[kind[i]].colour;
-      pen.fillRect(begin, worker[i] * this.lane, Math.max(wide, 0.4), lane);
+      pen.fillRect(begin, this.tops[worker[i]], Math.max(this.texts.length ? wide - 1 : wide, 0.4), lane);
+      if (this.texts[i]) this.write(pen, this.texts[i], Math.max(begin, this.left), Math.min(begin + wide, this.width), this.tops[worker[i]] + lane / 2);
     }
     if (this.drag) {
       pen.fillStyle = colourOf("--accent");
@@ -134,8 +144,21 @@ export class LanesPanel {
       pen.fillRect(Math.min(this.drag.from, this.drag.to), 0, Math.abs(this.drag.to - this.drag.from), height - AXIS);
     }
     pen.restore();
-    this.canvas.setAttribute("aria-label", `What ${workers} worker${workers > 1 ? "s" : ""} did from ${duration(first)} to ${duration(last)}, ${this.clock}`);
+    this.canvas.setAttribute("aria-label", `${this.label}: ${workers} lane${workers > 1 ? "s" : ""} from ${duration(first)} to ${duration(last)}, ${this.clock}`);
     this.reset.hidden = !this.range;
+  }
+
+  nameOf(lane) {
+    return this.names?.[lane] ?? `worker ${lane}`;
+  }
+
+  write(pen, text, begin, end, y) {
+    const fitting = [text, text.split(" ").pop()].find((one) => pen.measureText(one).width < end - begin - 6);
+    if (!fitting) return;
+    pen.fillStyle = "#fff";
+    pen.textAlign = "center";
+    pen.fillText(fitting, (begin + end) / 2, y);
+    pen.textAlign = "left";
   }
 
   axis(pen, first, last, height) {
@@ -155,15 +178,15 @@ export class LanesPanel {
 
   hover(x, y) {
     const time = this.timeAt(x) * MICRO;
-    const lane = Math.floor(y / this.lane);
+    const lane = this.tops.findLastIndex((top) => top <= y);
     const { worker, kind, at, length } = this.spans;
     let found = -1;
     for (let i = 0; i < at.length; i++) if (worker[i] === lane && at[i] <= time && time <= at[i] + length[i]) found = i;
     this.tip.hidden = found < 0;
     if (found < 0) return;
-    this.tip.textContent = `worker ${lane}: ${this.kinds[kind[found]].name} ${duration(length[found] / MICRO)}, from ${duration(at[found] / MICRO)}`;
+    this.tip.textContent = `${this.nameOf(lane)}: ${this.texts[found] || this.kinds[kind[found]].name} ${duration(length[found] / MICRO)}, from ${duration(at[found] / MICRO)}`;
     this.tip.style.left = `${Math.min(x + 12, Math.max(0, this.width - this.tip.offsetWidth - 4))}px`;
-    this.tip.style.top = `${lane * this.lane + this.lane}px`;
+    this.tip.style.top = `${this.tops[lane + 1] ?? y + 20}px`;
   }
 
   zoom(range) {

@@ -1,6 +1,7 @@
 import { BarsPanel } from "./bars.js";
 import { CurvesPanel } from "./curves.js";
 import { LanesPanel } from "./lanes.js";
+import { mountPlots } from "./plots.js";
 import { QualityPanel } from "./quality.js";
 
 // Puts the plots of a page into the places that its template keeps for them.
@@ -21,12 +22,14 @@ export function mountPanels(data, { live = false, refineCurves = null, refineLan
     panels.quality = new QualityPanel(place("quality"));
     panels.quality.set(data.quality);
   }
+  mountPlots(data.plots, common);
   document.querySelectorAll('[data-panel="lanes"]').forEach((root) => {
-    const figure = (data.timelines || data.figures).find((one) => String(one.id) === root.dataset.run);
+    const figure = data.figures.find((one) => String(one.id) === root.dataset.run);
     if (!figure?.lanes) return;
     const panel = new LanesPanel(root, { ...common, refine: refineLanes });
     panel.set(figure.lanes);
     panels.lanes.push(panel);
   });
+  panels.setPlots = (plots) => mountPlots(plots, common);
   return panels;
 }
