@@ -84,6 +84,17 @@ class Topology:
         """How many packages (sockets) the cpus belong to."""
         return len({cpu.package for cpu in self.cpus})
 
+    def layout(self) -> list[list[list[int]]]:
+        """Return the cpus of each physical core of each NUMA node."""
+        nodes = sorted({cpu.node for cpu in self.cpus})
+        return [
+            [
+                [cpu.number for cpu in self.cpus if cpu.siblings == siblings]
+                for siblings in dict.fromkeys(cpu.siblings for cpu in self.cpus if cpu.node == node)
+            ]
+            for node in nodes
+        ]
+
 
 def usable_cpus() -> tuple[int, ...]:
     """The cpus that the system lets this process run on."""

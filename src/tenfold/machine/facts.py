@@ -88,6 +88,7 @@ def _cpu(root: Path) -> dict[str, JSON]:
         "usable_physical": topology.physical,
         "numa_nodes": topology.nodes,
         "packages": topology.packages,
+        "layout": topology.layout(),
         "quota": cgroups.cpu_quota(root),
         "budget": budget(root),
     }

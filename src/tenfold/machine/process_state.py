@@ -1,6 +1,18 @@
-"""What other processes of this machine are doing."""
+"""What this process and others of this machine are doing."""
+
+import sys
 
 import psutil
+
+
+def peak_memory() -> int:
+    """Return the most memory that this process has had in use, in bytes; 0 where the system does not tell."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return int(getattr(psutil.Process().memory_info(), "peak_wset", 0))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
 
 
 def is_alive(pid: int) -> bool:

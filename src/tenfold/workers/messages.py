@@ -49,6 +49,8 @@ class Finished:
     bytes_moved: int
     outputs: Any
     weights: dict[str, Any] | None
+    memory: int = 0
+    """The most memory that the worker's process has had in use, in bytes."""
 
 
 Message = Evaluated | Reviewed | Saved | Finished

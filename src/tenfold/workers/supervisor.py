@@ -278,6 +278,7 @@ class Supervisor:
             "samples": samples,
             "samples_per_second": samples / seconds if seconds else None,
             "bytes_moved": max(message.bytes_moved for message in finished),
+            "peak_memory": [message.memory for message in finished],
             "workers": self.task.workers,
             "lost": [asdict(loss) for loss in self.losses],
             "threads": self.task.threads,

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from tenfold.common.user_code import user_frames
 from tenfold.data import Part, batches, order
 from tenfold.errors import ModelError, StoreError, TenfoldError
+from tenfold.machine.process_state import peak_memory
 from tenfold.mixing.learning_rate import rate_scale, warmup_epochs
 from tenfold.runs import Clock, Emit, Metric, Warned, checkpoint
 from tenfold.training import choose_loss, predict
@@ -349,6 +350,7 @@ class Worker:
             bytes_moved=int(self.mixer.bytes_moved),
             outputs=outputs,
             weights=weights if self.channels.weights.rank == 0 else None,
+            memory=peak_memory(),
         )
 
 

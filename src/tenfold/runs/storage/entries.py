@@ -124,6 +124,7 @@ RESULT: dict[str, Any] = {
     "spread": dict[str, dict[str, dict[str, Any]]],
     "models": dict[str, dict[str, Any]],
     "problem": str,
+    "peak_memory": list[float],
     "load": dict[str, float | None] | None,
     "seconds_to_target": float | None,
     "steps_to_target": int | None,
