@@ -106,6 +106,11 @@ def test_nodes_learn_what_workers_learn(fields: dict[str, Any], way: str) -> Non
         for ours, theirs in zip(*curves, strict=True):
             assert ours[0] == theirs[0]
             assert ours[1] == pytest.approx(theirs[1], rel=1e-3)
+    spreads = [
+        {(one.worker, one.step): one.value for one in some if isinstance(one, Metric) and one.name == "spread"}
+        for some in (events, threads.events)
+    ]
+    assert spreads[0] == pytest.approx(spreads[1], rel=0.02, abs=1e-6)
 
 
 def test_what_happened_is_told() -> None:

@@ -13,6 +13,7 @@ from tenfold.engines.fused.lockstep import Lockstep
 from tenfold.engines.validate import validate_fused
 from tenfold.errors import ExperimentError, ModelError
 from tenfold.machine import cores, devices, memory
+from tenfold.machine.process_state import peak_memory
 from tenfold.runs import Clock, Emit, Metric, Note, Warned
 from tenfold.training import choose_loss, predict
 from tenfold.training.fused.replicas import Fused, resident
@@ -132,17 +133,22 @@ class FusedTraining(ABC):
         values = {"loss": total / samples} if samples else {}
         values["lr"] = self.fused.rates.at(self.fused.steps - 1)
         for name, value in values.items():
-            emit(
-                Metric(
-                    at=self.clock.now(),
-                    name=name,
-                    value=value,
-                    part="train",
-                    step=step,
-                    epoch=self.epoch,
-                    seconds=self.time.seconds,
-                )
+            self.emit_metric(emit, name, value, step)
+
+    def emit_metric(self, emit: Emit, name: str, value: float, step: int, worker: int = 0) -> None:
+        """Report a measurement of training."""
+        emit(
+            Metric(
+                at=self.clock.now(),
+                name=name,
+                value=value,
+                part="train",
+                step=step,
+                epoch=self.epoch,
+                seconds=self.time.seconds,
+                worker=worker,
             )
+        )
 
     def predict(self, task: Task, row: int, part: Part | None) -> Any:
         """Return the outputs of one replica on a part; None without a part."""
@@ -171,6 +177,7 @@ class FusedTraining(ABC):
             bytes_moved=bytes_moved,
             outputs=outputs,
             weights={name: tensor.cpu() for name, tensor in self.fused.state(row).items()},
+            memory=peak_memory(),
         )
 
 

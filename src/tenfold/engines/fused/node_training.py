@@ -19,6 +19,9 @@ from tenfold.workers.messages import Evaluated, Saved
 from tenfold.workers.supervisor import Supervisor
 from tenfold.workers.task import Task, diverged
 
+MOST_SPREADS = 8
+"""The spread is recorded of the first replicas only: writing a thousand of them would take longer than the steps."""
+
 
 class NodeTraining(FusedTraining):
     """The virtual nodes of one task, which mix in rounds."""
@@ -77,11 +80,13 @@ class NodeTraining(FusedTraining):
         return self.task.logs_after(step)
 
     def log(self, step: int, sums: Sequence[float], counts: Sequence[float]) -> None:
-        """Report the loss of rank 0, as workers do, and stop the run if any rank diverged."""
+        """Report the loss of rank 0 and the spread of the replicas, and stop the run if any rank diverged."""
         rank = first_diverged(sums)
         if rank is not None:
             raise diverged(self.task, sums[rank], step, rank)
         self.emit_losses(self.emit, step, sums[0], counts[0])
+        for rank, spread in enumerate(self.rounds.take_spread()[:MOST_SPREADS]):
+            self.emit_metric(self.emit, "spread", spread, step, rank)
         self.loss, self.samples = self.loss + sum(sums), self.samples + sum(counts)
 
     def evaluates_after(self, step: int) -> bool:

@@ -44,6 +44,8 @@ class StackedRounds:
         self.reference = self.weights.clone() if self.compressed and division.average != "gradients" else None
         self.rounds = 0
         self.bytes_moved = [0.0] * self.size
+        self._measure_spread = True
+        self._spread: Tensor | None = None
         self._matrices: dict[int, tuple[Round, Tensor]] = {}
 
     @cached_property
@@ -61,7 +63,11 @@ class StackedRounds:
             return
         nbytes = self._compress()
         matrix = self._matrix(round_)
+        before = self.weights.clone() if self._measure_spread else None
         self.fused.mix(matrix, alike=round_.is_exact, rows=self.rows)
+        if before is not None:
+            self._spread = (before - self.weights).norm(dim=1) / self.weights.norm(dim=1).clamp_min(1e-30)
+            self._measure_spread = False
         if self.division.outer != "none":
             rate = self.fused.rates.at(self.fused.steps - 1)
             self.weights.copy_(self.outer.update(self.outer_state, self.weights[0].clone(), n=self.size, lr=rate))
@@ -74,6 +80,14 @@ class StackedRounds:
             for role in optimizer.roles.values():
                 role[self.rows].copy_(product(matrix, role[self.rows]))
         self._count(round_, nbytes)
+
+    def take_spread(self) -> list[float]:
+        """Return |x - mean| / |mean| of each replica's weights x before the first round since the last call.
+
+        Empty where there was no round.
+        """
+        taken, self._spread, self._measure_spread = self._spread, None, True
+        return [] if taken is None else taken.tolist()
 
     def step_by_gradients(self, sizes: Sequence[int]) -> None:
         """Average the gradients, weighted by the samples they were computed on, and step all replicas."""
