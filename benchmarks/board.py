@@ -1,11 +1,14 @@
 """How the board copes with many runs: first paint, bytes a message, memory of the server.
 
-    python benchmarks/board.py [--runs 1000] [--points 2000]
+    python benchmarks/board.py [--runs 1000] [--points 2000] [--others PYTHON]
 
 Makes a store of finished runs, and ten more that record 40 points a second while their page is open. Prints how long
 the table of all runs takes until its rows are there, what its data weigh, how many bytes a message of the comparison of
 the ten running runs holds, and the memory of the server at the end. Chromium is asked where it is found; without it the
 times are those of the requests alone.
+
+Then the same of TensorBoard and MLflow on runs with the same points, where an interpreter has them (--others) or their
+commands are on the path.
 """
 
 import argparse
@@ -22,6 +25,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import psutil
+from support.other_boards import SELECTED, find_boards, measure_board
 
 from tenfold.experiment import Experiment
 from tenfold.runs import Metric, Started, Store
@@ -126,8 +130,8 @@ def messages(address: str, cookie: str, numbers: list[int], seconds: float) -> l
     return sizes
 
 
-def first_paint(address: str) -> dict[str, float] | None:
-    """Return when Chromium has painted the page of all runs, and when its rows are there, in seconds."""
+def first_paint(address: str, rows: str = "table.runs tbody tr >> nth=5") -> dict[str, float] | None:
+    """Return when Chromium has painted a page with all runs, and when its rows are there, in seconds."""
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
@@ -139,17 +143,18 @@ def first_paint(address: str) -> dict[str, float] | None:
         page = browser.new_page()
         begun = time.perf_counter()
         page.goto(address)
-        page.locator("table.runs tbody tr").nth(50).wait_for()
-        rows = time.perf_counter() - begun
+        page.locator(rows).first.wait_for(timeout=300_000)
+        shown = time.perf_counter() - begun
         paint = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime") / 1e3
         browser.close()
-    return {"first paint": paint, "100 rows in the table": rows}
+    return {"first paint": paint, "rows of runs": shown}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--points", type=int, default=2000)
+    parser.add_argument("--others", help="an interpreter that has tensorboard or mlflow")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         store = fill(Path(folder), given.runs, given.points)
@@ -163,6 +168,21 @@ def main() -> None:
             stop.set()
             server.terminate()
             server.wait()
+    compare(given)
+
+
+def compare(given: argparse.Namespace) -> None:
+    """Print the same of other tools, or why they are missing."""
+    boards, missing = find_boards(given.others)
+    for board in boards:
+        measured = measure_board(board, given.runs, given.points, first_paint)
+        print(board.name)
+        for name in ("first paint", "rows of runs"):
+            if name in measured:
+                print(f"  {name:<35} {measured[name]:6.2f} s   (Chromium)")
+        print(f"  a refresh, {SELECTED} runs compared                 {measured['bytes'] / 1e3:8.1f} kB")
+    for reason in missing:
+        print(f"skipped {reason}")
 
 
 def measure(
