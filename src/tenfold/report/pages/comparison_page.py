@@ -59,7 +59,7 @@ def comparison_tables(comparison: Comparison) -> dict[str, Any]:
 def settings_table(results: ResultTable, styles: PlotStyles) -> dict[str, Any]:
     """Return the table of settings, each with the colour of its curves and whether its numbers are doubtful."""
     names, cells = results.cells()
-    colours = [page_colour(styles.style(row).colour) or "currentColor" for row in results.rows]
+    colours = [page_colour(styles.style(row).colour) or "var(--ink)" for row in results.rows]
     texts = [column.words for column in results.columns()]
     doubtful = [bool(row.doubts) for row in results.rows]
     return {
