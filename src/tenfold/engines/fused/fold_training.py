@@ -106,7 +106,7 @@ class FoldTraining(FusedTraining):
         return step == len(self.lockstep.sizes) or self.tasks[0].logs_after(step)
 
     def log(self, step: int, sums: Sequence[float], counts: Sequence[float]) -> None:
-        """Report the loss of each task's first worker, and end those of which a worker diverged."""
+        """Report losses of first workers and the spread of replicas, and end tasks of which a worker diverged."""
         for place in self.unfinished:
             rows = self.rows[place]
             rank = first_diverged(sums[rows])
@@ -117,6 +117,7 @@ class FoldTraining(FusedTraining):
             self.samples[place] += sum(counts[rows])
             if counts[rows.start]:
                 self.emit_losses(self.emits[place], step, sums[rows.start], counts[rows.start])
+            self.emit_spread(self.emits[place], step, self.rounds[place].take_spread())
 
     def end_epoch(self) -> bool:
         """Evaluate the mean of every task's replicas, end those that stop early, and return whether all have ended."""

@@ -28,6 +28,9 @@ from tenfold.workers.timekeeper import Timekeeper
 Seed = tuple[int, int, int]
 """Seed of the experiment, epoch, rank: what a worker seeds its random generators with."""
 
+MOST_SPREADS = 8
+"""The spread is recorded of the first replicas only: writing a thousand of them would take longer than the steps."""
+
 
 class FusedTraining(ABC):
     """Trains fused replicas epoch by epoch; a subclass says what the replicas are.
@@ -134,6 +137,11 @@ class FusedTraining(ABC):
         values["lr"] = self.fused.rates.at(self.fused.steps - 1)
         for name, value in values.items():
             self.emit_metric(emit, name, value, step)
+
+    def emit_spread(self, emit: Emit, step: int, spread: Sequence[float]) -> None:
+        """Report how far replicas were from their average before a round, in the order of their ranks."""
+        for rank, value in enumerate(spread[:MOST_SPREADS]):
+            self.emit_metric(emit, "spread", value, step, rank)
 
     def emit_metric(self, emit: Emit, name: str, value: float, step: int, worker: int = 0) -> None:
         """Report a measurement of training."""

@@ -19,9 +19,6 @@ from tenfold.workers.messages import Evaluated, Saved
 from tenfold.workers.supervisor import Supervisor
 from tenfold.workers.task import Task, diverged
 
-MOST_SPREADS = 8
-"""The spread is recorded of the first replicas only: writing a thousand of them would take longer than the steps."""
-
 
 class NodeTraining(FusedTraining):
     """The virtual nodes of one task, which mix in rounds."""
@@ -85,8 +82,7 @@ class NodeTraining(FusedTraining):
         if rank is not None:
             raise diverged(self.task, sums[rank], step, rank)
         self.emit_losses(self.emit, step, sums[0], counts[0])
-        for rank, spread in enumerate(self.rounds.take_spread()[:MOST_SPREADS]):
-            self.emit_metric(self.emit, "spread", spread, step, rank)
+        self.emit_spread(self.emit, step, self.rounds.take_spread())
         self.loss, self.samples = self.loss + sum(sums), self.samples + sum(counts)
 
     def evaluates_after(self, step: int) -> bool:
