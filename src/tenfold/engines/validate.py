@@ -144,6 +144,11 @@ def validate_fused(experiment: Experiment) -> None:
             f"training.accumulate = {training.accumulate}: replicas on one device fit into memory already; set it "
             'to 1, or division.fold_mode to "fold-by-fold"'
         )
+    if training.activation_checkpointing:
+        raise ExperimentError(
+            "training.activation_checkpointing is not supported for replicas that step together on one device; leave "
+            'it unset, or set division.fold_mode to "fold-by-fold"'
+        )
     if division.workers > 1 and make_strategy(division).asynchronous:
         raise ExperimentError(
             f'division.strategy = "{division.strategy}" has no rounds, but replicas on one device step '

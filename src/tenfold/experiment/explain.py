@@ -13,6 +13,13 @@ from tenfold.common.registry import suggest
 from tenfold.experiment.values import shown
 
 Suggest = Callable[[str], str]
+KINDS = {
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "should be a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "should be a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "should be true or false"),
+    "string_type": "should be text",
+}
+"""What a value of the wrong kind should be, by pydantic's name of the mistake."""
 
 
 def explain(error: ValidationError, model: type[BaseModel], suggest_field: Suggest | None = None) -> str:
@@ -40,6 +47,7 @@ def _sentence(error: Any, model: type[BaseModel], suggest_field: Suggest | None)
     if kind == "literal_error" and path and path[-1][1] is not None:
         choices = _choices(path[-1][1])
         message = suggest(value, choices) if isinstance(value, str) else f"known: {', '.join(choices)}"
+    message = KINDS.get(kind, message)
     if kind == "tuple_type":
         message = f"should be a list, such as [{shown(value)}]"
     if kind == "value_error":

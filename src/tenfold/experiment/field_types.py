@@ -46,6 +46,7 @@ class Fields(TypedDict, total=False):
     warmup: float | None
     clip: float | None
     accumulate: int
+    activation_checkpointing: bool | Sequence[str]
     ema: float | None
     precision: Literal["fp32", "tf32", "bf16", "fp16"]
     loss: Any
@@ -143,6 +144,7 @@ class Grid(TypedDict, total=False):
     warmup: Sequence[float | None] | float | None
     clip: Sequence[float | None] | float | None
     accumulate: Sequence[int] | int
+    activation_checkpointing: Sequence[bool | Sequence[str]] | bool | Sequence[str]
     ema: Sequence[float | None] | float | None
     precision: Sequence[Literal["fp32", "tf32", "bf16", "fp16"]] | Literal["fp32", "tf32", "bf16", "fp16"]
     loss: Any

@@ -48,6 +48,7 @@ OTHER_NAMES = {
     "grad_clip": "clip",
     "accumulate_grad_batches": "accumulate",
     "gradient_accumulation_steps": "accumulate",
+    "gradient_checkpointing": "activation_checkpointing",
     "early_stopping": "patience",
     "dataloader_workers": "loader_workers",
 }

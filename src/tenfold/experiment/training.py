@@ -14,7 +14,7 @@ from tenfold.experiment.python_objects import (
     named_or_imported,
 )
 from tenfold.experiment.section import Section
-from tenfold.experiment.values import Count, NonNegative, Options
+from tenfold.experiment.values import Count, NonNegative, Options, TakesList, Text
 
 
 def _scorers(metric: object) -> list[str]:
@@ -29,6 +29,11 @@ def _scorers(metric: object) -> list[str]:
 
     near = difflib.get_close_matches(metric, get_scorer_names(), n=1, cutoff=0.6)
     return [name for name in near if name not in METRICS]
+
+
+def _names(value: object) -> object:
+    """Return a list of names as a tuple, and a single name as a tuple of one."""
+    return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
 
 
 USUAL_BATCH = 64
@@ -74,6 +79,9 @@ class Training(Section):
     accumulate: Count = 1
     """Pieces in which the gradient of a batch is computed, one after another, to save memory; `batch_size` is that of
     the whole step. Layers that look at a whole batch, such as batch normalization, see one piece."""
+    activation_checkpointing: Annotated[bool | tuple[Text, ...], TakesList(_names)] = False
+    """Save memory by computing the activations of blocks again in the backward pass: true for the members of
+    nn.Sequential and nn.ModuleList that consist of several layers, or the names of modules, such as ["encoder.*"]."""
     ema: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Evaluate and keep the exponential moving average of the weights, with this decay per step, such as 0.999.
 

@@ -24,6 +24,8 @@ def obstacle(training: Training, part: Part) -> str:
         return "with fp16 it is decided on the CPU whether a step is skipped"
     if training.accumulate > 1:
         return "gradients are accumulated"
+    if training.activation_checkpointing:
+        return "activations are computed again, with the random numbers of the forward pass, which the CPU keeps"
     if resident(part) is None:
         scattered = hasattr(part, "x")  # tensors, but not of all samples
         unfit = "are not whole" if scattered else "are read sample by sample and do not stay"

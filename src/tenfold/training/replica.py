@@ -43,7 +43,9 @@ class Replica:
         self.loss = loss
         self.optimizer = make_optimizer(training, network)
         self.steps = 0
-        self.rates = plan_rates(training, steps_per_epoch=steps_per_epoch, rate_scale=rate_scale, warmup=warmup)
+        self.rates = plan_rates(
+            training, network, steps_per_epoch=steps_per_epoch, rate_scale=rate_scale, warmup=warmup
+        )
         self.rate = self.rates.base
         self._device_type = self.flat.vector.device.type
         self._is_sparse = has_sparse_gradients(network)
@@ -176,12 +178,17 @@ class Replica:
 
 
 def plan_rates(
-    training: Training, *, steps_per_epoch: int, rate_scale: float = 1.0, warmup: float | None = None
+    training: Training,
+    network: nn.Module | None = None,
+    *,
+    steps_per_epoch: int,
+    rate_scale: float = 1.0,
+    warmup: float | None = None,
 ) -> Rates:
-    """Return the learning rates of a run; `warmup`, in epochs, goes before the experiment's own."""
+    """Return the learning rates of a network's run; `warmup`, in epochs, goes before the experiment's own."""
     epochs = warmup if warmup is not None else training.warmup or 0.0
     steps = steps_per_epoch * training.epochs
-    base = learning_rate(training)
+    base = learning_rate(training, network)
     schedule = choose_schedule(training, base, steps_per_epoch)
     return Rates(base * rate_scale, schedule, steps=steps, warmup_steps=epochs * steps_per_epoch)
 

@@ -16,6 +16,7 @@ from tenfold.machine.affinity import NOT_PINNED, CoreMap
 from tenfold.mixing.builders import make_strategy
 from tenfold.mixing.round_schedule import ends_equal
 from tenfold.models import NETWORKS, build
+from tenfold.models.activation_checkpointing import checkpoint_activations
 from tenfold.models.input_scaling import scale_inputs
 from tenfold.training import flat_size, learning_rate
 
@@ -104,7 +105,7 @@ class Task:
 
 def diverged(task: Task, loss: float, step: int, worker: int) -> TrainingError:
     """Return the error for a loss that is NaN or infinite."""
-    rate = learning_rate(task.experiment.training)
+    rate = learning_rate(task.experiment.training, make_network(task))
     return TrainingError(
         f"the loss became {loss:g} before step {step} (worker {worker}); "
         f"try a learning rate below {rate:g}, a warm-up, or clip"
@@ -128,4 +129,5 @@ def make_network(task: Task) -> nn.Module:
         scale_inputs(network, splits.scaling)
     if experiment.model.name in NETWORKS and not experiment.training.needs_closure:
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    checkpoint_activations(network, experiment.training.activation_checkpointing)
     return network

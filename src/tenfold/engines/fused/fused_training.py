@@ -200,7 +200,7 @@ def make_fused(task: Task, k: int, *, scale: float = 1.0, warmup: float | None, 
     training, machine = task.experiment.training, task.experiment.machine
     validate_fused(task.experiment)
     network = make_network(task).to(devices.resolve(machine.device))
-    rates = plan_rates(training, steps_per_epoch=task.steps_per_epoch, rate_scale=scale, warmup=warmup)
+    rates = plan_rates(training, network, steps_per_epoch=task.steps_per_epoch, rate_scale=scale, warmup=warmup)
     loss = choose_loss(training, task.splits.classes)
     return Fused(network, k, training, loss, found[0], rates=rates, method=machine.fused, gradients_only=gradients_only)
 

@@ -25,6 +25,10 @@ def step_key(experiment: Experiment, splits: Splits) -> str:
     if training["optimizer"] == "sgd" and not training["momentum"]:
         optimizer.append("momentum=0")
     parts = [" ".join(network), f"{shape} -> {splits.outputs}", " ".join(optimizer), training["precision"]]
+    if training["accumulate"] > 1:
+        parts.append(f"accumulate={training['accumulate']}")
+    if training["activation_checkpointing"]:
+        parts.append(f"activation_checkpointing={training['activation_checkpointing']}")
     if training["loss"] is not None:
         parts.append(training["loss"])
     if not isinstance(splits.train, Tensors):

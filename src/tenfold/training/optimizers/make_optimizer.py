@@ -30,8 +30,11 @@ USUAL_RATES = {
 FUSED = ("sgd", "adam", "adamw", "adagrad")  # one kernel for all parameters: a fifth of a LeNet-5 step on CPU
 
 
-def learning_rate(training: Training) -> float:
-    """Return the learning rate that was given, or the usual one of the optimizer."""
+def learning_rate(training: Training, network: nn.Module | None = None) -> float:
+    """Return the learning rate that was given, or the usual one of the optimizer.
+
+    An optimizer of the user's own is made of the network to find that out, or without one of a single layer.
+    """
     if training.lr is not None:
         return training.lr
     if training.optimizer == "muon":
@@ -40,7 +43,7 @@ def learning_rate(training: Training) -> float:
         return USUAL_RATES[training.optimizer]
     if isinstance(training.optimizer, str) and training.optimizer in OPTIMIZERS:
         return float(inspect.signature(OPTIMIZERS[training.optimizer]).parameters["lr"].default)
-    return usual_rate(training)
+    return usual_rate(training, network)
 
 
 def make_optimizer(training: Training, network: nn.Module) -> torch.optim.Optimizer:

@@ -53,10 +53,10 @@ def make_own_optimizer(training: Training, network: nn.Module) -> torch.optim.Op
     return made
 
 
-def usual_rate(training: Training) -> float:
-    """Return the learning rate that the user's own optimizer has by itself."""
+def usual_rate(training: Training, network: nn.Module | None = None) -> float:
+    """Return the learning rate that the user's own optimizer, made of this network, has by itself."""
     try:
-        made = make_own_optimizer(training, nn.Linear(2, 2))
+        made = make_own_optimizer(training, network or nn.Linear(2, 2))
         return float(made.param_groups[0]["lr"])
     except (ExperimentError, KeyError, TypeError, ValueError) as error:
         if isinstance(error, ExperimentError) and "pass it again" in str(error):
