@@ -32,9 +32,14 @@ class AlignedMeasure:
         """Whether it takes one tensor of outputs, and is given the main one of several."""
         self.optional = False
         """Whether it was not asked for, and is left out where the network has no main output."""
+        self.metric = ""
+        """Of a loss: a built-in metric that was asked for; one that cannot take the outputs is refused on the first
+        batch, and not after the first epoch."""
 
     def __call__(self, outputs: Any, targets: Any) -> Any:
         """Return the loss or metric; an error notes the shapes that it was given."""
+        if self.metric and not isinstance(outputs, Tensor):
+            main_output(outputs, self.metric)
         if self.needs_tensor:
             outputs = main_output(outputs, self.name)
         elif isinstance(outputs, dict):
@@ -157,7 +162,10 @@ METRICS: Registry[Measure] = catalog.METRICS
 
 def choose_loss(training: Training, classes: int | None) -> Measure:
     """Return the loss of the experiment; unset: cross-entropy where there are classes, else the squared error."""
-    return _find(training.loss or ("cross-entropy" if classes is not None else "mse"), LOSSES)
+    loss = _find(training.loss or ("cross-entropy" if classes is not None else "mse"), LOSSES)
+    built_in = [metric for metric in training.metrics if isinstance(metric, str) and ":" not in metric]
+    loss.metric = f"the metric {built_in[0]}" if built_in else ""
+    return loss
 
 
 def choose_metrics(training: Training, classes: int | None) -> "dict[str, AlignedMeasure]":
