@@ -64,7 +64,15 @@ class WorkerLost(TrainingError):  # noqa: N818 - it says what happened, not that
 
 
 class StopTraining(Exception):  # noqa: N818 - nothing is wrong
-    """Raised by a callback to stop the training; its text says why."""
+    """Raised by a callback to stop the training; its text says why.
+
+    In a cross-validation it stops the fold that the event is about; with `all_folds`, or raised for the start or the
+    end of a fold, all of them: those in training end with their epoch, and no other is trained.
+    """
+
+    def __init__(self, reason: str = "", *, all_folds: bool = False) -> None:
+        super().__init__(reason)
+        self.all_folds = all_folds
 
 
 class MachineError(TenfoldError):

@@ -69,3 +69,67 @@ def test_an_error_in_a_callback_ends_the_run_as_failed(tmp_path):
     run = tenfold.open_run(runs=tmp_path)
     assert run.status == "failed"
     assert "event.metrics" in run.error
+
+
+FOLDS = {**FIELDS, "limit": 120, "epochs": 4, "folds": 3}
+
+
+class StopsFold:
+    """Stops the second fold after its second epoch, or all folds after the first epoch of the first."""
+
+    def __init__(self, *, all_folds=False):
+        self.all_folds = all_folds
+        self.heard = {}
+
+    def on_epoch_end(self, event):
+        assert event.metrics.keys() == {"train_loss", "validation_loss", "validation_accuracy"}
+        assert event.worker == event.fold - 1
+        self.heard.setdefault(event.fold, []).append(event.epoch)
+        if self.all_folds:
+            raise tenfold.StopTraining("enough", all_folds=True)
+        if (event.fold, event.epoch) == (2, 1):
+            raise tenfold.StopTraining("enough")
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("mode", ["fused", "fold-by-fold", "folds-over-workers"])
+def test_one_fold_stops(tmp_path, mode):
+    stop = StopsFold()
+    done = tenfold.cross_validate(**FOLDS, fold_mode=mode, runs=tmp_path, on=[stop])
+    assert stop.heard == {1: [0, 1, 2, 3], 2: [0, 1], 3: [0, 1, 2, 3]}
+    assert [run.result["epochs"] for run in done.runs] == [4, 2, 4]
+    assert [run.result.get("stopped_by") for run in done.runs] == [None, "enough", None]
+    assert done.run.status == "finished"
+    assert "stopped_by" not in done.run.result
+
+
+@pytest.mark.parametrize(("mode", "trained"), [("fused", 3), ("fold-by-fold", 1)])
+def test_all_folds_stop(tmp_path, mode, trained):
+    done = tenfold.cross_validate(**FOLDS, fold_mode=mode, runs=tmp_path, on=[StopsFold(all_folds=True)])
+    assert [run.result["epochs"] for run in done.runs] == [1] * trained
+    assert (done.run.status, done.run.result["stopped_by"]) == ("finished", "enough")
+    assert done.best.id in [run.id for run in done.runs]
+    assert len(done.accuracies) == trained
+
+
+@pytest.mark.timeout(120)
+def test_no_fold_is_trained_after_one_that_was_good_enough(tmp_path):
+    class GoodEnough:
+        def on_fold(self, event):
+            if event.status == "finished":
+                raise tenfold.StopTraining
+
+    options = FOLDS | {"folds": 4, "machine.pin": "none"}
+    done = tenfold.cross_validate(**options, fold_mode="folds-over-workers", runs=tmp_path, on=[GoodEnough()])
+    assert 1 <= len(done.runs) < 4
+    assert done.run.result["stopped_by"] == "GoodEnough"
+    assert {run.status for run in done.runs} == {"finished"}
+
+
+def test_a_cross_validation_that_is_stopped_at_once_says_so(tmp_path):
+    class Never:
+        def on_run_start(self, event):
+            raise tenfold.StopTraining("never mind")
+
+    with pytest.raises(tenfold.TenfoldError, match="stopped by never mind before any fold was trained"):
+        tenfold.cross_validate(**FOLDS, fold_mode="fused", runs=tmp_path, on=[Never()])

@@ -1,9 +1,10 @@
 import warnings
+from dataclasses import replace
 
 import pytest
 
 from tenfold.errors import ExperimentError, StopTraining
-from tenfold.runs import Ended, EpochEnded, Metric, Note, Span
+from tenfold.runs import Ended, EpochEnded, FoldChanged, Metric, Note, Span
 from tenfold.runs.callbacks import METHODS, Callback, Callbacks, with_callbacks
 
 LOSS = Metric(at=1.0, name="loss", value=0.5, part="train", step=1, epoch=0, seconds=1.0)
@@ -67,11 +68,24 @@ def test_a_stop_without_a_reason_names_the_callback():
         listen(ACCURACY)
 
 
-def test_a_cross_validation_is_not_stopped_but_says_so():
-    listen = with_callbacks(lambda _: None, [Stops(ACCURACY)], can_stop=False)
-    with pytest.warns(UserWarning, match="a cross-validation trains all its folds; set training.patience"):
-        listen(ACCURACY)
-    listen(EPOCH)
+def test_a_fold_is_stopped_alone_or_with_all_others():
+    second, third = (replace(EPOCH, worker=place, fold=place + 1) for place in (1, 2))
+    stops = Stops(replace(LOSS, worker=1, fold=2), reason="enough")
+    listen = with_callbacks(lambda _: None, [stops])
+    listen(stops.when[0])
+    listen(third)
+    with pytest.raises(StopTraining, match="enough"):
+        listen(second)
+
+    class StopsAll:
+        def on_epoch_end(self, event):
+            raise StopTraining(all_folds=event.fold == 2)
+
+    listen = with_callbacks(lambda _: None, [StopsAll()])
+    for event in (second, third, FoldChanged(at=3.0, status="finished", fold=1, repeat=1, node=0)):
+        with pytest.raises(StopTraining, match="StopsAll") as stop:
+            listen(event)
+        assert stop.value.all_folds
 
 
 def test_slow_callbacks_are_named():

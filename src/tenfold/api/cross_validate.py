@@ -66,8 +66,8 @@ def cross_validate(
 
     `cross_validate(model="lenet5", data="mnist", folds=10, epochs=3)`; the arguments are those of `train`, and 5 folds
     are made where none are asked for. The folds are cut from the training part; the test part is in none of them.
-    Callbacks in `on` hear of the folds and of their metrics, but cannot stop them. With `as_sklearn` the dictionary of
-    `sklearn.model_selection.cross_validate` is returned.
+    Callbacks in `on` hear of the folds, their epochs and their metrics, and may stop one fold or all (see
+    `tenfold.StopTraining`). With `as_sklearn` the dictionary of `sklearn.model_selection.cross_validate` is returned.
     """
     require_no_launcher("a cross-validation", detect_world())
     clock, runs = Clock(), absolute(runs)  # before the user's own code can change the current folder
@@ -78,7 +78,7 @@ def cross_validate(
     if experiment.machine.device == "cpu":
         start_server()
     with follow(FoldProgress, progress, listen, warn) as shown:
-        listener = with_callbacks(shown, [*on, *make_loggers(log, runs)], can_stop=False)
+        listener = with_callbacks(shown, [*on, *make_loggers(log, runs)])
         with crossval.shared_data(prepare(experiment, fetching)) as task:
             store = Store(runs)
             facts = describe(task)

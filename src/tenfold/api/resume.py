@@ -67,7 +67,7 @@ def resume(
     _check_given(experiment, number)
     folded = record["kind"] == CROSSVAL
     with follow(lambda: FoldProgress() if folded else RunProgress(experiment), progress, listen, warn) as shown:
-        listener = with_callbacks(shown, on, can_stop=not folded)
+        listener = with_callbacks(shown, on)
         if folded:
             return _resume_folds(store, record, experiment, listener, force=force)
         engine = engine_for(experiment, Clock(), listener)

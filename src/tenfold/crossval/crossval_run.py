@@ -1,6 +1,7 @@
 """The run of a cross-validation: it trains the folds, follows their progress, and combines their results."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,10 +13,11 @@ from tenfold.crossval.fold_splits import make_fold_splits
 from tenfold.crossval.modes import MODES
 from tenfold.engines import Outcome
 from tenfold.engines.recording import record, run_folder
-from tenfold.errors import StoreError, TrainingError
+from tenfold.errors import StopTraining, StoreError, TrainingError
 from tenfold.runs import (
     Clock,
     Emit,
+    EpochEnded,
     Event,
     FoldChanged,
     FoldsStarted,
@@ -57,6 +59,8 @@ class CrossValidationRun:
         self.splits = make_fold_splits(task.experiment, task.splits, task.shards)
         self.entries: dict[int, FoldEntry] = {}
         """The folds that have ended, by index."""
+        self.stopped_by = ""
+        """The callback that asked to stop all folds, or its reason."""
         self._emit: Emit = listen
         self._results: dict[int, dict[str, Any]] = {}
         self._runs: dict[int, int] = {}
@@ -69,7 +73,7 @@ class CrossValidationRun:
         recorded = type(self.task.experiment)(**self.task.experiment.model_dump(mode="json"))
         context = FoldContext(recorded, self.store, self.run, self.facts, self.clock)
         earlier = earlier_folds(self.store, self.run)
-        emit(
+        self._announce(
             FoldsStarted(
                 at=self.clock.now(),
                 mode=self.mode,
@@ -86,8 +90,10 @@ class CrossValidationRun:
                 self._finish(index, before["result"])
             else:
                 jobs.append(FoldJob(index, split, run=before["id"] if before else None))
-        if jobs:
-            MODES[self.mode](self.task, context, jobs, self._relay, self._done)
+        if jobs and not self.stopped_by:
+            MODES[self.mode](self.task, context, jobs, self._relay, self._done, lambda: bool(self.stopped_by))
+        if not self.entries:
+            raise TrainingError(f"stopped by {self.stopped_by} before any fold was trained")
         if not self._results:
             first = self._entries_in_order()[0]
             raise TrainingError(
@@ -101,9 +107,17 @@ class CrossValidationRun:
         return {"mode": self.mode, "folds": self._entries_in_order()} if self.entries else {}
 
     def _relay(self, index: int, event: Event) -> None:
-        """Pass on an event of a fold; the metrics are recorded in its own run, here only its start and end."""
-        if isinstance(event, Metric):
-            self.listen(event)
+        """Pass on an event of a fold; StopTraining is raised where a listener asks to stop it.
+
+        Metrics and epochs are recorded in the fold's own run, and its start and end here.
+        """
+        if isinstance(event, Metric | EpochEnded):
+            try:
+                self.listen(replace(event, fold=self.splits[index].fold))
+            except StopTraining as stop:
+                if stop.all_folds:
+                    self.stopped_by = self.stopped_by or str(stop)
+                raise
         elif isinstance(event, Recorded):
             self._runs[index], self._began[index] = event.run, self.clock.now()
         elif isinstance(event, Started):
@@ -143,7 +157,7 @@ class CrossValidationRun:
         self, index: int, status: Status, *, steps_per_epoch: int = 0, seconds: float | None = None, error: str = ""
     ) -> None:
         split = self.splits[index]
-        self._emit(
+        self._announce(
             FoldChanged(
                 at=self.clock.now(),
                 worker=index,
@@ -159,6 +173,13 @@ class CrossValidationRun:
             )
         )
 
+    def _announce(self, event: Event) -> None:
+        """Emit an event after which listeners may ask to stop all folds."""
+        try:
+            self._emit(event)
+        except StopTraining as stop:
+            self.stopped_by = self.stopped_by or str(stop)
+
     def _warn(self, text: str) -> None:
         self._emit(Warned(at=self.clock.now(), text=text))
 
@@ -169,23 +190,26 @@ class CrossValidationRun:
         entries = self._entries_in_order()
         result = combine_results(self.task, entries, list(self._results.values()))
         finished = sorted(self._results)
-        best = min(finished, key=lambda index: best_first(entries[index]["metrics"]["validation"]))
+        best = min(finished, key=lambda index: best_first(self.entries[index]["metrics"]["validation"]))
         weights: dict[str, Any] = {}
         result["models"] = {
-            "best": {"fold": best + 1, "metrics": entries[best]["metrics"]["test"]},
+            "best": {"fold": sorted(self.entries).index(best) + 1, "metrics": self.entries[best]["metrics"]["test"]},
             "average": {"metrics": {}},
             "vote": {"metrics": {}},
         }
-        folders = {index: self._folder(entries[index]["run"]) for index in finished}
-        models = FoldModels(self.task, list(folders.values()), [entries[index]["train_samples"] for index in finished])
+        folders = {index: self._folder(self.entries[index]["run"]) for index in finished}
+        samples = [self.entries[index]["train_samples"] for index in finished]
+        models = FoldModels(self.task, list(folders.values()), samples)
         try:
             weights = dict(checkpoint.load(folders[best] / "model.pt"))
             result["models"]["average"]["metrics"] = models.save_average(self._folder(self.run) / AVERAGE)
             result["models"]["vote"]["metrics"] = models.measure_vote()
         except StoreError as error:  # a model that could not be saved cannot be averaged
             self._warn(f"the models of the folds cannot be combined: {error}")
-        failed = [index for index, one in enumerate(entries) if one["status"] == "failed"]
-        result["failed"] = [f"{self.splits[index].name}: {entries[index]['error']}" for index in failed]
+        failed = [index for index in sorted(self.entries) if self.entries[index]["status"] == "failed"]
+        result["failed"] = [f"{self.splits[index].name}: {self.entries[index]['error']}" for index in failed]
+        if self.stopped_by:
+            result |= {"stopped_early": True, "stopped_by": self.stopped_by}
         return Outcome(result, weights)
 
     def _folder(self, run: int) -> Path:

@@ -13,9 +13,9 @@ from tenfold.crossval.core_slots import CoreSlots
 from tenfold.crossval.fold import FoldContext, FoldEnd, FoldJob, try_fold
 from tenfold.engines.recording import Outcome
 from tenfold.engines.serial import Serial
-from tenfold.errors import WorkerLost
+from tenfold.errors import StopTraining, WorkerLost
 from tenfold.machine import affinity
-from tenfold.runs import Clock, Emit, Event, Lifecycle
+from tenfold.runs import Clock, Emit, EpochEnded, Event, Lifecycle
 from tenfold.runs.resumption import Resumption
 from tenfold.workers.pool.snapshot import TaskSnapshot
 from tenfold.workers.pool.worker_pool import WorkerPool, start_heartbeat
@@ -39,17 +39,29 @@ class JobRequest:
 class FoldPool:
     """Trains folds in processes; each fold takes as many core slots as it has threads."""
 
-    def __init__(self, task: Task, context: FoldContext, slots: CoreSlots, relay: Relay, done: Done) -> None:
+    def __init__(
+        self,
+        task: Task,
+        context: FoldContext,
+        slots: CoreSlots,
+        relay: Relay,
+        done: Done,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.task = task
         self.context = context
         self.slots = slots
         self.relay = relay
         self.done = done
+        self.stopped = stopped
+        """Says whether no further fold is to be trained."""
         self.free = list(range(slots.count))
         self.waiting: list[FoldJob] = []
         self.idle: list[int] = []
         self.busy: dict[int, tuple[FoldJob, list[int]]] = {}
         """By process: its fold, and the slots taken."""
+        self._stops: dict[int, str] = {}
+        """By the index of a fold: why a listener asked to stop it."""
 
     def run(self, jobs: Sequence[FoldJob]) -> None:
         """Train all folds; one that fails, or whose process dies, does not stop the others."""
@@ -76,11 +88,23 @@ class FoldPool:
                 self._give_out(pool)
             elif isinstance(message, BaseException):
                 raise message
+            elif isinstance(message, EpochEnded):
+                self._relay(message)
+                pool.send(rank, self._stops.get(message.worker, ""))
             else:
                 for event in message:
-                    self.relay(event.worker, event)
+                    self._relay(event)
+            if self.stopped():
+                self.waiting = []
             if not self.waiting and not self.busy:
                 return
+
+    def _relay(self, event: Event) -> None:
+        """Pass on an event of a fold, and keep in mind that a listener asks to stop it."""
+        try:
+            self.relay(event.worker, event)
+        except StopTraining as stop:
+            self._stops.setdefault(event.worker, str(stop))
 
     def _take_back(self, rank: int, ended: FoldEnd | None) -> None:
         self.idle.append(rank)
@@ -117,7 +141,8 @@ def fold_worker(
 ) -> None:
     """Train the folds that this process is given, one after another."""
     start_heartbeat(rank, lifeline, beats)
-    worker, progress = WorkerConnection(connection), WorkerProgress(beats, rank)
+    progress = WorkerProgress(beats, rank)
+    worker = WorkerConnection(connection, waiting=progress.mark_waiting)
     try:
         task, request = snapshot.open(), JobRequest()
         while (job := _next_job(connection, request)) is not None:
@@ -142,7 +167,12 @@ def _train(
         affinity.apply(job.cores)
 
     def listen(event: Event) -> None:
-        worker.emit(replace(event, worker=job.index))
+        event = replace(event, worker=job.index)
+        if isinstance(event, EpochEnded):
+            if reason := worker.ask(event):
+                raise StopTraining(reason)
+            return
+        worker.emit(event)
         if isinstance(event, Lifecycle):  # sent at once, so that it is known even if this process dies
             worker.flush()
 

@@ -17,28 +17,38 @@ from tenfold.runs import Clock, Emit, Event, Lifecycle
 from tenfold.runs.resumption import Resumption
 from tenfold.workers.task import Task
 
-Mode = Callable[[Task, FoldContext, Sequence[FoldJob], Relay, Done], None]
+Stopped = Callable[[], bool]
+"""Returns whether no further fold is to be trained."""
+Mode = Callable[[Task, FoldContext, Sequence[FoldJob], Relay, Done, Stopped], None]
 
 
-def folds_over_workers(task: Task, context: FoldContext, jobs: Sequence[FoldJob], relay: Relay, done: Done) -> None:
+def folds_over_workers(
+    task: Task, context: FoldContext, jobs: Sequence[FoldJob], relay: Relay, done: Done, stopped: Stopped
+) -> None:
     """Train whole folds in processes, as many at once as there are cores or nodes."""
     slots = share_cores(task.experiment, len(jobs))
     placed = [replace(job, threads=threads) for job, threads in zip(jobs, slots.threads, strict=True)]
-    FoldPool(task, context, slots, relay, done).run(placed)
+    FoldPool(task, context, slots, relay, done, stopped).run(placed)
 
 
-def data_and_folds(task: Task, context: FoldContext, jobs: Sequence[FoldJob], relay: Relay, done: Done) -> None:
+def data_and_folds(
+    task: Task, context: FoldContext, jobs: Sequence[FoldJob], relay: Relay, done: Done, stopped: Stopped
+) -> None:
     """Train the folds of all nodes, which are independent: in processes, or together on one device."""
     machine = task.experiment.machine
     together = machine.device != "cpu" or machine.engine == "fused"
-    (fused if together else folds_over_workers)(task, context, jobs, relay, done)
+    (fused if together else folds_over_workers)(task, context, jobs, relay, done, stopped)
 
 
-def fold_by_fold(task: Task, context: FoldContext, jobs: Sequence[FoldJob], relay: Relay, done: Done) -> None:
+def fold_by_fold(
+    task: Task, context: FoldContext, jobs: Sequence[FoldJob], relay: Relay, done: Done, stopped: Stopped
+) -> None:
     """Train one fold after another, each with all workers."""
     pinned = [cpu for cpus in task.cores.workers for cpu in cpus]
     cores = tuple(pinned or range(task.workers * task.threads))
     for job in jobs:
+        if stopped():
+            return
         placed = replace(job, threads=task.threads, cores=cores, pinned=bool(pinned))
 
         def listen(event: Event, index: int = job.index) -> None:
@@ -49,7 +59,14 @@ def fold_by_fold(task: Task, context: FoldContext, jobs: Sequence[FoldJob], rela
         done(placed, try_fold(engine.run, task, context, placed, listen))
 
 
-def fused(task: Task, context: FoldContext, jobs: Sequence[FoldJob], relay: Relay, done: Done) -> None:
+def fused(
+    task: Task,
+    context: FoldContext,
+    jobs: Sequence[FoldJob],
+    relay: Relay,
+    done: Done,
+    stopped: Stopped,  # noqa: ARG001 - all are in training from the beginning
+) -> None:
     """Train all folds together on one device, then record each."""
     machine = task.experiment.machine
     count = (machine.threads or budget()) if machine.device == "cpu" else 1

@@ -35,7 +35,9 @@ class Callback:
     """Base class of callbacks, with every method that is called; override those you need.
 
     A callback may be any object that has some of these methods. Raise `tenfold.StopTraining` in one of them to stop the
-    training: at the end of the epoch, or at the next evaluation if that comes first (see `evaluate_every`).
+    training: at the end of the epoch, or at the next evaluation if that comes first (see `evaluate_every`). In a
+    cross-validation it stops the fold whose event it was raised for, which is number `event.fold`, or all folds (see
+    `tenfold.StopTraining`).
     """
 
     def on_recorded(self, event: Recorded) -> None:
@@ -91,16 +93,17 @@ METHODS: dict[str, tuple[type, ...]] = {
 class Callbacks:
     """A listener that passes events on to callbacks, and asks to stop by raising StopTraining.
 
-    It does so only after events at which training can stop: an evaluation and the end of an epoch.
+    It does so only after events at which training can stop: an evaluation and the end of an epoch, and in a
+    cross-validation the start and the end of a fold.
     """
 
-    def __init__(self, listen: Emit, on: Iterable[object], *, can_stop: bool = True) -> None:
+    def __init__(self, listen: Emit, on: Iterable[object]) -> None:
         self.listen = listen
-        self.can_stop = can_stop
         self.seconds: dict[str, float] = {}
         """Time spent in each method, by its name."""
         self._methods: dict[type, list[tuple[str, Callable[[Any], object]]]] = {}
-        self._stop: StopTraining | None = None
+        self._stops: dict[int | None, StopTraining] = {}
+        """Who asked to stop: by the place of the fold that is to stop, None for the whole run."""
         for callback in on:
             for name in _methods_of(callback):
                 for event in METHODS[name]:
@@ -116,23 +119,21 @@ class Callbacks:
                 self._call(name, method, event)
         if isinstance(event, Ended):
             self._tell_time(event)
-        decides = isinstance(event, EpochEnded) or (isinstance(event, Metric) and event.part != "train")
-        if self._stop is not None and decides and self.can_stop:
-            raise self._stop
+        decides = isinstance(event, EpochEnded | FoldsStarted | FoldChanged) or (
+            isinstance(event, Metric) and event.part != "train"
+        )
+        stop = self._stops.get(None) or self._stops.get(_place(event))
+        if stop is not None and decides:
+            raise stop
 
     def _call(self, name: str, method: Callable[[Any], object], event: Event) -> None:
         began = perf_counter()
         try:
             method(event)
         except StopTraining as stop:
-            if self._stop is None:
-                self._stop = stop if str(stop) else StopTraining(name.partition(".")[0])
-                if not self.can_stop:
-                    warnings.warn(
-                        f"{name} asked to stop, but a cross-validation trains all its folds; "
-                        "set training.patience or training.target to end folds early",
-                        stacklevel=2,
-                    )
+            place = None if stop.all_folds else _place(event)
+            named = StopTraining(str(stop) or name.partition(".")[0], all_folds=place is None)
+            self._stops.setdefault(place, named)
         self.seconds[name] = self.seconds.get(name, 0.0) + perf_counter() - began
 
     def _tell_time(self, event: Ended) -> None:
@@ -147,10 +148,15 @@ class Callbacks:
             )
 
 
-def with_callbacks(listen: Emit, on: Iterable[object] | object, *, can_stop: bool = True) -> Emit:
+def with_callbacks(listen: Emit, on: Iterable[object] | object) -> Emit:
     """Return a listener that calls `listen` and the callbacks; ExperimentError for objects that are no callbacks."""
     listed = list(on) if isinstance(on, list | tuple | set) else [on] if on is not None else []
-    return Callbacks(listen, listed, can_stop=can_stop)
+    return Callbacks(listen, listed)
+
+
+def _place(event: Event) -> int | None:
+    """Return the place of the fold whose training an event is about; None outside a cross-validation."""
+    return event.worker if isinstance(event, Metric | EpochEnded) and event.fold else None
 
 
 def _methods_of(callback: object) -> list[str]:

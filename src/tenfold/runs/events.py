@@ -94,6 +94,8 @@ class EpochEnded(Lifecycle):
     KIND = "epoch"
     metrics: Mapping[str, float] = field(default_factory=dict)
     """What was measured after it, by part and name: train_loss, validation_accuracy, ..."""
+    fold: int = 0
+    """In a cross-validation, the number of the fold, from 1; `worker` is then its place among all folds, from 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +168,8 @@ class Metric:
     seconds: float
     """Training time until here, excluding startup, evaluation and saving."""
     worker: int = 0
+    fold: int = 0
+    """In a cross-validation, the number of the fold, from 1; `worker` is then its place among all folds, from 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
