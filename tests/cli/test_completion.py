@@ -46,3 +46,4 @@ def test_runs_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     Store("runs").create(Experiment(name="first"), kind="train", facts={})
     assert completed("tenfold show ").split() == ["last", "1"]
     assert "first" in completed("tenfold show ", "zsh")
+    assert completed("tenfold show fi").split() == ["first"]

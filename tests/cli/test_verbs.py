@@ -320,7 +320,7 @@ class TestBadInput:
             (("trian",), "no such command 'trian'; did you mean 'train'"),
             (("--nothing",), "no such option: --nothing; see `tenfold --help`"),
             (("train", "--epoch", "3"), "no such option: --epoch; did you mean --epochs?"),
-            (("train", "--epochs"), "option '--epochs' requires an argument"),
+            (("train", "--epochs"), "option '--epochs' requires an argument; see `tenfold train --help`"),
             (("data", "get"), "missing argument 'name'; see `tenfold data get --help`"),
             (("compare", "--format", "xml"), "--format: 'xml' is not one of"),
             (("launch", "x.toml", "--port", "0"), "--port: should be greater than or equal to 1"),

@@ -36,7 +36,7 @@ class Verbs(TyperGroup):
         except TenfoldError as error:
             _refuse(str(error))
         except UsageError as error:
-            _refuse(usage_sentence(error), error)
+            _refuse(usage_sentence(error, ctx.invoked_subcommand), error)
         except KeyboardInterrupt:
             if launched_rank():
                 raise typer.Exit(INTERRUPTED) from None

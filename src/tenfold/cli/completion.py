@@ -41,7 +41,7 @@ def complete_tag(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_run(context: typer.Context, incomplete: str) -> Iterator[tuple[str, str]]:
-    """Complete the number of a run, with its title."""
+    """Complete the number of a run, with its title, or the title."""
     import tenfold
 
     try:
@@ -53,3 +53,6 @@ def complete_run(context: typer.Context, incomplete: str) -> Iterator[tuple[str,
     for run in reversed(recorded):
         if str(run.id).startswith(incomplete):
             yield str(run.id), run.title
+    newest = {run.title: run.id for run in recorded if incomplete and run.title.startswith(incomplete)}
+    for title, number in newest.items():
+        yield title, f"run {number}"

@@ -14,12 +14,15 @@ ELSEWHERE = {
 """Options that belong to another verb."""
 
 
-def usage_sentence(error: Any) -> str:
-    """Return what is wrong with a command line; "" for the error that shows the help when nothing was given."""
+def usage_sentence(error: Any, verb: str | None = None) -> str:
+    """Return what is wrong with a command line; "" for the error that shows the help when nothing was given.
+
+    `verb` is the one that was being read, for errors that do not say.
+    """
     message = error.format_message().strip().rstrip(".")
     if not message or "\n" in message:
         return ""
-    names = _names(error.ctx)
+    names = _names(error.ctx) or ([verb] if verb else [])
     option = str(getattr(error, "option_name", ""))
     if names and (names[-1], option) in ELSEWHERE:
         return f"{names[-1]} has no {option}; {ELSEWHERE[names[-1], option]}"
