@@ -33,7 +33,7 @@ def evaluate(
     changes = {"metrics": metrics, "loss": loss}
     experiment = run.experiment.replace(**{name: value for name, value in changes.items() if value is not None})
     _check_measures(run, experiment)
-    splits = _own_data(run, experiment, part) if data is None else read_like(experiment, data)
+    splits = _own_data(run, experiment, part) if data is None else read_like(_with_inputs(run, experiment), data)
     name, chosen = _choose(splits, part, own=data is None)
     _check_fit(run, splits)
     training, classes = experiment.training, run.facts["data"]["classes"]
@@ -43,6 +43,14 @@ def evaluate(
         part=name,
         samples=len(chosen),
     )
+
+
+def _with_inputs(run: Run, experiment: Experiment) -> Experiment:
+    """Return the experiment with the columns of the table that the run was trained on; other tables may have more."""
+    features = run.facts["data"].get("features")
+    if not features or experiment.data.input_columns is not None:
+        return experiment
+    return experiment.replace(input_columns=list(dict.fromkeys(name.partition("=")[0] for name in features)))
 
 
 def _own_data(run: Run, experiment: Experiment, part: str | None) -> Splits:

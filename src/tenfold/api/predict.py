@@ -7,10 +7,12 @@ import torch
 from torch import Tensor
 
 from tenfold.data import SOURCES, Tensors
+from tenfold.data.files.column_values import columns_of, is_frame, select_features
 from tenfold.data.part import as_input, as_inputs
 from tenfold.data.tree import describe_shape, has_several, shape_from_record, shape_of, tree_leaves, tree_map
 from tenfold.data.user_arrays import as_tensor, check_finite
 from tenfold.errors import DataError
+from tenfold.models.input_scaling import scaling_in
 from tenfold.runs import Run
 from tenfold.training import evaluation
 from tenfold.training.measures import output_kind
@@ -44,6 +46,9 @@ def inputs_for(run: Run, x: Any) -> Any:
     shape = shape_from_record(run.facts["data"]["shape"])
     if has_several(shape):
         return _several_inputs(run, x, shape)
+    features = run.facts["data"].get("features")
+    if features and (is_frame(x) or isinstance(x, dict)):
+        x = select_features(columns_of(x) if is_frame(x) else x, features, "x")
     given = as_tensor(x, "x")
     inputs = _scaled(given, run.facts["data"].get("name"))
     if _without_ones(inputs.shape[1:]) != _without_ones(shape) and inputs.shape[1:] != (math.prod(shape),):
@@ -55,7 +60,8 @@ def inputs_for(run: Run, x: Any) -> Any:
         )
     if not len(inputs):
         raise DataError("x is empty; it should hold at least one sample")
-    check_finite(inputs, "x")
+    fills = features and scaling_in(run.weights) is not None  # the network replaces what is missing
+    check_finite(inputs.nan_to_num(nan=0.0, posinf=math.inf, neginf=-math.inf) if fills else inputs, "x")
     return inputs.reshape(len(inputs), *shape)
 
 

@@ -13,8 +13,9 @@ from tenfold.common.imports import resolve
 from tenfold.common.registry import suggest
 from tenfold.data.collate import Collate
 from tenfold.data.dataset_part import DatasetPart
+from tenfold.data.files.column_values import columns_of, is_frame, is_series, series_values
 from tenfold.data.files.data_files import read_file
-from tenfold.data.files.table_reader import TableReader, columns_of, is_frame
+from tenfold.data.files.table_reader import TableReader
 from tenfold.data.part import Part, Splits
 from tenfold.data.table_columns import NOT_NAMED, Columns, split_sample
 from tenfold.data.tree import shape_of
@@ -62,7 +63,7 @@ def as_splits(
         raise DataError(f"options ({', '.join(options)}) need data that can be called, which {_kind(data)} cannot")
     if isinstance(data, Splits):
         return data
-    if is_table or any(is_frame(one) for one in _members(data)):
+    if is_table or any(_is_frame_or_pair(one) for one in [data, *_members(data)]):
         return _from_tables(name, data, columns)
     parts = {part: _part(value, part, Collate(columns, collate)) for part, value in _by_name(data).items()}
     return _described(name, parts)
@@ -77,13 +78,15 @@ def _members(data: Any) -> list[Any]:
 
 def _from_tables(name: str, data: Any, columns: Columns) -> Splits:
     """Turn a table, or one for each part, into parts with one matrix of inputs each."""
-    if is_frame(data):
-        tables = {"train": columns_of(data)}
-    elif isinstance(data, Mapping) and not set(data) <= set(_NAMES[3]):
+    if isinstance(data, Mapping) and not set(data) <= set(_NAMES[3]):
         tables = {"train": dict(data)}
     else:
+        if _is_frame_or_pair(data):
+            data = {"train": data}
         found = data if isinstance(data, Mapping) else dict(zip(_NAMES[len(data)], data, strict=True))
-        tables = {part: columns_of(one) for part, one in found.items() if one is not None}
+        given = {part: _columns_and_target(one, part) for part, one in found.items() if one is not None}
+        tables = {part: table for part, (table, _) in given.items()}
+        columns = replace(columns, target=columns.target or given["train"][1])
     reader = TableReader(columns)
     reader.learn(list(tables.values()))
     parts: dict[str, Part] = {part: reader.part(table, part) for part, table in tables.items()}
@@ -94,9 +97,31 @@ def _from_tables(name: str, data: Any, columns: Columns) -> Splits:
         splits,
         notes=(reader.describe(),),
         features=tuple(reader.names),
-        class_names=tuple(reader.classes or ()),
+        class_names=tuple(reader.class_names),
         has_missing=reader.has_missing,
     )
+
+
+def _is_frame_or_pair(data: Any) -> bool:
+    """Return whether data are a DataFrame, or one with its target: a Series, an array, or a frame of one column."""
+    if not isinstance(data, (tuple, list)) or len(data) != 2 or not is_frame(data[0]):
+        return is_frame(data)
+    inputs, target = data
+    return is_series(target) or (is_frame(target) and len(target.columns) == 1 < len(inputs.columns))
+
+
+def _columns_and_target(data: Any, part: str) -> tuple[dict[str, Any], str | None]:
+    """Return the columns of a DataFrame, and the name of the target where that is given beside it."""
+    if is_frame(data):
+        return columns_of(data), None
+    if not _is_frame_or_pair(data):
+        raise DataError(f"the {part} part is {_kind(data)}; with DataFrames, give one for each part, or pairs (x, y)")
+    inputs, target = columns_of(data[0]), data[1]
+    values = target[target.columns[0]] if is_frame(target) else target
+    name = str(getattr(values, "name", None) or "target")
+    if len(values) != len(data[0]):
+        raise DataError(f"the {part} part has {len(data[0])} rows of x but {len(values)} of y; they should be equal")
+    return {key: one for key, one in inputs.items() if key != name} | {name: series_values(values)}, name
 
 
 def _call(function: Callable[..., Any], options: Mapping[str, Any], name: str) -> Any:

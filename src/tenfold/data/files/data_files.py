@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tenfold.common.parts import PARTS
+from tenfold.data.files.column_values import Categories
 from tenfold.errors import DataError
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm")
@@ -77,9 +78,20 @@ def _read_parquet(path: Path) -> dict[str, Any]:
     try:
         import pyarrow.parquet
     except ImportError:
-        raise DataError(f"reading {path} needs the package pyarrow: pip install pyarrow; or save it as CSV") from None
-    table = pyarrow.parquet.read_table(path)
-    return {name: table[name].to_pylist() for name in table.column_names}
+        raise DataError(
+            f"reading {path} needs the package pyarrow: pip install 'tenfold[parquet]'; or save it as CSV"
+        ) from None
+    try:
+        table = pyarrow.parquet.read_table(path)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"{path} cannot be read as a Parquet file: {str(error).partition(chr(10))[0]}") from None
+    noted = {one["name"]: one["pandas_type"] for one in (table.schema.pandas_metadata or {}).get("columns", ())}
+    found: dict[str, Any] = {}
+    for name in table.column_names:
+        found[name] = table[name].to_pylist()
+        if noted.get(name) == "categorical" or pyarrow.types.is_dictionary(table[name].type):
+            found[name] = Categories("" if one is None else str(one) for one in found[name])
+    return found
 
 
 def _read_npy(path: Path) -> dict[str, Any]:

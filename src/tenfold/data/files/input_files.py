@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tenfold.data.files.column_values import select_features
 from tenfold.data.files.data_files import read_file
-from tenfold.data.files.table_reader import as_column
 from tenfold.errors import DataError
 
 KEYS = ("x", "X", "images", "inputs", "data")
@@ -28,7 +28,7 @@ def read_inputs(path: Path, features: Sequence[str] = ()) -> NDArray[Any]:
     """
     if features and path.suffix.lower() in TABLES:
         table, _ = read_file(str(path), {})
-        return np.stack([_feature(table, name, path) for name in features], 1)
+        return select_features(table, features, str(path))
     readers = {".npy": _npy, ".npz": _npz, ".csv": _csv}
     if path.suffix.lower() not in readers:
         raise DataError(f"{path} cannot be read; samples come from {', '.join(readers)} files")
@@ -78,16 +78,3 @@ def _is_number(cell: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _feature(table: dict[str, Any], feature: str, path: Path) -> NDArray[np.float32]:
-    """Return an input from the column of its name; "city=Rome" is 1 where the column city is Rome."""
-    if feature in table:
-        column = as_column(table[feature])
-        if column.dtype.kind != "f":
-            raise DataError(f"{path}: the column '{feature}' holds text; it should hold numbers, as in training")
-        return column.astype(np.float32)
-    name, _, category = feature.partition("=")
-    if name not in table:
-        raise DataError(f"{path} has no column '{name}', which the model was trained on")
-    return np.asarray(as_column(table[name]).astype(str) == category, dtype=np.float32)

@@ -4,29 +4,17 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from tenfold.data.files.column_values import MISSING, Column, as_column, as_text, is_boolean
 from tenfold.data.part import Tensors
 from tenfold.data.table_columns import Columns
 from tenfold.data.user_arrays import part_from_arrays
 from tenfold.errors import DataError
 
-MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
 MOST_CATEGORIES = 100
 """A column of text with more different values is refused: it is a name or a description."""
 MOST_INTEGER_CLASSES = 20
 """Whole numbers with at most so many different values are classes; with more, a regression."""
-Column = NDArray[Any]
-
-
-def is_frame(value: Any) -> bool:
-    """Return whether a value is a DataFrame of pandas or polars."""
-    return hasattr(value, "columns") and hasattr(value, "__getitem__") and hasattr(value, "to_numpy")
-
-
-def columns_of(frame: Any) -> dict[str, Any]:
-    """Return the columns of a DataFrame by name."""
-    return {str(name): frame[name].to_numpy() for name in frame.columns}
 
 
 class TableReader:
@@ -36,7 +24,9 @@ class TableReader:
         self.columns = columns
         self.categories: dict[str, list[str]] = {}
         self.classes: list[str] | None = None
-        self.is_regression: bool | None = None
+        """The different values of the target; None for a regression."""
+        self.class_names: list[str] = []
+        """What the classes are called."""
         self.names: list[str] = []
         """What the columns of the matrix are called: "age", "city=Rome"."""
         self.has_missing = False
@@ -46,12 +36,16 @@ class TableReader:
         self.columns = self.columns.choose(tables[0])
         assert self.columns.inputs is not None
         for name in self.columns.inputs:
-            values = np.concatenate([as_column(_get(table, name)) for table in tables])
-            if values.dtype.kind != "f":
-                self.categories[name] = _categories(values, name)
+            found = [_get(table, name) for table in tables]
+            if any(one.dtype.kind != "f" for one in found):
+                self.categories[name] = _categories(np.concatenate([as_text(one) for one in found]), name)
         assert self.columns.target is not None
-        target = np.concatenate([as_column(_get(table, self.columns.target)) for table in tables])
-        self._learn_target(target)
+        target = [_get(table, self.columns.target) for table in tables]
+        if any(one.dtype.kind != "f" for one in target):
+            target = [as_text(one).astype(object) for one in target]
+        self._learn_target(np.concatenate(target))
+        if self.classes is not None and all(is_boolean(table[self.columns.target]) for table in tables):
+            self.class_names = ["False", "True"][-len(self.classes) :]
 
     def part(self, table: Mapping[str, Any], part: str) -> Tensors:
         """Return a part with the inputs as one matrix, categories one-hot."""
@@ -59,9 +53,9 @@ class TableReader:
         assert self.columns.target is not None
         blocks, self.names = [], []
         for name in self.columns.inputs:
-            values = as_column(_get(table, name))
+            values = _get(table, name)
             if name in self.categories:
-                text = values.astype(str)
+                text = as_text(values)
                 blocks.append(np.stack([text == one for one in self.categories[name]], 1).astype(np.float32))
                 self.names += [f"{name}={one}" for one in self.categories[name]]
             else:
@@ -80,7 +74,7 @@ class TableReader:
         )
         if self.classes is None:
             return f"regression: '{target}' is predicted as a number, from {inputs}"
-        shown = ", ".join(self.classes[:5]) + (", ..." if len(self.classes) > 5 else "")
+        shown = ", ".join(self.class_names[:5]) + (", ..." if len(self.classes) > 5 else "")
         return f"classification: '{target}' has {len(self.classes)} classes ({shown}), predicted from {inputs}"
 
     def _learn_target(self, target: Column) -> None:
@@ -91,39 +85,24 @@ class TableReader:
                 "remove these rows"
             )
         if target.dtype.kind != "f":
-            self.classes = sorted(set(target.tolist()))
+            self.classes = self.class_names = sorted(set(target.tolist()))
             return
         values = np.unique(target)
         if len(values) <= MOST_INTEGER_CLASSES and len(values) < len(target) / 2 and (values == values.round()).all():
-            self.classes = [f"{value:g}" for value in values]
+            self.classes = self.class_names = as_text(values).tolist()
 
     def _target(self, table: Mapping[str, Any]) -> Column:
-        values = as_column(_get(table, str(self.columns.target)))
+        values = _get(table, str(self.columns.target))
         if self.classes is None:
             return values.astype(np.float32)
-        text = [f"{value:g}" for value in values] if values.dtype.kind == "f" else values.tolist()
         places = {name: place for place, name in enumerate(self.classes)}
-        return np.array([places[one] for one in text], dtype=np.int64)
+        return np.array([places[one] for one in as_text(values).tolist()], dtype=np.int64)
 
 
-def _get(table: Mapping[str, Any], name: str) -> Any:
+def _get(table: Mapping[str, Any], name: str) -> Column:
     if name not in table:
         raise DataError(f"a part of the data has no column '{name}'; all parts need the same columns")
-    return table[name]
-
-
-def as_column(values: Any) -> Column:
-    """Return a column as floats, with NaN where a value is missing; or as text, where that cannot be."""
-    array = np.asarray(values)
-    if array.ndim != 1:
-        raise DataError(f"a column of a table has the shape {array.shape}; it should be one value a row")
-    if array.dtype.kind in "fiub":
-        return array.astype(np.float64)
-    text = ["" if one is None or one != one else str(one).strip() for one in array.tolist()]
-    try:
-        return np.array([np.nan if one.lower() in MISSING else float(one) for one in text])
-    except ValueError:
-        return np.array(["" if one.lower() in MISSING else one for one in text], dtype=object)
+    return as_column(table[name], name)
 
 
 def _categories(values: Column, name: str) -> list[str]:

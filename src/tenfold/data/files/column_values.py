@@ -1,0 +1,145 @@
+"""Columns of tables, from files and DataFrames, as floats or as text."""
+
+import datetime
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tenfold.errors import DataError
+
+MISSING = frozenset(("", "na", "n/a", "nan", "nat", "null", "none", "?", "<na>"))
+BOOLEANS = {"true": 1.0, "false": 0.0}
+DAY_SECONDS = 86_400
+FIRST_DAY = datetime.date(1970, 1, 1).toordinal()
+Column = NDArray[Any]
+
+
+class Categories(list[str]):
+    """A column whose values are categories, although they may look like numbers."""
+
+
+def is_frame(value: Any) -> bool:
+    """Return whether a value is a DataFrame of pandas or polars."""
+    return hasattr(value, "columns") and hasattr(value, "__getitem__") and hasattr(value, "to_numpy")
+
+
+def is_series(value: Any) -> bool:
+    """Return whether a value is a single column: a Series of pandas or polars, or an array of one dimension."""
+    return not is_frame(value) and (hasattr(value, "to_numpy") or isinstance(value, np.ndarray)) and value.ndim == 1
+
+
+def columns_of(frame: Any) -> dict[str, Any]:
+    """Return the columns of a DataFrame by name."""
+    return {str(name): series_values(frame[name]) for name in frame.columns}
+
+
+def series_values(series: Any) -> Any:
+    """Return the values of a Series as an array; those of a categorical one as categories."""
+    values = series.to_numpy() if hasattr(series, "to_numpy") else np.asarray(series)
+    if str(getattr(series, "dtype", "")).lower().startswith(("category", "categorical", "enum")):
+        return Categories("" if _is_missing(one) else str(one) for one in values.tolist())
+    return values
+
+
+def as_column(values: Any, name: str = "") -> Column:
+    """Return a column as floats, with NaN where a value is missing; or as text, where that cannot be.
+
+    True and false are 1 and 0; dates and times become days since the beginning of 1970.
+    """
+    if isinstance(values, Categories):
+        return np.array(values, dtype=object)
+    if getattr(values, "ndim", 1) == 1 and any(isinstance(one, (list, tuple, dict, np.ndarray)) for one in values[:1]):
+        raise DataError(
+            f"the column{f' {name!r}' if name else ''} of a table holds lists; it should be one value a row"
+        )
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise DataError(f"a column of a table has the shape {array.shape}; it should be one value a row")
+    if array.dtype.kind in "fiub":
+        return array.astype(np.float64)
+    if array.dtype.kind in "mM":
+        days = array.astype(f"{array.dtype.kind}8[us]").astype(np.float64) / (DAY_SECONDS * 1e6)
+        return np.where(np.isnat(array), np.nan, days)
+    cells = array.tolist()
+    if dated := _dates(cells):
+        return np.array(dated)
+    text = ["" if _is_missing(one) else str(one).strip() for one in cells]
+    for convert in (float, _boolean, _written_date):
+        try:
+            return np.array([np.nan if one.lower() in MISSING else convert(one) for one in text])
+        except ValueError:
+            continue
+    return np.array(["" if one.lower() in MISSING else one for one in text], dtype=object)
+
+
+def is_boolean(values: Any) -> bool:
+    """Return whether a column holds only true and false, and missing values."""
+    if isinstance(values, Categories):
+        return False
+    array = np.asarray(values)
+    if array.dtype.kind != "O" and array.dtype.kind != "U":
+        return array.dtype.kind == "b"
+    text = [str(one).strip().lower() for one in array.tolist() if not _is_missing(one)]
+    return any(one in BOOLEANS for one in text) and all(one in BOOLEANS or one in MISSING for one in text)
+
+
+def select_features(table: Mapping[str, Any], features: Any, where: str) -> NDArray[np.float32]:
+    """Return the inputs of these names as a matrix; "city=Rome" is 1 where the column city is Rome.
+
+    `where` names the table in errors.
+    """
+    return np.stack([_feature(table, name, where) for name in features], 1)
+
+
+def _feature(table: Mapping[str, Any], feature: str, where: str) -> NDArray[np.float32]:
+    if feature in table:
+        column = as_column(table[feature], feature)
+        if column.dtype.kind != "f":
+            raise DataError(f"{where}: the column '{feature}' holds text; it should hold numbers, as in training")
+        return column.astype(np.float32)
+    name, _, category = feature.partition("=")
+    if name not in table:
+        raise DataError(f"{where} has no column '{name}', which the model was trained on")
+    return np.asarray(as_text(as_column(table[name], name)) == category, dtype=np.float32)
+
+
+def as_text(column: Column) -> Column:
+    """Return the values of a column as categories are called: whole numbers without a point, "" if missing."""
+    if column.dtype.kind != "f":
+        return column.astype(str)
+    return np.array(["" if np.isnan(value) else f"{value:.15g}" for value in column])
+
+
+def _is_missing(value: Any) -> bool:
+    try:
+        return value is None or bool(value != value)
+    except TypeError:  # the missing value of pandas, which is neither equal to itself nor different
+        return True
+
+
+def _boolean(text: str) -> float:
+    if text.lower() not in BOOLEANS:
+        raise ValueError
+    return BOOLEANS[text.lower()]
+
+
+def _written_date(text: str) -> float:
+    return _days(datetime.datetime.fromisoformat(text))
+
+
+def _dates(cells: list[Any]) -> list[float]:
+    """Return dates and times in days, NaN where one is missing; nothing where the cells hold something else."""
+    known = [one for one in cells if not _is_missing(one)]
+    if not known or not all(isinstance(one, (datetime.date, datetime.timedelta)) for one in known):
+        return []
+    return [float("nan") if _is_missing(one) else _days(one) for one in cells]
+
+
+def _days(value: datetime.date | datetime.timedelta) -> float:
+    if isinstance(value, datetime.timedelta):
+        return value.total_seconds() / DAY_SECONDS
+    if isinstance(value, datetime.datetime):
+        return (value if value.tzinfo else value.replace(tzinfo=datetime.UTC)).timestamp() / DAY_SECONDS
+    return float(value.toordinal() - FIRST_DAY)
