@@ -93,8 +93,13 @@ def check_table_from_file(output: str, folder: Path) -> None:
 
 
 def check_accumulate_and_average(output: str, folder: Path) -> None:
-    assert "accuracy 0.9 with batches in one piece, 0.9 in four" in output
+    assert "accuracy 0.9 with batches in one piece, 0.9 in four, 0.9 with activations computed again" in output
     assert "2 workers with a moving average of their weights: accuracy 0.9" in output
+
+
+def check_own_optimizer(output: str, folder: Path) -> None:
+    assert "NAdam with StepLR, 1 worker: accuracy 0.9" in output
+    assert "two learning rates, 2 workers: accuracy 0.9" in output
 
 
 def check_several_labels(output: str, folder: Path) -> None:
@@ -112,6 +117,7 @@ CHECKS: dict[str, Callable[[str, Path], None]] = {
     "different_lengths.py": check_different_lengths,
     "own_loop.py": check_own_loop,
     "own_model.py": check_own_model,
+    "own_optimizer.py": check_own_optimizer,
     "saved_model.py": check_saved_model,
     "sklearn_estimators.py": check_sklearn_estimators,
     "several_inputs.py": check_several_inputs,
