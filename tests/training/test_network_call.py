@@ -176,3 +176,12 @@ def test_outputs_of_different_shape_cannot_be_joined():
 
 def test_losses_of_samples_are_averaged_in_evaluation():
     assert measure(A, A, lambda outputs, targets: torch.tensor([1.0, 3.0]), {}) == {"loss": 2.0}
+
+
+def test_a_metric_that_cannot_take_the_outputs_is_refused_with_the_first_loss():
+    outputs = {"start": torch.randn(4, 2), "end": torch.randn(4, 2)}
+    own = lambda outputs, targets: outputs["start"].mean()  # noqa: E731
+    assert torch.isfinite(choose_loss(Training(loss=own), 2)(outputs, torch.zeros(4)))
+    assert torch.isfinite(choose_loss(Training(loss=own, metrics=[lambda outputs, targets: 1.0]), 2)(outputs, None))
+    with pytest.raises(ModelError, match=r"returns a dict \(start, end\), and the metric accuracy needs one tensor"):
+        choose_loss(Training(loss=own, metrics=["accuracy"]), 2)(outputs, torch.zeros(4))
