@@ -36,10 +36,15 @@ def test_runs_are_found_by_a_filter_and_by_their_tags(runs: Path) -> None:
 def test_removing_asks_first(runs: Path) -> None:
     asked = tenfold_("remove", "1")
     assert asked.exit_code == 1
-    assert "nothing was removed; --yes removes without asking" in asked.stderr
+    assert "nothing was removed; --yes does it without asking" in asked.stderr
     assert len(tenfold.list_runs()) == 2
     assert "removed 1 run; it is in runs/trash" in tenfold_("remove", "--filter", "workers=1", "--yes").stdout
     assert [run.id for run in tenfold.list_runs()] == [2]
-    assert "emptied the trash: 1 folder" in tenfold_("remove", "--empty-trash").stdout
+    asked = tenfold_("remove", "--empty-trash")
+    assert asked.exit_code == 1
+    assert "delete 1 folder in the trash" in asked.stderr
+    assert "nothing was deleted; --yes does it without asking" in asked.stderr
+    assert (runs / "trash").exists()
+    assert "emptied the trash: 1 folder" in tenfold_("remove", "--empty-trash", "--yes").stdout
     assert not (runs / "trash").exists()
     assert "remove which runs?" in tenfold_("remove").stderr

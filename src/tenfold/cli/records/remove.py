@@ -1,6 +1,6 @@
 """`tenfold remove`: remove runs, after asking."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -34,7 +34,7 @@ def remove(
     from tenfold.errors import ExperimentError
     from tenfold.report.formatting import byte_size, plural
     from tenfold.runs import Store
-    from tenfold.runs.storage.removal import empty_trash, remove_run, to_remove, trash_folder
+    from tenfold.runs.storage.removal import empty_trash, remove_run, to_remove, trash_folder, trash_size
 
     if not (references or chosen or empty):
         raise ExperimentError("remove which runs? give their numbers, or --filter, or --empty-trash")
@@ -45,9 +45,14 @@ def remove(
         records += [store.find(run.id) for run in selected if run.kind != "fold"]
     doomed = {one["id"]: one for record in records for one in to_remove(store, record)}
     if doomed and not yes:
-        _ask(list(doomed.values()))
+        for one in doomed.values():
+            typer.echo(f"  run {one['id']}  {one['title']}  {one['status']}", err=True)
+        _ask(f"remove {'this run' if len(doomed) == 1 else f'these {len(doomed)} runs'}?", "nothing was removed")
     for one in doomed.values():
         remove_run(store, one)
+    folders, size = trash_size(store)
+    if empty and folders and not yes:
+        _ask(f"delete {plural(folders, 'folder')} in the trash, {byte_size(size)}, for good?", "nothing was deleted")
     deleted, freed = empty_trash(store) if empty else (0, 0)
     if as_json:
         print_json({"removed": list(doomed), "trash": str(trash_folder(store)), "freed_bytes": freed})
@@ -59,18 +64,15 @@ def remove(
         typer.echo(f"emptied the trash: {plural(deleted, 'folder')}, {byte_size(freed)}")
 
 
-def _ask(records: list[dict[str, Any]]) -> None:
-    """Ask whether to remove these runs, and exit with 1 if not."""
-    for record in records:
-        typer.echo(f"  run {record['id']}  {record['title']}  {record['status']}", err=True)
-    this = "this run" if len(records) == 1 else f"these {len(records)} runs"
+def _ask(question: str, otherwise: str) -> None:
+    """Ask whether to do something, and say what happened and exit with 1 if not."""
     try:
-        answered = typer.confirm(f"remove {this}?", err=True)
+        answered = typer.confirm(question, err=True)
     except typer.Abort:  # nobody there to answer
         typer.echo("", err=True)
         answered = False
     if not answered:
-        typer.echo("nothing was removed; --yes removes without asking", err=True)
+        typer.echo(f"{otherwise}; --yes does it without asking", err=True)
         raise typer.Exit(1)
 
 

@@ -55,17 +55,22 @@ def remove_run(store: Store, record: Row) -> Path:
     return place
 
 
+def trash_size(store: Store) -> tuple[int, int]:
+    """Return how many folders and bytes the trash holds."""
+    folder = trash_folder(store)
+    count = sum(1 for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else 0
+    return count, sum(path.stat().st_size for path in _files(folder))
+
+
 def empty_trash(store: Store) -> tuple[int, int]:
     """Delete the trash, and return how many folders and bytes it held."""
-    folder = trash_folder(store)
-    held = [path.stat().st_size for path in _files(folder)]
-    count = sum(1 for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else 0
+    folder, held = trash_folder(store), trash_size(store)
     try:
         if folder.is_dir():
             shutil.rmtree(folder)
     except OSError as error:
         raise StoreError(f"the trash {folder} cannot be deleted: {error.strerror or error}") from None
-    return count, sum(held)
+    return held
 
 
 def _files(folder: Path) -> Iterator[Path]:
