@@ -14,7 +14,7 @@ import pytest
 import torch
 from engine_models import train
 from launchers import mpirun
-from launching import TORCHRUN
+from launching import TORCHRUN, end_ranks, start_rank
 from network_hosts import ENDLESS, FIELDS, Hosts, quietly
 
 import tenfold
@@ -37,21 +37,30 @@ def hosts() -> Iterator[Hosts]:
 
 def start_all(hosts: Hosts, folder: Path, per_host: int, fields: dict[str, Any]) -> list["subprocess.Popen[str]"]:
     """Start ranks on all hosts; each host has a folder of its own, as machines without a common disk do."""
-    launchers = []
-    for number in range(len(hosts.names)):
-        own = folder / f"host{number}"
-        own.mkdir()
-        tenfold.Experiment(**fields).save(own / "small.toml")
-        command = ["--nproc-per-node", str(per_host), "-m", "tenfold", "train", "small.toml"]
-        launchers.append(hosts.torchrun(number, own, *command))
-    return launchers
+    command = ["--nproc-per-node", str(per_host), "-m", "tenfold", "train", "small.toml"]
+    numbers = range(len(hosts.names))
+    return [hosts.torchrun(number, host_folder(folder, number, fields), *command) for number in numbers]
+
+
+def host_folder(folder: Path, number: int, fields: dict[str, Any]) -> Path:
+    """Return the folder of a host with the experiment in it."""
+    own = folder / f"host{number}"
+    own.mkdir(exist_ok=True)
+    tenfold.Experiment(**fields).save(own / "small.toml")
+    return own
 
 
 def test_two_hosts_of_two_ranks_give_the_weights_of_four_processes(hosts: Hosts, tmp_path: Path) -> None:
     hosts.slow_down()
-    launchers = start_all(hosts, tmp_path, 2, FIELDS)
-    outputs = [launcher.communicate(timeout=100)[0] for launcher in launchers]
-    assert [launcher.returncode for launcher in launchers] == [0, 0], outputs
+    ranks = []
+    for rank in range(4):
+        folder, address = host_folder(tmp_path, rank // 2, FIELDS), (hosts.addresses[0], 29500)
+        command = ["train", "small.toml"]
+        ranks.append(start_rank(rank, 4, 2, address, folder, hosts.names[rank // 2], command))
+    codes = end_ranks(ranks)
+    said = [(tmp_path / f"host{rank // 2}" / f"output-{rank}").read_text() for rank in range(4)]
+    outputs = [said[0] + said[1], said[2] + said[3]]
+    assert codes == [0] * 4, outputs
     (run,) = tenfold.list_runs(runs=tmp_path / "host0" / "runs")
     assert run.facts["launch"]["hosts"] == {"host0": [0, 1], "host1": [2, 3]}
     assert outputs[0].count("epoch 2/2") == 1

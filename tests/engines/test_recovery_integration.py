@@ -1,12 +1,8 @@
 """Workers are killed and the others go on: as processes of this machine, and as ranks that are started anew."""
 
-import json
 import multiprocessing.forkserver
 import os
 import signal
-import socket
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 from engine_models import numbered, recorded, train
-from launching import HERE, environment
+from launching import start_ranks
 
 import tenfold
 from tenfold.errors import UserCodeError
@@ -114,36 +110,16 @@ RANKED: dict[str, Any] = {
 }
 
 
-def start_ranks(size: int, folder: Path, fields: dict[str, Any], restarts: int) -> list[int]:
-    """Start ranks as torchrun would, and return their exit codes; this process is the launcher."""
-    (folder / "experiments.json").write_text(json.dumps([fields]))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    shared = {"WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    shared |= {"TORCHELASTIC_RUN_ID": "survival", "TORCHELASTIC_RESTART_COUNT": restarts}
-    ranks = []
-    for rank in range(size):
-        own = {key: str(value) for key, value in (shared | {"RANK": rank, "LOCAL_RANK": rank}).items()}
-        command = [sys.executable, str(HERE / "launched_program.py"), str(folder)]
-        ranks.append(subprocess.Popen(command, env=environment(**own), stderr=subprocess.DEVNULL))
-    try:
-        return [rank.wait(60) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-
-
 def test_ranks_that_are_started_anew_in_smaller_number_go_on(tmp_path: Path) -> None:
     from tenfold.engines.prepare import prepare
 
     task = prepare(tenfold.Experiment(**RANKED | {"model": "mlp"}, workers=3))
     number = int(next(task.splits.train.batches([task.shards[1][:1]]))[0][0, 0])
     fields = RANKED | {"model_options": {"number": number, "epoch": 1, "how": "SIGKILL"}}
-    codes = start_ranks(3, tmp_path, fields, restarts=0)
+    codes = start_ranks(3, tmp_path, [fields])
     assert codes[1] == -signal.SIGKILL
     assert tenfold.open_run(runs=tmp_path / "runs").status == "interrupted"
-    assert start_ranks(2, tmp_path, fields, restarts=1) == [0, 0]
+    assert start_ranks(2, tmp_path, [fields], restarts=1) == [0, 0]
     (run,) = tenfold.list_runs(runs=tmp_path / "runs")
     assert (run.status, run.result["workers"]) == ("finished", 2)
     (lost,) = run.result["lost"]

@@ -1,9 +1,12 @@
 """What ranks run under a launcher in the tests: experiments from a file, one after another, and what came of each."""
 
+import ctypes
 import hashlib
 import json
 import os
+import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -39,6 +42,35 @@ def start(folder: str) -> None:
     torch.set_num_threads(1)
     os.chdir(folder)
     main(Path(folder))
+
+
+def start_rank(folder: str, environment: dict[str, str], namespace: str = "", command: Sequence[str] = ()) -> None:
+    """Do the same, or what a command of tenfold does, as a rank that no launcher had to start, on a host of its own."""
+    if namespace:
+        enter_host(namespace, environment["HOST"])
+    os.environ.update(environment)
+    with Path(folder, f"output-{environment['RANK']}").open("wb") as output:
+        for stream in (1, 2):
+            os.dup2(output.fileno(), stream)
+    if not command:
+        start(folder)
+        return
+    from tenfold.cli import main
+
+    torch.set_num_threads(1)
+    os.chdir(folder)
+    sys.argv = ["tenfold", *command]
+    main()
+
+
+def enter_host(namespace: str, name: str) -> None:
+    """Move this process to a network namespace, and give its host another name."""
+    system = ctypes.CDLL(None, use_errno=True)
+    new_network, new_name = 0x40000000, 0x04000000
+    with Path("/run/netns", namespace).open() as file:
+        if system.setns(file.fileno(), new_network) or system.unshare(new_name):
+            raise OSError(ctypes.get_errno(), "cannot enter the namespace")
+    socket.sethostname(name)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ import psutil
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from tenfold.workers.pool.worker_pool import start_server
+from tenfold.workers.pool.worker_pool import context, start_server
 
 HERE = Path(__file__).parent
 SOURCES = os.pathsep.join([str(HERE.parents[1] / "src"), str(HERE)])
@@ -68,6 +69,61 @@ def torchrun_experiments(
     """Let ranks under torchrun's agent train the experiments; return how they failed, if they did."""
     (folder / "experiments.json").write_text(json.dumps(experiments))
     return torchrun(size, launched_program.start, str(folder), max_restarts=max_restarts)
+
+
+def start_ranks(
+    size: int,
+    folder: Path,
+    experiments: list[dict[str, Any]],
+    *,
+    restarts: int = 0,
+    not_waiting_for: Sequence[int] = (),
+) -> list[int | None]:
+    """Let ranks train the experiments as under torchrun, and return their exit codes; this process is the launcher.
+
+    They are forked from a server that has torch. Those not waited for are killed when the others have ended.
+    """
+    (folder / "experiments.json").write_text(json.dumps(experiments))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = ("127.0.0.1", probe.getsockname()[1])
+    more = {"TORCHELASTIC_RUN_ID": "ranks", "TORCHELASTIC_RESTART_COUNT": str(restarts)}
+    ranks = [start_rank(rank, size, size, address, folder, **more) for rank in range(size)]
+    return end_ranks(ranks, not_waiting_for)
+
+
+def start_rank(
+    rank: int,
+    size: int,
+    local_size: int,
+    address: tuple[str, int],
+    folder: Path,
+    namespace: str = "",
+    command: Sequence[str] = (),
+    **more: str,
+) -> Any:
+    """Fork one rank, which meets the others at the address of rank 0."""
+    start_server()
+    meeting = {"MASTER_ADDR": address[0], "MASTER_PORT": str(address[1]), "HOST": f"host{rank // local_size}"}
+    place = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank % local_size, "LOCAL_WORLD_SIZE": local_size}
+    own = environment(**meeting, **{key: str(value) for key, value in place.items()}, **more)
+    process = context().Process(  # type: ignore[attr-defined]
+        target=launched_program.start_rank, args=(str(folder), own, namespace, tuple(command))
+    )
+    process.start()
+    return process
+
+
+def end_ranks(ranks: list[Any], not_waiting_for: Sequence[int] = ()) -> list[int | None]:
+    """Wait for ranks, kill those that are left, and return the exit codes."""
+    for number, rank in enumerate(ranks):
+        if number not in not_waiting_for:
+            rank.join(60)
+    codes = [rank.exitcode for rank in ranks]
+    for rank in ranks:
+        rank.kill()
+        rank.join()
+    return codes
 
 
 def run(command: Sequence[str], folder: Path, within: float = 50) -> subprocess.CompletedProcess[str]:
