@@ -1,15 +1,14 @@
 """Every program in examples/ runs to its end and does what it says."""
 
 import os
-import runpy
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from example_program import run_program
+from forked import start_forked
 
 import tenfold
-from tenfold.workers.pool.worker_pool import context, start_server
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -151,9 +150,7 @@ def test_none_is_forgotten() -> None:
 def test_it_runs(name: str, tmp_path: Path) -> None:
     if name == "demo.py" and Path("/usr/share/datasets/mnist").exists():
         pytest.skip("MNIST comes with this machine, and training on it takes long")
-    start_server()  # it has torch, so that each program need not import it
-    process = context().Process(target=run_program, args=(EXAMPLES / name, tmp_path, environment(tmp_path)))
-    process.start()
+    process = start_forked(run_program, EXAMPLES / name, tmp_path, environment(tmp_path))
     process.join(110)
     process.kill()
     process.join()
@@ -161,15 +158,3 @@ def test_it_runs(name: str, tmp_path: Path) -> None:
     assert process.exitcode == 0, output
     assert "Traceback" not in output
     CHECKS[name](output, tmp_path)
-
-
-def run_program(program: Path, folder: Path, environment: dict[str, str]) -> None:
-    """In a process of its own: run a program as Python would, with its output in a file."""
-    with (folder / "output").open("wb") as output:
-        for stream in (1, 2):
-            os.dup2(output.fileno(), stream)
-    os.environ.clear()
-    os.environ.update(environment)
-    os.chdir(folder)
-    sys.argv = [str(program)]
-    runpy.run_path(str(program), run_name="__main__")

@@ -2,8 +2,6 @@
 
 import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -259,25 +257,6 @@ class TestTheSurroundings:
         train(model="mlp", data=(x, y), epochs=1)
         assert torch.equal(x, before[0])
         assert torch.equal(y, before[1])
-
-    def test_a_program_needs_no_guard(self, tmp_path: Path) -> None:
-        script = tmp_path / "program.py"
-        script.write_text(
-            "import tenfold\n"
-            "from torch import nn\n"
-            "class Net(nn.Module):\n"
-            "    def __init__(self):\n"
-            "        super().__init__()\n"
-            "        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n"
-            "    def forward(self, x):\n"
-            "        return self.layers(x)\n"
-            "run = tenfold.train(model=Net, data='digits', epochs=2)\n"
-            "print(run.status, type(run.model).__name__, run.accuracy > 0.5)\n"
-        )
-        done = subprocess.run(
-            [sys.executable, script], capture_output=True, text=True, timeout=100, check=False, env=child_environment()
-        )
-        assert (done.stdout, done.stderr) == ("finished Net True\n", "")
 
 
 class TestModels:
@@ -538,7 +517,3 @@ class TestFailure:
     def test_what_is_not_there_yet_says_so(self) -> None:
         with pytest.raises(ExperimentError, match="`tenfold crossval` or"):
             train(**SMALL, folds=5)
-
-
-def child_environment() -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": str(Path(tenfold.__file__).parents[1])}

@@ -1,8 +1,5 @@
 """Cross-validation from end to end: in every mode, with folds that fail, and killed in the middle."""
 
-import os
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -10,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from crossval_models import SMALL, Calm, Deadly, Late, Stuck, Touchy, marked
+from crossval_models import SMALL, Calm, Deadly, Late, Stuck, Touchy, marked, validate_until_a_fold_is_done
+from forked import start_forked
 
 import tenfold
 from tenfold.crossval.fold_splits import make_fold_splits
@@ -231,11 +229,10 @@ def test_all_folds_fail() -> None:
 
 
 def test_killed_and_resumed(whole: tenfold.CrossValidation, tmp_path: Path) -> None:
-    program = f"import crossval_models; crossval_models.validate_until_a_fold_is_done({str(tmp_path / 'runs')!r})"
-    places_ = os.pathsep.join([str(Path(__file__).parents[1] / "support"), *(place for place in sys.path if place)])
-    killed = subprocess.run([sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": places_}, check=False)
-    assert killed.returncode == -9
     runs = tmp_path / "runs"
+    killed = start_forked(validate_until_a_fold_is_done, str(runs))
+    killed.join(100)
+    assert killed.exitcode == -9
     before = {run.id: run.status for run in tenfold.list_runs(runs=runs)}
     done = [number for number, status in before.items() if status == "finished"]
     assert done

@@ -72,7 +72,7 @@ def test_it_can_be_asked_for_and_turned_off(tmp_path, capsys):
     assert [line[:9] for line in capsys.readouterr().err.splitlines()] == ["epoch 1/2", "epoch 2/2"]
     tenfold.compare(**FIELDS, lr=[0.01], runs=tmp_path, progress=True)
     assert capsys.readouterr().err.startswith("1/1  ")
-    tenfold.cross_validate(**FIELDS, folds=2, fold_mode="fused", runs=tmp_path, progress=True)
+    tenfold.cross_validate(**FIELDS, folds=2, fold_mode="fused", fused="loop", runs=tmp_path, progress=True)
     assert "fold 2  validation accuracy" in capsys.readouterr().err
 
 
