@@ -135,6 +135,7 @@ def test_a_file_in_the_way_of_the_folder_is_explained(tmp_path):
     (tmp_path / "runs").write_text("")
     assert "cannot be opened: it is a file; --runs names a folder" in refused(Store, tmp_path / "runs")
     assert "cannot be opened: Not a directory" in refused(Store, tmp_path / "runs" / "deeper")
+    assert "cannot be opened: File name too long" in refused(Store, tmp_path / ("r" * 300))
 
 
 @pytest.mark.parametrize("content", [b"not a database at all" * 100, b"SQLite format 3\0" + b"\xff" * 5000])

@@ -179,3 +179,26 @@ def test_the_points_move_to_the_means():
     assert not flat.centres[0].any()
     flat.centre()
     assert (flat.centres[0] == 3).all()
+
+
+def test_a_vector_of_another_size_is_refused():
+    with pytest.raises(ModelError, match=r"has 80 weights and statistics here, .* but 96 in another process"):
+        FlatState(nn.Linear(64, 1), torch.zeros(96))
+
+
+@pytest.mark.parametrize("memory", [True, False])
+def test_a_replaced_parameter_is_found(memory):
+    made = network()
+    flat = FlatState(made)
+    assert flat.find_replaced(made, memory=memory) == ""
+    made[0].bias.data = made[0].bias.data.clone()
+    assert flat.find_replaced(made, memory=memory) == ("0.bias" if memory else "")
+    made[2].weight = nn.Parameter(made[2].weight.detach().clone())
+    assert flat.find_replaced(made, memory=memory) == ("0.bias" if memory else "2.weight")
+
+
+def test_a_new_parameter_is_found():
+    made = network()
+    flat = FlatState(made)
+    made.append(nn.Linear(2, 2))
+    assert flat.find_replaced(made, memory=True) == "3.weight"

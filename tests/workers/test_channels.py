@@ -2,11 +2,15 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 from threaded import make_task
 
 from tenfold.engines import processes
+from tenfold.errors import ModelError
+from tenfold.training.flat import state_shapes
 from tenfold.workers.channels import single_worker_channels
+from tenfold.workers.task import make_network
 
 SEMAPHORES = Path("/dev/shm")
 SMALL = {"model": "mlp", "data": "digits", "hidden": [4], "limit": 60, "workers": 3}
@@ -25,3 +29,12 @@ def test_locks_are_no_semaphores() -> None:
     assert len(channels.open(0).locks) == 4
     channels.close()
     assert not {path for path in SEMAPHORES.glob("sem.mp-*") if path not in before}
+
+
+def test_replicas_of_other_shapes_are_refused_even_where_their_vectors_are_equally_long() -> None:
+    task, other = make_task(**SMALL), make_task(**SMALL | {"hidden": [5]})
+    channels = processes._make_channels(task)
+    channels.check_shapes(state_shapes(make_network(task)))
+    with pytest.raises(ModelError, match=r"other weights here .*shape \(5, 64\), not \(4, 64\)"):
+        channels.check_shapes(state_shapes(make_network(other)))
+    channels.close()

@@ -13,6 +13,7 @@ from tenfold.mixing.builders import make_strategy
 from tenfold.runs import Clock, Emit, Event, Warned
 from tenfold.runs.resumption import Resumption
 from tenfold.training import flat_size
+from tenfold.training.flat import state_shapes
 from tenfold.transport import clean_up_orphans
 from tenfold.transport.memory.segment import StopReason
 from tenfold.workers.channels import SharedChannels
@@ -113,9 +114,10 @@ def _pass_on(events: list[Event], emit: Emit, warned: set[str]) -> None:
 
 def _make_channels(task: Task) -> SharedChannels:
     division = task.experiment.division
-    numel = flat_size(make_network(task))
+    network = make_network(task)
     second, centre = division.needs_second_buffer, make_strategy(division).has_centre
-    return SharedChannels(task.workers, numel, second=second, centre=centre)
+    shapes = state_shapes(network)
+    return SharedChannels(task.workers, flat_size(network), second=second, centre=centre, shapes=shapes)
 
 
 def _named(error: BaseException, ranks: range) -> BaseException:

@@ -64,16 +64,16 @@ class Store:
         self.file = self.folder / "tenfold.db"
         self.version = store_schema.VERSION
         self._claims: dict[int, Claim] = {}
-        if not create and not self.file.exists():
-            raise StoreError(
-                f"there are no runs in {short_path(self.folder)}; "
-                "`tenfold train` records one, --runs names another folder"
-            )
-        if self.folder.is_file():
-            raise StoreError(
-                f"the run store {short_path(self.folder)} cannot be opened: it is a file; --runs names a folder"
-            )
         with self._explained("opened"):
+            if not create and not self.file.exists():
+                raise StoreError(
+                    f"there are no runs in {short_path(self.folder)}; "
+                    "`tenfold train` records one, --runs names another folder"
+                )
+            if self.folder.is_file():
+                raise StoreError(
+                    f"the run store {short_path(self.folder)} cannot be opened: it is a file; --runs names a folder"
+                )
             self.folder.mkdir(parents=True, exist_ok=True)
             with self._connect() as connection:
                 store_schema.prepare(connection, self.file)

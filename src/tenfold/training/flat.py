@@ -16,6 +16,11 @@ def flat_size(network: nn.Module) -> int:
     return sum(padded(tensor.numel()) for tensor in _floating(network))
 
 
+def state_shapes(network: nn.Module) -> tuple[tuple[int, ...], ...]:
+    """Return the shapes of what is laid into the vector of this network."""
+    return tuple(tuple(tensor.shape) for tensor in _floating(network))
+
+
 class FlatState:
     """Parameters, then floating-point buffers, laid one after another into `vector`.
 
@@ -33,7 +38,12 @@ class FlatState:
                 f"the network has weights of {', '.join(sorted(odd))}; they must be float32: network.float()"
             )
         device = tensors[0].device if tensors else torch.device("cpu")
-        size = sum(padded(tensor.numel()) for tensor in tensors)
+        size = flat_size(network)
+        if vector is not None and vector.numel() != size:
+            raise ModelError(
+                f"the model has {size:,} weights and statistics here, rounded up, but {vector.numel():,} in another "
+                "process; it must be the same network in every process"
+            )
         self.vector = torch.zeros(size, device=device) if vector is None else vector
         start = 0
         for tensor in tensors:
@@ -42,6 +52,7 @@ class FlatState:
             tensor.data = view
             start += padded(tensor.numel())
         self._slots = [(parameter, padded(parameter.numel())) for parameter in network.parameters()]
+        self._names = [name for name, _ in network.named_parameters()]
         self.parameters = sum(room for _, room in self._slots)
         """How many of the vector's first numbers are parameters."""
         self._statistics = [
@@ -56,6 +67,16 @@ class FlatState:
         """Give every tensor memory of its own again."""
         for tensor in self._tensors:
             tensor.data = tensor.data.clone()
+
+    def find_replaced(self, network: nn.Module, *, memory: bool) -> str:
+        """Return the name of a parameter that the network has replaced by another since, or ""; `memory`: or moved."""
+        now, start = dict(network.named_parameters()), 0
+        for name, (known, room) in zip(self._names, self._slots, strict=True):
+            place = self.vector.data_ptr() + start * self.vector.element_size()
+            if now.pop(name, None) is not known or (memory and known.numel() and known.data_ptr() != place):
+                return name
+            start += room
+        return next(iter(now), "")
 
     def add_gradients(self, total: Tensor) -> None:
         """Add the parameters' gradients to a vector that is laid out like this one."""

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from tenfold.errors import ModelError
 from tenfold.mixing import Round
 from tenfold.transport import Segment, SharedMemory, SingleWorkerTransport, StopReason, Transport
 from tenfold.transport.memory.counters import Until
@@ -95,9 +96,14 @@ class SharedChannels:
         *,
         second: bool,
         centre: bool,
+        shapes: tuple[tuple[int, ...], ...] | None = None,
     ) -> None:
-        """Create the memory; `locks`, one for each worker and one for the centre, are for workers that are threads."""
+        """Create the memory; `locks`, one for each worker and one for the centre, are for workers that are threads.
+
+        `shapes` are those of the state that every replica has (default: not checked).
+        """
         self.workers = workers
+        self._shapes = shapes
         self.locks = locks
         self._segments = [
             Segment.create(workers, numel),
@@ -139,6 +145,14 @@ class SharedChannels:
             locks if lock is None else [lock] * count,
         )
 
+    def check_shapes(self, shapes: tuple[tuple[int, ...], ...]) -> None:
+        """Raise ModelError if a replica's state has other shapes than that of the process that made this."""
+        if self._shapes is not None and shapes != self._shapes:
+            raise ModelError(
+                f"the model has other weights here than in the main process ({_difference(shapes, self._shapes)}); "
+                "it must be the same network in every process"
+            )
+
     def ask_for(self, membership: int) -> None:
         """Let all workers that have another membership pause, see `ElasticChannels`."""
         for segment in self._segments:
@@ -155,4 +169,18 @@ class SharedChannels:
             segment.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"names": self.names, "workers": self.workers, "locks": None, "_attached": []}
+        return {
+            "names": self.names,
+            "workers": self.workers,
+            "locks": None,
+            "_shapes": self._shapes,
+            "_attached": [],
+        }
+
+
+def _difference(here: Sequence[tuple[int, ...]], there: Sequence[tuple[int, ...]]) -> str:
+    """Return in words where shapes begin to differ."""
+    for one, other in zip(here, there, strict=False):
+        if one != other:
+            return f"shape {one}, not {other}"
+    return f"{len(here)} tensors, not {len(there)}"

@@ -194,6 +194,7 @@ class Worker:
 
     def _log(self, step: int) -> tuple[float, int]:
         """Log the steps since the last time; return the sum of their losses over samples, and the samples."""
+        self._check_parameters(step)
         if not self._losses:
             return 0.0, 0
         losses = torch.stack(self._losses).tolist()
@@ -212,6 +213,16 @@ class Worker:
             self._measure("spread", spread, step)
         self.time.emit_sums()
         return total, samples
+
+    def _check_parameters(self, step: int) -> None:
+        """Raise an error if the model has replaced a parameter: neither the optimizer nor a round would know it."""
+        training = self.task.experiment.training
+        memory = self.task.workers > 1 or training.ema is not None
+        if name := self.replica.flat.find_replaced(self.replica.network, memory=memory):
+            raise ModelError(
+                f"model {self.task.experiment.model.name} has replaced its parameter {name} by step {step}, so that "
+                "training would continue without it; change it in place: with torch.no_grad(): parameter.copy_(...)"
+            )
 
     def _measure(self, name: str, value: float, step: int) -> None:
         at, seconds = self.clock.now(), self.time.seconds

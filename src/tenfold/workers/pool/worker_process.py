@@ -11,12 +11,14 @@ from typing import Any
 
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from tenfold.common.user_code import describe_error, user_frames
 from tenfold.errors import TenfoldError, UserCodeError
 from tenfold.machine import affinity, memory
 from tenfold.runs import Clock, Emit, Event, Warned
 from tenfold.runs.resumption import Resumption
+from tenfold.training.flat import state_shapes
 from tenfold.training.randomness import RngState
 from tenfold.transport.memory.counters import MembersChanged
 from tenfold.workers.channels import Channels, SharedChannels
@@ -145,7 +147,7 @@ def run_workers(
                 return supervisor.tell((message,))
 
             with progress.allow_more_time():
-                worker = Worker(task, make_network(task), channels, clock, supervisor.emit, tell, progress)
+                worker = Worker(task, _make_network(task, shared), channels, clock, supervisor.emit, tell, progress)
             if joining:
                 assert isinstance(channels, ElasticChannels)
                 worker.join(channels.join())
@@ -169,6 +171,13 @@ def _open_channels(
     assert isinstance(channels, ElasticChannels)
     supervisor.is_outdated = channels.is_outdated
     return channels
+
+
+def _make_network(task: Task, shared: SharedChannels) -> nn.Module:
+    """Return the network, which must have weights of the same shapes in every process."""
+    network = make_network(task)
+    shared.check_shapes(state_shapes(network))
+    return network
 
 
 def forward_warnings(emit: Emit, clock: Clock, rank: int) -> None:
@@ -208,7 +217,7 @@ def _train_several(
         channels = shared.open(rank, scheduler.wait_until, lock)
         tell: Callable[[Message], Decision] = partial(batch.tell, place)
         with progress.allow_more_time():
-            worker = Worker(task, make_network(task), channels, clock, supervisor.emit, tell, progress)
+            worker = Worker(task, _make_network(task, shared), channels, clock, supervisor.emit, tell, progress)
         if lock is not None:
             lock.step = lambda: worker.replica.steps
         _train(worker, resumption)
