@@ -225,7 +225,10 @@ def test_plots_tell_values_zoom_and_hide_lines(browser, tmp_path):
     page.mouse.down()
     page.mouse.move(box["x"] + 300, box["y"] + 80, steps=3)
     page.mouse.up()
-    chart.press("0")
+    reset = page.locator("[data-plot=speedup] .reset")
+    assert reset.is_visible()
+    reset.click()
+    assert not reset.is_visible()
     name = page.locator("[data-plot=speedup] .legend button").nth(1)
     name.click()
     assert name.get_attribute("aria-pressed") == "false"

@@ -17,13 +17,15 @@ export function mountPlots(plots, common) {
 }
 
 function linePlot(place, plot) {
-  const chart = new Chart({ title: plot.title, about: plot.title, written: (value) => `${significant(value, 3)}${plot.unit}` });
+  const reset = element("button", { type: "button", class: "toggle reset", hidden: true, onclick: () => chart.zoom(null, null) }, "Reset zoom");
+  const chart = new Chart({ title: plot.title, about: plot.title, written: (value) => `${significant(value, 3)}${plot.unit}`, zoomed: (first) => { reset.hidden = first === null; } });
   const seen = new Set();
   const lines = plot.lines.map((line) => {
     const quiet = seen.has(line.label);
     seen.add(line.label);
     return { ...line, key: line.label, quiet, scatter: !line.joined, marks: !line.reference, width: line.reference ? 1 : 1.6, alpha: line.reference ? 0.55 : 1, x: distinct(line.x) };
   });
+  chart.heading.after(reset);
   place.replaceChildren(chart.root);
   chart.draw(lines, {
     label: plot.x_label, logX: plot.x_log, logY: plot.y_log, ticksX: plot.x_ticks, bounds: plot.y_range, roomX: true,
