@@ -80,11 +80,11 @@ def word_error_rate(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def utterances(states: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Return where each utterance begins and ends: between two pauses, the last third of one and the next's first."""
+    """Return where each utterance begins and ends: where a pause that is past its first third begins again."""
     pause = PHONES.index("pau") * THIRDS
-    cuts = np.flatnonzero((states[:-1] == pause + THIRDS - 1) & (states[1:] == pause)) + 1
-    ends = [0, *cuts.tolist(), len(states)]
-    return list(itertools.pairwise(ends))
+    ends = (states[:-1] > pause) & (states[:-1] < pause + THIRDS)
+    cuts = np.flatnonzero(ends & (states[1:] == pause)) + 1
+    return list(itertools.pairwise([0, *cuts.tolist(), len(states)]))
 
 
 def digits_said(states: NDArray[np.int64]) -> list[str]:
