@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from forked import start_forked
 from launchers import mpirun
-from launching import torchrun
+from launching import end_ranks, free_address, rank_environment, torchrun
 
 import tenfold
 
@@ -63,16 +64,19 @@ with tenfold.average(model, optimizer):
 GROUP = "torch.distributed.init_process_group('gloo')\n"
 
 
-def launch(launcher: str, program: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Start a program twice; skip where the launcher is missing."""
-    starter = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    if launcher == "mpirun":
-        starter = [*mpirun(), "-n", "2", sys.executable]
-    if isinstance(program, str):
-        (folder / "program.py").write_text(program)
-        program = folder / "program.py"
-    return subprocess.run(
-        [*starter, str(program)],
+def launch(launcher: str, program: str, folder: Path) -> tuple[bool, str]:
+    """Start a program on two ranks; return whether both ended well, and what they printed."""
+    (folder / "program.py").write_text(program)
+    if launcher != "mpirun":
+        if launcher == "torchrun":
+            well = not torchrun(2, run_program, str(folder))
+        else:
+            address = free_address()
+            own = [rank_environment(rank, 2, 2, address) for rank in range(2)]
+            well = end_ranks([start_forked(run_program, str(folder), one) for one in own]) == [0, 0]
+        return well, "".join(path.read_text() for path in sorted(folder.glob("output-*")))
+    done = subprocess.run(
+        [*mpirun(), "-n", "2", sys.executable, "program.py"],
         env=os.environ | {"PYTHONPATH": str(Path(tenfold.__file__).parents[1]), "OMP_NUM_THREADS": "1"},
         cwd=folder,
         stdout=subprocess.PIPE,
@@ -81,25 +85,31 @@ def launch(launcher: str, program: str | Path, folder: Path) -> subprocess.Compl
         timeout=110,
         check=False,
     )
+    return done.returncode == 0, done.stdout
 
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_the_example(launcher: str, tmp_path: Path) -> None:
-    done = launch(launcher, EXAMPLE, tmp_path)
-    assert done.returncode == 0, done.stdout
-    assert len(re.findall(r"2 ranks, 276 steps each: test accuracy 0\.9", done.stdout)) == 1
+    well, printed = launch(launcher, EXAMPLE.read_text(), tmp_path)
+    assert well, printed
+    assert len(re.findall(r"2 ranks, 276 steps each: test accuracy 0\.9", printed)) == 1
 
 
-def run_program(folder: str) -> None:
+def run_program(folder: str, environment: dict[str, str] | None = None) -> None:
+    """On a rank: run the program, with its output in a file."""
+    os.environ.update(environment or {})
     os.chdir(folder)
+    with Path(f"output-{os.environ['RANK']}").open("wb") as output:
+        for stream in (1, 2):
+            os.dup2(output.fileno(), stream)
     runpy.run_path("program.py", run_name="__main__")
 
 
 @pytest.mark.timeout(120)
 def test_uneven_loops_one_block_after_another_in_a_group_of_ones_own(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(BEGIN + GROUP + UNEVEN)
-    assert not torchrun(2, run_program, str(tmp_path))
+    well, printed = launch("torchrun", BEGIN + GROUP + UNEVEN, tmp_path)
+    assert well, printed
     told = [json.loads((tmp_path / f"told-{rank}").read_text()) for rank in range(2)]
     assert [(rank, size) for rank, size, *_ in told] == [(0, 2), (1, 2)]
     assert len({(batches, weights) for _, _, batches, weights, _ in told}) == 1
@@ -108,11 +118,11 @@ def test_uneven_loops_one_block_after_another_in_a_group_of_ones_own(tmp_path: P
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
-    ("launcher", "program"), [("torchrun", FAILING), ("mpirun", BETWEEN)], ids=["in a block", "between blocks"]
+    ("launcher", "program"), [("none", FAILING), ("mpirun", BETWEEN)], ids=["in a block", "between blocks"]
 )
 def test_a_mistake_on_one_rank_ends_all(launcher: str, program: str, tmp_path: Path) -> None:
-    done = launch(launcher, BEGIN + program, tmp_path)
-    assert done.returncode != 0
-    assert "ZeroDivisionError: a mistake in the loop" in done.stdout
-    assert "worker 1" in done.stdout
-    assert "SIGABRT" not in done.stdout
+    well, printed = launch(launcher, BEGIN + program, tmp_path)
+    assert not well
+    assert "ZeroDivisionError: a mistake in the loop" in printed
+    assert "worker 1" in printed
+    assert "SIGABRT" not in printed

@@ -12,10 +12,11 @@ from typing import Any
 
 import launched_program
 import psutil
+from forked import start_forked
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from tenfold.workers.pool.worker_pool import context, start_server
+from tenfold.workers.pool.worker_pool import start_server
 
 HERE = Path(__file__).parent
 SOURCES = os.pathsep.join([str(HERE.parents[1] / "src"), str(HERE)])
@@ -84,9 +85,7 @@ def start_ranks(
     They are forked from a server that has torch. Those not waited for are killed when the others have ended.
     """
     (folder / "experiments.json").write_text(json.dumps(experiments))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = ("127.0.0.1", probe.getsockname()[1])
+    address = free_address()
     more = {"TORCHELASTIC_RUN_ID": "ranks", "TORCHELASTIC_RESTART_COUNT": str(restarts)}
     ranks = [start_rank(rank, size, size, address, folder, **more) for rank in range(size)]
     return end_ranks(ranks, not_waiting_for)
@@ -103,15 +102,22 @@ def start_rank(
     **more: str,
 ) -> Any:
     """Fork one rank, which meets the others at the address of rank 0."""
-    start_server()
+    own = rank_environment(rank, size, local_size, address) | more
+    return start_forked(launched_program.start_rank, str(folder), own, namespace, tuple(command))
+
+
+def rank_environment(rank: int, size: int, local_size: int, address: tuple[str, int]) -> dict[str, str]:
+    """Return what torchrun would tell a rank."""
     meeting = {"MASTER_ADDR": address[0], "MASTER_PORT": str(address[1]), "HOST": f"host{rank // local_size}"}
     place = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank % local_size, "LOCAL_WORLD_SIZE": local_size}
-    own = environment(**meeting, **{key: str(value) for key, value in place.items()}, **more)
-    process = context().Process(  # type: ignore[attr-defined]
-        target=launched_program.start_rank, args=(str(folder), own, namespace, tuple(command))
-    )
-    process.start()
-    return process
+    return environment(**meeting, **{key: str(value) for key, value in place.items()})
+
+
+def free_address() -> tuple[str, int]:
+    """Return where ranks of this machine can meet."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return "127.0.0.1", probe.getsockname()[1]
 
 
 def end_ranks(ranks: list[Any], not_waiting_for: Sequence[int] = ()) -> list[int | None]:
