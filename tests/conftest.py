@@ -29,6 +29,11 @@ settings.register_profile("patient", deadline=None, max_examples=50)
 settings.load_profile("patient")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the files that take long first, so that processes which share the tests end at the same time."""
+    items.sort(key=lambda item: "_integration" not in item.path.name and item.path.parent.name != "tests")
+
+
 @pytest.fixture(scope="session")
 def _warm_server() -> None:
     """Start the server of processes before a test changes the folder, which a relative PYTHONPATH would not survive."""
