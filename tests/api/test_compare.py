@@ -49,6 +49,14 @@ class TestPlan:
         models = [lambda: nn.Linear(1, 1), lambda: nn.Linear(2, 2)]
         assert len(list(experiments_of(Experiment(), {"model": models}, 1))) == 2
 
+    def test_a_list_of_samples_is_one_value(self) -> None:
+        samples = [{"tokens": [1, 2], "label": 0}] * 5
+        for one in (samples, [np.ones((4, 2)), np.arange(4)]):
+            base, dimensions = parts(Experiment(), {"data": one, "workers": [1, 2]})
+            assert base.data.name == PythonObject(one)
+            assert dimensions == {"workers": [1, 2]}
+        assert parts(Experiment(), {"data": ["digits", "mnist"]})[1] == {"data": ["digits", "mnist"]}
+
     def test_the_same_value_twice_runs_once(self) -> None:
         assert len(list(experiments_of(Experiment(), {"lr": [0.1, 0.1]}, 1))) == 1
 

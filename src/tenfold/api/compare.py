@@ -12,6 +12,7 @@ from tenfold.api.cross_validate import cross_validate
 from tenfold.api.open_run import open_run
 from tenfold.api.train import train
 from tenfold.common.registry import suggest
+from tenfold.data.user_data import is_one_part
 from tenfold.engines import require_no_launcher
 from tenfold.engines.prepare import settle
 from tenfold.errors import ExperimentError, TenfoldError
@@ -168,7 +169,7 @@ def experiments_of(base: Experiment, dimensions: dict[str, list[Any]], repeats: 
 
 def _listed(key: str, value: Any) -> bool:
     """Tell a dimension of the grid from one value; a field that takes a list itself needs a list of lists."""
-    if not isinstance(value, list | range):
+    if not isinstance(value, list | range) or (key in ("data", "data.name") and is_one_part(value)):
         return False
     section, field = FIELDS.get(key, ("training", "seed"))
     takes_lists = any(isinstance(one, TakesList) for one in SECTIONS[section].model_fields[field].metadata)

@@ -136,7 +136,7 @@ def _call(function: Callable[..., Any], options: Mapping[str, Any], name: str) -
 
 def _by_name(data: Any) -> dict[str, Any]:
     """Return which value is which part, by position or by key."""
-    if _is_one_part(data):
+    if is_one_part(data):
         return {"train": data}
     if isinstance(data, Mapping):
         for key in data:
@@ -145,12 +145,13 @@ def _by_name(data: Any) -> dict[str, Any]:
         if data.get("train") is None:
             raise DataError("data given as a dict needs the key 'train'")
         return {key: value for key, value in data.items() if value is not None}
-    if isinstance(data, (tuple, list)) and len(data) in _NAMES and all(_is_one_part(part) for part in data):
+    if isinstance(data, (tuple, list)) and len(data) in _NAMES and all(is_one_part(part) for part in data):
         return dict(zip(_NAMES[len(data)], data, strict=True))
     raise DataError(f"{_kind(data)} cannot be used as data; {FORMS}")
 
 
-def _is_one_part(value: Any) -> bool:
+def is_one_part(value: Any) -> bool:
+    """Return whether a value is one part of data: a pair (x, y), a Dataset, a dict of columns or a list of samples."""
     pair = isinstance(value, (tuple, list)) and len(value) == 2 and _is_inputs(value[0]) and is_array(value[1])
     return pair or is_dataset(value) or _is_table(value) or _is_list_of_samples(value)
 
@@ -179,7 +180,7 @@ def _part(value: Any, name: str, collate: Collate) -> Part:
             f"the {name} part is an iterable-style Dataset, which cannot be divided; "
             f"give it __len__ and __getitem__ (a map-style Dataset)"
         )
-    if not _is_one_part(value):
+    if not is_one_part(value):
         raise DataError(f"the {name} part is {_kind(value)}; {FORMS}")
     if isinstance(value, TensorDataset) and len(value.tensors) >= 2 and collate.function is None:
         value = split_sample(value.tensors, collate.columns, f"a sample of the {name} part")
