@@ -52,8 +52,10 @@ def test_edits():
     assert edits(["two", "three", "four"], ["one", "two", "four"]) == 2
 
 
+def test_without_digits_there_is_no_rate():
+    assert np.isnan(float(word_error_rate(torch.zeros(28, 123), torch.from_numpy(said(OTHER)))))
+
+
 def test_other_data_are_refused_in_a_sentence():
-    with pytest.raises(ModelError, match="found no digit strings among these 28 frames"):
-        word_error_rate(torch.zeros(28, 123), torch.from_numpy(said(OTHER)))
     with pytest.raises(ModelError, match="an output for each of the 123 states"):
         word_error_rate(torch.zeros(5, 10), torch.zeros(5, dtype=torch.int64))
