@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench campaign campaign-slice docs gallery clean
+.PHONY: help setup demo test check bench campaign campaign-slice campaign-quick docs gallery clean
 
 help:  ## list what make can do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -37,6 +37,9 @@ campaign: setup  ## attack the program with seeded faults for 30 minutes
 
 campaign-slice: setup  ## the same for 5 minutes
 	$(BIN)/python tests/campaign --minutes 5
+
+campaign-quick: setup  ## a few of its cheap attempts, in about half a minute
+	$(BIN)/python tests/campaign --kinds file,command,data,model,flip --turns 1 --most 6
 
 $(VENV)/.docs: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'

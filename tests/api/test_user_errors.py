@@ -90,6 +90,22 @@ def test_a_later_batch_with_one_worker() -> None:
     assert files(error) == {"test_user_errors.py"}
 
 
+class Detached(nn.Linear):
+    """Returns outputs without a gradient after the first batches."""
+
+    calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        type(self).calls += 1
+        return super().forward(x).detach() if self.calls > 2 else super().forward(x)
+
+
+def test_a_later_batch_that_fails_outside_of_the_users_code() -> None:
+    Detached.calls = 0
+    with pytest.raises(ModelError, match=r"failed on a later batch, inputs \(16, 5\) float32"):
+        tenfold.train(**BASE | {"model": lambda: Detached(5, 1)})
+
+
 USERS = """
 import torch
 from torch import nn
@@ -111,7 +127,20 @@ def data():
 
 def broken():
     return 1 / 0
+
+def leaving():
+    raise SystemExit(5)
 """
+
+
+def test_code_that_ends_the_program_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "users_leave.py").write_text(USERS.replace("AFTER", "0"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    said = CliRunner().invoke(app, ["train", "--model", "mlp", "--data", "users_leave:leaving", "--epochs", "1"])
+    assert said.exit_code == 1
+    assert "error: SystemExit: 5" in said.stderr
+    assert files(said.stderr) == {"users_leave.py"}
 
 
 @pytest.mark.parametrize(("after", "data"), [(0, "data"), (2, "data"), (0, "broken")])

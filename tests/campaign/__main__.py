@@ -3,7 +3,7 @@
     python tests/campaign                           all kinds in turn, for 30 minutes
     python tests/campaign --minutes 5 --seed 3      a shorter campaign with other faults
     python tests/campaign --seed 3 --only kill:12   one attempt again
-    python tests/campaign --kinds kill,flip
+    python tests/campaign --kinds kill,flip --turns 1 --most 2
 
 Prints how many attempts of each kind were tried, held and fell, and writes those that fell to a JSON file with the
 command that repeats each. Exits with 1 if any fell. A fault that cannot be made here is skipped with a reason.
@@ -69,7 +69,7 @@ def main() -> None:
         turn = 0
         while not options.only and time.monotonic() < until and turn < options.turns:
             for kind in options.kinds:
-                count = KINDS[kind][1]
+                count = min(KINDS[kind][1], options.most)
                 for number in range(turn * count, (turn + 1) * count):
                     if time.monotonic() < until and not tallies[kind].skipped:
                         _attempt(kind, number, options.seed, Path(folder), tallies[kind])
@@ -87,6 +87,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--turns", type=int, default=10**9, help="how often to go through all kinds")
+    parser.add_argument("--most", type=int, default=10**9, help="attempts of a kind in each turn, at most")
     parser.add_argument("--kinds", type=lambda text: text.split(","), default=list(KINDS))
     parser.add_argument("--only", help="one attempt, such as kill:12")
     parser.add_argument("--json", default="campaign.json", help="where to write what fell")

@@ -137,7 +137,7 @@ class Attempt:
         if not runs:
             return
         if runs[-1]["status"] != "finished":
-            self.check_said(self.tenfold("resume", "last", "--quiet"), (0,))
+            self.check_said(self.tenfold("resume", "last", "--quiet", limit=self.limit(**fields)), (0,))
             runs = self.runs()
         if runs[-1]["status"] != "finished":
             raise Fell(f"after `tenfold resume` the run is {runs[-1]['status']}")
@@ -155,6 +155,10 @@ class Attempt:
     def seconds(self, **fields: Any) -> float:
         """Return how long an undisturbed run takes."""
         return reference(self.work, json.dumps(EXPERIMENT | fields))[1]
+
+    def limit(self, **fields: Any) -> float:
+        """Return how many seconds a run may take here and now, where other programs may take the cores."""
+        return LIMIT + 5 * self.seconds(**fields)
 
 
 class Command:

@@ -32,7 +32,7 @@ def rank(attempt: Attempt) -> None:
             with contextlib.suppress(psutil.Error):
                 target.send_signal(number)
         try:
-            said = command.wait(LOSS_LIMIT + attempt.seconds())
+            said = command.wait(LOSS_LIMIT + 2 * attempt.seconds())
         except Fell as fell:
             raise Fell(f"{number.name} to a rank {delay:.1f} s after the start of {wrapper[0]}: {fell}") from None
     _check(said, number)

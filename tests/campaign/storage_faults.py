@@ -31,6 +31,8 @@ if "CAMPAIGN_STEP" in os.environ:
 if "CAMPAIGN_HOST" in os.environ:
     socket.gethostname = lambda: os.environ["CAMPAIGN_HOST"]
 """
+EPOCHS = 80
+"""Enough that a run has not finished a second after its first checkpoint."""
 FINISHED_FILES = ("model.pt", "tenfold.db")
 INTERRUPTED_FILES = ("checkpoint", "checkpoint", "manifest", "tenfold.db")
 
@@ -101,9 +103,9 @@ def _strange(attempt: Attempt, **later: str) -> None:
     (attempt.folder / "site").mkdir()
     (attempt.folder / "site" / "sitecustomize.py").write_text(SITE)
     attempt.environment["PYTHONPATH"] = os.pathsep.join([str(attempt.folder / "site"), SOURCES])
-    file = attempt.write_experiment(epochs=200)
+    file, limit = attempt.write_experiment(epochs=EPOCHS), attempt.limit(epochs=EPOCHS)
     with attempt.started("train", str(file), "--quiet") as command:
-        until = time.monotonic() + 40
+        until = time.monotonic() + limit
         while not list(attempt.folder.glob("runs/*/checkpoint/manifest.json")):
             if time.monotonic() > until or command.process.poll() is not None:
                 raise Fell(f"no checkpoint was written: {command.wait(1).text}")
@@ -112,7 +114,7 @@ def _strange(attempt: Attempt, **later: str) -> None:
         workers = command.family()["worker"]
         os.kill(command.process.pid, signal.SIGSTOP)  # so that it cannot finish while another tries to take its run
         try:
-            second = attempt.tenfold("resume", "last", "--quiet")
+            second = attempt.tenfold("resume", "last", "--quiet", limit=limit)
         finally:
             os.kill(command.process.pid, signal.SIGCONT)
         if command.process.poll() is None and second.code == 0:
@@ -122,7 +124,7 @@ def _strange(attempt: Attempt, **later: str) -> None:
         if attempt.random.random() < 0.5 and workers:
             os.kill(command.process.pid, signal.SIGKILL)
         command.kill()
-    attempt.finish(epochs=200)
+    attempt.finish(epochs=EPOCHS)
 
 
 @contextmanager

@@ -63,6 +63,18 @@ class Short(Ending):
         return [(torch.ones(3), i % 2) for i in rows[:-1]]
 
 
+class Holed(Ending):
+    """Has a sample without inputs."""
+
+    def __getitem__(self, i):
+        return (None if i == 11 else torch.ones(3)), i % 2
+
+
+def test_samples_that_make_no_batch_are_explained():
+    with pytest.raises(DataError, match=r"samples of the dataset \(Holed\) cannot be put into a batch: .*NoneType"):
+        list(DatasetPart(Holed(), 0).batches(torch.arange(20).split(4)))
+
+
 @pytest.mark.parametrize("loaders", [0, 2])
 def test_an_end_inside_the_dataset_is_an_error_not_a_shorter_epoch(loaders):
     part = DatasetPart(Ending(), loaders)

@@ -194,6 +194,11 @@ class NoLength(Dataset):
         return X[0], 1
 
 
+class Negative(NoLength):
+    def __len__(self):
+        return -1
+
+
 class Strange(Items):
     def __init__(self, sample):
         super().__init__()
@@ -223,6 +228,7 @@ HOLED[7, 1] = float("nan")
         (lambda: "mnist", "an object of type str cannot be used"),
         (Endless(), "iterable-style Dataset, which cannot be divided"),
         (NoLength(), "has no __len__"),
+        (Negative(), "the train part, a Negative, has no valid length: __len__"),
         ((X, Y[:5]), "the train part has 12 rows of x but 5 of y"),
         (((X, Y), (X[:0], Y[:0])), "the test part is empty"),
         (Items(Y[:0]), "the train part is empty"),

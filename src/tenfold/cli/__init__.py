@@ -43,7 +43,7 @@ class Verbs(TyperGroup):
             say_interrupted("nothing was recorded")
         except (typer.Exit, typer.Abort):
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a model or a dataset may call sys.exit
             from tenfold.common.user_code import describe_error, user_frames
 
             if not user_frames(error):

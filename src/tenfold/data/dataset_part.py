@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
 
+from tenfold.common.user_code import user_frames
 from tenfold.data.collate import Collate, different_shapes
 from tenfold.data.part import Indices, Part, Tensors, as_indices, as_inputs, as_target, digest
 from tenfold.data.tree import tree_concatenate, tree_map
-from tenfold.errors import DataError
+from tenfold.errors import DataError, TenfoldError
 
 _FINGERPRINT_SAMPLES = 16
 
@@ -110,6 +111,12 @@ class DatasetPart(Part):
                 return
             except RuntimeError as error:
                 raise different_shapes(error) or error from None
+            except (TypeError, ValueError, AttributeError, KeyError) as error:
+                if user_frames(error) or isinstance(error, TenfoldError):
+                    raise
+                raise DataError(
+                    f"samples of the dataset ({type(self.dataset).__name__}) cannot be put into a batch: {error}"
+                ) from error
             size = asked.popleft()
             if isinstance(y, Tensor) and y.ndim and len(y) != size:
                 raise DataError(

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
+from tenfold.common.user_code import user_frames
 from tenfold.data.collate import STACKED, Collate, as_arrays, is_plain_pair
 from tenfold.data.dataset_part import DatasetPart, quiet_randomness
 from tenfold.data.part import Part, as_target
@@ -33,7 +34,13 @@ def part_from_dataset(dataset: Any, part: str, collate: Collate = STACKED) -> Da
     """Turn a map-style Dataset into a part; `part` names it in errors."""
     if not hasattr(dataset, "__len__"):
         raise DataError(f"the {part} part, a {type(dataset).__name__}, has no __len__; a map-style Dataset needs one")
-    if not len(dataset):
+    try:
+        length = len(dataset)
+    except (ValueError, TypeError, OverflowError) as error:
+        if user_frames(error):
+            raise
+        raise DataError(f"the {part} part, a {type(dataset).__name__}, has no valid length: {error}") from None
+    if not length:
         raise DataError(f"the {part} part is empty; it should hold at least one sample")
     with quiet_randomness():
         sample = dataset[0]

@@ -183,12 +183,13 @@ class Worker:
         except TenfoldError:
             raise
         except Exception as error:
-            if self.replica.steps > 1:
+            first = self.replica.steps <= 1
+            if not first and user_frames(error):
                 raise
-            name = self.task.experiment.model.name
+            name, batch = self.task.experiment.model.name, "its first batch" if first else "a later batch"
             x, y = self.replica.batch(x, y)
             raise ModelError(
-                f"model {name} failed on its first batch, inputs {_described(x)} and targets {_described(y)}: "
+                f"model {name} failed on {batch}, inputs {_described(x)} and targets {_described(y)}: "
                 f"{describe_failure(error)}{user_frames(error)}"
             ) from error
 
