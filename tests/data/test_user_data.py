@@ -199,6 +199,14 @@ class Negative(NoLength):
         return -1
 
 
+class Unlabelled(NoLength):
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, i):
+        return X[0], None if i == 5 else i % 2
+
+
 class Strange(Items):
     def __init__(self, sample):
         super().__init__()
@@ -228,6 +236,7 @@ HOLED[7, 1] = float("nan")
         (lambda: "mnist", "an object of type str cannot be used"),
         (Endless(), "iterable-style Dataset, which cannot be divided"),
         (NoLength(), "has no __len__"),
+        (Unlabelled(), "the label of sample 5 of the train part should be a whole number"),
         (Negative(), "the train part, a Negative, has no valid length: __len__"),
         ((X, Y[:5]), "the train part has 12 rows of x but 5 of y"),
         (((X, Y), (X[:0], Y[:0])), "the test part is empty"),

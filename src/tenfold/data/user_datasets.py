@@ -152,4 +152,15 @@ def _read_targets(dataset: Any, part: str, collate: Collate) -> Tensor:
             f"the labels of the {part} part's {len(dataset)} samples are unknown and too many to read one by one; "
             f"give the Dataset an attribute 'targets' that lists them"
         )
-    return torch.stack([_target_of(dataset[i], collate).reshape(()) for i in range(len(dataset))])
+    return torch.stack([_read_target(dataset[i], i, part, collate) for i in range(len(dataset))])
+
+
+def _read_target(sample: Any, number: int, part: str, collate: Collate) -> Tensor:
+    try:
+        return _target_of(sample, collate).reshape(())
+    except (RuntimeError, TypeError, ValueError) as error:
+        if user_frames(error):
+            raise
+        raise DataError(
+            f"the label of sample {number} of the {part} part should be a whole number, but: {error}"
+        ) from None
