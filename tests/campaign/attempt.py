@@ -119,7 +119,7 @@ class Attempt:
             raise Fell(f"a traceback: {said.text[-3000:]}")
         if said.code not in codes:
             raise Fell(f"exit code {said.code} instead of {codes}: {said.text[-2000:]}")
-        if said.code == 2 and not said.err.strip():
+        if said.code == 2 and not said.err.strip() and "Usage: " not in said.out:  # the help, where nothing was asked
             raise Fell("exit code 2 without a sentence")
 
     def runs(self) -> list[dict[str, Any]]:
