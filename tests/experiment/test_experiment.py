@@ -460,3 +460,15 @@ def test_who_is_to_blame_is_named(tmp_path):
         Experiment.load(sound, workers=0)
     with pytest.raises(ExperimentError, match=r"unsound.toml: training.epochs = 0: "):
         Experiment.load(unsound, workers=2)
+
+
+def test_the_first_argument_is_an_experiment():
+    changed = Experiment.given(Experiment(lr=0.5), epochs=7)
+    assert (changed.training.lr, changed.training.epochs) == (0.5, 7)
+    assert Experiment.given(None) == Experiment()
+    with pytest.raises(ExperimentError, match=r'should be an Experiment, not "mlp"; give fields by name, model=...'):
+        Experiment.given("mlp")
+    with pytest.raises(
+        ExperimentError, match=r"should be a number, not 'price'; the column to predict is target_column"
+    ):
+        Experiment(target="price")

@@ -60,7 +60,7 @@ def compare(
     a terminal and in a notebook.
     """
     require_no_launcher("a comparison", detect_world())
-    base, dimensions = parts(experiment or Experiment(), dict(grid))
+    base, dimensions = parts(Experiment.given(experiment), dict(grid))
     planned, alike = run_once(experiments_of(base, dimensions, repeats))
     store = Store(runs)
     known = {} if fresh else _finished(store)

@@ -71,7 +71,7 @@ def cross_validate(
     """
     require_no_launcher("a cross-validation", detect_world())
     clock, runs = Clock(), absolute(runs)  # before the user's own code can change the current folder
-    experiment = settle((experiment or Experiment()).replace(**fields))
+    experiment = settle(Experiment.given(experiment, **fields))
     if experiment.division.folds is None:
         experiment = experiment.replace(folds=USUAL_FOLDS)
     crossval.check_folds(experiment)

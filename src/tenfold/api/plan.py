@@ -35,7 +35,7 @@ def plan(
     `plan.best` is the experiment to run, `plan.table` has every setting.
     """
     require_no_launcher("a plan", detect_world())
-    base = (experiment or Experiment()).replace(**fields)
+    base = Experiment.given(experiment, **fields)
     target = base.training.target if target is None else target
     if target is None:
         raise ExperimentError("a plan needs a target, such as target=0.99 or --target 0.99")

@@ -38,4 +38,4 @@ def simulate(
 
 def on_cluster(experiment: Experiment | None, **fields: Any) -> Experiment:
     """Return the experiment as one for a virtual cluster."""
-    return (experiment or Experiment()).replace(engine=VIRTUAL, **fields)
+    return Experiment.given(experiment, engine=VIRTUAL, **fields)

@@ -52,7 +52,7 @@ def train(
     result and weights, but cannot read events from the store.
     """
     clock, runs = Clock(), absolute(runs)  # before the user's own code can change the current folder
-    experiment = (experiment or Experiment()).replace(**fields)
+    experiment = Experiment.given(experiment, **fields)
     with follow(lambda: RunProgress(experiment), progress, listen, warn) as shown:
         listener = with_callbacks(shown, [*on, *make_loggers(log, runs)])
         engine = engine_for(experiment, clock, listener)

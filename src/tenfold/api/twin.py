@@ -30,7 +30,7 @@ def twin(
     """
     require_no_launcher("a twin", detect_world())
     runs = absolute(runs)  # before the user's own code can change the current folder
-    real = (experiment or Experiment()).replace(**fields)
+    real = Experiment.given(experiment, **fields)
     if real.machine.engine == VIRTUAL:
         real = real.replace(engine="auto", cluster=None, link=None)
     virtual = on_cluster(real, cluster="here")

@@ -23,7 +23,7 @@ from tenfold.experiment.model import Model
 from tenfold.experiment.python_objects import RecordedObject
 from tenfold.experiment.section import Section
 from tenfold.experiment.training import Training
-from tenfold.experiment.values import Text
+from tenfold.experiment.values import Text, shown
 
 
 class Experiment(Section):
@@ -66,6 +66,17 @@ class Experiment(Section):
                 "are counted; give `sync_every` as a number of steps"
             )
         return division
+
+    @classmethod
+    def given(cls, experiment: object, /, **fields: Unpack[Fields]) -> Self:
+        """Return the experiment that a caller gave, or by default that of no fields, with some fields changed."""
+        if experiment is not None and not isinstance(experiment, cls):
+            what = shown(experiment) if isinstance(experiment, str) else f"a {type(experiment).__name__}"
+            raise ExperimentError(
+                f"the first argument should be an Experiment, not {what}; give fields by name, model=... and data=..., "
+                'or read a file: Experiment.load("file.toml")'
+            )
+        return (experiment or cls()).replace(**fields)
 
     @classmethod
     def load(cls, path: str | Path, /, **changes: Unpack[Fields]) -> Self:

@@ -122,6 +122,13 @@ class Training(Section):
         """The schedule, or the usual one of the optimizer where it is unset."""
         return self.schedule or ("linear" if self.optimizer == "muon" else "cosine")
 
+    @field_validator("target", mode="before")
+    @classmethod
+    def _number(cls, target: object) -> object:
+        if isinstance(target, str):
+            raise ValueError(f"should be a number, not {target!r}; the column to predict is target_column")
+        return target
+
     _known_optimizer = field_validator("optimizer")(lambda name: check_name(name, "optimizer", OPTIMIZERS))
     _known_schedule = field_validator("schedule")(lambda name: name and check_name(name, "schedule", SCHEDULES))
     _known_loss = field_validator("loss")(lambda loss: loss and check_name(loss, "loss", LOSSES))
