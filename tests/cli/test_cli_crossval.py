@@ -81,7 +81,6 @@ def test_show(recorded: Path) -> None:
     [
         (("--folds", "1"), "division.folds = 1:"),
         (("--folds", "200"), "division.folds = 200: 100 training samples cannot be cut into 200 stratified folds"),
-        (("--fold-mode", "fused", "--workers", "2"), 'division.fold_mode = "fused" trains one replica per fold'),
         (("--fold-mode", "fussed"), "did you mean 'fused'"),
         (("--fold-kind", "group"), 'division.fold_kind = "group" needs data.groups'),
         (("--set", "validation_fraction=0.2"), "data.validation_fraction = 0.2: each fold is validated"),

