@@ -70,7 +70,7 @@ def measure(workers: int, arguments: argparse.Namespace) -> dict[str, Any]:
         "samples_per_second": speeds[::2],
         "kept": kept,
         "seconds_lost": [(1 - one) * seconds[pair] for one, pair in zip(kept, with_fault, strict=True)],
-        "seconds_to_join": [end - begin for begin, end in zip(faults.lost, faults.joined, strict=True)],
+        "seconds_to_join": [end - begin for begin, end in zip(faults.lost, faults.joined, strict=False)],
         "accuracy": {"without": usual.metrics["accuracy"], "with": struck.metrics["accuracy"]},
     }
     print(
@@ -147,7 +147,16 @@ def samples_by_epoch(run: tenfold.Run) -> list[int]:
 
 def show(rows: list[dict[str, Any]], every: float) -> None:
     table = Table(title=f"LeNet-5 on MNIST, a worker killed every {every:g} s; medians (quartiles)")
-    for name in ("workers", "faults", "samples/s", "joined after, s", "a fault costs, s", "kept", "accuracy", "faults"):
+    for name in (
+        "workers",
+        "faults",
+        "samples/s",
+        "joined after, s",
+        "a fault costs, s",
+        "kept",
+        "accuracy",
+        "with faults",
+    ):
         table.add_column(name, justify="right")
     for row in rows:
         accuracy = {name: 100 * value for name, value in row["accuracy"].items()}
