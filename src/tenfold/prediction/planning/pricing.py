@@ -48,7 +48,7 @@ class Prices:
         self._known: dict[tuple[Candidate, int], Price] = {}
         self._report = report
         self._profile = self._complete(candidates, report)
-        self._now: dict[tuple[int, int], float] = {}
+        self._now: dict[tuple[int, int, int], tuple[Profile, float]] = {}
 
     def __call__(self, candidate: Candidate, epochs: int, probes: Sequence[Probe] = ()) -> Price | None:
         """Return the price of a run; None for a device on which nothing was probed yet."""
@@ -60,17 +60,17 @@ class Prices:
 
     @property
     def speeds(self) -> list[float]:
-        """How fast this machine is now, relative to its calibration, for each number of workers that was looked at."""
-        return list(self._now.values())
+        """How fast this machine is now, relative to its calibration, for each setting that was looked at."""
+        return [speed for _, speed in self._now.values()]
 
     def predict(self, task: Task) -> Prediction:
         """Return the clock's prediction for a task; on this machine, by how fast it is now."""
         profile = self._profile
         if self._cluster is None:
-            setting = (task.threads, task.workers)
+            setting = (task.experiment.training.samples_per_step, task.threads, task.workers)
             if setting not in self._now:
-                self._now[setting] = profile_now(task, profile, self._report)[1]
-            profile = profile.slowed(1 / self._now[setting])
+                self._now[setting] = profile_now(task, profile, self._report)
+            profile, _ = self._now[setting]
         return predict_from_profile(task, profile, self._cluster, seed=task.experiment.training.seed)
 
     def _on_cpu(self, candidate: Candidate, epochs: int) -> Price:
