@@ -29,6 +29,11 @@ class TestDoubts:
         rows = make_rows([timed(8.0), timed(3.6, workers=2)])
         assert [row.doubts for row in rows] == [(), ()]
 
+    def test_one_worker_may_gain_little_from_its_threads(self, timed):
+        rows = make_rows([timed(8.0, threads=2), timed(5.0, workers=2)])
+        assert [row.doubts for row in rows] == [(), ()]
+        assert rows[1].efficiency == pytest.approx(1.6)
+
     def test_a_speedup_far_above_the_cores_is_marked(self, timed):
         comparison = Comparison([timed(8.0), timed(0.4, workers=2)])
         assert [row.doubts for row in comparison.rows] == [(), ("speedup",)]

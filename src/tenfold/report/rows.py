@@ -18,7 +18,7 @@ MACHINE_FIELDS = (
 )
 """Fields that say how and where to train, not what is learned: a baseline may differ in them."""
 MOST_SPEEDUP_PER_CORE = 1.15
-"""A speedup per core above this cannot come from dividing the work."""
+"""A speedup per core above this cannot come from dividing the work, even if one worker's threads gain nothing."""
 MOST_LOAD_PER_CORE = 1.25
 """A load average per core above this means that other programs were running; the run itself makes about 1."""
 CPU = "cpu"
@@ -181,10 +181,11 @@ def _with_ratios(row: Row, alone: Row | None, cpu: Row | None, slowest: float) -
         return row
     speedup, deviation = _ratio(alone.seconds, row.seconds)
     efficiency = speedup * alone.cores / row.cores
+    incredible = row.workers > 1 and speedup > MOST_SPEEDUP_PER_CORE * row.cores
     both = all(one.runs and len(one.seconds_to_target.values) == len(one.runs) for one in (alone, row))
     return replace(
         row,
-        doubts=(*row.doubts, *(("speedup",) if row.workers > 1 and efficiency > MOST_SPEEDUP_PER_CORE else ())),
+        doubts=(*row.doubts, "speedup") if incredible else row.doubts,
         target_speedup=_ratio(alone.seconds_to_target, row.seconds_to_target)[0] if both else None,
         speedup=speedup,
         speedup_deviation=deviation,
