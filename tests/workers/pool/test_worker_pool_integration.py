@@ -11,7 +11,7 @@ import crew_targets
 import psutil
 import pytest
 
-from tenfold.errors import WorkerLost
+from tenfold.errors import MachineError, WorkerLost
 from tenfold.workers.pool import worker_pool as crew
 from tenfold.workers.pool.worker_pool import WorkerPool
 
@@ -239,3 +239,23 @@ def test_an_interruption_while_processes_start_leaves_none_behind(monkeypatch: p
         WorkerPool(2, crew_targets.echo, ("hello",))
     assert len(begun) == 2
     assert gone(begun)
+
+
+class FromADyingServer:
+    """A process that is forked from a server which dies so many times."""
+
+    def __init__(self, deaths: int) -> None:
+        self.deaths = deaths
+
+    def start(self) -> None:
+        self.deaths -= 1
+        if self.deaths >= 0:
+            raise EOFError
+
+
+def test_a_server_that_dies_while_it_forks_is_started_again() -> None:
+    process = FromADyingServer(deaths=2)
+    crew.start_process(process)
+    assert process.deaths == -1
+    with pytest.raises(MachineError, match="killed repeatedly"):
+        crew.start_process(FromADyingServer(deaths=9))

@@ -19,7 +19,7 @@ from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
 
-from tenfold.errors import WorkerLost, name_workers
+from tenfold.errors import MachineError, WorkerLost, name_workers
 from tenfold.machine import open_files
 from tenfold.machine.process_state import is_stopped
 from tenfold.machine.threads import wait_policy_for_children
@@ -32,6 +32,7 @@ SILENCE = 4.0
 """Seconds without a heartbeat after which a worker is lost."""
 STARTUP = 60.0
 """Seconds that a worker has until its first heartbeat."""
+START_ATTEMPTS = 3
 PATIENCE = 1.0
 """Seconds a worker has to end by itself before it is killed."""
 SERVER_FOLDER = "TENFOLD_SERVER_FOLDER"
@@ -59,6 +60,19 @@ def start_server() -> None:
             _ignoring_interrupts(),
         ):
             multiprocessing.forkserver.ensure_running()
+
+
+def start_process(process: Any) -> None:
+    """Start a process; if the server that it is forked from dies at this moment, start the server and it again."""
+    for _ in range(START_ATTEMPTS):
+        try:
+            process.start()
+        except (EOFError, ConnectionError):
+            time.sleep(0.1)
+            start_server()
+        else:
+            return
+    raise MachineError("worker processes cannot be started: the server that they are forked from was killed repeatedly")
 
 
 class WorkerPool:
@@ -116,7 +130,7 @@ class WorkerPool:
             target=self._target, args=arguments, name=f"tenfold-worker-{place}"
         )
         with _no_main():
-            process.start()
+            start_process(process)
         there.close()
         return here, process
 
