@@ -85,3 +85,18 @@ def test_another_worker_begins_anew(two: list[WorkerProgress], clock: Clock) -> 
     step(two, clock, 0.1)
     two[0].clear()
     assert StallWatch(two, 3).stalled(clock.now + 4) == {1: 3}
+
+
+class ClearedWhenRead(WorkerProgress):
+    """A worker that ends its fold, and forgets its progress, right after somebody looked at it."""
+
+    def get(self, field: int) -> float:
+        found = super().get(field)
+        self.clear()
+        return found
+
+
+def test_a_worker_that_clears_its_progress_meanwhile_is_not_stalled(clock: Clock) -> None:
+    worker = ClearedWhenRead(SharedFloats(5), 0)
+    worker.mark()
+    assert StallWatch([worker], None).stalled(clock.now + 1) == {}

@@ -127,8 +127,9 @@ class StallWatch:
 
     def stalled(self, now: float) -> dict[int, float]:
         """Return the places of the workers that are stalled, with the limit that each has exceeded."""
-        limits = {place: self._allowed(worker) for place, worker in enumerate(self._workers) if worker.get(AT)}
-        ages = {place: now - max(self._workers[place].get(AT), self._since) for place in limits}
+        last = [worker.get(AT) for worker in self._workers]  # read once: a worker may clear it at any moment
+        ages = {place: now - max(at, self._since) for place, at in enumerate(last) if at}
+        limits = {place: self._allowed(self._workers[place]) for place in ages}
         if not any(ages[place] > limits[place] for place in limits):
             return {}
         # Waiting workers publish that they wait, so those that are close to the limit are stalled as well.
