@@ -30,9 +30,7 @@ def target_plot(rows: Sequence[Row], styles: PlotStyles) -> LineChart | None:
     found = _aimed(rows)
     if not found:
         return None
-    metric = _metric(found[0][0].runs[0])
-    percent = 100 if metric.endswith("accuracy") else 1
-    factor, unit = _unit(found)
+    metric, percent, factor, unit = _scales(found)
     targets = sorted({row.experiment.training.target or 0.0 for row, _ in found})
 
     def line(row: Row, points: Points) -> ChartLine:
@@ -73,8 +71,11 @@ def _aimed(rows: Sequence[Row]) -> list[tuple[Row, list[Points]]]:
     return [(row, lines_of[row.label]) for row in choose_rows(aimed, MOST_LINES) if lines_of[row.label]]
 
 
-def _unit(found: Sequence[tuple[Row, list[Points]]]) -> tuple[float, str]:
-    return time_unit(max(seconds for _, lines in found for points in lines for seconds, _ in points))
+def _scales(found: Sequence[tuple[Row, list[Points]]]) -> tuple[str, int, float, str]:
+    """Return the metric, what its values and the seconds are multiplied by, and the unit of the time."""
+    metric = _metric(found[0][0].runs[0])
+    longest = max(seconds for _, lines in found for points in lines for seconds, _ in points)
+    return metric, 100 if metric.endswith("accuracy") else 1, *time_unit(longest)
 
 
 def _bottom(found: Sequence[tuple[Row, list[Points]]]) -> float | None:
@@ -89,9 +90,7 @@ def _paint(rows: Sequence[Row], styles: PlotStyles) -> Callable[["Figure"], None
     found = _aimed(rows)
     if not found:
         return None
-    metric = _metric(found[0][0].runs[0])
-    percent = 100 if metric.endswith("accuracy") else 1
-    factor, unit = _unit(found)
+    metric, percent, factor, unit = _scales(found)
 
     def paint(figure: "Figure") -> None:
         axes = figure.subplots()
