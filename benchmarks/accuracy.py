@@ -50,8 +50,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "muon, 5 steps": MUON | {"optimizer_options": {"steps": 5}},
     "batch 32": {"batch_size": 32},
     "batch 16": {"batch_size": 16},
+    "batch 16, rate 0.015": {"batch_size": 16, "lr": 0.015},
     "batch 16, rate 0.005": {"batch_size": 16, "lr": 0.005},
     "batch 256": {"batch_size": 256},
+    "batch 256, rate 0.015": {"batch_size": 256, "lr": 0.015},
     "batch 256, rate 0.02": {"batch_size": 256, "lr": 0.02},
     "sgd, gradients averaged": {"optimizer": "sgd", "lr_scaling": "auto", "average": "gradients"},
     **{
