@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from tenfold.data import Splits
-from tenfold.engines.fused import train_nodes
+from tenfold.engines.fused import train_replicas
 from tenfold.engines.prepare import prepare, settle
 from tenfold.errors import TenfoldError, TrainingError
 from tenfold.experiment import Experiment
@@ -191,7 +191,7 @@ def train(
     splits[task] = made.splits
     if arguments.part == "validation":
         made = replace(made, splits=replace(made.splits, test=None))
-    outcome = train_nodes(made, Clock(), lambda _: None)
+    outcome = train_replicas(made, Clock(), lambda _: None)
     metrics = outcome.result["metrics"]
     return float(metrics["rmse" if task == "regression" else "accuracy"])
 

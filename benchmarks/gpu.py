@@ -24,7 +24,7 @@ from torch import nn
 
 from tenfold.data import SubsetPart, Tensors, order
 from tenfold.engines import Outcome
-from tenfold.engines.fused import train_folds, train_nodes
+from tenfold.engines.fused import train_folds, train_replicas
 from tenfold.engines.prepare import prepare, settle
 from tenfold.engines.serial import Serial
 from tenfold.errors import TenfoldError
@@ -114,7 +114,7 @@ def nodes(fields: dict[str, Any], repeats: int) -> dict[str, Any]:
     )
     ours, eager, events = [], [], []
     for _ in range(repeats):
-        outcome = train_nodes(task, Clock(), events.append)
+        outcome = train_replicas(task, Clock(), events.append)
         ours.append(outcome.result["seconds"] / outcome.result["steps"])
         eager.append(eager_nodes(task, steps=16) / 16)
     name = f"a step of {NODES} nodes of mlp, 3 layers"
@@ -127,7 +127,7 @@ def many_nodes(fields: dict[str, Any], repeats: int) -> dict[str, Any]:  # noqa:
     settings |= {"batch_size": 8, "sync_every": 4, "epochs": 10, "lr_scaling": "none", "lr": 0.5, "log_every": 20}
     task = prepare(settle(Experiment(**fields | settings)))
     events: list[Event] = []
-    outcome = train_nodes(task, Clock(), events.append)
+    outcome = train_replicas(task, Clock(), events.append)
     ours = [outcome.result["seconds"] / outcome.result["steps"]]
     name = f"a step of {task.workers} nodes of mlp, 1 layer"
     return row(name, [], ours, "it learns", note="; ".join(told(events)), accuracies=[accuracy(outcome)])

@@ -28,5 +28,5 @@ class GoodEnough:
             raise tenfold.StopTraining(f"accuracy above {self.accuracy:.0%}")
 
 
-run = tenfold.train(model="mlp", data="digits", workers=2, threads=1, epochs=20, on=[Print(), GoodEnough(0.85)])
+run = tenfold.train(model="mlp", data="digits", workers=2, threads=1, epochs=20, callbacks=[Print(), GoodEnough(0.85)])
 print(f"stopped by {run.result['stopped_by']} after {run.result['epochs']} of 20 epochs")

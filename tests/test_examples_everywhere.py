@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import tenfold
-from tenfold.engines.fused import train_nodes
+from tenfold.engines.fused import train_replicas
 from tenfold.engines.prepare import prepare, settle
 from tenfold.errors import ExperimentError
 from tenfold.runs import Clock, Run
@@ -97,7 +97,7 @@ def test_replicas_on_one_device(case: tuple[Any, Run, str]) -> None:
     task = prepare(settle(tenfold.Experiment(**fields | TINY | {"workers": 2, "engine": "virtual"})))
     if unfit:
         with pytest.raises(ExperimentError, match=unfit):
-            train_nodes(task, Clock(), lambda _: None)
+            train_replicas(task, Clock(), lambda _: None)
         return
-    outcome = train_nodes(task, Clock(), lambda _: None)
+    outcome = train_replicas(task, Clock(), lambda _: None)
     assert outcome.result["metrics"].keys() == run.metrics.keys()

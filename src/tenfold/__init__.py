@@ -8,6 +8,7 @@ from tenfold.common.lazy import lazy_attributes
 if TYPE_CHECKING:
     from tenfold import recipes
     from tenfold import sklearn as sklearn
+    from tenfold.api.calibrate import calibrate
     from tenfold.api.compare import compare
     from tenfold.api.cross_validate import cross_validate
     from tenfold.api.forecast import forecast
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from tenfold.errors import StopTraining, TenfoldError
     from tenfold.experiment import Experiment
     from tenfold.loop import average, shard
-    from tenfold.prediction.calibration import calibrate
     from tenfold.runs import Run
     from tenfold.runs.callbacks import Callback
 
@@ -66,7 +66,7 @@ _HOMES = {
     "StopTraining": "tenfold.errors",
     "TenfoldError": "tenfold.errors",
     "average": "tenfold.loop",
-    "calibrate": "tenfold.prediction.calibration",
+    "calibrate": "tenfold.api.calibrate",
     "compare": "tenfold.api.compare",
     "cross_validate": "tenfold.api.cross_validate",
     "forecast": "tenfold.api.forecast",

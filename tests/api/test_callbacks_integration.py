@@ -3,7 +3,7 @@
 import pytest
 
 import tenfold
-from tenfold.engines.fused import train_nodes
+from tenfold.engines.fused import train_replicas
 from tenfold.engines.prepare import prepare, settle
 from tenfold.runs import Clock
 from tenfold.runs.callbacks import with_callbacks
@@ -35,7 +35,7 @@ class After:
 @pytest.mark.parametrize("fields", [{}, {"workers": 2}, {"workers": 3, "engine": "virtual"}], ids=str)
 def test_a_run_stops_after_an_epoch(tmp_path, fields):
     stop = After(1)
-    run = tenfold.train(**FIELDS, **fields, runs=tmp_path, on=[stop])
+    run = tenfold.train(**FIELDS, **fields, runs=tmp_path, callbacks=[stop])
     assert (run.status, stop.ends) == ("finished", ["finished"])
     assert (run.result["epochs"], run.result["stopped_early"], run.result["stopped_by"]) == (2, True, "After")
     assert run.result["listening_seconds"] > 0
@@ -47,7 +47,7 @@ def test_a_run_stops_after_an_epoch(tmp_path, fields):
 
 
 def test_a_run_stops_at_an_evaluation_in_the_middle_of_an_epoch(tmp_path):
-    run = tenfold.train(**FIELDS, batch_size=20, evaluate_every=0.5, runs=tmp_path, on=[After()])
+    run = tenfold.train(**FIELDS, batch_size=20, evaluate_every=0.5, runs=tmp_path, callbacks=[After()])
     assert run.result["stopped_by"] == "seen enough"
     assert (run.result["epochs"], run.result["steps"]) == (1, 8)
     assert run.result["samples"] == 160
@@ -55,7 +55,7 @@ def test_a_run_stops_at_an_evaluation_in_the_middle_of_an_epoch(tmp_path):
 
 def test_fused_replicas_stop_too(tmp_path):
     task = prepare(settle(tenfold.Experiment(**FIELDS, workers=2, engine="virtual")))
-    outcome = train_nodes(task, Clock(), with_callbacks(lambda _: None, [After(0)]))
+    outcome = train_replicas(task, Clock(), with_callbacks(lambda _: None, [After(0)]))
     assert (outcome.result["epochs"], outcome.result["stopped_by"]) == (1, "After")
 
 
@@ -65,7 +65,7 @@ def test_an_error_in_a_callback_ends_the_run_as_failed(tmp_path):
             raise KeyError(event.metrics["accuracy"])
 
     with pytest.raises(KeyError, match="accuracy"):
-        tenfold.train(**FIELDS, runs=tmp_path, on=[Broken()])
+        tenfold.train(**FIELDS, runs=tmp_path, callbacks=[Broken()])
     run = tenfold.open_run(runs=tmp_path)
     assert run.status == "failed"
     assert "event.metrics" in run.error
@@ -95,7 +95,7 @@ class StopsFold:
 @pytest.mark.parametrize("mode", ["fused", "fold-by-fold", "folds-over-workers"])
 def test_one_fold_stops(tmp_path, mode):
     stop = StopsFold()
-    done = tenfold.cross_validate(**FOLDS, fold_mode=mode, runs=tmp_path, on=[stop])
+    done = tenfold.cross_validate(**FOLDS, fold_mode=mode, runs=tmp_path, callbacks=[stop])
     assert stop.heard == {1: [0, 1, 2, 3], 2: [0, 1], 3: [0, 1, 2, 3]}
     assert [run.result["epochs"] for run in done.runs] == [4, 2, 4]
     assert [run.result.get("stopped_by") for run in done.runs] == [None, "enough", None]
@@ -105,7 +105,7 @@ def test_one_fold_stops(tmp_path, mode):
 
 @pytest.mark.parametrize(("mode", "trained"), [("fused", 3), ("fold-by-fold", 1)])
 def test_all_folds_stop(tmp_path, mode, trained):
-    done = tenfold.cross_validate(**FOLDS, fold_mode=mode, runs=tmp_path, on=[StopsFold(all_folds=True)])
+    done = tenfold.cross_validate(**FOLDS, fold_mode=mode, runs=tmp_path, callbacks=[StopsFold(all_folds=True)])
     assert [run.result["epochs"] for run in done.runs] == [1] * trained
     assert (done.run.status, done.run.result["stopped_by"]) == ("finished", "enough")
     assert done.best.id in [run.id for run in done.runs]
@@ -120,7 +120,7 @@ def test_no_fold_is_trained_after_one_that_was_good_enough(tmp_path):
                 raise tenfold.StopTraining
 
     options = FOLDS | {"folds": 4, "machine.pin": "none"}
-    done = tenfold.cross_validate(**options, fold_mode="folds-over-workers", runs=tmp_path, on=[GoodEnough()])
+    done = tenfold.cross_validate(**options, fold_mode="folds-over-workers", runs=tmp_path, callbacks=[GoodEnough()])
     assert 1 <= len(done.runs) < 4
     assert done.run.result["stopped_by"] == "GoodEnough"
     assert {run.status for run in done.runs} == {"finished"}
@@ -132,4 +132,4 @@ def test_a_cross_validation_that_is_stopped_at_once_says_so(tmp_path):
             raise tenfold.StopTraining("never mind")
 
     with pytest.raises(tenfold.TenfoldError, match="stopped by never mind before any fold was trained"):
-        tenfold.cross_validate(**FOLDS, fold_mode="fused", runs=tmp_path, on=[Never()])
+        tenfold.cross_validate(**FOLDS, fold_mode="fused", runs=tmp_path, callbacks=[Never()])

@@ -50,27 +50,27 @@ class TestPost:
     def test_a_checkpoint_stays_until_the_next_is_committed(self, tmp_path: Path) -> None:
         teller = post(alone(), tmp_path)
         save(tmp_path, 1)
-        assert teller.tell(Saved(epoch=1, seconds=1.0)).saved
-        assert not teller.tell(Saved(epoch=2, seconds=2.0, problem="the disk is full")).saved
+        assert teller.report(Saved(epoch=1, seconds=1.0)).saved
+        assert not teller.report(Saved(epoch=2, seconds=2.0, problem="the disk is full")).saved
         assert saved(tmp_path) == ["epoch-1-worker-0.pt"]
         save(tmp_path, 3)
-        assert teller.tell(Saved(epoch=3, seconds=3.0)).saved
+        assert teller.report(Saved(epoch=3, seconds=3.0)).saved
         assert saved(tmp_path) == ["epoch-1-worker-0.pt", "epoch-3-worker-0.pt"], "the one before stays, too"
         save(tmp_path, 4)
-        assert teller.tell(Saved(epoch=4, seconds=4.0)).saved
+        assert teller.report(Saved(epoch=4, seconds=4.0)).saved
         assert saved(tmp_path) == ["epoch-3-worker-0.pt", "epoch-4-worker-0.pt"]
 
     def test_also_where_the_manifest_cannot_be_written(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         teller = post(alone(), tmp_path)
         save(tmp_path, 1)
-        teller.tell(Saved(epoch=1, seconds=1.0))
+        teller.report(Saved(epoch=1, seconds=1.0))
 
         def full(*_: object) -> None:
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr(checkpoint, "write_atomically", full)
         save(tmp_path, 2)
-        assert not teller.tell(Saved(epoch=2, seconds=2.0)).saved
+        assert not teller.report(Saved(epoch=2, seconds=2.0)).saved
         assert "epoch-1-worker-0.pt" in saved(tmp_path)
 
 

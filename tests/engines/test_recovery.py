@@ -19,7 +19,7 @@ from tenfold.experiment import Experiment
 from tenfold.launch.detect import World
 from tenfold.mixing.learning_rate import rate_scale
 from tenfold.runs import Clock
-from tenfold.workers.worker_loss import WorkerLoss
+from tenfold.workers.lost_worker import LostWorker
 
 
 @given(st.lists(st.lists(st.integers(0, 5), min_size=1, unique=True), min_size=1, max_size=8))
@@ -57,7 +57,7 @@ def test_the_data_are_divided_among_those_who_are_left_and_the_rate_follows() ->
 
 
 def test_a_loss_is_told_in_one_sentence() -> None:
-    loss = WorkerLoss.of(WorkerLost(1, "worker 1 (process 7) was killed by SIGKILL"), 1, None)
+    loss = LostWorker.of(WorkerLost(1, "worker 1 (process 7) was killed by SIGKILL"), 1, None)
     event = loss.event(Clock())
     assert event.text == "worker 1 (process 7) was killed by SIGKILL; 1 worker continues from epoch 1"
     assert (event.stage, event.worker, event.epoch) == ("lost", 1, 0)

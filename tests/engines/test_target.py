@@ -6,7 +6,7 @@ import pytest
 import torch
 from engine_models import SMALL, same, train
 
-from tenfold.engines.fused import train_nodes
+from tenfold.engines.fused import train_replicas
 from tenfold.engines.prepare import prepare
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
@@ -89,7 +89,7 @@ def test_fused_replicas_stop_as_workers_do() -> None:
         "fused": "loop",
         "threads": 1,
     }
-    outcome = train_nodes(prepare(with_defaults(Experiment(**fields, oversubscribe=True))), Clock(), lambda _: None)
+    outcome = train_replicas(prepare(with_defaults(Experiment(**fields, oversubscribe=True))), Clock(), lambda _: None)
     real = train(**fields, engine="processes")
     assert outcome.result["steps_to_target"] == real.result["steps_to_target"]
     for name, tensor in real.model.state_dict().items():

@@ -23,7 +23,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cores, "budget", lambda: 2)
     monkeypatch.setattr(probes, "BURST_SECONDS", 0.01)
     monkeypatch.setattr(probes, "SIZES", {4096: 12, 65536: 12})
-    monkeypatch.setattr(library_averaging, "averaging", lambda counts, listen: [])
+    monkeypatch.setattr(library_averaging, "averaging", lambda counts, report: [])
     monkeypatch.setattr(probes, "TURNS", 1)
     monkeypatch.setattr(probes, "MOST_TURNS", 1)
 
@@ -37,7 +37,7 @@ def small() -> Experiment:
 @pytest.mark.usefixtures("hasty")
 def test_a_calibration_has_everything_that_a_clock_asks_for(tmp_path: Path) -> None:
     said: list[str] = []
-    profile = calibration.calibrate(small(), listen=said.append)
+    profile = calibration.measure_all(small(), report=said.append)
     assert {(step.workers, step.batch_size) for step in profile.steps} == {(1, 2), (1, 8), (2, 2), (2, 8)}
     for step in profile.steps:
         times = step.step_times()
@@ -147,12 +147,12 @@ def test_what_was_said_before_patience_ended_is_told(monkeypatch: pytest.MonkeyP
 
 def test_other_transports_are_measured_by_a_calibration_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cores, "budget", lambda: 4)
-    monkeypatch.setattr(probes, "saving", lambda listen: ({}, 0.1))
+    monkeypatch.setattr(probes, "saving", lambda report: ({}, 0.1))
     monkeypatch.setattr(probes, "averaging", lambda *counts, turns: ([], {}))
     monkeypatch.setattr(probes, "steps", lambda *settings: ([], []))
     asked: list[list[int]] = []
-    monkeypatch.setattr(library_averaging, "averaging", lambda counts, listen: asked.append(counts) or [])
+    monkeypatch.setattr(library_averaging, "averaging", lambda counts, report: asked.append(counts) or [])
     calibration.complete_profile(small(), path=tmp_path / "p.toml")
     assert asked == []
-    calibration.calibrate(small())
+    calibration.measure_all(small())
     assert asked == [[2, 4]]

@@ -88,7 +88,7 @@ def test_validation_and_patience_and_callbacks(tmp_path, monkeypatch):
             if event.epoch == 1:
                 raise tenfold.StopTraining
 
-    fitted = Classifier(validation_fraction=0.2, patience=5, on=[Stop()], **FAST).fit(X, Y)
+    fitted = Classifier(validation_fraction=0.2, patience=5, callbacks=[Stop()], **FAST).fit(X, Y)
     assert fitted.n_iter_ == len(fitted.history_) == 2
     assert fitted.history_[0].keys() == {"epoch", "step", "seconds", *fitted.history_[0]}
     assert fitted.run_ is None

@@ -90,15 +90,15 @@ class Threads:
             self._shared.stop(Stop.ASKED, worker.rank)
 
     def _teller(self, rank: int) -> Callable[[Message], Decision]:
-        def tell(message: Message) -> Decision:
+        def report(message: Message) -> Decision:
             self._told[rank] = message
             if self._meeting.wait() == 0:
                 self.heard.append([self._told[one] for one in sorted(self._told)])
-                self._verdict = self.supervisor.hear(self.heard[-1])
+                self._verdict = self.supervisor.decide(self.heard[-1])
             self._meeting.wait()
             return self._verdict
 
-        return tell
+        return report
 
     def _watch(self, rank: int, worker: Worker) -> None:
         mix = worker.mixer.mix

@@ -52,7 +52,7 @@ class Fakes:
 
     def pause(self, *workers: int) -> None:
         for worker in workers:
-            self.replacement.hear(worker, paused())
+            self.replacement.handle(worker, paused())
 
 
 def test_the_others_continue_when_all_have_paused_and_only_then_another_starts() -> None:
@@ -70,20 +70,20 @@ def test_a_new_worker_joins_at_one_place_with_the_state_of_a_partner() -> None:
     fakes = Fakes(3)
     fakes.lose(0)
     fakes.pause(1, 2)
-    fakes.replacement.hear(0, Ready())
+    fakes.replacement.handle(0, Ready())
     assert fakes.replacement.invite()
     assert fakes.asked == [1, 2]
-    fakes.replacement.hear(1, paused(mixes=4, passed=8))
-    fakes.replacement.hear(2, paused(mixes=5, passed=10))
+    fakes.replacement.handle(1, paused(mixes=4, passed=8))
+    fakes.replacement.handle(2, paused(mixes=5, passed=10))
     membership = fakes.sent[-1][1]
     assert isinstance(membership, Membership)
     assert (membership.members, membership.mixes) == ((1, 2), 5)
     assert membership.joining is not None
     assert (membership.joining.partner, membership.joining.place) == (1, 11)
     assert not fakes.replacement.invite(), "it is on its way"
-    fakes.replacement.hear(1, handover(1))
+    fakes.replacement.handle(1, handover(1))
     assert not fakes.joined, "that was meant for an earlier membership"
-    fakes.replacement.hear(1, handover(2))
+    fakes.replacement.handle(1, handover(2))
     assert fakes.joined == [0]
     assert isinstance(fakes.sent[-1][1], Welcome)
     assert fakes.replacement.roster.members == {0, 1, 2}
@@ -93,21 +93,21 @@ def test_nobody_joins_in_the_middle_of_an_evaluation() -> None:
     fakes = Fakes(3)
     fakes.lose(0)
     fakes.pause(1, 2)
-    fakes.replacement.hear(1, EvaluationBegan())
-    fakes.replacement.hear(0, Ready())
+    fakes.replacement.handle(1, EvaluationBegan())
+    fakes.replacement.handle(0, Ready())
     assert not fakes.replacement.invite()
-    fakes.replacement.hear(2, EvaluationBegan())
+    fakes.replacement.handle(2, EvaluationBegan())
     fakes.replacement.answered(REVIEWED)
     assert fakes.asked == [1, 2], "they are asked to pause as soon as they have their answer"
 
 
 def test_who_has_paused_evaluates_no_more() -> None:
     fakes = Fakes(3)
-    fakes.replacement.hear(1, EvaluationBegan())
-    fakes.replacement.hear(2, EvaluationBegan())
+    fakes.replacement.handle(1, EvaluationBegan())
+    fakes.replacement.handle(2, EvaluationBegan())
     fakes.lose(0)
     fakes.pause(1, 2)
-    fakes.replacement.hear(0, Ready())
+    fakes.replacement.handle(0, Ready())
     assert fakes.replacement.invite()
 
 
@@ -124,15 +124,15 @@ def test_if_the_partner_is_lost_before_it_hands_over_another_does() -> None:
     fakes = Fakes(3)
     fakes.lose(0)
     fakes.pause(1, 2)
-    fakes.replacement.hear(0, Ready())
+    fakes.replacement.handle(0, Ready())
     fakes.replacement.invite()
     fakes.pause(1, 2)
     fakes.lose(1)
-    fakes.replacement.hear(1, handover(2))
+    fakes.replacement.handle(1, handover(2))
     assert not fakes.joined
     fakes.pause(2)
     assert fakes.sent[-1][1].joining.partner == 2
-    fakes.replacement.hear(2, handover(3))
+    fakes.replacement.handle(2, handover(3))
     assert fakes.joined == [0]
 
 
@@ -150,10 +150,10 @@ def test_an_epoch_without_a_loss_is_a_new_beginning() -> None:
     fakes = Fakes(2, limit=1)
     fakes.lose(1)
     fakes.pause(0)
-    fakes.replacement.hear(1, Ready())
+    fakes.replacement.handle(1, Ready())
     fakes.replacement.invite()
     fakes.pause(0)
-    fakes.replacement.hear(0, handover(2))
+    fakes.replacement.handle(0, handover(2))
     fakes.replacement.answered(REVIEWED)  # it was not there from the beginning of that epoch
     fakes.replacement.answered(REVIEWED)
     fakes.lose(1)

@@ -26,9 +26,9 @@ def reviewed(epoch: int, output: float) -> Reviewed:
 
 def test_an_epoch_without_a_number_is_never_the_best_for_long() -> None:
     judge = supervisor(patience=2)
-    verdicts = [judge.hear([reviewed(epoch, output)]) for epoch, output in enumerate([math.nan, 9.0, 1.0])]
-    assert [verdict.best for verdict in verdicts] == [True, True, True]
-    assert not any(verdict.stop for verdict in verdicts)
+    decisions = [judge.decide([reviewed(epoch, output)]) for epoch, output in enumerate([math.nan, 9.0, 1.0])]
+    assert [decision.best for decision in decisions] == [True, True, True]
+    assert not any(decision.stop for decision in decisions)
     assert judge.best_epoch == 2
 
 
@@ -36,4 +36,4 @@ def test_what_cannot_be_measured_is_named() -> None:
     judge = supervisor(data=DATA | {"validation": DATA["train"]})
     finished = Finished(weights={}, outputs=torch.zeros(3, 1), seconds=1.0, times={}, step=1, bytes_moved=0)
     with pytest.raises(ModelError, match="of the test part cannot be measured"):
-        judge.hear([finished])
+        judge.decide([finished])

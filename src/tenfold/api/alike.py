@@ -31,7 +31,7 @@ def run_once(planned: Iterable[Experiment]) -> tuple[list[Experiment], list[str]
 
 
 def _exchange(experiment: Experiment) -> Any:
-    """Return what a strategy exchanges; None where that cannot or need not be told."""
+    """Return what a strategy exchanges; None where that is not known or not needed."""
     division = experiment.division
     if not 1 < division.workers <= MOST_WORKERS:
         return None

@@ -42,7 +42,7 @@ def compare(
     fresh: bool = False,
     rerun_doubtful: bool = False,
     watch: Watch | None = None,
-    on: Sequence[object] = (),
+    callbacks: Sequence[object] = (),
     log: str | Sequence[str] | None = None,
     listen: Emit | None = None,
     progress: bool | None = None,
@@ -64,16 +64,16 @@ def compare(
     planned, alike = run_once(experiments_of(base, dimensions, repeats))
     store = Store(runs)
     known = {} if fresh else _finished(store)
-    on = [*on, *make_loggers(log, store.folder)]
+    callbacks = [*callbacks, *make_loggers(log, store.folder)]
     shows = progress if progress is not None else watch is None and listen is None and is_watched()
     with GridProgress() if shows else nullcontext() as shown:
         if shown is not None:
             watch, listen = _both(shown.watch, watch), _both(shown.listen, listen)
         arguments = (dimensions, repeats, store)
-        done, failed = _run_all(planned, *arguments, known, watch or _ignore, on, listen)
+        done, failed = _run_all(planned, *arguments, known, watch or _ignore, callbacks, listen)
         if rerun_doubtful and (doubtful := Comparison(done, failed).doubtful):
             again = [one for one in planned if _stored(one) in {_stored(run.experiment) for run in doubtful}]
-            repeated, problems = _run_all(again, *arguments, {}, watch or _ignore, on, listen)
+            repeated, problems = _run_all(again, *arguments, {}, watch or _ignore, callbacks, listen)
             renewed = {_stored(run.experiment): run for run in repeated}
             done, failed = [renewed.get(_stored(run.experiment), run) for run in done], failed | problems
     if not done:
@@ -90,7 +90,7 @@ def _run_all(
     store: Store,
     known: dict[str, int],
     watch: Watch,
-    on: Sequence[object],
+    callbacks: Sequence[object],
     listen: Emit | None,
 ) -> tuple[list[Run], dict[str, str]]:
     """Run what is not recorded yet, and return all runs and why others failed, by label."""
@@ -105,7 +105,7 @@ def _run_all(
             continue
         watch(turn)
         try:
-            done.append(_run(one, store, on, listen))
+            done.append(_run(one, store, callbacks, listen))
         except TenfoldError as error:
             failed[turn.label] = str(error).replace("\n", "; ")
             watch(replace(turn, error=failed[turn.label]))
@@ -134,10 +134,10 @@ def parts(experiment: Experiment, grid: dict[str, Any]) -> tuple[Experiment, dic
     return experiment.replace(**fixed), {key: list(value) for key, value in grid.items() if _listed(key, value)}
 
 
-def _run(experiment: Experiment, store: Store, on: Sequence[object], listen: Emit | None) -> Run:
+def _run(experiment: Experiment, store: Store, callbacks: Sequence[object], listen: Emit | None) -> Run:
     if experiment.division.folds is None:
-        return train(experiment, runs=store.folder, kind=KIND, on=on, listen=listen, progress=False)
-    return cross_validate(experiment, runs=store.folder, on=on, listen=listen, progress=False).run
+        return train(experiment, runs=store.folder, kind=KIND, callbacks=callbacks, listen=listen, progress=False)
+    return cross_validate(experiment, runs=store.folder, callbacks=callbacks, listen=listen, progress=False).run
 
 
 def experiments_of(base: Experiment, dimensions: dict[str, list[Any]], repeats: int) -> Iterable[Experiment]:
@@ -193,8 +193,8 @@ def _label(experiment: Experiment, dimensions: dict[str, list[Any]], repeats: in
     flat = experiment.flat()
     names = [name for name in dimensions if len(dimensions[name]) > 1] or ["model", "data"]
     names = sorted(names, key=lambda name: name != "workers")
-    told = describe_settings({name: flat[name] for name in names})
-    return f"{told}, seed {flat['seed']}" if repeats > 1 and "seed" not in names else told
+    described = describe_settings({name: flat[name] for name in names})
+    return f"{described}, seed {flat['seed']}" if repeats > 1 and "seed" not in names else described
 
 
 def _ignore(_turn: Turn) -> None:

@@ -29,7 +29,7 @@ def cross_validate(
     experiment: Experiment | None = None,
     *,
     runs: str | Path | None = None,
-    on: Sequence[object] = (),
+    callbacks: Sequence[object] = (),
     log: str | Sequence[str] | None = None,
     listen: Emit | None = None,
     progress: bool | None = None,
@@ -42,7 +42,7 @@ def cross_validate(
     experiment: Experiment | None = None,
     *,
     runs: str | Path | None = None,
-    on: Sequence[object] = (),
+    callbacks: Sequence[object] = (),
     log: str | Sequence[str] | None = None,
     listen: Emit | None = None,
     progress: bool | None = None,
@@ -54,7 +54,7 @@ def cross_validate(
     experiment: Experiment | None = None,
     *,
     runs: str | Path | None = None,
-    on: Sequence[object] = (),
+    callbacks: Sequence[object] = (),
     log: str | Sequence[str] | None = None,
     listen: Emit | None = None,
     progress: bool | None = None,
@@ -78,7 +78,7 @@ def cross_validate(
     if experiment.machine.device == "cpu":
         start_server()
     with follow(FoldProgress, progress, listen, warn) as shown:
-        listener = with_callbacks(shown, [*on, *make_loggers(log, runs)])
+        listener = with_callbacks(shown, [*callbacks, *make_loggers(log, runs)])
         with crossval.shared_data(prepare(experiment, fetching)) as task:
             store = Store(runs)
             facts = describe(task)

@@ -15,6 +15,7 @@ from tenfold.experiment.field_types import Grid
 from tenfold.launch.detect import detect_world
 from tenfold.prediction.calibration import ReportProgress
 from tenfold.prediction.task_prediction import predict_task
+from tenfold.report.live.follow import reporter
 from tenfold.report.results.forecast_result import Forecast
 from tenfold.workers.task import Task
 
@@ -22,19 +23,22 @@ from tenfold.workers.task import Task
 def forecast(
     experiment: Experiment | None = None,
     *,
-    listen: ReportProgress | None = None,
+    progress: bool | ReportProgress | None = None,
     **settings: Unpack[Grid],
 ) -> Forecast:
     """Predict how long an experiment takes with every combination of the listed settings, without training.
 
-    Where `folds` is set, the time is that of the whole cross-validation.
+    Where `folds` is set, the time is that of the whole cross-validation. `progress` shows what is measured on this
+    machine: True anywhere, False nowhere, None where a person looks, or a function that is called with each line.
     """
     require_no_launcher("a forecast", detect_world())
     base, dimensions = grid.parts(on_cluster(experiment), dict(settings))
     tasks = _prepared(grid.experiments_of(base, dimensions, repeats=1))
 
+    report = reporter(progress)
+
     def predict(task: Task) -> Prediction:
-        return predict_task(task, listen)
+        return predict_task(task, report)
 
     return Forecast(
         [

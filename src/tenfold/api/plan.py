@@ -14,6 +14,7 @@ from tenfold.machine import devices
 from tenfold.prediction.calibration import ReportProgress
 from tenfold.prediction.planning import planner
 from tenfold.prediction.planning.candidates import Candidate, candidates_here, candidates_on
+from tenfold.report.live.follow import reporter
 from tenfold.report.results.plan_result import Plan
 
 
@@ -24,7 +25,7 @@ def plan(
     cluster: Cluster | dict[str, Any] | str | Path | None = None,
     max_workers: int | None = None,
     budget: float = planner.BUDGET,
-    listen: ReportProgress | None = None,
+    progress: bool | ReportProgress | None = None,
     fetching: FetchProgress | None = None,
     **fields: Any,
 ) -> Plan:
@@ -32,7 +33,7 @@ def plan(
 
     `target` is a value of the first metric, as in training. The calibrated clock predicts times. Short training runs,
     about `budget` seconds of them and measured on a validation part, predict the epochs that each setting needs.
-    `plan.best` is the experiment to run, `plan.table` has every setting.
+    `plan.best` is the experiment to run, `plan.table` has every setting. `progress` is as in `forecast`.
     """
     require_no_launcher("a plan", detect_world())
     base = Experiment.given(experiment, **fields)
@@ -53,7 +54,9 @@ def plan(
         candidates = candidates_here(base, most_workers=max_workers, gpu=None if gpu.type == "cpu" else str(gpu))
     splits = load(base, devices.resolve("cpu"), fetching)
     own = Candidate(settle(base))
-    found = planner.search(candidates, splits, target, cluster=hardware, given=own, budget=budget, report=listen)
+    found = planner.search(
+        candidates, splits, target, cluster=hardware, given=own, budget=budget, report=reporter(progress)
+    )
     return Plan(found, planner.best_of(found, target), _given(found, own), target)
 
 

@@ -27,7 +27,7 @@ def resume(
     *,
     runs: str | Path | None = None,
     force: bool = False,
-    on: Sequence[object] = (),
+    callbacks: Sequence[object] = (),
     log: str | Sequence[str] | None = None,
     listen: Emit | None = None,
     progress: bool | None = None,
@@ -51,7 +51,7 @@ def resume(
     store = run.store if isinstance(run, Run) else Store(runs, create=False)
     record = store.find(run.id if isinstance(run, Run) else run)
     number = record["id"]
-    on = [*on, *make_loggers(log, store.folder)]
+    callbacks = [*callbacks, *make_loggers(log, store.folder)]
     if not record["experiment"] or "data" not in record["facts"]:
         raise StoreError(f"run {number} cannot be resumed: {'; '.join(record['problems'])}")
     if record["status"] == "finished" and not record["result"].get("failed"):
@@ -67,7 +67,7 @@ def resume(
     _check_given(experiment, number)
     folded = record["kind"] == CROSSVAL
     with follow(lambda: FoldProgress() if folded else RunProgress(experiment), progress, listen, warn) as shown:
-        listener = with_callbacks(shown, on)
+        listener = with_callbacks(shown, callbacks)
         if folded:
             return _resume_folds(store, record, experiment, listener, force=force)
         engine = engine_for(experiment, Clock(), listener)

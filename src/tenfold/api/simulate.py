@@ -17,7 +17,7 @@ def simulate(
     experiment: Experiment | None = None,
     *,
     runs: str | Path | None = None,
-    on: Sequence[object] = (),
+    callbacks: Sequence[object] = (),
     log: str | Sequence[str] | None = None,
     listen: Emit | None = None,
     progress: bool | None = None,
@@ -32,7 +32,14 @@ def simulate(
     """
     experiment = on_cluster(experiment, **fields)
     return train(
-        experiment, runs=runs, on=on, log=log, listen=listen, progress=progress, fetching=fetching, kind="simulate"
+        experiment,
+        runs=runs,
+        callbacks=callbacks,
+        log=log,
+        listen=listen,
+        progress=progress,
+        fetching=fetching,
+        kind="simulate",
     )
 
 

@@ -62,8 +62,8 @@ def _warning(run: Run, batch: int) -> str:
         loss = (theirs - ours) if higher_is_better(name) else (ours - theirs)
         if loss <= WORSE * abs(theirs):
             return ""
-        told = (
+        described = (
             f"{name} {metric_value(name, ours)}, but {metric_value(name, theirs)} with one worker (run {found.run.id})"
         )
-        return f"{told}: {few}; {cure}"
+        return f"{described}: {few}; {cure}"
     return f"{few}: the accuracy may have suffered; {cure}" if steps < min(FEW_STEPS, alone / 4) else ""

@@ -31,7 +31,7 @@ def train(
     experiment: Experiment | None = None,
     *,
     runs: str | Path | None = None,
-    on: Sequence[object] = (),
+    callbacks: Sequence[object] = (),
     log: str | Sequence[str] | None = None,
     listen: Emit | None = None,
     progress: bool | None = None,
@@ -54,7 +54,7 @@ def train(
     clock, runs = Clock(), absolute(runs)  # before the user's own code can change the current folder
     experiment = Experiment.given(experiment, **fields)
     with follow(lambda: RunProgress(experiment), progress, listen, warn) as shown:
-        listener = with_callbacks(shown, [*on, *make_loggers(log, runs)])
+        listener = with_callbacks(shown, [*callbacks, *make_loggers(log, runs)])
         engine = engine_for(experiment, clock, listener)
         recorded = engine.train(experiment, runs=runs, kind=kind, clock=clock, listen=listener, fetching=fetching)
     return finished_run(recorded)

@@ -45,7 +45,7 @@ class Actions:
             raise StoreError(f"run {number} is running on {record['host']}; stop it there")
         lock = self.store.path(number, record["title"]) / LOCK
         if not _holds(record["pid"], lock):
-            raise StoreError(f"the process of run {number} cannot be told for certain; stop it where it was started")
+            raise StoreError(f"the process of run {number} is not known for certain; stop it where it was started")
         os.kill(record["pid"], signal.SIGINT)
         return "stopping; it can be resumed"
 

@@ -168,7 +168,7 @@ def fetching(quiet: bool = False) -> Iterator["FetchProgress"]:
 
 
 @contextmanager
-def telling(quiet: bool) -> Iterator[Callable[[str], None]]:
+def showing_progress(quiet: bool) -> Iterator[Callable[[str], None]]:
     """Show what is being measured, and for how long it has been."""
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn

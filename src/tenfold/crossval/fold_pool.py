@@ -75,22 +75,22 @@ class FoldPool:
                         self._receive(pool)
                     except WorkerLost as lost:
                         self._replace(lost, pool)
-                for rank in self.idle:
-                    pool.send(rank, None)
+                for process in self.idle:
+                    pool.send(process, None)
                 pool.join()
             finally:
                 pool.end()
 
     def _receive(self, pool: WorkerPool) -> None:
-        for rank, message in pool.messages():
+        for process, message in pool.messages():
             if isinstance(message, JobRequest):
-                self._take_back(rank, message.ended)
+                self._take_back(process, message.ended)
                 self._give_out(pool)
             elif isinstance(message, BaseException):
                 raise message
             elif isinstance(message, EpochEnded):
                 self._relay(message)
-                pool.send(rank, self._stops.get(message.worker, ""))
+                pool.send(process, self._stops.get(message.worker, ""))
             else:
                 for event in message:
                     self._relay(event)
@@ -106,10 +106,10 @@ class FoldPool:
         except StopTraining as stop:
             self._stops.setdefault(event.worker, str(stop))
 
-    def _take_back(self, rank: int, ended: FoldEnd | None) -> None:
-        self.idle.append(rank)
+    def _take_back(self, process: int, ended: FoldEnd | None) -> None:
+        self.idle.append(process)
         if ended is not None:
-            job, taken = self.busy.pop(rank)
+            job, taken = self.busy.pop(process)
             self.free = sorted([*self.free, *taken])
             self.done(job, ended)
 
@@ -119,12 +119,12 @@ class FoldPool:
             nodes = {other.split.node for other, _ in self.busy.values()} - {0}
             if not self.idle or job.threads > len(self.free) or job.split.node in nodes:
                 continue
-            rank, taken, self.free = self.idle.pop(0), self.free[: job.threads], self.free[job.threads :]
+            process, taken, self.free = self.idle.pop(0), self.free[: job.threads], self.free[job.threads :]
             cores = tuple(self.slots.cpus[slot] for slot in taken) if self.slots.cpus else tuple(taken)
             job = replace(job, cores=cores, pinned=bool(self.slots.cpus))
             self.waiting = [other for other in self.waiting if other.index != job.index]
-            self.busy[rank] = job, taken
-            pool.send(rank, job)
+            self.busy[process] = job, taken
+            pool.send(process, job)
 
     def _replace(self, lost: WorkerLost, pool: WorkerPool) -> None:
         """Report the fold of a process that died, and start another process in its place."""
@@ -137,11 +137,11 @@ class FoldPool:
 
 
 def fold_worker(
-    rank: int, connection: Connection, lifeline: Connection, beats: Any, snapshot: TaskSnapshot, context: FoldContext
+    process: int, connection: Connection, lifeline: Connection, beats: Any, snapshot: TaskSnapshot, context: FoldContext
 ) -> None:
     """Train the folds that this process is given, one after another."""
-    start_heartbeat(rank, lifeline, beats)
-    progress = WorkerProgress(beats, rank)
+    start_heartbeat(process, lifeline, beats)
+    progress = WorkerProgress(beats, process)
     worker = WorkerConnection(connection, waiting=progress.mark_waiting)
     try:
         task, request = snapshot.open(), JobRequest()

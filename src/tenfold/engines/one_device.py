@@ -1,7 +1,7 @@
 """All replicas of a task in this process, which step together on one device."""
 
 from tenfold.engines.base import Engine
-from tenfold.engines.fused import train_nodes
+from tenfold.engines.fused import train_replicas
 from tenfold.engines.recording import Outcome
 from tenfold.runs import Clock, Emit
 from tenfold.runs.resumption import Resumption
@@ -15,4 +15,4 @@ class OneDevice(Engine):
 
     def run(self, task: Task, clock: Clock, emit: Emit, resumption: Resumption | None = None) -> Outcome:
         """Train to the end."""
-        return train_nodes(task, clock, emit, resumption)
+        return train_replicas(task, clock, emit, resumption)

@@ -79,7 +79,7 @@ class Processes(Engine):
                         _pass_on(content, emit, warned)
                     elif isinstance(content, BaseException):
                         raise _named(content, pool.ranks[place])
-                    elif replacement is None or not replacement.hear(place, content):
+                    elif replacement is None or not replacement.handle(place, content):
                         heard[place] = content
                     if replacement is not None and not heard:
                         replacement.invite()
@@ -87,7 +87,7 @@ class Processes(Engine):
                     if not heard or len(heard) < len(awaited):
                         continue
                     messages = [message for place in sorted(heard) for message in heard[place]]
-                    decision = supervisor.hear(messages)
+                    decision = supervisor.decide(messages)
                     for place in heard:
                         pool.send(place, decision)
                     heard = {}

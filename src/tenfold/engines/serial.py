@@ -55,11 +55,11 @@ class Serial(Engine):
         centre = make_strategy(task.experiment.division).has_centre
         channels = single_worker_channels(flat_size(network), device, centre=centre)
 
-        def tell(message: Message) -> Decision:
+        def report(message: Message) -> Decision:
             with self._progress.allow_more_time() if self._progress is not None else nullcontext():
-                return supervisor.hear([message])
+                return supervisor.decide([message])
 
-        worker = Worker(task, network, channels, clock, emit, tell, self._progress)
+        worker = Worker(task, network, channels, clock, emit, report, self._progress)
         if resumption is not None:
             worker.resume(resumption.state(0))
         supervisor.start(resumed=resumption is not None)

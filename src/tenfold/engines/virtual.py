@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tenfold.cluster.prediction import Prediction
 from tenfold.data import FetchProgress
-from tenfold.engines.fused import train_nodes
+from tenfold.engines.fused import train_replicas
 from tenfold.engines.predicted_events import PredictedEvents
 from tenfold.engines.processes import Processes
 from tenfold.engines.recording import Outcome
@@ -58,7 +58,7 @@ class Virtual(Processes):
         if devices.resolve(task.experiment.machine.device).type == "cpu":
             outcome = super().run(task, clock, predicted, resumption)
         else:
-            outcome = train_nodes(task, clock, predicted, resumption)
+            outcome = train_replicas(task, clock, predicted, resumption)
         outcome.result.update(predicted.result(outcome.result), simulated_in=clock.now() - began)
         return outcome
 

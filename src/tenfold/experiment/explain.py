@@ -29,8 +29,8 @@ def explain(error: ValidationError, model: type[BaseModel], suggest_field: Sugge
     """
     found = error.errors()
     # A value that fits no member of a union fails for each; "is not an instance of" says nothing to a user.
-    told = [one for one in found if one["type"] != "is_instance_of"] or found
-    return "\n".join(_sentence(one, model, suggest_field) for one in told)
+    shown = [one for one in found if one["type"] != "is_instance_of"] or found
+    return "\n".join(_sentence(one, model, suggest_field) for one in shown)
 
 
 def _sentence(error: Any, model: type[BaseModel], suggest_field: Suggest | None) -> str:

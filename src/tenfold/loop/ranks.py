@@ -37,7 +37,7 @@ def joined(numel: int, device: torch.device, *, second: bool) -> Iterator[tuple[
     """Give the channels of this process, for a state of so many numbers, and what tells the others of an error here.
 
     `second` says that gradients or an optimizer's state will travel, too. An error that only says that the waiting was
-    ended becomes the one that another rank told.
+    ended becomes the one that another rank reported.
     """
     world = here()
     if world.size == 1:

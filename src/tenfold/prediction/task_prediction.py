@@ -28,7 +28,7 @@ def predict_task(task: Task, report: ReportProgress | None = None) -> Prediction
     if cluster is not None and cluster.has_given_times:
         profile = Profile(made="", machine={})
     else:
-        profile = complete_profile(_on_cpu(task), listen=report, cluster=cluster)
+        profile = complete_profile(_on_cpu(task), report=report, cluster=cluster)
     seed = task.experiment.training.seed
     now, speed = profile_now(_on_cpu(task), profile, report) if cluster is None else (profile, 1.0)
     prediction = predict_from_profile(task, now, cluster, seed=seed, marks=_logged_steps(task))

@@ -83,10 +83,10 @@ def other_times(run: Run) -> str:
     """Return the time spent on startup, evaluation and saving."""
     times = run.times
     spent = [f"{KIND_NAMES[kind]} {duration(times[kind])}" for kind in ("start", "evaluate", "save") if kind in times]
-    told = f"{', '.join(spent)}, {run.clock}" if spent else ""
+    text = f"{', '.join(spent)}, {run.clock}" if spent else ""
     if (listening := run.result.get("listening_seconds") or 0.0) > NOTICED_LISTENING:
-        told += f"{'; ' if told else ''}display and callbacks {duration(listening)}, measured"
-    return told
+        text += f"{'; ' if text else ''}display and callbacks {duration(listening)}, measured"
+    return text
 
 
 def prediction_notes(run: Run) -> list[str]:

@@ -97,18 +97,18 @@ class Callbacks:
     cross-validation the start and the end of a fold.
     """
 
-    def __init__(self, listen: Emit, on: Iterable[object]) -> None:
+    def __init__(self, listen: Emit, callbacks: Iterable[object]) -> None:
         self.listen = listen
         self.seconds: dict[str, float] = {}
         """Time spent in each method, by its name."""
         self._methods: dict[type, list[tuple[str, Callable[[Any], object]]]] = {}
         self._stops: dict[int | None, StopTraining] = {}
         """Who asked to stop: by the place of the fold that is to stop, None for the whole run."""
-        for callback in on:
+        for callback in callbacks:
             for name in _methods_of(callback):
                 for event in METHODS[name]:
-                    told = f"{type(callback).__name__}.{name}"
-                    self._methods.setdefault(event, []).append((told, getattr(callback, name)))
+                    label = f"{type(callback).__name__}.{name}"
+                    self._methods.setdefault(event, []).append((label, getattr(callback, name)))
 
     def __call__(self, event: Event) -> None:
         """Call the listener and the methods for this event."""
@@ -148,9 +148,9 @@ class Callbacks:
             )
 
 
-def with_callbacks(listen: Emit, on: Iterable[object] | object) -> Emit:
+def with_callbacks(listen: Emit, callbacks: Iterable[object] | object) -> Emit:
     """Return a listener that calls `listen` and the callbacks; ExperimentError for objects that are no callbacks."""
-    listed = list(on) if isinstance(on, list | tuple | set) else [on] if on is not None else []
+    listed = callbacks if isinstance(callbacks, list | tuple | set) else [callbacks] if callbacks is not None else []
     return Callbacks(listen, listed)
 
 
@@ -165,7 +165,7 @@ def _methods_of(callback: object) -> list[str]:
     if isinstance(callback, type) or not named:
         made = f"an object of {callback.__name__}, {callback.__name__}()" if isinstance(callback, type) else "an object"
         raise ExperimentError(
-            f"on=[...] takes {made} with methods such as on_epoch_end(event), got {type(callback).__name__}; "
+            f"callbacks=[...] takes {made} with methods such as on_epoch_end(event), got {type(callback).__name__}; "
             f"methods: {', '.join(METHODS)}"
         )
     for name in named:

@@ -159,19 +159,19 @@ class Run:
 
     @property
     def seconds_to_target(self) -> float | None:
-        """Training time after which `training.target` was reached, told by `clock`; None if it was not."""
+        """Training time after which `training.target` was reached, see `clock`; None if it was not."""
         return self.result.get("seconds_to_target")
 
     @property
     def clock(self) -> Literal["measured", "predicted"]:
         """Whether its seconds were measured, or predicted for a virtual cluster."""
-        told = self.result.get("clock")
-        if told is None:
+        clock = self.result.get("clock")
+        if clock is None:
             held = self._held["experiment"] if self._experiment is None else self._experiment.model_dump(mode="json")
             machine = held.get("machine")
             engine = machine.get("engine") if isinstance(machine, dict) else None
-            told = "predicted" if engine == "virtual" else "measured"
-        return "predicted" if told == "predicted" else "measured"
+            clock = "predicted" if engine == "virtual" else "measured"
+        return "predicted" if clock == "predicted" else "measured"
 
     @property
     def predicted_seconds(self) -> float | None:
@@ -186,7 +186,7 @@ class Run:
 
     @property
     def times(self) -> dict[str, float]:
-        """Seconds by kind, told by `clock`: start, data, compute, wait, communicate, evaluate, save."""
+        """Seconds by kind, see `clock`: start, data, compute, wait, communicate, evaluate, save."""
         return _numbers(self.result.get("times"))
 
     @cached_property

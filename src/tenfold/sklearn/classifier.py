@@ -24,7 +24,7 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
     | workers, strategy, sync_every, device, threads | how the training is divided, and where it runs |
     | input_shape | the shape of a sample, where the model wants another than a row: (1, 28, 28) |
     | fields | further fields of the experiment by name: {"clip": 1.0} |
-    | on | callbacks, see `tenfold.Callback` |
+    | callbacks | callbacks, see `tenfold.Callback` |
     | random_state | seed of the weights and of the order of samples |
     | runs | folder to record every fit in as a run; default: not recorded |
 

@@ -51,7 +51,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         threads: int | None = 1,
         input_shape: Sequence[int] | None = None,
         fields: Mapping[str, Any] | None = None,
-        on: Any = None,
+        callbacks: Any = None,
         random_state: Any = None,
         runs: str | Path | None = None,
     ) -> None:
@@ -72,7 +72,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         self.threads = threads
         self.input_shape = input_shape
         self.fields = fields
-        self.on = on
+        self.callbacks = callbacks
         self.random_state = random_state
         self.runs = runs
 
@@ -95,7 +95,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             outputs=outputs,
         )
         self.experiment_ = self._experiment(len(tensors[0]), x.shape[1], outputs, seed)
-        fitted = fit(self.experiment_, splits, runs=self.runs, on=self.on)
+        fitted = fit(self.experiment_, splits, runs=self.runs, callbacks=self.callbacks)
         self.network_, self.result_, self.history_, self.run_ = fitted
         self.n_iter_ = int(self.result_["epochs"])
         return self

@@ -35,13 +35,13 @@ class Fitted(NamedTuple):
     run: Run | None
 
 
-def fit(experiment: Experiment, splits: Splits, *, runs: str | Path | None, on: Any) -> Fitted:
+def fit(experiment: Experiment, splits: Splits, *, runs: str | Path | None, callbacks: Any) -> Fitted:
     """Train on these parts, with real workers; it is recorded only if a folder of runs is given."""
     require_no_launcher("an estimator of scikit-learn", detect_world())
     if experiment.machine.engine == "virtual":
         raise ExperimentError("an estimator trains with real workers; tenfold.simulate trains on a virtual cluster")
     clock, history = Clock(), History()
-    heard = with_callbacks(warn, on)
+    heard = with_callbacks(warn, callbacks)
 
     def listen(event: Event) -> None:
         history(event)

@@ -39,7 +39,7 @@ def slow(why: str) -> str:
 
 
 class Graphed(Replica):
-    """A replica whose data stay on the device and whose steps are captured; a batch is told by its sample numbers.
+    """A replica whose data stay on the device and whose steps are captured; a batch is given by its sample numbers.
 
     Where capturing turns out to be impossible, the same steps are done one operation after another.
     """

@@ -62,8 +62,8 @@ class Channels:
     def begin_evaluation(self) -> None:
         """Ask that no worker joins until this evaluation has been answered."""
 
-    def pass_by(self, place: int, state: Callable[[], dict[str, Any]]) -> None:
-        """Let workers that replace lost ones join in this place, with the state that is returned."""
+    def reach_join_point(self, place: int, state: Callable[[], dict[str, Any]]) -> None:
+        """Let workers that replace lost ones join here, between two steps, with the state that `state` returns."""
 
     @contextmanager
     def holding(self, *owners: int) -> Iterator[None]:

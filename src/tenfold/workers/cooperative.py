@@ -107,7 +107,7 @@ class MessageBatch:
         self._answers = 0
         self._decision = Decision()
 
-    def tell(self, place: int, message: Message) -> Decision:
+    def report(self, place: int, message: Message) -> Decision:
         """Add the message of the worker at this place, and return the answer when all have added theirs."""
         self._messages[place] = message
         answers = self._answers

@@ -74,7 +74,7 @@ class Paused:
     mixed: int
     """The last step, over the run, whose work is part of such a mix."""
     passed: int
-    """The last place that it has passed where others may join, see `ElasticChannels.pass_by`."""
+    """The last join point that it has passed, see `ElasticChannels.reach_join_point`."""
 
 
 @dataclass(frozen=True, kw_only=True)

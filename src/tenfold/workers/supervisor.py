@@ -26,10 +26,10 @@ from tenfold.runs.predictions import Predictions
 from tenfold.training import all_targets, choose_loss, choose_metrics, join_outputs, measure
 from tenfold.training.measures import describe_failure, is_reached, target_metric
 from tenfold.training.network_call import describe_outputs
+from tenfold.workers.lost_worker import LostWorker, lost_in
 from tenfold.workers.make_predictions import make_predictions
 from tenfold.workers.messages import Decision, Evaluated, Finished, Message, Reviewed, Saved
 from tenfold.workers.task import Task
-from tenfold.workers.worker_loss import WorkerLoss, losses_in
 
 
 class Supervisor:
@@ -41,7 +41,7 @@ class Supervisor:
         clock: Clock,
         emit: Emit,
         resumed: dict[str, Any] | None = None,
-        losses: Sequence[WorkerLoss] | None = None,
+        lost: Sequence[LostWorker] | None = None,
     ) -> None:
         self.task = task
         self.clock = clock
@@ -58,7 +58,7 @@ class Supervisor:
         """Steps and seconds of training after which the target was reached."""
         self.stopped_by = ""
         """Who among the listeners asked to stop."""
-        self.losses = list(losses_in(resumed) if losses is None else losses)
+        self.lost = list(lost_in(resumed) if lost is None else lost)
         """The workers that were lost while the others continued."""
         self.members = list(range(task.workers))
         """The workers that take part."""
@@ -92,30 +92,30 @@ class Supervisor:
             )
         )
 
-    def lose(self, lost: WorkerLost, members: Sequence[int]) -> None:
+    def lose(self, error: WorkerLost, members: Sequence[int]) -> None:
         """Record that the others continue without a worker, at once; another one will take its place."""
         self.members = list(members)
-        loss = WorkerLoss(lost.rank, str(lost), len(members), self.epochs + 1, step=0)
-        self.losses.append(loss)
-        self.emit(loss.event(self.clock))
+        worker = LostWorker(error.rank, str(error), len(members), self.epochs + 1, step=0)
+        self.lost.append(worker)
+        self.emit(worker.event(self.clock))
 
     def note_absence(self, step: int) -> None:
         """Record the last step that includes the work of workers that were lost just now."""
         for worker in set(range(self.task.workers)) - {*self.members, *self._absent}:
             self._absent[worker] = step
-            self._change_loss(worker, step=step)
+            self._update_lost(worker, step=step)
 
     def join(self, worker: int, step: int, pid: int) -> None:
         """Record that another process has taken a lost worker's place after this step."""
         self.members = sorted([*self.members, worker])
         self.skipped += self._samples_of(worker, self._absent.pop(worker), step)
-        self._change_loss(worker, joined=step)
+        self._update_lost(worker, joined=step)
         text = f"worker {worker} was replaced by process {pid} after step {step}; {len(self.members)} workers train"
         self.emit(WorkerJoined(at=self.clock.now(), text=text, epoch=self.epochs, worker=worker))
 
-    def _change_loss(self, worker: int, **fields: Any) -> None:
-        place = max(place for place, loss in enumerate(self.losses) if loss.worker == worker)
-        self.losses[place] = replace(self.losses[place], **fields)
+    def _update_lost(self, worker: int, **fields: Any) -> None:
+        latest = max(place for place, one in enumerate(self.lost) if one.worker == worker)
+        self.lost[latest] = replace(self.lost[latest], **fields)
 
     def _samples_of(self, worker: int, after: int, until: int) -> int:
         """Return how many samples a worker's shard has for the steps after one until another, over the run."""
@@ -126,7 +126,7 @@ class Supervisor:
         """Return how many samples nobody has learnt from until this step."""
         return self.skipped + sum(self._samples_of(worker, after, step) for worker, after in self._absent.items())
 
-    def hear(self, messages: Sequence[Message]) -> Decision:
+    def decide(self, messages: Sequence[Message]) -> Decision:
         """Return the decision on messages of one kind, one from each worker."""
         if isinstance(messages[0], Evaluated):
             self._evaluate(cast(Sequence[Evaluated], messages))
@@ -234,7 +234,7 @@ class Supervisor:
                     "best_epoch": self.best_epoch,
                     "measured": self.measured,
                     "reached": self.reached,
-                    "lost": [asdict(loss) for loss in self.losses],
+                    "lost": [asdict(one) for one in self.lost],
                 }
                 if self._absent:  # the others' states serve for workers that are not there
                     missing, first = set(self._absent), self.members[0]
@@ -280,7 +280,7 @@ class Supervisor:
             "bytes_moved": max(message.bytes_moved for message in finished),
             "peak_memory": [message.memory for message in finished],
             "workers": self.task.workers,
-            "lost": [asdict(loss) for loss in self.losses],
+            "lost": [asdict(one) for one in self.lost],
             "threads": self.task.threads,
             "best_epoch": self.best_epoch + 1 if patience is not None and self.best_epoch is not None else None,
             "stopped_early": cut or self.epochs < self.task.experiment.training.epochs,

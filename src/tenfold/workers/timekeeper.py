@@ -12,7 +12,7 @@ TRAINING: tuple[SpanKind, ...] = ("data", "compute", "wait", "communicate")
 class Timekeeper:
     """Gives every moment of a worker to one kind of span.
 
-    The first spans are told one by one, for the timeline; later ones are added up until the next `emit_sums`.
+    The first spans are emitted one by one, for the timeline; later ones are added up until the next `emit_sums`.
     """
 
     def __init__(self, clock: Clock, emit: Emit, worker: int) -> None:

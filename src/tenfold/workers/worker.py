@@ -1,6 +1,6 @@
 """The life of a worker: it trains its replica on its shard, joins the rounds, and reports after every epoch.
 
-The same code runs alone, in one of many processes, or under a launcher; only the transport and `tell` differ.
+The same code runs alone, in one of many processes, or under a launcher; only the transport and `report` differ.
 """
 
 import math
@@ -30,7 +30,7 @@ from tenfold.workers.pool.worker_progress import WorkerProgress
 from tenfold.workers.task import Task, diverged
 from tenfold.workers.timekeeper import Timekeeper
 
-Tell = Callable[[Message], Decision]
+Report = Callable[[Message], Decision]
 
 
 class Worker:
@@ -43,7 +43,7 @@ class Worker:
         channels: Channels,
         clock: Clock,
         emit: Emit,
-        tell: Tell,
+        report: Report,
         progress: WorkerProgress | None = None,
     ) -> None:
         """Make the replica; `progress` is published to who watches this worker, if anybody does."""
@@ -53,7 +53,7 @@ class Worker:
         self.channels = channels
         self.clock = clock
         self.emit = emit
-        self.tell = tell
+        self.report = report
         self.mark = progress.mark if progress is not None else lambda: None
         self.allow_more_time: Callable[[], AbstractContextManager[None]] = (
             progress.allow_more_time if progress else nullcontext
@@ -93,7 +93,7 @@ class Worker:
         self.time.begin()
         while self.epoch < training.epochs and not stopped:
             if not self.joins:
-                self.channels.pass_by(2 * self.epoch * self.task.steps_per_epoch + 1, self._state)
+                self.channels.reach_join_point(2 * self.epoch * self.task.steps_per_epoch + 1, self._state)
             self.joins = False
             loss, samples, last = self._train_epoch()
             stopped = self._review(loss, samples, last)
@@ -142,7 +142,7 @@ class Worker:
                 self.mixer.mix(first + step)
                 self.replica.track_average()
                 self.mark()
-                self.channels.pass_by(2 * (first + step), lambda: self._state(done=step))  # noqa: B023 - called at once
+                self.channels.reach_join_point(2 * (first + step), lambda: self._state(done=step))  # noqa: B023 - called at once
             evaluating = step in task.evaluation_steps
             logs = task.logs_after(step) or evaluating
             if logs:
@@ -245,7 +245,7 @@ class Worker:
 
         def evaluate() -> Decision:
             with self._mean() as outputs:
-                return self.tell(Evaluated(epoch=self.epoch, step=step, seconds=self.time.seconds, outputs=outputs))
+                return self.report(Evaluated(epoch=self.epoch, step=step, seconds=self.time.seconds, outputs=outputs))
 
         decision = self.channels.repeat(evaluate)
         self.time.lap("evaluate")
@@ -280,7 +280,7 @@ class Worker:
 
         def review() -> Decision:
             with self._mean() as outputs:
-                verdict = self.tell(
+                decision = self.report(
                     Reviewed(
                         epoch=self.epoch,
                         step=step,
@@ -291,13 +291,13 @@ class Worker:
                     )
                 )
                 keeps = self.rank == 0 or self.task.experiment.machine.on_failure == "continue"  # rank 0 may be lost
-                if verdict.best and keeps and self.task.experiment.training.patience is not None:
+                if decision.best and keeps and self.task.experiment.training.patience is not None:
                     self.best = {name: tensor.clone() for name, tensor in self.replica.network.state_dict().items()}
-            return verdict
+            return decision
 
-        verdict = self.channels.repeat(review)
+        decision = self.channels.repeat(review)
         self.time.lap("evaluate")
-        return verdict.stop
+        return decision.stop
 
     def _predict(self, part: Part | None) -> Any:
         if part is None:
@@ -315,7 +315,7 @@ class Worker:
             except StoreError as error:
                 problem = str(error)
         saved = Saved(epoch=self.epoch, seconds=self.time.seconds, problem=problem)
-        self.channels.repeat(lambda: self.tell(saved))
+        self.channels.repeat(lambda: self.report(saved))
         self.time.lap("save")
         self.time.emit_sums()
 
@@ -336,12 +336,12 @@ class Worker:
         def finish() -> None:
             self.channels.begin_evaluation()
             with self._restoring():
-                self.tell(self._final_message())
+                self.report(self._final_message())
 
         self.channels.repeat(finish)
 
     def _final_message(self) -> Finished:
-        """Take the mean of all, or the best so far, and return what is told of it."""
+        """Take the mean of all, or the best so far, and return the final report."""
         self.time.skip()
         waited, _ = self._seconds_waited_and_communicated()
         self.replica.take_average()

@@ -56,7 +56,7 @@ def evaluate(
     found = tenfold.open_run(run, runs=runs)
     measured = measure(found, data, part=part, metrics=metrics)
     if as_json:
-        told = {"part": measured.part, "samples": measured.samples, "metrics": measured.metrics}
-        print_json({"run": found.id, "data": data or found.facts["data"]["name"], **told})
+        measurements = {"part": measured.part, "samples": measured.samples, "metrics": measured.metrics}
+        print_json({"run": found.id, "data": data or found.facts["data"]["name"], **measurements})
     else:
         print_rich(evaluation_table(found, data, measured.part, measured.samples, measured.metrics))

@@ -7,7 +7,7 @@ import typer
 
 from tenfold.cli import options
 from tenfold.cli.grids import Form
-from tenfold.cli.output import fetching, print_rich, telling
+from tenfold.cli.output import fetching, print_rich, showing_progress
 
 
 def plan(
@@ -48,14 +48,14 @@ def plan(
     from tenfold.api.plan import plan as find
 
     form = Form.JSON if as_json else form
-    with telling(quiet or form is not Form.TABLE) as listen, fetching(quiet or form is not Form.TABLE) as bar:
+    with showing_progress(quiet or form is not Form.TABLE) as show, fetching(quiet or form is not Form.TABLE) as bar:
         found = find(
             experiment,
             target=target,
             cluster=cluster,
             max_workers=max_workers,
             budget=budget,
-            listen=listen,
+            progress=show,
             fetching=bar,
         )
     if form is Form.TABLE:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from tenfold.cli import options
-from tenfold.cli.output import PARTIAL, print_json, print_rich, telling
+from tenfold.cli.output import PARTIAL, print_json, print_rich, showing_progress
 from tenfold.errors import ExperimentError
 
 app = typer.Typer(invoke_without_command=True, help="List, show and run the experiments of five papers.")
@@ -90,9 +90,9 @@ def run(
     from tenfold.recipes.recipe import names
     from tenfold.recipes.recipe_page import write
 
-    with telling(quiet or as_json) as listen:
+    with showing_progress(quiet or as_json) as show:
         results = [
-            run_recipe(one, scale=scale, device=device, runs=runs, progress=listen)  # type: ignore[arg-type]
+            run_recipe(one, scale=scale, device=device, runs=runs, progress=show)  # type: ignore[arg-type]
             for one in (names() if everything else [str(name)])
         ]
     if as_json:

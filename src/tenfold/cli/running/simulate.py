@@ -7,7 +7,7 @@ import typer
 
 from tenfold.cli import options
 from tenfold.cli.grids import Form, Values, dimension, grid_of, print_side_by_side, watching
-from tenfold.cli.output import Interruptible, fetching, print_run, telling
+from tenfold.cli.output import Interruptible, fetching, print_run, showing_progress
 from tenfold.common.catalog import STRATEGIES
 
 if TYPE_CHECKING:
@@ -75,8 +75,8 @@ def simulate(
     if only_time:
         from tenfold.api.forecast import forecast
 
-        with telling(quiet or form is Form.JSON) as listen:
-            predicted = forecast(experiment, listen=listen, **grid)
+        with showing_progress(quiet or form is Form.JSON) as show:
+            predicted = forecast(experiment, progress=show, **grid)
         print_side_by_side(predicted, form, output)
         return
     from tenfold.workers.pool.worker_pool import start_server

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from tenfold.cli import options
-from tenfold.cli.output import print_json, print_rich, telling
+from tenfold.cli.output import print_json, print_rich, showing_progress
 from tenfold.errors import MachineError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def calibrate(
 
     Examples: [cyan]tenfold calibrate[/], [cyan]tenfold calibrate lenet.toml -o machine.toml[/]
     """
-    from tenfold.prediction.calibration import calibrate as measure
+    from tenfold.api.calibrate import calibrate as measure
     from tenfold.prediction.profile import Profile, default_path
 
     experiment = options.experiment_from(file, settings) if file or settings else None
@@ -52,8 +52,8 @@ def calibrate(
     known = None
     with suppress(MachineError):  # what cannot be read is made anew
         known = Profile.load(place)
-    with telling(quiet or as_json) as listen:
-        profile = measure(experiment, known, listen, quick=quick)
+    with showing_progress(quiet or as_json) as show:
+        profile = measure(experiment, known, quick=quick, progress=show)
     profile.save(place)
     if as_json:
         print_json(profile.model_dump(exclude={"steps": {"__all__": {"trace"}}}))

@@ -4,20 +4,20 @@ from collections.abc import Sequence
 
 from tenfold.engines.fused.fold_training import FoldTraining
 from tenfold.engines.fused.fused_training import on_device
-from tenfold.engines.fused.node_training import NodeTraining
+from tenfold.engines.fused.replica_training import ReplicaTraining
 from tenfold.engines.recording import Outcome
 from tenfold.errors import TenfoldError
 from tenfold.runs import Clock, Emit
 from tenfold.runs.resumption import Resumption
 from tenfold.workers.task import Task
 
-__all__ = ["train_folds", "train_nodes"]
+__all__ = ["train_folds", "train_replicas"]
 
 
-def train_nodes(task: Task, clock: Clock, emit: Emit, resumption: Resumption | None = None) -> Outcome:
+def train_replicas(task: Task, clock: Clock, emit: Emit, resumption: Resumption | None = None) -> Outcome:
     """Train all replicas of one task on one device, with their rounds."""
     with on_device(task):
-        return NodeTraining(task, clock, emit, resumption).train()
+        return ReplicaTraining(task, clock, emit, resumption).train()
 
 
 def train_folds(tasks: Sequence[Task], clock: Clock, emits: Sequence[Emit]) -> list[Outcome | TenfoldError]:

@@ -127,7 +127,7 @@ class FoldTraining(FusedTraining):
                 with self._mean(place):
                     outputs = self.predict(task, row, task.watched)
                     message = self.reviewed(self.losses[place], self.samples[place], outputs)
-                    decision = self.supervisors[place].hear([message])
+                    decision = self.supervisors[place].decide([message])
                     if decision.best and task.experiment.training.patience is not None:
                         self.best[place] = self.fused.state(row)
             except TenfoldError as error:
@@ -157,7 +157,7 @@ class FoldTraining(FusedTraining):
                     self.fused.load(rows.start, self.best[place])
                 outputs = self.predict(task, rows.start, task.splits.test)
                 moved = int(max(self.rounds[place].bytes_moved))
-                supervisor.hear([self.finished(rows.start, self.steps[place], outputs, bytes_moved=moved)])
+                supervisor.decide([self.finished(rows.start, self.steps[place], outputs, bytes_moved=moved)])
             self.outcomes[place] = Outcome(
                 supervisor.result, supervisor.weights, supervisor.outputs, supervisor.predictions
             )

@@ -35,7 +35,7 @@ MOST_SPREADS = 8
 class FusedTraining(ABC):
     """Trains fused replicas epoch by epoch; a subclass says what the replicas are.
 
-    They are the workers of one task (`NodeTraining`: rounds, one supervisor, checkpoints) or independent tasks
+    They are the workers of one task (`ReplicaTraining`: rounds, one supervisor, checkpoints) or independent tasks
     (`FoldTraining`: one supervisor for each, and rounds among its workers).
     """
 

@@ -20,8 +20,8 @@ REMEMBERED = 64
 
 
 class StackedRounds:
-    """The rounds of replicas that average with each other: all of them, or those in some rows, such as the nodes of a
-    fold. `workers.rounds.Rounds` does the same for one replica."""
+    """The rounds of replicas that average with each other: all of them, or those in some rows, such as those of
+    one fold. `workers.mixers.rounds.Rounds` does the same for one replica."""
 
     def __init__(self, division: Division, fused: Fused, samples: Sequence[float], rows: slice = ALL) -> None:
         self.division = division

@@ -1,6 +1,6 @@
 """Ranks that a launcher has started (torchrun, mpirun, srun), on one host or many.
 
-Every rank runs the same worker. Rank 0 also has the supervisor, and records; what the others tell reaches it whenever
+Every rank runs the same worker. Rank 0 also has the supervisor, and records; what the others report reaches it whenever
 all report, a few times an epoch.
 """
 
@@ -24,7 +24,7 @@ from tenfold.engines.launched.rank import (
     launch_name,
     own_device,
 )
-from tenfold.engines.launched.relaunch import find_begun, find_loss
+from tenfold.engines.launched.relaunch import find_begun, find_lost
 from tenfold.engines.launched.scatter import scatter
 from tenfold.engines.launched.stall_watch import watch_progress
 from tenfold.engines.prepare import check_same_data, describe, load, seats
@@ -43,11 +43,11 @@ from tenfold.training.precision import multiplying
 from tenfold.training.randomness import undisturbed
 from tenfold.transport.network.join import JoinedRank, join
 from tenfold.workers.channels import Channels
+from tenfold.workers.lost_worker import LostWorker, lost_in
 from tenfold.workers.messages import Decision, Message
 from tenfold.workers.supervisor import Supervisor
 from tenfold.workers.task import Task, make_network
 from tenfold.workers.worker import Worker
-from tenfold.workers.worker_loss import WorkerLoss, losses_in
 
 REASON_SECONDS = 1.5
 """Seconds that a rank whose training was stopped waits for the reason."""
@@ -62,7 +62,7 @@ class Launched(Engine):
         self.world = world
         self._transport = transport
         self._joined: JoinedRank | None = None
-        self.lost: list[WorkerLoss] = []
+        self.lost: list[LostWorker] = []
         """The ranks that the launcher did not start again."""
 
     @property
@@ -178,7 +178,7 @@ class Launched(Engine):
         """Continue a run on rank 0; `force` when this launch has begun it, so that no other process has it."""
         check_same_data(record, task)
         clock, resumption = reopen(store, record, force=force)
-        self.lost = find_loss(record, resumption, self.world)
+        self.lost = find_lost(record, resumption, self.world)
         outcome = train_recorded(self.run, task, store, record["id"], clock, listen, resumption)
         return self._dismiss(RecordedRun.finished(store, record["id"], outcome, experiment))
 
@@ -213,10 +213,9 @@ class Launched(Engine):
             self.joined.network.barrier()
             self.joined.network.broadcast(Orders(task.checkpoints, manifest, clock.now()))
             resumption = self._resumption(task, manifest)
-            losses = [*losses_in(manifest or {}), *self.lost]
-            supervisor = Supervisor(task, clock, emit, manifest, losses)
-            for loss in self.lost:
-                emit(loss.event(clock))
+            supervisor = Supervisor(task, clock, emit, manifest, [*lost_in(manifest or {}), *self.lost])
+            for worker in self.lost:
+                emit(worker.event(clock))
             supervisor.start(resumed=resumption is not None)
             self._work(task, clock, emit, resumption, supervisor)
         return Outcome(supervisor.result, supervisor.weights, supervisor.outputs, supervisor.predictions)
@@ -266,12 +265,12 @@ class Launched(Engine):
                 stalls = watch_progress(self.joined.network, task.experiment.machine.stall_after)
                 with channels.second, channels.weights, self.session(), stalls as progress:
 
-                    def tell(message: Message) -> Decision:
+                    def report(message: Message) -> Decision:
                         with progress.allow_more_time():  # rank 0 evaluates and saves meanwhile
-                            return post.tell(message)
+                            return post.report(message)
 
                     with progress.allow_more_time():
-                        worker = Worker(task, network, channels, clock, post.emit, tell, progress)
+                        worker = Worker(task, network, channels, clock, post.emit, report, progress)
                         if resumption is not None:
                             worker.resume(resumption.state(self.world.rank))
                         else:

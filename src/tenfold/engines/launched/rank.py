@@ -54,17 +54,17 @@ class RankConnection:
     def _keep(self, event: Event) -> None:
         self._events.append(replace(event, worker=self._network.rank))
 
-    def tell(self, message: Message) -> Decision:
-        """Tell rank 0 what happened since the last time, and return its answer."""
+    def report(self, message: Message) -> Decision:
+        """Report to rank 0 what happened since the last time, and return its answer."""
         heard = self._network.gather((self._events, message))
         self._events.clear()
-        verdict = None
+        decision = None
         if self._supervisor is not None and self._emit is not None:
             for events, _ in heard[1:]:
                 for event in events:
                     self._emit(event)
-            verdict = self._supervisor.hear([said for _, said in heard])
-        answer: Decision = self._network.broadcast(verdict)
+            decision = self._supervisor.decide([said for _, said in heard])
+        answer: Decision = self._network.broadcast(decision)
         if isinstance(message, Saved) and answer.saved and self._folder is not None:
             clear(self._folder, self._network.rank, but=message.epoch)
         return answer

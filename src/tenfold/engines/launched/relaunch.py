@@ -11,7 +11,7 @@ from tenfold.experiment import Experiment
 from tenfold.launch.detect import World
 from tenfold.runs import Store
 from tenfold.runs.resumption import Resumption
-from tenfold.workers.worker_loss import WorkerLoss
+from tenfold.workers.lost_worker import LostWorker
 
 CLOCKS_DIFFER_BY = 5.0
 """Seconds, between hosts."""
@@ -45,11 +45,11 @@ def find_begun(store: Store, world: World, experiment: Experiment) -> dict[str, 
     return None
 
 
-def find_loss(record: dict[str, Any], resumption: Resumption | None, world: World) -> list[WorkerLoss]:
-    """Return the loss of a worker if there are fewer ranks than before; the run's record says which, if it is known."""
+def find_lost(record: dict[str, Any], resumption: Resumption | None, world: World) -> list[LostWorker]:
+    """Return the worker that was lost if there are fewer ranks than before; the run's record may say which."""
     before = resumption.manifest["workers"] if resumption else record["experiment"]["division"]["workers"]
     if world.size >= before:
         return []
     why = record["error"].partition("\n")[0] or f"{world.launcher} has started {world.size} ranks after {before}"
     rank = record["result"].get("lost_rank")
-    return [WorkerLoss.of(WorkerLost(before - 1 if rank is None else rank, why), world.size, resumption)]
+    return [LostWorker.of(WorkerLost(before - 1 if rank is None else rank, why), world.size, resumption)]

@@ -62,9 +62,11 @@ def run(experiment: Experiment, splits: Splits, steps: int, checkpoints: Path | 
 
 def read(spans: Sequence[Span], workers: int, strategy: Strategy, result: dict[str, Any]) -> Burst:
     """Put the workers' single spans together into steps and rounds."""
-    told = [_Steps([span for span in spans if span.worker == worker]) for worker in range(workers)]
-    count = min(len(one.own) for one in told)
-    own, arrived, left = (np.column_stack([getattr(one, what)[:count] for one in told]) for what in _Steps.__slots__)
+    by_worker = [_Steps([span for span in spans if span.worker == worker]) for worker in range(workers)]
+    count = min(len(one.own) for one in by_worker)
+    own, arrived, left = (
+        np.column_stack([getattr(one, what)[:count] for one in by_worker]) for what in _Steps.__slots__
+    )
     price = None
     if not strategy.round(0, workers).is_idle:
         own, in_rounds = _without_rounds(own)

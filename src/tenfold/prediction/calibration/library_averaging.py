@@ -33,7 +33,7 @@ PATIENCE = 30.0
 """Seconds for one number of workers."""
 
 
-def averaging(counts: Sequence[int], listen: ReportProgress) -> list[Averaging]:
+def averaging(counts: Sequence[int], report: ReportProgress) -> list[Averaging]:
     """Measure exact rounds by the libraries that are installed; one that fails is reported and left out."""
     transports: dict[Any, Callable[[int], Found]] = {}
     if torch.distributed.is_available() and torch.distributed.is_gloo_available():
@@ -43,11 +43,11 @@ def averaging(counts: Sequence[int], listen: ReportProgress) -> list[Averaging]:
     entries = []
     for transport, measure in transports.items():
         for n in counts:
-            listen(f"rounds of {n} workers by {transport}")
+            report(f"rounds of {n} workers by {transport}")
             try:
                 seconds = measure(n)
             except (OSError, RuntimeError, ValueError, WorkerLost, subprocess.SubprocessError) as error:
-                listen(f"{transport} does not work here and is left out: {_said(error)}")
+                report(f"{transport} does not work here and is left out: {_said(error)}")
                 break
             entries.append(Averaging.of(seconds, transport=transport, workers=n, kind="group", fan=n))
     return entries

@@ -26,44 +26,43 @@ BRIEF = 4
 """The factor by which the second batch size is smaller; both together give the fixed cost of a step."""
 
 
-def calibrate(
+def measure_all(
     experiment: Experiment | None = None,
     profile: Profile | None = None,
-    listen: ReportProgress | None = None,
+    report: ReportProgress | None = None,
     *,
     quick: bool = False,
 ) -> Profile:
-    """Measure this machine, and the steps of an experiment (left out: of the built-in networks), in about a minute.
+    """Measure this machine, and the steps of an experiment (default: of the built-in networks), in about a minute.
 
-    What a given profile of the same machine knows beyond that is kept. `listen` is called with a line on everything
-    that is measured. Nothing is saved; `Profile.save` does. `quick` measures everything fewer times, only with one
-    worker and with as many as there are cores (or the experiment has), and only in shared memory: within seconds, but
-    less exactly.
+    What a given profile of the same machine knows beyond that is kept. `report` is called with a line on everything
+    that is measured. `quick` measures everything fewer times, only with one worker and with as many as there are cores
+    (or the experiment has), and only in shared memory: within seconds, but less exactly.
     """
-    listen = listen or _silent
+    report = report or _silent
     here = machine()
     known = profile if profile is not None and profile.check(here) is None else Profile(made="", machine=here)
     several, turns = _several(), QUICK_TURNS if quick else None
-    known = rounds(known, listen, turns=turns)
+    known = rounds(known, report, turns=turns)
     counts = list(probes.counts_up_to(cores.budget()))
     if quick:
         counts = sorted({counts[0], counts[-1]})
     else:
-        known = known.add(averaging=library_averaging.averaging(sorted({several[0], several[-1]}), listen))
+        known = known.add(averaging=library_averaging.averaging(sorted({several[0], several[-1]}), report))
     if experiment is not None:
         workers = experiment.division.workers
         fits = workers <= cores.budget() or experiment.machine.oversubscribe
-        return steps(known, experiment, sorted({*counts, *[workers] * fits}), listen, turns=turns)
+        return steps(known, experiment, sorted({*counts, *[workers] * fits}), report, turns=turns)
     for name in MODELS:
         built_in = settle(Experiment(model=name))
-        known = _with_steps(known, built_in, random_images(), _shared(built_in, counts, few=quick), listen, turns=turns)
+        known = _with_steps(known, built_in, random_images(), _shared(built_in, counts, few=quick), report, turns=turns)
     return known
 
 
 def complete_profile(
     experiment: Experiment | Task,
     profile: Profile | None = None,
-    listen: ReportProgress | None = None,
+    report: ReportProgress | None = None,
     *,
     cluster: Cluster | None = None,
     settings: Iterable[tuple[int, int]] = (),
@@ -76,7 +75,7 @@ def complete_profile(
     optimizer add to a round. `settings` (threads, workers) are further ones of this machine, to be known at any batch
     size. Without a profile it is the one at `path` (default: this machine's own), or a new one.
     """
-    listen = listen or _silent
+    report = report or _silent
     task = experiment if isinstance(experiment, Task) else prepare(settle(experiment))
     place = Path(path) if path is not None else default_path()
     if profile is None:
@@ -85,7 +84,7 @@ def complete_profile(
         raise MachineError(problem)
     known = profile
     if cluster is None and task.workers > 1 and not known.averaging:
-        known = rounds(known, listen)
+        known = rounds(known, report)
     asked = {(task.threads, task.workers)} if cluster is None else _on_nodes(cluster)
     name, batch = cost_keys.step_key(task.experiment, task.splits), task.experiment.training.samples_per_step
     missing = {setting for setting in asked if not known.has_step(name, batch, *setting)}
@@ -93,20 +92,20 @@ def complete_profile(
     several = {setting for setting in settings if not all(known.has_step(name, size, *setting) for size in sizes)}
     if missing or several:
         both = sorted(missing | several)
-        known = _with_steps(known, task.experiment, task.splits, both, listen, smaller_batches=bool(several))
-    known = _with_round_overhead(known, task, listen)
+        known = _with_steps(known, task.experiment, task.splits, both, report, smaller_batches=bool(several))
+    known = _with_round_overhead(known, task, report)
     if known is not profile:
         known.save(place)
     return known
 
 
-def rounds(profile: Profile, listen: ReportProgress | None = None, *, turns: int | None = None) -> Profile:
+def rounds(profile: Profile, report: ReportProgress | None = None, *, turns: int | None = None) -> Profile:
     """Measure what does not depend on an experiment: rounds in shared memory, start-up and checkpoints."""
-    listen = listen or _silent
+    report = report or _silent
     start_server()
     several = _several()
-    save, start = probes.saving(listen)
-    found, starts = probes.averaging(several, listen, turns=turns or (None if len(several) < 3 else FEW_TURNS))
+    save, start = probes.saving(report)
+    found, starts = probes.averaging(several, report, turns=turns or (None if len(several) < 3 else FEW_TURNS))
     known = profile.model_copy(update={"made": _now(), "machine": machine()}).add(averaging=found)
     adding, sharing = probes.adding(), probes.sharing()
     return _with_costs(known, adding=adding, sharing=sharing, start={1: start} | starts, save=save)
@@ -116,7 +115,7 @@ def steps(
     profile: Profile,
     experiment: Experiment,
     counts: Iterable[int],
-    listen: ReportProgress | None = None,
+    report: ReportProgress | None = None,
     *,
     turns: int | None = None,
 ) -> Profile:
@@ -124,7 +123,7 @@ def steps(
     experiment = settle(experiment)
     splits = prepare(experiment.replace(workers=1, shards="iid", fractions=None)).splits
     return _with_steps(
-        profile, experiment, splits, _shared(experiment, counts, few=turns is not None), listen or _silent, turns=turns
+        profile, experiment, splits, _shared(experiment, counts, few=turns is not None), report or _silent, turns=turns
     )
 
 
@@ -134,7 +133,7 @@ def machine() -> dict[str, Any]:
     return {name: known[name] for name in ("host", "platform", "python", "cpu", "torch", "packages")}
 
 
-def _with_round_overhead(profile: Profile, task: Task, listen: ReportProgress) -> Profile:
+def _with_round_overhead(profile: Profile, task: Task, report: ReportProgress) -> Profile:
     """Measure what compression and outer optimizer add to a task's rounds, unless known for a network of this size."""
     asked = cost_keys.round_extras(task.experiment.division) if task.workers > 1 else {}
     if not asked:
@@ -143,7 +142,7 @@ def _with_round_overhead(profile: Profile, task: Task, listen: ReportProgress) -
     added = {name: fields for name, fields in asked.items() if nbytes not in known.get(name, {})}
     if not added:
         return profile
-    found = probes.round_overhead(task.experiment, task.splits, task.threads, added, listen)
+    found = probes.round_overhead(task.experiment, task.splits, task.threads, added, report)
     return _with_costs(
         profile, round_overhead=known | {name: known.get(name, {}) | {nbytes: found[name]} for name in found}
     )
@@ -158,7 +157,7 @@ def _with_steps(
     experiment: Experiment,
     splits: Splits,
     asked: Iterable[tuple[int, int]],
-    listen: ReportProgress,
+    report: ReportProgress,
     *,
     smaller_batches: bool = False,
     turns: int | None = None,
@@ -175,7 +174,7 @@ def _with_steps(
     twice = asked if smaller_batches else {asked[0], asked[-1]}
     settings += [(size, *setting) for size in smaller for setting in twice]
     name = cost_keys.step_key(experiment, splits)
-    steps, evaluating = probes.steps(name, experiment, splits, settings, listen, turns)
+    steps, evaluating = probes.steps(name, experiment, splits, settings, report, turns)
     return profile.add(steps=steps, evaluating=evaluating)
 
 

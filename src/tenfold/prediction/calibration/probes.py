@@ -66,7 +66,7 @@ def steps(
     experiment: Experiment,
     splits: Splits,
     settings: Sequence[tuple[int, int, int]],
-    listen: ReportProgress,
+    report: ReportProgress,
     turns: int | None = None,
 ) -> tuple[list[Step], list[Evaluating]]:
     """Measure steps in settings (batch size, threads, workers), interleaved, each in `turns` turns if given."""
@@ -75,7 +75,7 @@ def steps(
 
     def measure(setting: tuple[int, int, int], length: int | None = None) -> Burst:
         batch_size, threads, workers = setting
-        listen(f"steps of {work}: batch {batch_size}, {workers} worker(s) x {threads} thread(s)")
+        report(f"steps of {work}: batch {batch_size}, {workers} worker(s) x {threads} thread(s)")
         found = step_burst(experiment, splits, setting, length or lengths.get(setting, lengths[settings[0]]))
         lengths[setting] = _burst_steps(found)
         return found
@@ -108,7 +108,7 @@ def step_burst(experiment: Experiment, splits: Splits, setting: tuple[int, int, 
 
 
 def averaging(
-    counts: Sequence[int], listen: ReportProgress, turns: int | None = None
+    counts: Sequence[int], report: ReportProgress, turns: int | None = None
 ) -> tuple[list[Averaging], dict[int, float]]:
     """Measure rounds in shared memory, of every kind and size, among so many workers; return also their start-up."""
     splits = tiny_regression()
@@ -117,7 +117,7 @@ def averaging(
 
     def measure(setting: tuple[int, str, int]) -> float:
         n, kind, nbytes = setting
-        listen(f"rounds of {n} workers, {kind}, {nbytes / 1e6:.2g} MB")
+        report(f"rounds of {n} workers, {kind}, {nbytes / 1e6:.2g} MB")
         found = burst.run(vector_experiment(nbytes, workers=n, **ROUNDS[kind].fields), splits, SIZES[nbytes])
         start.setdefault(n, []).append(found.start)
         return max(found.round or 0.0, 1e-7)
@@ -137,12 +137,12 @@ def averaging(
 
 
 def round_overhead(
-    experiment: Experiment, splits: Splits, threads: int, added: dict[str, dict[str, Any]], listen: ReportProgress
+    experiment: Experiment, splits: Splits, threads: int, added: dict[str, dict[str, Any]], report: ReportProgress
 ) -> dict[str, float]:
     """Measure how much longer rounds take with compressions and outer optimizers, between an experiment's steps."""
 
     def measure(name: str, length: int) -> Burst:
-        listen(f"rounds of 2 workers, {name or 'no extras'}")
+        report(f"rounds of 2 workers, {name or 'no extras'}")
         fields = PLAIN | added.get(name, {}) | {"strategy": "allreduce", "workers": 2, "threads": threads}
         return burst.run(experiment.replace(**fields), splits, length)
 
@@ -152,11 +152,11 @@ def round_overhead(
     return {name: max(0.0, statistics.median(measured[name]) - plain) for name in added}
 
 
-def saving(listen: ReportProgress) -> tuple[dict[int, float], float]:
+def saving(report: ReportProgress) -> tuple[dict[int, float], float]:
     """Measure the checkpoints of one worker by the bytes of its weights, and its start-up."""
     seconds, start = {}, []
     for nbytes in SIZES:
-        listen(f"checkpoints of {nbytes / 1e6:.2g} MB")
+        report(f"checkpoints of {nbytes / 1e6:.2g} MB")
         with tempfile.TemporaryDirectory() as folder:
             found = burst.run(vector_experiment(nbytes), tiny_regression(), FEWEST_STEPS, Path(folder))
         seconds[nbytes] = found.save

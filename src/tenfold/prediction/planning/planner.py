@@ -80,7 +80,7 @@ class Search:
     """Everything that a search found, and what it cost."""
 
     assessments: list[Assessment]
-    """Soonest first; those that cannot be told last."""
+    """Soonest first; those without a prediction last."""
     metric: str
     noise_batch: float
     """The batch size from which on larger batches mostly cost more samples."""

@@ -97,4 +97,4 @@ class Prices:
             return Profile(made="", machine={})
         task = self._task(min(on_cpu, key=lambda one: (abs(one.batch / one.workers - USUAL_BATCH), -one.workers)), 1)
         seen = {(self._task(one, 1).threads, one.workers) for one in on_cpu} if self._cluster is None else set()
-        return complete_profile(task, listen=report, cluster=self._cluster, settings=seen)
+        return complete_profile(task, report=report, cluster=self._cluster, settings=seen)

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from tenfold.launch.detect import detect_world
 from tenfold.report.live.display import Display
@@ -37,3 +38,14 @@ def follow(
                 listen(event)
 
         yield hear
+
+
+def reporter(progress: bool | Callable[[str], None] | None) -> Callable[[str], None]:
+    """Return a function that shows a line of progress: the given one, or one that prints to standard error, or not.
+
+    `progress` is True to print anywhere, False never to, and None to print where a person looks.
+    """
+    if callable(progress):
+        return progress
+    shows = is_watched() if progress is None else progress
+    return partial(print, file=sys.stderr, flush=True) if shows else lambda _: None

@@ -14,7 +14,7 @@ from tenfold.runs.events import Ended, EpochEnded, FoldChanged, FoldsStarted, Me
 class RunLogger(Callback):
     """Writes the numbers of each run to another program's store, one run after another.
 
-    An error of that store is told once as a warning, and the rest of the run is not logged.
+    An error of that store is reported once, as a warning, and the rest of the run is not logged.
     """
 
     name: str

@@ -8,7 +8,7 @@ from tenfold.report.plots import palette
 from tenfold.runs import Run
 
 MOST_ALONE = 4
-"""The memory of more workers than this is told as a range."""
+"""The memory of more workers than this is shown as a range."""
 
 
 def machine_section(run: Run) -> dict[str, Any] | None:

@@ -55,9 +55,9 @@ def _of_file(store: Store) -> Iterator[Damage]:
         except sqlite3.DatabaseError as error:
             messages = [str(error)]
     if messages != ["ok"]:
-        told = "; ".join(messages[:MOST_MESSAGES]).replace("\n", "; ")
+        problem = "; ".join(messages[:MOST_MESSAGES]).replace("\n", "; ")
         advice = "runs outside the damaged places are still listed; `sqlite3 tenfold.db .recover` saves what is left"
-        yield Damage("store", f"{store.file.name} is damaged: {told}", advice)
+        yield Damage("store", f"{store.file.name} is damaged: {problem}", advice)
 
 
 def _of_record(store: Store, record: Row) -> Iterator[Damage]:
@@ -66,8 +66,8 @@ def _of_record(store: Store, record: Row) -> Iterator[Damage]:
         try:
             Experiment(**record["experiment"])
         except TenfoldError as error:
-            told = str(error).replace("\n", "; ")
-            problems.append(f"its experiment cannot be read by this version: {told}")
+            problem = str(error).replace("\n", "; ")
+            problems.append(f"its experiment cannot be read by this version: {problem}")
     with closing(sqlite3.connect(store.file)) as connection:
         connection.text_factory = run_rows.as_text
         try:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 Metrics = dict[str, float]
 
 
-class LostWorker(BaseModel):
+class LostWorkerEntry(BaseModel):
     """An entry of `lost`: a worker without which the others continued."""
 
     worker: int
@@ -107,7 +107,7 @@ RESULT: dict[str, Any] = {
     "samples_per_second": float | None,
     "bytes_moved": float,
     "workers": int,
-    "lost": list[LostWorker],
+    "lost": list[LostWorkerEntry],
     "threads": int | None,
     "best_epoch": int | None,
     "stopped_early": bool,

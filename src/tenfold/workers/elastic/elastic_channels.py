@@ -8,8 +8,8 @@ A mix that was under way is repeated with what each member had brought to it, un
 then all had done their parts, and the result is there. (Where small groups mix, members may be several mixes apart;
 those behind continue without these.)
 
-Workers that replace lost ones join between two steps. All members pass the same places, numbered in the same way, and
-so agree on one: there a partner hands over its whole state.
+Workers that replace lost ones join between two steps. All members pass the same join points, numbered in the same way,
+and so agree on one: there a partner hands over its whole state.
 """
 
 import io
@@ -91,10 +91,10 @@ class ElasticChannels(Channels):
         """Ask that no worker joins until this evaluation has been answered."""
         self.send(EvaluationBegan())
 
-    def pass_by(self, place: int, state: Callable[[], dict[str, Any]]) -> None:
+    def reach_join_point(self, place: int, state: Callable[[], dict[str, Any]]) -> None:
         """Let those who join take part from here on; their partner hands over its state.
 
-        The place after step s, counted over the run, has the number 2s; that at the beginning of an epoch, 2s + 1.
+        The join point after step s, counted over the run, has the number 2s; that at the start of an epoch, 2s + 1.
         """
         self._passed, joining = place, self._joining
         if joining is None or place < joining.place:

@@ -54,7 +54,7 @@ class Replacement:
             self._channels.ask_for(self.roster.change())
         self._proceed()
 
-    def hear(self, worker: int, message: Any) -> bool:
+    def handle(self, worker: int, message: Any) -> bool:
         """Take a message that is about the members; return False for any other that is still worth an answer."""
         if isinstance(message, Paused):
             self._evaluating.discard(worker)

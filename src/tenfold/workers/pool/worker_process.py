@@ -46,7 +46,7 @@ class WorkerConnection:
         """Connect; `waiting` is called again and again while an answer is awaited."""
         self.connection = connection
         self.is_outdated: Callable[[], bool] | None = None
-        """Says whether other workers take part now, so that the answer to `tell` will not come."""
+        """Says whether other workers take part now, so that the answer to `report` will not come."""
         self._waiting = waiting
         self._events: list[Event] = []
         self._sent = time.monotonic()
@@ -57,7 +57,7 @@ class WorkerConnection:
         if len(self._events) >= EVENTS_TOGETHER or time.monotonic() - self._sent > SECONDS_BETWEEN:
             self.flush()
 
-    def tell(self, messages: tuple[Message, ...]) -> Decision:
+    def report(self, messages: tuple[Message, ...]) -> Decision:
         """Send the messages of all workers in this process and return the supervisor's answer."""
         decision: Decision = self._ask(messages, self.is_outdated)
         return decision
@@ -105,7 +105,7 @@ class WorkerConnection:
         content = pickle.dumps(content)
         try:
             self.connection.send_bytes(content)
-        except (BrokenPipeError, ConnectionResetError):  # the parent is gone: there is nobody to tell
+        except (BrokenPipeError, ConnectionResetError):  # the parent is gone: there is nobody to report to
             os._exit(1)
 
 
@@ -143,11 +143,11 @@ def run_workers(
         if len(ranks) == 1 and exchange_times is None:
             channels = _open_channels(shared, ranks[0], supervisor, progress, elastic=elastic)
 
-            def tell(message: Message) -> Decision:
-                return supervisor.tell((message,))
+            def report(message: Message) -> Decision:
+                return supervisor.report((message,))
 
             with progress.allow_more_time():
-                worker = Worker(task, _make_network(task, shared), channels, clock, supervisor.emit, tell, progress)
+                worker = Worker(task, _make_network(task, shared), channels, clock, supervisor.emit, report, progress)
             if joining:
                 assert isinstance(channels, ElasticChannels)
                 worker.join(channels.join())
@@ -208,16 +208,16 @@ def _train_several(
 ) -> None:
     """Train several replicas, each until it has to wait for another."""
     scheduler = Scheduler(exchange_times, progress.mark_waiting)
-    batch = MessageBatch(len(ranks), supervisor.tell, scheduler)
+    batch = MessageBatch(len(ranks), supervisor.report, scheduler)
 
     def train_at(place: int) -> None:
         RngState.apart()
         rank = ranks[place]
         lock = TurnLock(scheduler, rank) if exchange_times is not None else None
         channels = shared.open(rank, scheduler.wait_until, lock)
-        tell: Callable[[Message], Decision] = partial(batch.tell, place)
+        report: Callable[[Message], Decision] = partial(batch.report, place)
         with progress.allow_more_time():
-            worker = Worker(task, _make_network(task, shared), channels, clock, supervisor.emit, tell, progress)
+            worker = Worker(task, _make_network(task, shared), channels, clock, supervisor.emit, report, progress)
         if lock is not None:
             lock.step = lambda: worker.replica.steps
         _train(worker, resumption)

@@ -20,8 +20,8 @@ from tenfold.workers.supervisor import Supervisor
 from tenfold.workers.task import Task, diverged
 
 
-class NodeTraining(FusedTraining):
-    """The virtual nodes of one task, which mix in rounds."""
+class ReplicaTraining(FusedTraining):
+    """The replicas of one task, which average in rounds."""
 
     def __init__(self, task: Task, clock: Clock, emit: Emit, resumption: Resumption | None = None) -> None:
         training, division = task.experiment.training, task.division
@@ -94,12 +94,12 @@ class NodeTraining(FusedTraining):
         with self._mean() as outputs:
             seconds = self.time.seconds
             message = Evaluated(epoch=self.epoch, step=self.last_step, seconds=seconds, outputs=outputs)
-            return self.supervisor.hear([message]).stop
+            return self.supervisor.decide([message]).stop
 
     def end_epoch(self) -> bool:
         """Evaluate the mean of all replicas, which then continue from their own weights."""
         with self._mean() as outputs:
-            decision = self.supervisor.hear([self.reviewed(self.loss, self.samples, outputs)])
+            decision = self.supervisor.decide([self.reviewed(self.loss, self.samples, outputs)])
             if decision.best and self.task.experiment.training.patience is not None:
                 self.best = self.fused.state(0)
         return decision.stop
@@ -129,7 +129,7 @@ class NodeTraining(FusedTraining):
                 checkpoint.save(state, folder / checkpoint.file_name(self.epoch, 0))
             except StoreError as error:
                 problem = str(error)
-        self.supervisor.hear([Saved(epoch=self.epoch, seconds=self.time.seconds, problem=problem)])
+        self.supervisor.decide([Saved(epoch=self.epoch, seconds=self.time.seconds, problem=problem)])
         self.time.lap("save")
 
     def _resume(self, state: dict[str, Any]) -> None:
@@ -153,4 +153,4 @@ class NodeTraining(FusedTraining):
         outputs = self.predict(self.task, 0, self.task.splits.test)
         self.time.lap("evaluate")
         moved = int(max(self.rounds.bytes_moved))
-        self.supervisor.hear([self.finished(0, self.fused.steps, outputs, bytes_moved=moved)])
+        self.supervisor.decide([self.finished(0, self.fused.steps, outputs, bytes_moved=moved)])

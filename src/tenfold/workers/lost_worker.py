@@ -10,8 +10,8 @@ from tenfold.runs.resumption import Resumption
 
 
 @dataclass(frozen=True)
-class WorkerLoss:
-    """The loss of one worker, after which the others continued."""
+class LostWorker:
+    """A worker that was lost, after which the others continued."""
 
     worker: int
     why: str
@@ -25,17 +25,17 @@ class WorkerLoss:
     """The step after which another worker took its place."""
 
     @classmethod
-    def of(cls, error: WorkerLost, left: int, resumption: Resumption | None) -> "WorkerLoss":
-        """Return the loss that an error reports; `resumption` is where those who are left continue."""
+    def of(cls, error: WorkerLost, left: int, resumption: Resumption | None) -> "LostWorker":
+        """Return the worker that an error reports as lost; `resumption` is where those who are left continue."""
         return cls(error.rank, str(error), left, (resumption.manifest["epoch"] if resumption else 0) + 1)
 
     def event(self, clock: Clock) -> WorkerDropped:
-        """Return the event that reports the loss."""
+        """Return the event that reports it."""
         workers = "1 worker continues" if self.left == 1 else f"{self.left} workers continue"
         text = f"{self.why}; {workers} from epoch {self.epoch}"
         return WorkerDropped(at=clock.now(), text=text, epoch=self.epoch - 1, worker=self.worker)
 
 
-def losses_in(manifest: Mapping[str, Any]) -> list[WorkerLoss]:
-    """Return the losses that a checkpoint's manifest knows of."""
-    return [WorkerLoss(**loss) for loss in manifest.get("lost", [])]
+def lost_in(manifest: Mapping[str, Any]) -> list[LostWorker]:
+    """Return the lost workers that a checkpoint's manifest lists."""
+    return [LostWorker(**one) for one in manifest.get("lost", [])]

@@ -11,7 +11,7 @@ from threaded import Threads, make_task
 from torch import nn
 
 from tenfold.engines import Outcome
-from tenfold.engines.fused import train_nodes
+from tenfold.engines.fused import train_replicas
 from tenfold.errors import ExperimentError, ModelError, TrainingError
 from tenfold.mixing import STRATEGIES
 from tenfold.runs import Clock, EpochEnded, Event, Lifecycle, Metric, Span, checkpoint
@@ -39,8 +39,8 @@ def half_frozen() -> nn.Module:
 FROZEN = {"model": half_frozen, "hidden": None}
 
 
-def nodes(task: Task, events: list[Event] | None = None) -> Outcome:
-    return train_nodes(task, Clock(), (events if events is not None else []).append)
+def fused(task: Task, events: list[Event] | None = None) -> Outcome:
+    return train_replicas(task, Clock(), (events if events is not None else []).append)
 
 
 def agree(one: dict[str, Any], other: dict[str, Any]) -> None:
@@ -53,7 +53,7 @@ def agree(one: dict[str, Any], other: dict[str, Any]) -> None:
 def test_what_is_frozen_stays_whatever_the_compression(compressed: dict[str, Any]) -> None:
     task = make_task(**FEW | FROZEN | compressed, workers=3, fused="loop")
     begun = make_network(task).state_dict()["3.weight"]
-    for weights in (Threads(task).train().weights, nodes(task).weights):
+    for weights in (Threads(task).train().weights, fused(task).weights):
         torch.testing.assert_close(weights["3.weight"], begun, rtol=1e-6, atol=1e-7)
 
 
@@ -87,7 +87,7 @@ def test_nodes_learn_what_workers_learn(fields: dict[str, Any], way: str) -> Non
     task = make_task(**FEW | fields, workers=3, fused=way)
     threads = Threads(task).train()
     events: list[Event] = []
-    outcome = nodes(task, events)
+    outcome = fused(task, events)
     agree(outcome.weights, threads.weights)
     expected = threads.supervisor.result
     assert outcome.result.keys() == expected.keys()
@@ -115,7 +115,7 @@ def test_nodes_learn_what_workers_learn(fields: dict[str, Any], way: str) -> Non
 
 def test_what_happened_is_told() -> None:
     events: list[Event] = []
-    outcome = nodes(make_task(**FEW, workers=3), events)
+    outcome = fused(make_task(**FEW, workers=3), events)
     stages = [event for event in events if isinstance(event, Lifecycle)]
     assert [stage.stage for stage in stages] == ["started", "note", "epoch", "epoch"]
     assert stages[1].text.startswith("3 replicas step together by ")
@@ -127,7 +127,7 @@ def test_what_happened_is_told() -> None:
 def test_training_stops_early_and_keeps_the_best() -> None:
     fields = FEW | {"epochs": 12, "patience": 1, "lr": 1.0, "workers": 2, "fused": "loop"}
     task = make_task(**fields)
-    outcome, threads = nodes(task), Threads(task).train()
+    outcome, threads = fused(task), Threads(task).train()
     assert outcome.result["stopped_early"]
     assert outcome.result["best_epoch"] == threads.supervisor.result["best_epoch"]
     agree(outcome.weights, threads.weights)
@@ -136,7 +136,7 @@ def test_training_stops_early_and_keeps_the_best() -> None:
 @pytest.mark.parametrize("mixed", [INT8 | {"outer": "bmuf"}, GRADIENTS | TOP], ids=["weights", "gradients"])
 def test_it_goes_on_from_a_checkpoint(mixed: dict[str, Any], tmp_path: Path) -> None:
     fields = FEW | mixed | {"workers": 3, "optimizer": "adam", "epochs": 3, "fused": "loop"}
-    whole = nodes(make_task(**fields))
+    whole = fused(make_task(**fields))
 
     class Stop(Exception):  # noqa: N818
         pass
@@ -147,41 +147,41 @@ def test_it_goes_on_from_a_checkpoint(mixed: dict[str, Any], tmp_path: Path) -> 
 
     task = make_task(tmp_path, **fields)
     with pytest.raises(Stop):
-        train_nodes(task, Clock(), interrupt)
+        train_replicas(task, Clock(), interrupt)
     manifest = checkpoint.latest(tmp_path)
     assert manifest is not None
     assert manifest["epoch"] == 2
     wrong = make_task(tmp_path, **fields | {"hidden": [9]})
     with pytest.raises(ModelError, match="the checkpoint does not fit model mlp"):
-        train_nodes(wrong, Clock(), lambda _: None, Resumption(tmp_path, manifest))
-    resumed = train_nodes(task, Clock(), lambda _: None, Resumption(tmp_path, manifest))
+        train_replicas(wrong, Clock(), lambda _: None, Resumption(tmp_path, manifest))
+    resumed = train_replicas(task, Clock(), lambda _: None, Resumption(tmp_path, manifest))
     assert all(torch.equal(resumed.weights[name], tensor) for name, tensor in whole.weights.items())
     assert resumed.result["metrics"] == whole.result["metrics"]
 
 
 def test_what_cannot_be_done_is_said() -> None:
     with pytest.raises(ExperimentError, match='"easgd" has no rounds'):
-        nodes(make_task(**FEW, strategy="easgd", workers=2))
+        fused(make_task(**FEW, strategy="easgd", workers=2))
     with pytest.raises(ExperimentError, match="side by side 'lbfgs'"):
-        nodes(make_task(**FEW | {"optimizer": "lbfgs", "workers": 2}))
+        fused(make_task(**FEW | {"optimizer": "lbfgs", "workers": 2}))
     with pytest.raises(ExperimentError, match="read sample by sample"):
-        nodes(make_task(**FEW | {"data": Numbered(40)}, workers=2))
+        fused(make_task(**FEW | {"data": Numbered(40)}, workers=2))
     with pytest.raises(ModelError, match="the model failed on its first batch: RuntimeError: mat1 and mat2"):
-        nodes(make_task(**FEW | {"model": lambda: nn.Linear(3, 2), "hidden": None}, workers=2))
+        fused(make_task(**FEW | {"model": lambda: nn.Linear(3, 2), "hidden": None}, workers=2))
     with pytest.raises(TrainingError, match=r"the loss became (nan|inf) before step"):
-        nodes(make_task(**FEW | {"lr": 1e30}, workers=2))
+        fused(make_task(**FEW | {"lr": 1e30}, workers=2))
 
 
 @pytest.mark.parametrize("way", ["loop", "vmap"])
 def test_many_nodes_learn(way: str) -> None:
     task = make_task(**FEW | {"limit": 400, "workers": 40, "epochs": 12, "lr": 0.3, "hidden": [16], "fused": way})
-    assert nodes(task).result["metrics"]["accuracy"] > 0.5
+    assert fused(task).result["metrics"]["accuracy"] > 0.5
 
 
 def test_a_task_is_left_as_it_was() -> None:
     task = make_task(**FEW, workers=2, fused="vmap")
     before, threads = torch.get_rng_state(), torch.get_num_threads()
-    first, second = nodes(task), nodes(replace(task))
+    first, second = fused(task), fused(replace(task))
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.get_num_threads() == threads
     assert all(torch.equal(first.weights[name], tensor) for name, tensor in second.weights.items())
