@@ -56,7 +56,7 @@ def compare(
     not run again, unless `fresh`; `rerun_doubtful` runs again what other programs have disturbed. Strategies that
     exchange the same among so many workers are run once. What fails is reported and does not stop the rest. `watch` is
     called with a `Turn` when a run begins and when it is done, `listen` with every event of every run, and the
-    callbacks in `on` with those of each; `log` is that of `train`. `progress` shows a line for each run; by default on
+    `callbacks` with those of each; `log` is that of `train`. `progress` shows a line for each run; by default on
     a terminal and in a notebook.
     """
     require_no_launcher("a comparison", detect_world())

@@ -42,8 +42,8 @@ def train(
     """Train a model and record the run.
 
     The experiment is given as a value, or by its fields: `train(model="lenet5", data="mnist", epochs=3, lr=0.05)`;
-    fields next to an experiment change it. `runs` is the folder of the run store ($TENFOLD_RUNS, else "runs"). `on`
-    lists callbacks, objects with methods such as `on_epoch_end(event)` (see `tenfold.Callback`), which may stop the
+    fields next to an experiment change it. `runs` is the folder of the run store ($TENFOLD_RUNS, else "runs").
+    `callbacks` are objects with methods such as `on_epoch_end(event)` (see `tenfold.Callback`), which may stop the
     training by raising `tenfold.StopTraining`; `log`, "tensorboard" or "mlflow" or both, also writes the run's numbers
     there. `listen` is called with every event, `fetching` with the progress of a download. `progress` shows the epochs;
     by default on a terminal and in a notebook, but not in logs. `kind` is the kind of run that the store records.
