@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from tenfold.cluster import Cluster
-from tenfold.data import FetchProgress
+from tenfold.data import FetchProgress, Splits
 from tenfold.engines import require_no_launcher, validate
 from tenfold.engines.prepare import load, settle
 from tenfold.errors import ExperimentError
@@ -14,6 +14,7 @@ from tenfold.machine import devices
 from tenfold.prediction.calibration import ReportProgress
 from tenfold.prediction.planning import planner
 from tenfold.prediction.planning.candidates import Candidate, candidates_here, candidates_on
+from tenfold.prediction.planning.learning_probe import validation_share
 from tenfold.report.live.follow import reporter
 from tenfold.report.results.plan_result import Plan
 
@@ -33,7 +34,9 @@ def plan(
 
     `target` is a value of the first metric, as in training. The calibrated clock predicts times. Short training runs,
     about `budget` seconds of them and measured on a validation part, predict the epochs that each setting needs.
-    `plan.best` is the experiment to run, `plan.table` has every setting. `progress` is as in `forecast`.
+    `plan.best` is the experiment to run, and watches the same part for the target: where the experiment has no
+    validation part, the plan holds one out of the training part. `plan.table` has every setting. `progress` is as in
+    `forecast`.
     """
     require_no_launcher("a plan", detect_world())
     base = Experiment.given(experiment, **fields)
@@ -46,18 +49,27 @@ def plan(
         raise ExperimentError('division.shards = "fractions" sets the number of workers, which a plan chooses; use iid')
     base = base.replace(target=None, engine="auto", cluster=None, link=None)
     validate(base.replace(workers=1), None)
+    base, splits = _with_validation(base, fetching)
     hardware = _cluster(cluster)
     if hardware is not None:
         candidates = candidates_on(hardware, base, most_workers=max_workers)
     else:
         gpu = devices.resolve("auto")
         candidates = candidates_here(base, most_workers=max_workers, gpu=None if gpu.type == "cpu" else str(gpu))
-    splits = load(base, devices.resolve("cpu"), fetching)
     own = Candidate(settle(base))
     found = planner.search(
         candidates, splits, target, cluster=hardware, given=own, budget=budget, report=reporter(progress)
     )
     return Plan(found, planner.best_of(found, target), _given(found, own), target)
+
+
+def _with_validation(base: Experiment, fetching: FetchProgress | None) -> tuple[Experiment, Splits]:
+    """Return the experiment and its data with a validation part; one that has none holds out some training samples."""
+    splits = load(base, "cpu", fetching)
+    if splits.validation is None:
+        base = base.replace(validation_fraction=validation_share(len(splits.train)))
+        splits = load(base, "cpu", fetching)
+    return base, splits
 
 
 def _given(found: planner.Search, own: Candidate) -> planner.Assessment | None:

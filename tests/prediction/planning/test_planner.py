@@ -19,7 +19,7 @@ trained: list[tuple[int, int, int]] = []
 
 def splits(samples: int = 6000) -> Splits:
     part = Tensors(torch.zeros(samples, 2), torch.arange(samples) % 2)
-    return Splits(name="made", train=part, test=part, shape=(2,), classes=2, outputs=2)
+    return Splits(name="made", train=part, validation=part, test=part, shape=(2,), classes=2, outputs=2)
 
 
 @pytest.fixture(autouse=True)

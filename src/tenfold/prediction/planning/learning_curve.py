@@ -55,12 +55,12 @@ class LearningCurve:
         """Return the samples after which a run is expected to have this gap."""
         return math.exp(min(700.0, self.centre + (self.height - math.log(gap)) / self.slope))
 
-    def reaches(self, gap: float, samples: float, deviations: float = 0.0, part_error: float = 0.0) -> bool:
+    def reaches(self, gap: float, samples: float, deviations: float = 0.0, chance: float = 0.0) -> bool:
         """Return whether a run over so many samples reaches a gap, even if it is so many standard errors worse.
 
-        `part_error` is the standard error of a gap on the part that the run will watch, relative.
+        `chance` is by how much the gap of equal runs differs in addition, because few samples decide, relative.
         """
-        error = math.hypot(self.error(samples), part_error)
+        error = math.hypot(self.error(samples), chance)
         return math.log(self.gap(samples)) + deviations * error <= math.log(gap)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tenfold.cluster.prediction import Prediction
 from tenfold.data import Part, Splits
-from tenfold.data.splitting import draw, split
+from tenfold.data.splitting import draw
 from tenfold.engines.processes import Processes
 from tenfold.engines.serial import Serial
 from tenfold.engines.virtual import Virtual, check_memory
@@ -25,7 +25,10 @@ from tenfold.training.measures import LOWER_IS_BETTER, target_metric
 from tenfold.workers.task import Task
 
 ENOUGH, LEAST_SHARE, LARGEST_SHARE = 1000, 1 / 6, 1 / 3
-"""Samples held out to measure probes, where the experiment holds out nothing: as many, within these shares of all."""
+"""Samples of a validation part where the experiment has none: as many, within these shares of the training part."""
+CHANCE = 0.3
+"""Relative variance of the wrong answers of equal runs on the same part, times their number; the same samples are hard
+for all of them, so it is less than 1."""
 OTHER_ERROR = 0.1
 """Relative standard error of a gap that is not a share of samples."""
 SELDOM = 1_000_000
@@ -66,31 +69,23 @@ def target_gap(experiment: Experiment, classes: int | None, target: float) -> tu
     return metric, gap
 
 
-def probe_splits(splits: Splits, experiment: Experiment) -> Splits:
-    """Return the data that probes train on and are measured on: never the test part."""
-    if splits.validation is None:
-        data = experiment.data
-        share = min(LARGEST_SHARE, max(LEAST_SHARE, ENOUGH / len(splits.train)))
-        whole = replace(splits, test=splits.test or splits.train)
-        splits = split(whole, validation_fraction=share, stratify=data.stratify, seed=data.split_seed)
-    return replace(splits, test=None, groups=None)
-
-
-def watched_error(splits: Splits, metric: str, gap: float) -> float:
-    """Return the relative standard error of a gap on the part that real runs watch, if it is not the probes' own."""
-    if splits.validation is not None or splits.test is None:
-        return 0.0
-    is_share = splits.classes is not None and metric == "accuracy"
-    return math.sqrt(1 / (gap * len(splits.test) + 1)) if is_share else OTHER_ERROR
+def validation_share(samples: int) -> float:
+    """Return the share of so many training samples that a plan holds out where the experiment holds out nothing."""
+    return round(min(LARGEST_SHARE, max(LEAST_SHARE, ENOUGH / samples)), 4)
 
 
 def point_of(probe: Probe, validation: Part, classes: int | None) -> Point:
-    """Return a probe as a point of a learning curve; an accuracy is as exact as its number of errors allows."""
+    """Return a probe as a point of a learning curve, by how far other runs on this validation part may be from it."""
     if classes is not None and probe.metric == "accuracy":
-        errors = probe.gap * len(validation)
-        gap = max(probe.gap, 0.5 / len(validation))
-        return Point(probe.samples, gap, math.sqrt(1 / (errors + 1) + SEED_ERROR**2))
+        chance = chance_error(probe.metric, probe.gap, validation, classes)
+        return Point(probe.samples, max(probe.gap, 0.5 / len(validation)), math.hypot(chance, SEED_ERROR))
     return Point(probe.samples, max(probe.gap, 1e-12), OTHER_ERROR)
+
+
+def chance_error(metric: str, gap: float, validation: Part, classes: int | None) -> float:
+    """Return by how much the gap of equal runs differs because few wrong answers decide, relative."""
+    is_share = classes is not None and metric == "accuracy"
+    return math.sqrt(CHANCE / (gap * len(validation) + 1)) if is_share else 0.0
 
 
 def train_probe(experiment: Experiment, splits: Splits, samples: int, predict: Callable[[Task], Prediction]) -> Probe:

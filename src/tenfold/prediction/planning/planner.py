@@ -13,7 +13,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 from tenfold.cluster.cluster import Cluster
@@ -24,14 +24,7 @@ from tenfold.prediction.calibration import ReportProgress
 from tenfold.prediction.planning.candidates import Candidate, undominated
 from tenfold.prediction.planning.gradient_noise import data_factor, measure_noise
 from tenfold.prediction.planning.learning_curve import LearningCurve, fit_curves
-from tenfold.prediction.planning.learning_probe import (
-    Probe,
-    point_of,
-    probe_splits,
-    target_gap,
-    train_probe,
-    watched_error,
-)
+from tenfold.prediction.planning.learning_probe import Probe, chance_error, point_of, target_gap, train_probe
 from tenfold.prediction.planning.pricing import Price, Prices
 from tenfold.workers.task import Task
 
@@ -103,7 +96,8 @@ def search(
 ) -> Search:
     """Find the candidate that reaches a target soonest, in about `budget` seconds of training.
 
-    `given` is the setting to compare with, which is tried in any case.
+    The target is one of the validation part, which the data must have; the test part is never looked at. `given` is the
+    setting to compare with, which is tried in any case.
     """
     report = report or (lambda _: None)
     base = candidates[0].experiment
@@ -111,8 +105,9 @@ def search(
     began = perf_counter()
     prices = Prices(candidates, splits, cluster, report)
     calibrated = perf_counter() - began
-    deadline, part_error = began + calibrated + budget, watched_error(splits, metric, gap)
-    halving = _Halving(candidates, splits, prices, gap, report, deadline, given, part_error)
+    assert splits.validation is not None
+    chance = chance_error(metric, gap, splits.validation, splits.classes)
+    halving = _Halving(candidates, splits, prices, gap, report, began + calibrated + budget, given, chance)
     halving.run()
     assessments = sorted(halving.assessments, key=_sort_key)
     return Search(assessments, metric, halving.noise, calibrated, perf_counter() - began - calibrated, prices.speeds)
@@ -128,13 +123,12 @@ class _Halving:
         report: ReportProgress,
         deadline: float,
         given: Candidate | None,
-        part_error: float,
+        chance: float,
     ) -> None:
         self.assessments = [Assessment(one) for one in candidates]
-        self.splits = splits
-        self.held_out = probe_splits(splits, candidates[0].experiment)
+        self.splits = replace(splits, test=None, groups=None)
         self.prices, self.gap, self.report, self.deadline = prices, gap, report, deadline
-        self.part_error = part_error
+        self.chance = chance
         self.given = given.learning_key if given is not None else ""
         self.noise = math.inf
         self.rate = 0.0
@@ -165,7 +159,7 @@ class _Halving:
             best = min(self.assessments, key=_sort_key)
             if best.price is None or best.epochs is None:
                 return
-            samples = best.epochs * len(self.held_out.train)
+            samples = best.epochs * len(self.splits.train)
             near = any(abs(math.log(probe.samples / samples)) < math.log(NEAR) for probe in best.probes)
             if near or not self._in_time(samples):
                 return
@@ -195,7 +189,7 @@ class _Halving:
         reference = min(left, key=lambda one: one.candidate.batch)
         self._probe(reference, 0)
         if reference.probes:
-            task = Task(reference.candidate.experiment, self.held_out, 1)
+            task = Task(reference.candidate.experiment, self.splits, 1)
             self.noise = measure_noise(task, reference.probes[0].weights)
         fewest = reference.candidate.batch
 
@@ -226,7 +220,7 @@ class _Halving:
         self.report(f"training {describe_candidate(one.candidate)} over {samples:,} samples")
         began = perf_counter()
         try:
-            found = train_probe(one.candidate.experiment, self.held_out, samples, self.prices.predict)
+            found = train_probe(one.candidate.experiment, self.splits, samples, self.prices.predict)
         except TrainingError as error:
             one.dropped = f"{DIVERGED}: {str(error).partition(';')[0]}"
             return None
@@ -234,14 +228,14 @@ class _Halving:
         return found
 
     def _samples(self, candidate: Candidate, rung: int) -> int:
-        whole = len(self.held_out.train)
+        whole = len(self.splits.train)
         first = max(whole / FIRST_SHARE, FEWEST_STEPS * candidate.batch)
         samples = first * (1 << rung)
         return round(samples) if samples < whole else whole * max(1, round(samples / whole))
 
     def _assess(self) -> None:
         """Fit all curves, and predict when each candidate reaches the target."""
-        validation, classes = self.held_out.validation, self.held_out.classes
+        validation, classes = self.splits.validation, self.splits.classes
         assert validation is not None
         probed = {at: one.probes for at, one in enumerate(self.assessments) if one.probes}
         curves = fit_curves({at: [point_of(one, validation, classes) for one in some] for at, some in probed.items()})
@@ -271,7 +265,7 @@ class _Halving:
         """Return the fewest epochs that reach the target even if a run is so many standard errors worse."""
         most = max(1, int(FARTHEST * curve.longest / whole))
         return next(
-            (n for n in range(1, most + 1) if curve.reaches(self.gap, n * whole, deviations, self.part_error)), None
+            (n for n in range(1, most + 1) if curve.reaches(self.gap, n * whole, deviations, self.chance)), None
         )
 
     def _soonest(self, some: Iterable[Assessment], room: int) -> list[Assessment]:

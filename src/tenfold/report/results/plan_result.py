@@ -135,7 +135,7 @@ class Plan(ResultTable):
             TableNote(
                 "epochs: the fewest that reach the target in eight of ten runs, by learning curves of short runs"
             ),
-            TableNote("probe: the longest of these runs, on a validation part held out of the training data"),
+            TableNote("probe: the longest of these runs, on the validation part"),
         ]
         notes += [TableNote(text) for text in clocks.speed_notes(self.search.machine_speeds)]
         untried = {reason: sum(one.dropped == reason for one in self.search.assessments) for reason in UNTRIED}
@@ -152,8 +152,14 @@ class Plan(ResultTable):
             f"predicted: {metric_value(self.search.metric, self.target)} {self.search.metric} after "
             f"{duration(self.predicted_seconds)} {around} of training, {duration(self.total_seconds)} in all; "
             "`tenfold twin` compares it with a real run",
+            self._watched(),
         ]
         return [*lines, self._cost()]
+
+    def _watched(self) -> str:
+        share = self.best.data.validation_fraction
+        held_out = f": {share:.0%} of the training samples, held out" if share else ""
+        return f"the target is watched on the validation part{held_out}; the test part decides nothing"
 
     def _cost(self) -> str:
         calibration = self.search.calibration_seconds
