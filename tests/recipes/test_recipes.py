@@ -1,12 +1,18 @@
 import pytest
+from typer.testing import CliRunner
 
 import tenfold
+from tenfold.cli import app as cli_app
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.recipes import agreement, load, names, run
-from tenfold.recipes.recipe import Recipe
-from tenfold.recipes.recipe_result import ABSENT, RecipeResult, ResultRow
+from tenfold.recipes.recipe import PaperClaim, Recipe
+from tenfold.recipes.recipe_page import write
+from tenfold.recipes.recipe_plots import recipe_plots
+from tenfold.recipes.recipe_result import ABSENT, RecipeResult
+from tenfold.recipes.result_rows import ResultRow
 from tenfold.recipes.run_recipe import is_available, settings_of
+from tenfold.report.rows import DOUBTS
 
 TINY = {
     "name": "tiny",
@@ -16,9 +22,13 @@ TINY = {
     "blocks": [{"verb": "train", "vary": {"lr": [0.01, 0.1]}}],
     "scales": {"small": {"fields": {"epochs": 1, "limit": 200}}},
     "show": {"columns": ["seconds", "accuracy", "gain"]},
-    "rows": [{"label": "slow", "settings": {"lr": 0.01}, "paper": {"seconds": 2.0, "accuracy": 0.5}}],
+    "rows": [
+        {"label": "slow", "settings": {"lr": 0.01}, "paper": {"seconds": 2.0, "accuracy": 0.5}},
+        {"label": "absent", "settings": {"lr": 5.0}, "paper": {"seconds": 1.0}},
+    ],
 }
 NODES = {"groups": [{"count": 4, "step_seconds": 0.01}]}
+LINES = {"columns": ["seconds", "accuracy"], "plot": "lines", "over": "sync_every"}
 SPECIAL_DATA = {"tweets", "flite"}
 
 
@@ -44,16 +54,18 @@ def test_quoted_percentages_follow_from_quoted_times(name):
 def test_rows_match_the_paper_and_what_is_missing_says_so(tmp_path):
     result = run(Recipe(**TINY), runs=tmp_path)
     assert result.complete
-    assert [row.label for row in result.rows] == ["slow", "lr 0.1"]
+    assert [row.label for row in result.rows] == ["slow", "absent", "lr 0.1"]
     assert result.rows[0].paper["seconds"] == 2.0
-    assert result.rows[1].paper == {}
-    assert all(row.clock == "measured" and row.ours["seconds"] > 0 for row in result.rows)
-    assert ABSENT in result.to_markdown()
+    assert result.rows[2].paper == {}
+    assert all(row.clock == "measured" and row.ours["seconds"] > 0 for row in (result.rows[0], result.rows[2]))
+    cells = result.table()[1]
+    assert ABSENT in cells[1]
+    assert ABSENT not in cells[2]
     again = run(Recipe(**TINY), runs=tmp_path)
     assert [one.id for setting in again.settings for one in setting.runs] == [1, 2]
     page = result.report(tmp_path / "page.html").read_text()
     assert "two learning rates" in page
-    assert "<svg" in page
+    assert '"kind": "bar-table"' in page
 
 
 def test_more_cores_than_there_are_means_predicted(tmp_path):
@@ -69,7 +81,7 @@ def test_what_cannot_be_run_is_a_row_with_its_reason(tmp_path):
     absent = [need for need in ("gpu", "flite") if not is_available(need)]
     if not absent:
         pytest.skip("this machine has everything that recipes need")
-    result = run(Recipe(**TINY | {"needs": absent}), runs=tmp_path)
+    result = run(Recipe(**TINY | {"needs": absent, "rows": []}), runs=tmp_path)
     assert not result.complete
     assert all(row.note.startswith("needs ") for row in result.rows)
 
@@ -85,7 +97,8 @@ def test_agreement_is_computed():
     )
     assert "opposite direction" in other
     assert "at b in the paper and at a here" in other
-    assert agreement.sentence("seconds", rows[:1]) == ""
+    assert agreement.sentence("seconds", rows[:1]) == "seconds: 3.00 s in the paper, 1.00 s here (a)."
+    assert agreement.sentence("accuracy", rows) == ""
 
 
 def test_unknown_recipes_and_malformed_files_are_explained(tmp_path):
@@ -142,5 +155,68 @@ def test_measured_times_are_not_held_against_predicted_ones():
 def test_a_schematic_shows_nodes_and_folds(tmp_path):
     for name, word in (("dsmp-figure-1", "node 4"), ("dsmp-figure-2", "fold 10")):
         page = run(name, runs=tmp_path).report(tmp_path / f"{name}.html").read_text()
-        assert "<svg" in page
+        assert '"kind": "bar-table"' in page
         assert word in page
+
+
+def test_lines_have_the_same_colour_in_all_plots_and_words_are_places_in_order():
+    rows = [
+        ResultRow("a", {"sync_every": x, "workers": n}, {}, {"seconds": 1.0, "accuracy": 0.5}, "predicted")
+        for x in (1, 10, "epoch")
+        for n in (4, 16)
+    ]
+    del rows[0].ours["seconds"]
+    result = RecipeResult(Recipe(**TINY | {"rows": [], "show": LINES}), "small", [])
+    result.rows = rows
+    seconds, accuracy = recipe_plots(result)
+    assert list(accuracy.x_names) == ["1", "10", "epoch"]
+    assert [line.x for line in accuracy.lines] == [[0, 1, 2], [0, 1, 2]]
+    assert {line.label: line.colour for line in seconds.lines} == {line.label: line.colour for line in accuracy.lines}
+    assert accuracy.lines[0].y == [50.0] * 3
+
+
+def test_bars_of_negative_numbers_go_to_the_left_of_zero():
+    columns = {"show": {"columns": ["PI"]}}
+    result = RecipeResult(Recipe(**TINY | {"rows": []} | columns), "small", [])
+    result.rows = [ResultRow(str(value), {}, {}, {"PI": value}, "measured") for value in (50.0, -50.0)]
+    (bars,) = recipe_plots(result)
+    assert bars.zeros == [0.5]
+    assert [(part.begin, part.end) for _, cells in bars.rows for part in cells[0]] == [(0.5, 1.0), (0.0, 0.5)]
+
+
+def test_rows_measured_on_a_busy_machine_are_marked_as_in_comparisons(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.getloadavg", lambda: (99.0, 99.0, 99.0))
+    result = run(Recipe(**TINY | {"rows": []}), runs=tmp_path)
+    assert all(row.doubts == ("load",) for row in result.rows)
+    assert result.table()[1][0][0] == "lr 0.01 !"
+    assert f"! {DOUBTS['load']}" in result.notes()
+    assert 'class="doubtful"' in result.report(tmp_path / "page.html").read_text()
+
+
+def test_claims_in_words_are_checked_group_by_group():
+    claim = PaperClaim(said="ten folds are best", column="accuracy", best={"folds": 10}, each=["workers"])
+    rows = [("1 worker", False, 0.3), ("1 worker", True, 0.4), ("2 workers", False, 0.3), ("2 workers", True, 0.2)]
+    assert agreement.check_claim(claim, rows).endswith("this holds here for 1 worker, not for 2 workers.")
+    assert agreement.check_claim(claim, rows[:2]).endswith("this holds here.")
+    assert agreement.check_claim(claim, rows[:1]) == ""
+
+
+def test_a_page_of_several_recipes_has_contents_and_says_what_is_missing(tmp_path):
+    failed = RecipeResult(load("dsmp-table-5"), "small", [], problem="the disk is full")
+    page = write([failed, run("dsmp-figure-1", runs=tmp_path)], tmp_path / "page.html").read_text()
+    assert '<a href="#dsmp-table-5">' in page
+    assert "missing: the disk is full" in page
+
+
+def test_with_all_one_failing_recipe_does_not_stop_the_others(tmp_path, monkeypatch):
+    def fail(recipe, **_options):
+        if recipe.name == "dsmp-table-5":
+            raise RuntimeError("the disk is full")
+        return RecipeResult(recipe, "small", [])
+
+    monkeypatch.setattr("tenfold.recipes.run_recipe.run", fail)
+    ended = CliRunner().invoke(cli_app, ["recipe", "run", "--all", "-o", str(tmp_path / "papers.html")])
+    assert ended.exit_code == 3
+    assert "dsmp-table-5: the disk is full" in ended.output
+    assert "incomplete: dsmp-table-5" in ended.output
+    assert 'id="voss-summary"' in (tmp_path / "papers.html").read_text()

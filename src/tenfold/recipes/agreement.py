@@ -1,7 +1,9 @@
 """Where a paper's numbers and ours agree, computed from both: the order, the direction of change, the best row."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from tenfold.recipes.recipe import PaperClaim
+from tenfold.report.formatting import duration, metric_value
 from tenfold.report.scores import higher_is_better
 
 OF_TIME = ("seconds", "speedup", "PI", "gain")
@@ -10,15 +12,28 @@ Numbers = Sequence[tuple[str, Mapping[str, float], Mapping[str, float]]]
 """For each row its label, the paper's numbers and ours, by column."""
 
 
+def written(column: str, value: float) -> str:
+    """Return a number as tables show it, with its unit."""
+    if column == "seconds":
+        return duration(value)
+    if column in ("PI", "gain"):
+        return f"{value:.2f} %"
+    return f"{value:.2f}x" if column == "speedup" else metric_value(column, value)
+
+
 def sentence(column: str, rows: Numbers) -> str:
-    """Return one sentence about a column; "" where fewer than two rows have both numbers."""
+    """Return one sentence about a column; "" where no row has both numbers."""
     both = [(label, paper[column], ours[column]) for label, paper, ours in rows if column in paper and column in ours]
-    if len(both) < 2:
+    if not both:
         return ""
+    name = column.replace("_", " ")
+    if len(both) == 1:
+        label, their_value, my_value = both[0]
+        return f"{name}: {written(column, their_value)} in the paper, {written(column, my_value)} here ({label})."
     labels = [label for label, _, _ in both]
     theirs, mine = [paper for _, paper, _ in both], [ours for _, _, ours in both]
     parts = [_order(labels, theirs, mine), _signs(theirs, mine)]
-    best = max if column != "seconds" and higher_is_better(column) else min
+    best = _best(column)
     their_best, my_best = labels[theirs.index(best(theirs))], labels[mine.index(best(mine))]
     word = "highest" if best is max else "lowest"
     parts.append(
@@ -26,7 +41,36 @@ def sentence(column: str, rows: Numbers) -> str:
         if their_best == my_best
         else f"the {word} value is at {their_best} in the paper and at {my_best} here"
     )
-    return f"{column}: " + "; ".join(part for part in parts if part) + "."
+    return f"{name}: " + "; ".join(part for part in parts if part) + "."
+
+
+def check_claim(claim: PaperClaim, rows: Sequence[tuple[str, bool, float]]) -> str:
+    """Return whether a claim holds: in each group of rows one that should be the best must have the best value.
+
+    Each row has the name of its group, whether it should be the best, and its value. "" where no group can decide it.
+    """
+    groups: dict[str, list[tuple[bool, float]]] = {}
+    for group, favoured, value in rows:
+        groups.setdefault(group, []).append((favoured, value))
+    decided = {group: found for group, found in groups.items() if len({favoured for favoured, _ in found}) == 2}
+    if not decided:
+        return ""
+    best = _best(claim.column)
+    holds = {
+        group: best(value for favoured, value in found if favoured) == best(value for _, value in found)
+        for group, found in decided.items()
+    }
+    quoted = f'The paper says "{claim.said}"'
+    if len(set(holds.values())) == 1:
+        everywhere = f" in all {len(holds)} cases" if len(holds) > 1 else ""
+        return f"{quoted}: this {'holds' if all(holds.values()) else 'does not hold'} here{everywhere}."
+    yes, no = ("; ".join(group for group, held in holds.items() if held is which) for which in (True, False))
+    return f"{quoted}: this holds here for {yes}, not for {no}."
+
+
+def _best(column: str) -> Callable[..., float]:
+    """Return the function that finds the best value of a column."""
+    return max if column != "seconds" and higher_is_better(column) else min
 
 
 def _order(labels: Sequence[str], theirs: Sequence[float], mine: Sequence[float]) -> str:

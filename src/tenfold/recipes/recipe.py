@@ -29,6 +29,11 @@ plot = "bars"
 label = "serial"
 settings = {workers = 1}
 paper = {seconds = 749.0}
+
+[[claims]]                          # what the paper says in words; whether it holds here is computed
+said = "two workers are faster"
+column = "seconds"
+best = {workers = 2}
 """
 
 from importlib.resources import files
@@ -98,6 +103,8 @@ class Show(Section):
     """Describe this machine in a note."""
     over: str = ""
     """The setting on the x axis of lines; the rows of one line agree in all other settings."""
+    across: str = ""
+    """Also show our numbers in crossed tables: `over` down, this setting across."""
 
 
 class PaperRow(Section):
@@ -108,6 +115,18 @@ class PaperRow(Section):
     """The settings of the runs that this row is compared with."""
     paper: dict[str, float] = {}
     """The paper's numbers by column; a number that our copy of the paper does not have is left out."""
+
+
+class PaperClaim(Section):
+    """What the paper says in words about which setting is best; whether it holds here is computed."""
+
+    said: str
+    """The paper's words."""
+    column: str
+    best: dict[str, Any]
+    """The settings that should have the best value: the lowest of times, else as the metric has it."""
+    each: list[str] = []
+    """The claim is made for each value of these settings."""
 
 
 class Recipe(Section):
@@ -124,6 +143,7 @@ class Recipe(Section):
     scales: dict[Scale, Size] = {}
     show: Show = Show()
     rows: list[PaperRow] = []
+    claims: list[PaperClaim] = []
     percentages: list[dict[str, float]] = []
     """Percentages that the paper prints, with the times they follow from and the value that these give."""
 

@@ -1,100 +1,116 @@
 """What came out of a recipe, beside the paper's numbers."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from tenfold.recipes import agreement
-from tenfold.recipes.recipe import PaperRow, Recipe, Scale
+from tenfold.recipes.recipe import PaperClaim, Recipe, Scale
+from tenfold.recipes.result_rows import ResultRow, Setting, result_rows, setting_label
 from tenfold.report.differences import describe_settings
-from tenfold.report.formatting import duration, metric_value
-from tenfold.runs import Run
+from tenfold.report.formatting import NOTHING
+from tenfold.report.rows import DOUBTS
+from tenfold.report.tables.columns import DOUBT
+from tenfold.report.tables.crosstable import Crosstable
 
+MOST_NAMED = 4
+"""So many rows are named where a note is about several."""
 ABSENT = "not in our copy"
 """Stands for a number that our copy of the paper does not have."""
-
-
-@dataclass(frozen=True)
-class Setting:
-    """One setting of a recipe, and the runs that were made with it."""
-
-    verb: str
-    settings: dict[str, Any]
-    runs: Sequence[Run] = ()
-    reason: str = ""
-    """Why it is missing, or what failed."""
-    note: str = ""
-    predicted_seconds: float | None = None
-    """The predicted time of a cross-validation that needs more cores than there are; nothing was trained."""
-
-    @property
-    def clock(self) -> str:
-        """Whether its times were measured or predicted; "" where there are none."""
-        if self.predicted_seconds is not None:
-            return "predicted"
-        return self.runs[0].clock if self.runs else ""
-
-    @property
-    def done(self) -> bool:
-        """Whether it has numbers."""
-        return bool(self.runs) or self.predicted_seconds is not None
-
-
-@dataclass(frozen=True)
-class ResultRow:
-    """One row: the paper's numbers and ours, by column."""
-
-    label: str
-    settings: dict[str, Any]
-    paper: dict[str, float] = field(default_factory=dict)
-    ours: dict[str, float] = field(default_factory=dict)
-    clock: str = ""
-    note: str = ""
 
 
 class RecipeResult:
     """The numbers of a recipe beside the paper's: as a table, as a page, and in sentences about where they agree."""
 
-    def __init__(self, recipe: Recipe, scale: Scale, settings: Sequence[Setting]) -> None:
+    def __init__(self, recipe: Recipe, scale: Scale, settings: Sequence[Setting], problem: str = "") -> None:
         self.recipe = recipe
         self.scale = scale
         self.settings = list(settings)
-        self.rows = _with_ratios(_rows(recipe, self.settings))
+        self.rows = result_rows(recipe, self.settings)
+        self.problem = problem
+        """Why the recipe could not be run at all."""
 
     @property
     def complete(self) -> bool:
         """Whether every setting has numbers."""
-        return all(setting.done for setting in self.settings)
+        return not self.problem and all(setting.done for setting in self.settings)
+
+    def missing(self) -> list[str]:
+        """Return why numbers are missing: each reason with the settings that it is the reason for."""
+        found: dict[str, list[str]] = {}
+        for one in self.settings:
+            if one.reason:
+                found.setdefault(one.reason, []).append(setting_label(one))
+        listed = [f"{reason} ({_listed(labels)})" for reason, labels in found.items()]
+        return ([self.problem] if self.problem else []) + listed
 
     def agreement(self) -> list[str]:
         """Return sentences, computed from the numbers, on where the paper's and ours agree or differ."""
         found = []
         for column in self.recipe.show.columns:
-            rows = self._comparable(column)
-            found.append(agreement.sentence(column, [(row.label, row.paper, row.ours) for row in rows]))
-        return [sentence for sentence in found if sentence]
+            both = [row for row in self.rows if column in row.paper and column in row.ours]
+            rows = _of_one_clock(column, both)
+            said = agreement.sentence(column, [(row.label, row.paper, row.ours) for row in rows])
+            unsure = said and column in agreement.OF_TIME and any(row.doubts for row in rows)
+            found.append(f"{said} Some of our times are unreliable ({DOUBT})." if unsure else said)
+        found += [agreement.check_claim(claim, self._claimed(claim)) for claim in self.recipe.claims]
+        listed = [sentence for sentence in found if sentence]
+        return listed or ([self._nothing_to_compare()] if self.recipe.blocks else [])
 
-    def _comparable(self, column: str) -> list[ResultRow]:
-        """Return the rows to compare: of times only measured or only predicted ones, whichever are more."""
-        if column not in agreement.OF_TIME:
-            return self.rows
-        both = [row for row in self.rows if column in row.paper and column in row.ours]
-        clocks = [row.clock for row in both]
-        most = max(clocks, key=clocks.count, default="")
-        return [row for row in both if row.clock == most]
+    def _claimed(self, claim: PaperClaim) -> list[tuple[str, bool, float]]:
+        """Return the group of each row that a claim is about, whether it should be the best one, and its value."""
+        return [
+            (
+                describe_settings({name: row.settings[name] for name in claim.each if name in row.settings}),
+                all(row.settings.get(name) == value for name, value in claim.best.items()),
+                row.ours[claim.column],
+            )
+            for row in _of_one_clock(claim.column, [row for row in self.rows if claim.column in row.ours])
+        ]
+
+    def _nothing_to_compare(self) -> str:
+        if not any(row.ours for row in self.rows):
+            return "Nothing was compared, as nothing could be run here."
+        if any(row.paper for row in self.rows) or self.recipe.claims:
+            return "Nothing was compared, as the rows that the paper has numbers for could not be run here."
+        return "Nothing was compared, as our copy of the paper has no numbers for these rows."
 
     def notes(self) -> list[str]:
         """Return what a reader must know: the scale, predicted times, and why rows are missing."""
         notes = [f"scale {self.scale}: {_size(self.recipe, self.scale)}"] if self.settings else []
         notes += [self.recipe.paper.note] if self.recipe.paper.note else []
         notes += [_this_machine()] if self.recipe.show.machine else []
+        doubts = {doubt for row in self.rows for doubt in row.doubts}
+        notes += [f"{DOUBT} {text}" for doubt, text in DOUBTS.items() if doubt in doubts]
+        notes += [f"it could not be run: {self.problem}"] if self.problem else []
         found: dict[str, list[str]] = {}
         for row in self.rows:
             if row.note:
                 found.setdefault(row.note, []).append(row.label)
-        return notes + [f"{'; '.join(labels)}: {note}" for note, labels in found.items()]
+        return notes + [f"{_listed(labels)}: {note}" for note, labels in found.items()]
+
+    def crosstables(self) -> list[Crosstable]:
+        """Return our numbers by two settings, a table for each column, where the paper has them in this form."""
+        show = self.recipe.show
+        rows = [row for row in self.rows if {show.over, show.across} <= set(row.settings)] if show.across else []
+        down, across = (_values(rows, name) for name in (show.over, show.across))
+        found = []
+        for column in show.columns:
+            places = {(str(row.settings[show.over]), str(row.settings[show.across])): row for row in rows}
+            cells = [
+                (
+                    describe_settings({show.over: one}),
+                    *(
+                        _cell(places[str(one), str(two)], column, "ours") if (str(one), str(two)) in places else NOTHING
+                        for two in across
+                    ),
+                )
+                for one in down
+            ]
+            heads = ("", *(describe_settings({show.across: two}) for two in across))
+            if any(column in row.ours for row in rows):
+                found.append(Crosstable(f"{column.replace('_', ' ')}, ours", heads, tuple(cells)))
+        return found
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Return the heads and the cells of the table: ours beside the paper's, where the paper has numbers."""
@@ -106,7 +122,7 @@ class RecipeResult:
             if who == "ours" or name in quoted
         ]
         heads = ["", *(f"{name.replace('_', ' ')}, {who}" for name, who in pairs), "time"]
-        cells = [[row.label, *(_cell(row, name, who) for name, who in pairs), row.clock] for row in self.rows]
+        cells = [[row.marked_label, *(_cell(row, name, who) for name, who in pairs), row.clock] for row in self.rows]
         return heads, cells
 
     def to_markdown(self) -> str:
@@ -134,71 +150,46 @@ class RecipeResult:
         table = Table(*heads, title=f"{self.recipe.name}: {self.recipe.title}", title_justify="left")
         for line in cells:
             table.add_row(*map(escape, line))
-        return Group(table, *map(escape, [*self.agreement(), *self.notes()]))
+        crossed = [_crossed(one) for one in self.crosstables()]
+        return Group(table, *crossed, *map(escape, [*self.agreement(), *self.notes()]))
 
     def __repr__(self) -> str:
         done = sum(setting.done for setting in self.settings)
         return f"<RecipeResult {self.recipe.name}: {done} of {len(self.settings)} settings>"
 
 
+def _listed(labels: Sequence[str]) -> str:
+    more = [f"{len(labels) - MOST_NAMED} more"] if len(labels) > MOST_NAMED else []
+    return "; ".join([*labels[:MOST_NAMED], *more])
+
+
+def _of_one_clock(column: str, rows: Sequence[ResultRow]) -> list[ResultRow]:
+    """Return the rows to compare: of times only measured or only predicted ones, whichever are more."""
+    clocks = [row.clock for row in rows]
+    most = max(clocks, key=clocks.count, default="")
+    return [row for row in rows if row.clock == most or column not in agreement.OF_TIME]
+
+
+def _crossed(one: Crosstable) -> Any:
+    from rich.table import Table
+
+    table = Table(*one.columns, title=one.title, title_justify="left")
+    for line in one.rows:
+        table.add_row(*line)
+    return table
+
+
 def _cell(row: ResultRow, column: str, who: str) -> str:
-    numbers, absent = (row.paper, ABSENT) if who == "paper" else (row.ours, "-")
-    return shown(column, numbers[column]) if column in numbers else absent
+    numbers, absent = (row.paper, ABSENT if row.in_paper else NOTHING) if who == "paper" else (row.ours, NOTHING)
+    return agreement.written(column, numbers[column]) if column in numbers else absent
 
 
-def shown(column: str, value: float) -> str:
-    """Return a number as tables show it, with its unit."""
-    if column == "seconds":
-        return duration(value)
-    if column in ("PI", "gain"):
-        return f"{value:.2f} %"
-    return f"{value:.2f}x" if column == "speedup" else metric_value(column, value)
-
-
-def _rows(recipe: Recipe, settings: Sequence[Setting]) -> list[ResultRow]:
-    """Return the paper's rows with the runs that match them, then the settings that the paper has no row for."""
-    left = list(settings)
-    rows = []
-    for row in recipe.rows:
-        matching = [one for one in left if _matches(row, one)]
-        left = [one for one in left if one not in matching]
-        rows.append(_row(row.label, row.settings, row.paper, matching))
-    return rows + [_row(_label(one), one.settings, {}, [one]) for one in left]
-
-
-def _row(label: str, settings: dict[str, Any], paper: dict[str, float], found: Sequence[Setting]) -> ResultRow:
-    runs = [run for one in found for run in one.runs if run.status == "finished"]
-    names = dict.fromkeys(name for run in runs for name in run.metrics)
-    ours = {name: fmean(run.metrics[name] for run in runs if name in run.metrics) for name in names}
-    seconds = [run.seconds for run in runs if run.seconds is not None]
-    seconds += [one.predicted_seconds for one in found if one.predicted_seconds is not None]
-    if seconds:
-        ours["seconds"] = fmean(seconds)
-    clock = " and ".join(dict.fromkeys(one.clock for one in found if one.clock))
-    note = "; ".join(dict.fromkeys(text for one in found for text in (one.reason, one.note) if text))
-    return ResultRow(label, settings, dict(paper), ours, clock, note or ("" if found else "was not run at this scale"))
-
-
-def _matches(row: PaperRow, setting: Setting) -> bool:
-    known = setting.settings | {"verb": setting.verb}
-    return all(known.get(name) == value for name, value in row.settings.items())
-
-
-def _label(setting: Setting) -> str:
-    return describe_settings(setting.settings) or setting.verb
-
-
-def _with_ratios(rows: list[ResultRow]) -> list[ResultRow]:
-    """Add speedup = T1/Tn, PI = (T1-Tn)/T1 x 100 and gain = Tslowest/Tn x 100; T1 is the first row's time.
-
-    Only times of the same clock are compared: measured with measured, predicted with predicted.
-    """
+def _values(rows: Iterable[ResultRow], name: str) -> list[Any]:
+    """Return the values of a setting, each once."""
+    found: list[Any] = []
     for row in rows:
-        alike = [other.ours["seconds"] for other in rows if other.clock == row.clock and "seconds" in other.ours]
-        if "seconds" in row.ours and len(alike) > 1 and row.ours["seconds"]:
-            first, own = alike[0], row.ours["seconds"]
-            row.ours.update(speedup=first / own, PI=100 * (first - own) / first, gain=100 * max(alike) / own)
-    return rows
+        found += [row.settings[name]] if row.settings[name] not in found else []
+    return found
 
 
 def _size(recipe: Recipe, scale: Scale) -> str:

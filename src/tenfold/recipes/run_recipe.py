@@ -10,9 +10,11 @@ from typing import Any
 from tenfold.errors import ExperimentError, TenfoldError
 from tenfold.experiment import Experiment
 from tenfold.recipes.recipe import NEEDS, SCALES, Block, Recipe, Scale, Size, load
-from tenfold.recipes.recipe_result import RecipeResult, Setting
+from tenfold.recipes.recipe_result import RecipeResult
+from tenfold.recipes.result_rows import Setting
 from tenfold.runs import Run
 
+ONLY_TIME = "only the time was predicted; nothing was trained"
 ShowProgress = Callable[[str], None]
 
 
@@ -93,9 +95,9 @@ def _run_setting(
         if block.verb == "forecast" or (block.verb == "crossval" and short):
             from tenfold.api.forecast import forecast
 
-            predicted = forecast(_virtual(experiment)).rows[0].seconds.mean
-            return Setting(block.verb, settings, note="the time only", predicted_seconds=predicted)
-        comparison = compare(experiment, repeats=size.repeats, runs=runs)
+            predicted = forecast(_virtual(experiment), progress=False).rows[0].seconds.mean
+            return Setting(block.verb, settings, note=ONLY_TIME, predicted_seconds=predicted)
+        comparison = compare(experiment, repeats=size.repeats, runs=runs, progress=False)
     except TenfoldError as error:
         return Setting(block.verb, settings, reason=str(error).partition("\n")[0])
     failed = "; ".join(dict.fromkeys(comparison.failed.values()))

@@ -1,71 +1,62 @@
 """A drawing of how an experiment divides its data: the shards of its nodes, and the folds of each."""
 
-from typing import Any
-
 from tenfold.experiment import Experiment
 from tenfold.report.plots import palette
-from tenfold.report.plots.svg import draw_svg, legend_below
+from tenfold.report.plots.charts import BarPart, BarTable
 
 MOST_FOLDS = 10
 """So many models are drawn; the others look alike."""
+GAPPED = 0.985
+"""The part of a node's shard that is drawn, so that shards stand apart."""
+TRAINED, VALIDATED, TESTED = 0, 1, 2
+NAMES = ("trained on", "validated on", "test part, held out")
+COLOURS = (palette.BLUE, palette.GREEN, palette.ORANGE)
 
 
-def draw_division(name: str, experiment: Experiment) -> str:
-    """Return the drawing as SVG: a row for each node, or for each fold where the experiment has folds."""
+def division_plot(experiment: Experiment) -> BarTable:
+    """Return the drawing: a row for each node, or for each fold where the experiment has folds."""
     workers, folds = experiment.division.workers, experiment.division.folds
-    rows = workers if folds is None else min(folds, MOST_FOLDS)
-    about = f"how the data are divided: {workers} nodes" + (f", {folds} folds" if folds is not None else "")
-    return draw_svg(name, about, (6.4, 1.1 + 0.32 * rows), _shards(experiment) if folds is None else _folds(experiment))
+    held = 1 - (experiment.data.test_fraction or 0.2)
+    rows = _shards(workers, held) if folds is None else _folds(experiment, folds, held)
+    used = (TRAINED, TESTED) if folds is None else (TRAINED, VALIDATED, TESTED)
+    counted = f"{workers} nodes" + (f", {folds} folds" if folds is not None else "")
+    return BarTable(
+        title=f"how the data are divided: {counted}; the width is all samples",
+        measures=[""],
+        zeros=[0.0],
+        series=[(NAMES[one], COLOURS[one]) for one in used],
+        rows=[(name, [[_part(used.index(kind), *ends, name) for kind, ends in parts]]) for name, parts in rows],
+        one_line=True,
+    )
 
 
-def _shards(experiment: Experiment) -> Any:
-    workers, test = experiment.division.workers, _test_share(experiment)
-
-    def paint(figure: Any) -> None:
-        axes = figure.subplots()
-        own, tested = palette.series(0)[0], palette.series(1)[0]
-        share = (1 - test) / workers
-        for node in range(workers):
-            bar = axes.barh(node, share, left=node * share, height=0.6, color=own)
-            held = axes.barh(node, test, left=1 - test, height=0.6, color=tested, alpha=0.5)
-        legend_below(figure, [(bar, "trained on by this node"), (held, "test part, held out")])
-        _finish(axes, [f"node {node + 1}" for node in range(workers)])
-
-    return paint
+Parts = list[tuple[int, tuple[float, float]]]
+"""What is done with samples, and which these are: the ends of a range, as shares of all."""
 
 
-def _folds(experiment: Experiment) -> Any:
-    division, test = experiment.division, _test_share(experiment)
-    nodes = division.workers if division.fold_mode == "data-and-folds" else 1
-    k = division.folds or 2
-
-    def paint(figure: Any) -> None:
-        axes = figure.subplots()
-        train, validated, tested = (palette.series(place)[0] for place in (0, 2, 1))
-        share = (1 - test) / nodes
-        for fold in range(min(k, MOST_FOLDS)):
-            for node in range(nodes):
-                left = node * share
-                bar = axes.barh(fold, share * 0.97, left=left, height=0.6, color=train)
-                part = axes.barh(
-                    fold, share * 0.97 / k, left=left + fold * share * 0.97 / k, height=0.6, color=validated
-                )
-            held = axes.barh(fold, test, left=1 - test, height=0.6, color=tested, alpha=0.5)
-        legend_below(figure, [(bar, "trained on"), (part, "validated on"), (held, "test part, held out")])
-        _finish(axes, [f"fold {fold + 1}" for fold in range(min(k, MOST_FOLDS))])
-        if nodes > 1:
-            axes.set_xticks([(node + 0.5) * share for node in range(nodes)], [f"node {n + 1}" for n in range(nodes)])
-
-    return paint
+def _shards(workers: int, held: float) -> list[tuple[str, Parts]]:
+    share = held / workers
+    return [
+        (f"node {node + 1}", [(TRAINED, (node * share, (node + 1) * share)), (TESTED, (held, 1.0))])
+        for node in range(workers)
+    ]
 
 
-def _finish(axes: Any, labels: list[str]) -> None:
-    axes.set_yticks(range(len(labels)), labels)
-    axes.invert_yaxis()
-    axes.set_xlim(0, 1)
-    axes.set_xticks([0, 0.5, 1], ["0%", "50%", "100% of the samples"])
-    axes.grid(visible=False)
+def _folds(experiment: Experiment, folds: int, held: float) -> list[tuple[str, Parts]]:
+    """Return the parts of each fold's models; with data-and-folds each node divides its own shard into folds."""
+    nodes = experiment.division.workers if experiment.division.fold_mode == "data-and-folds" else 1
+    share = held / nodes
+    found: list[tuple[str, Parts]] = []
+    for fold in range(min(folds, MOST_FOLDS)):
+        parts: Parts = []
+        for node in range(nodes):
+            first, whole = node * share, share * (1.0 if nodes == 1 else GAPPED)
+            begin, end = first + fold * whole / folds, first + (fold + 1) * whole / folds
+            trained = [(first, begin), (end, first + whole)]
+            parts += [(TRAINED, ends) for ends in trained if ends[1] - ends[0] > 1e-9] + [(VALIDATED, (begin, end))]
+        found.append((f"fold {fold + 1}", [*parts, (TESTED, (held, 1.0))]))
+    return found
 
 
-def _test_share(experiment: Experiment) -> float:
-    return experiment.data.test_fraction or 0.2
+def _part(series: int, begin: float, end: float, name: str) -> BarPart:
+    return BarPart(series=series, begin=begin, end=end, note=f"{name}: {end - begin:.1%} of the samples")

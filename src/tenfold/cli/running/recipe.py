@@ -1,14 +1,19 @@
 """`tenfold recipe`: the experiments of five papers, beside the papers' numbers."""
 
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tenfold.cli import options
-from tenfold.cli.output import PARTIAL, print_json, print_rich, showing_progress
-from tenfold.errors import ExperimentError
+from tenfold.cli.output import exit_partial, print_json, print_rich, say_interrupted, showing_progress
+from tenfold.errors import ExperimentError, TenfoldError
+
+if TYPE_CHECKING:
+    from tenfold.recipes.recipe import Recipe
+    from tenfold.recipes.recipe_result import RecipeResult
 
 app = typer.Typer(invoke_without_command=True, help="List, show and run the experiments of five papers.")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A recipe's name, or the path of your own TOML file.")]
@@ -86,31 +91,68 @@ def run(
     """
     if everything == (name is not None):
         raise ExperimentError("name one recipe, or give --all")
-    from tenfold.recipes import run as run_recipe
-    from tenfold.recipes.recipe import names
+    from tenfold.recipes.recipe import load, names
     from tenfold.recipes.recipe_page import write
 
-    with showing_progress(quiet or as_json) as show:
-        results = [
-            run_recipe(one, scale=scale, device=device, runs=runs, progress=show)  # type: ignore[arg-type]
-            for one in (names() if everything else [str(name)])
-        ]
+    recipes = [load(one) for one in (names() if everything else [str(name)])]
+    results = _run_all(recipes, quiet or as_json, everything, scale=scale, device=device, runs=runs)
     if as_json:
         print_json([_record(result) for result in results])
     else:
         print_rich(*results)
     if output is not None:
         typer.echo(f"the page is in {write(results, output)}", err=as_json)
-    if not all(result.complete for result in results):
-        raise typer.Exit(PARTIAL)
+    if partial := [result for result in results if not result.complete]:
+        for result in partial:
+            for reason in result.missing():
+                typer.secho(f"{result.recipe.name}: {reason}", err=True, fg="yellow")
+        exit_partial(f"incomplete: {', '.join(result.recipe.name for result in partial)}")
+
+
+def _run_all(recipes: Sequence["Recipe"], quiet: bool, everything: bool, **options: Any) -> list["RecipeResult"]:
+    """Run recipes one after another; with --all, one that fails does not stop the others."""
+    from tenfold.recipes.recipe import SCALES
+    from tenfold.recipes.recipe_result import RecipeResult
+    from tenfold.recipes.run_recipe import run as run_recipe
+
+    results = []
+    try:
+        with showing_progress(quiet) as show_line:
+            for at, one in enumerate(recipes, 1):
+
+                def tell(what: str, place: str = f"{at} of {len(recipes)}: " if everything else "") -> None:
+                    show_line(place + what)
+
+                try:
+                    results.append(run_recipe(one, progress=tell, **options))
+                except (TenfoldError, RuntimeError, ValueError, OSError) as error:
+                    if not everything or options["scale"] not in SCALES:
+                        raise
+                    results.append(RecipeResult(one, options["scale"], [], problem=str(error).partition("\n")[0]))
+    except KeyboardInterrupt:
+        say_interrupted("finished runs are recorded: run the same command again to do the rest")
+    return results
 
 
 def _record(result: Any) -> dict[str, Any]:
     rows = [
-        {"label": row.label, "paper": row.paper, "ours": row.ours, "clock": row.clock, "note": row.note}
+        {
+            "label": row.label,
+            "paper": row.paper,
+            "ours": row.ours,
+            "clock": row.clock,
+            "note": row.note,
+            "doubts": list(row.doubts),
+        }
         for row in result.rows
     ]
-    return {"recipe": result.recipe.name, "scale": result.scale, "rows": rows, "agreement": result.agreement()}
+    return {
+        "recipe": result.recipe.name,
+        "scale": result.scale,
+        "rows": rows,
+        "agreement": result.agreement(),
+        "missing": result.missing(),
+    }
 
 
 def _fields(fields: dict[str, Any]) -> str:

@@ -55,6 +55,8 @@ class LineChart:
     y_log: Literal[0, 2, 10] = 0
     x_ticks: Sequence[float] = ()
     """Where the horizontal axis has numbers; chosen by its length if empty."""
+    x_names: Sequence[str] = ()
+    """What is written at these places instead of their numbers."""
     y_range: tuple[float | None, float | None] = (None, None)
     """The ends of the vertical axis; those that are None follow from the values."""
     target: float | None = None
@@ -85,6 +87,40 @@ class BarChart:
     groups: Sequence[tuple[str, Sequence[Bar]]]
     longest: float | None = None
     """The value of a bar across the plot; None for the highest value."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BarPart:
+    """A bar of one series in a table of bars; its ends are shares of the width."""
+
+    series: int
+    begin: float
+    end: float
+    text: str = ""
+    """What is written beside it."""
+    note: str = ""
+    """What is shown under the pointer."""
+    striped: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class BarTable:
+    """Rows of bars: one column for each measure, in it one bar for each series, which the legend hides and shows."""
+
+    kind: ClassVar[str] = "bar-table"
+    title: str
+    measures: Sequence[str]
+    """The headings of the columns."""
+    zeros: Sequence[float]
+    """Where zero is in each column, as a share of its width."""
+    series: Sequence[tuple[str, str]]
+    """Names and colours."""
+    rows: Sequence[tuple[str, Sequence[Sequence[BarPart]]]]
+    """The name of each row, and the bars of each of its columns."""
+    stripes: str = ""
+    """What striped bars mean, if there are any."""
+    one_line: bool = False
+    """Whether the bars of a cell are drawn on one line, not one below the other."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +177,7 @@ class ShareChart:
     bars: Sequence[tuple[str, Mapping[str, float]]]
 
 
-Chart = LineChart | BarChart | StripChart | LaneChart | ShareChart
+Chart = LineChart | BarChart | BarTable | StripChart | LaneChart | ShareChart
 
 
 def chart_data(charts: Mapping[str, Chart | None]) -> dict[str, dict[str, Any]]:

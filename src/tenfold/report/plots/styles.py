@@ -7,7 +7,7 @@ from typing import Literal
 from tenfold.report.differences import MIXING_FIELDS, describe_settings
 from tenfold.report.formatting import plural
 from tenfold.report.plots import palette
-from tenfold.report.plots.svg import INK
+from tenfold.report.plots.pictures import INK
 from tenfold.report.rows import Row
 from tenfold.runs import Run
 

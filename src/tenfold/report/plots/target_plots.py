@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from tenfold.report import clocks
 from tenfold.report.formatting import duration, metric_value, one_line
 from tenfold.report.plots.charts import ChartLine, LineChart
+from tenfold.report.plots.pictures import INK, WIDE, legend_below, save_figure, shorten
 from tenfold.report.plots.styles import PlotStyles, dash_pixels, page_colour
-from tenfold.report.plots.svg import INK, WIDE, legend_below, save_figure, shorten
 from tenfold.report.rows import Row
 from tenfold.report.scores import main_metric
 from tenfold.report.selection import choose_rows

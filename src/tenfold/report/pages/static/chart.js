@@ -83,7 +83,7 @@ export class Chart {
         y: { distr: this.options.logY ? LOG : 1, log: this.options.logY || 10, range: this.options.bounds ? (_, low, high) => this.heights(low, high) : this.options.logY ? undefined : padded },
       },
       axes: [
-        { ...axis, label: onScale(this.options.label, this.options.logX), labelSize: 18, size: 34, incrs: this.options.whole ? WHOLE : undefined, values: (_, ticks) => ticks.map(tick), ...this.ticksOf("x") },
+        { ...axis, label: onScale(this.options.label, this.options.logX), labelSize: 18, size: 34, incrs: this.options.whole ? WHOLE : undefined, values: (_, ticks) => ticks.map((value) => this.nameOf(value) ?? tick(value)), ...this.ticksOf("x") },
         { ...axis, size: sizeOf, ...this.ticksOf("y"), values: (_, ticks) => ticks.map((value) => value === null ? "" : this.options.ticks ? this.options.ticks(value) : tick(value)) },
       ],
       series: [{}, ...series],
@@ -113,6 +113,12 @@ export class Chart {
       splits: (_, __, low, high) => spaced(given?.length ? given : powers(low, high, base), low, high, base, length()),
       filter: (_, splits) => splits,
     };
+  }
+
+  // The name of a place on the horizontal axis, where places have names.
+  nameOf(value) {
+    const { ticksX = [], namesX = [] } = this.options;
+    return namesX[ticksX.indexOf(value)];
   }
 
   // The ends of the vertical axis: those that are given, else with room for all deviations.

@@ -1,13 +1,14 @@
 import { element } from "./dom.js";
 import { significant } from "./format.js";
 import { BarsPanel } from "./bars.js";
+import { barTable } from "./bar_table.js";
 import { Chart } from "./chart.js";
 import { LanesPanel } from "./lanes.js";
 import { stripPlot } from "./strips.js";
 
 // The plots that a page describes as values, put into the places that its template keeps for them: see charts.py.
 
-const KINDS_OF_PLOTS = { lines: linePlot, bars: barPlot, strips: stripPlot, lanes: lanePlot, shares: sharePlot };
+const KINDS_OF_PLOTS = { lines: linePlot, bars: barPlot, "bar-table": barTable, strips: stripPlot, lanes: lanePlot, shares: sharePlot };
 
 export function mountPlots(plots, common) {
   document.querySelectorAll("[data-plot]").forEach((place) => {
@@ -28,7 +29,7 @@ function linePlot(place, plot) {
   chart.heading.after(reset);
   place.replaceChildren(chart.root);
   chart.draw(lines, {
-    label: plot.x_label, logX: plot.x_log, logY: plot.y_log, ticksX: plot.x_ticks, bounds: plot.y_range, roomX: true,
+    label: plot.x_label, logX: plot.x_log, logY: plot.y_log, ticksX: plot.x_ticks, namesX: plot.x_names, bounds: plot.y_range, roomX: true,
     target: plot.target, keys: plot.keys, ticks: plot.unit ? (value) => `${significant(value, 4)}${plot.unit}` : null,
   });
 }

@@ -1,0 +1,175 @@
+"""The plots of a recipe in the form of the paper's figure: bars of all columns, or lines over a setting."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+from tenfold.recipes.agreement import OF_TIME, written
+from tenfold.recipes.recipe_result import RecipeResult
+from tenfold.recipes.result_rows import ResultRow
+from tenfold.report.clocks import PREDICTED
+from tenfold.report.differences import describe_settings
+from tenfold.report.formatting import field_value
+from tenfold.report.plots import palette
+from tenfold.report.plots.charts import BarPart, BarTable, Chart, ChartLine, LineChart
+
+Who = Literal["ours", "paper"]
+WHO: tuple[Who, ...] = ("ours", "paper")
+PAPER_DASH = (6.0, 4.0)
+UNITS = {"seconds": (1, " s"), "PI": (1, "%"), "gain": (1, "%"), "speedup": (1, "x")}
+"""By which factor a column's values are drawn, and what follows them."""
+WIDE_RANGE = 8
+"""Where the last value on the horizontal axis is so many times the first, the axis is logarithmic."""
+
+
+def recipe_plots(result: RecipeResult) -> list[Chart]:
+    """Return the plots of a recipe's numbers; none where nothing was run."""
+    show = result.recipe.show
+    columns = [name for name in show.columns if any(name in row.ours for row in result.rows)]
+    if show.plot not in ("bars", "lines") or not columns:
+        return []
+    if show.plot == "lines" and all(show.over in row.settings for row in result.rows):
+        styles = _styles(result.rows, columns, show.over)
+        return [_lines([row for row in result.rows if _has(row, name)], name, show.over, styles) for name in columns]
+    return [_bars([row for row in result.rows if any(_has(row, name) for name in columns)], columns)]
+
+
+def _has(row: ResultRow, column: str) -> bool:
+    return column in row.ours or column in row.paper
+
+
+def _bars(rows: Sequence[ResultRow], columns: Sequence[str]) -> BarTable:
+    quoted = any(row.paper for row in rows)
+    scales = [_Scale(rows, column) for column in columns]
+    return BarTable(
+        title="the paper's numbers and ours" if quoted else "our numbers",
+        measures=[scale.heading for scale in scales],
+        zeros=[scale.zero for scale in scales],
+        series=[(who, palette.SERIES[at]) for at, who in enumerate(WHO[: 2 if quoted else 1])],
+        rows=[(row.marked_label, [scale.parts(row) for scale in scales]) for row in rows],
+        stripes=PREDICTED if any(row.clock == PREDICTED for row in rows) else "",
+    )
+
+
+class _Scale:
+    """The bars of one column: on one scale, unless the paper's and ours differ by more than a factor of ten."""
+
+    def __init__(self, rows: Sequence[ResultRow], column: str) -> None:
+        self.column = column
+        values = {who: [getattr(row, who)[column] for row in rows if column in getattr(row, who)] for who in WHO}
+        self.common = _one_scale(values["ours"], values["paper"])
+        most = {who: max(map(abs, found), default=0.0) or 1.0 for who, found in values.items()}
+        self._most = dict.fromkeys(WHO, max(most[who] for who in WHO if values[who])) if self.common else most
+        least = min((value / self._most[who] for who in WHO for value in values[who]), default=0.0)
+        self.zero = max(0.0, -least) / (1 + max(0.0, -least))
+        """Where zero is, as a share of the width."""
+        name = column.replace("_", " ")
+        self.heading = name if self.common else f"{name}, the paper's and ours each on its own scale"
+
+    def parts(self, row: ResultRow) -> list[BarPart]:
+        return [self._part(row, at, who) for at, who in enumerate(WHO) if self.column in getattr(row, who)]
+
+    def _part(self, row: ResultRow, series: int, who: Who) -> BarPart:
+        value = getattr(row, who)[self.column]
+        end = self.zero + (1 - self.zero) * value / self._most[who]
+        return BarPart(
+            series=series,
+            begin=min(self.zero, end),
+            end=max(self.zero, end),
+            text=written(self.column, value),
+            note=_note(row, self.column, who),
+            striped=who == "ours" and row.clock == PREDICTED,
+        )
+
+
+def _note(row: ResultRow, column: str, who: Who) -> str:
+    """Return what is shown of a number under the pointer."""
+    told = f"{row.marked_label if who == 'ours' else row.label}\n{column.replace('_', ' ')}, {who}: "
+    clock = f", {row.clock}" if who == "ours" and row.clock and column in OF_TIME else ""
+    return told + written(column, getattr(row, who)[column]) + clock
+
+
+def _styles(rows: Sequence[ResultRow], columns: Sequence[str], over: str) -> dict[str, tuple[str, str]]:
+    """Return the colour and the marker of each line, the same in all plots of a recipe."""
+    names = [_name(who, one) for column in columns for who in WHO for one in _groups(rows, column, over, who)]
+    return {name: palette.series(at) for at, name in enumerate(dict.fromkeys(names))}
+
+
+def _name(who: Who, label: str) -> str:
+    return f"{who}, {label}" if label else who
+
+
+def _lines(rows: Sequence[ResultRow], column: str, over: str, styles: dict[str, tuple[str, str]]) -> LineChart:
+    ours, paper = ([getattr(row, who)[column] for row in rows if column in getattr(row, who)] for who in WHO)
+    relative = column == "seconds" and bool(paper) and not _one_scale(ours, paper)
+    ticks = _ticks(rows, over)
+    named = not all(isinstance(x, int | float) for x in ticks)
+    factor, unit = (1, "") if relative else _unit(column)
+    lines: list[ChartLine] = []
+    for who in WHO:
+        for label, group in _groups(rows, column, over, who).items():
+            points = sorted(group, key=lambda row: ticks.index(row.settings[over]))
+            values = [getattr(row, who)[column] for row in points]
+            by = values[0] if relative else 1 / factor
+            name = _name(who, label)
+            colour, marker = styles[name]
+            lines.append(
+                ChartLine(
+                    label=name,
+                    x=[ticks.index(row.settings[over]) if named else row.settings[over] for row in points],
+                    y=[value / (by or 1.0) for value in values],
+                    notes=[_note(row, column, who) for row in points],
+                    colour=colour,
+                    markers=[marker] * len(points),
+                    fill="none" if who == "ours" and points[0].clock == PREDICTED else "full",
+                    dash=PAPER_DASH if who == "paper" else (),
+                )
+            )
+    chart = LineChart(
+        title="time / its first value" if relative else _title(column, unit),
+        x_label=over.replace("_", " "),
+        lines=lines,
+        unit=unit,
+        x_ticks=range(len(ticks)) if named else ticks,
+        x_names=[field_value(x) for x in ticks] if named else (),
+        y_range=(0.0 if column in ("seconds", "speedup") else None, None),
+    )
+    wide = not named and ticks[0] > 0 and ticks[-1] / ticks[0] >= WIDE_RANGE
+    return replace(chart, x_log=2 if all(isinstance(x, int) for x in ticks) else 10) if wide else chart
+
+
+def _ticks(rows: Sequence[ResultRow], over: str) -> list[Any]:
+    """Return the values of a setting, each once: numbers in their order, then words."""
+    found: list[Any] = []
+    for row in rows:
+        if row.settings[over] not in found:
+            found.append(row.settings[over])
+    numbers = [x for x in found if isinstance(x, int | float)]
+    return sorted(numbers) + [x for x in found if x not in numbers]
+
+
+def _groups(rows: Sequence[ResultRow], column: str, over: str, who: Who) -> dict[str, list[ResultRow]]:
+    """Return the rows of each line: those that agree in all settings but the one on the horizontal axis."""
+    found: dict[str, list[ResultRow]] = {}
+    for row in rows:
+        if column in getattr(row, who):
+            others: dict[str, Any] = {name: value for name, value in row.settings.items() if name not in (over, "verb")}
+            clock = row.clock if who == "ours" else ""
+            label = ", ".join(part for part in (describe_settings(others), clock) if part)
+            found.setdefault(label, []).append(row)
+    return found
+
+
+def _unit(column: str) -> tuple[int, str]:
+    return UNITS.get(column, (100, "%") if column.endswith("accuracy") else (1, ""))
+
+
+def _title(column: str, unit: str) -> str:
+    name = column.replace("_", " ")
+    return f"{name} in {unit.strip()}" if unit == "%" else name
+
+
+def _one_scale(ours: Sequence[float], paper: Sequence[float]) -> bool:
+    """Return whether both are legible on one axis: the largest of one is less than ten times that of the other."""
+    largest = max(map(abs, paper), default=0.0), max(map(abs, ours), default=0.0)
+    return not all(largest) or 0.1 < largest[0] / largest[1] < 10

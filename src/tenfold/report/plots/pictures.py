@@ -1,0 +1,88 @@
+"""Matplotlib figures as picture files."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tenfold.errors import StoreError
+from tenfold.report.differences import LABEL_LENGTH
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NARROW, WIDE = 4.6, 9.6
+"""Widths of figures in inches."""
+LEGEND_LETTERS = 80
+"""How many letters of size 8 fit side by side into a narrow figure; the sample of a line takes as much as six."""
+LINE_HEIGHT = 0.19
+INK = "#010203"
+"""The colour of text and axes; on pages it stands for their text colour."""
+
+STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "tenfold",
+    "text.parse_math": False,
+    "font.size": 9,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": INK,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 9,
+    "axes.labelsize": 9,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": INK,
+    "grid.alpha": 0.12,
+    "grid.linewidth": 0.6,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "xtick.minor.size": 0,
+    "ytick.minor.size": 0,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+}
+
+
+def save_figure(path: Path, size: tuple[float, float], paint: Callable[["Figure"], None]) -> None:
+    """Write a figure of this size in inches, drawn by `paint`, to a file of the kind that its name says."""
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=size, layout="constrained")
+        kinds = FigureCanvasAgg(figure).get_supported_filetypes()
+        if path.suffix[1:].lower() not in kinds:
+            raise StoreError(f"{path} is not the name of a picture; it should end with .svg, .png or .pdf")
+        paint(figure)
+        try:
+            figure.savefig(path, dpi=160)
+        except OSError as error:
+            raise StoreError(f"the plot cannot be written to {path}: {error.strerror or error}") from None
+
+
+def legend_below(figure: "Figure", entries: Sequence[tuple[Any, str]]) -> None:
+    """Put a legend below the plot, in as many columns as fit, and make the figure taller by its height."""
+    if not entries:
+        return
+    handles, names = zip(*entries, strict=True)
+    letters = LEGEND_LETTERS * figure.get_figwidth() / NARROW
+    columns = int(min(max(1, letters // (max(map(len, names)) + 6)), 4, len(names)))
+    figure.set_figheight(figure.get_figheight() + LINE_HEIGHT * -(-len(names) // columns))
+    shown = [
+        f" {name}" if name.startswith("_") else name for name in names
+    ]  # matplotlib hides names that start with an underscore
+    figure.legend(
+        handles, shown, loc="outside lower left", ncols=columns, columnspacing=1.0, handlelength=1.7, handletextpad=0.6
+    )
+
+
+def shorten(label: str) -> str:
+    """Return a label, cut where it is too long for a plot."""
+    return label if len(label) <= LABEL_LENGTH else f"{label[: LABEL_LENGTH - 1]}…"
