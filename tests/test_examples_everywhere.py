@@ -15,6 +15,7 @@ import tenfold
 from tenfold.engines.fused import train_replicas
 from tenfold.engines.prepare import prepare, settle
 from tenfold.errors import ExperimentError
+from tenfold.machine import cores
 from tenfold.runs import Clock, Run
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -101,3 +102,20 @@ def test_replicas_on_one_device(case: tuple[Any, Run, str]) -> None:
         return
     outcome = train_replicas(task, Clock(), lambda _: None)
     assert outcome.result["metrics"].keys() == run.metrics.keys()
+
+
+def test_comparison(case: tuple[Any, Run, str], tmp_path: Path) -> None:
+    fields, run, _ = case
+    compared = tenfold.compare(**fields | TINY | {"seed": [0, 1]}, runs=tmp_path)
+    assert not compared.failed
+    assert [one.experiment.training.seed for one in compared.runs] == [0, 1]
+    assert compared.runs[0].metrics == run.metrics
+    assert compared.runs[1].metrics != run.metrics
+
+
+def test_virtual_cluster(case: tuple[Any, Run, str], tmp_path: Path) -> None:
+    fields, run, _ = case
+    three = {"workers": 3, "cluster": {"groups": [{"count": 3, "step_seconds": 0.01}]}}
+    simulated = tenfold.simulate(**fields | TINY | three | {"threads": cores.budget()}, runs=tmp_path)
+    assert simulated.metrics.keys() == run.metrics.keys()
+    assert simulated.seconds > 0
