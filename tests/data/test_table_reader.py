@@ -1,4 +1,3 @@
-import builtins
 import sys
 import types
 
@@ -102,17 +101,9 @@ def test_files_that_cannot_be_read_are_named(tmp_path, monkeypatch):
     with pytest.raises(TenfoldError, match="unknown data set 'mnits'; did you mean 'mnist'"):
         tenfold.train(data="mnits")
     (tmp_path / "some.parquet").write_bytes(b"PAR1")
-    if "pyarrow" not in sys.modules:
-        real = builtins.__import__
-
-        def refuse(name, *rest):
-            if name.startswith("pyarrow"):
-                raise ImportError(name)
-            return real(name, *rest)
-
-        monkeypatch.setattr(builtins, "__import__", refuse)
-        with pytest.raises(DataError, match="needs the package pyarrow"):
-            load("some.parquet")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(DataError, match="needs the package pyarrow"):
+        load("some.parquet")
 
 
 def test_arrays_in_files(tmp_path, monkeypatch):

@@ -39,8 +39,10 @@ def make_predictions(task: Task, part: str, outputs: Any, targets: Tensor) -> Pr
     return made if samples is None or not _are_images(task.splits.shape) else _with_pictures(made, samples)
 
 
-def _are_images(shape: tuple[int, ...]) -> bool:
+def _are_images(shape: Any) -> bool:
     """Return whether samples of this shape can be shown: [1 or 3, height, width], or [height, width]."""
+    if not isinstance(shape, tuple) or not all(isinstance(side, int) for side in shape):
+        return False  # several inputs
     channels, sides = (1, shape) if len(shape) == 2 else (shape[0], shape[1:]) if shape else (0, ())
     return channels in (1, 3) and len(sides) == 2 and all(side in SIDES for side in sides)
 
