@@ -73,6 +73,48 @@ class TestInPython:
         with pytest.raises(ModelError, match="cannot be measured: KeyError: 'missing'") as caught:
             tenfold.train(**BASE, workers=workers, metrics=broken_metric)
         assert files(str(caught.value)) == {"test_user_errors.py"}
+        assert not epochs_trained(tenfold.open_run())
+
+    def test_a_metric_that_is_no_number(self, workers: int) -> None:
+        with pytest.raises(ModelError, match="the metric wordy returned a dict; it should return a number") as caught:
+            tenfold.train(**BASE, workers=workers, metrics=wordy)
+        assert files(str(caught.value)) == {"test_user_errors.py"}
+
+
+def epochs_trained(run: tenfold.Run) -> int:
+    return len([event for event in run.events("metric") if event.name == "epoch_loss"])
+
+
+def wordy(outputs: Tensor, targets: Tensor) -> dict[str, float]:
+    return {"rmse": 0.5}
+
+
+def patient(outputs: Tensor, targets: Tensor) -> float:
+    assert len(targets) > 100, "too few samples"
+    return 0.5
+
+
+class Counting(nn.Module):
+    calls = 0
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        self.calls += 1
+        return torch.rand(3) > 0.5
+
+
+def test_a_metric_is_tried_without_a_trace() -> None:
+    counting, large = Counting(), (X.repeat(10, 1), Y.repeat(10))
+    run = tenfold.train(**BASE | {"data": large}, metrics={"patient": patient, "counting": counting})
+    assert run.metrics["patient"] == 0.5
+    assert counting.calls == len(run.history) + 1  # after each epoch, and at the end
+    plain = tenfold.train(**BASE | {"data": large})
+    assert torch.equal(run.weights["weight"], plain.weights["weight"])
+
+
+def test_folds_that_step_together_try_the_metrics() -> None:
+    with pytest.raises(tenfold.TenfoldError, match="cannot be measured: KeyError: 'missing'"):
+        tenfold.cross_validate(**BASE, metrics=broken_metric, folds=2, fold_mode="fused")
+    assert not any(epochs_trained(run) for run in tenfold.list_runs())
 
 
 def test_a_later_batch_with_several_workers() -> None:

@@ -33,6 +33,14 @@ def describe_error(error: BaseException) -> str:
     return "".join(traceback.format_exception_only(error)).rstrip() + frames
 
 
+def definition_of(function: object) -> str:
+    """Return where a function of the user's is defined, as a traceback shows it, on a new line; "" if it is unknown."""
+    code = getattr(function, "__code__", None)
+    if code is None or not is_users(code.co_filename):
+        return ""
+    return f'\n  File "{code.co_filename}", line {code.co_firstlineno}, in {code.co_name}'
+
+
 def is_users(filename: str) -> bool:
     """Return whether a file is the user's, and neither Python's, nor a library's, nor Tenfold's."""
     if filename.startswith("<frozen"):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from tenfold.data import Part, batches
 from tenfold.data.tree import tree_concatenate, tree_leaves, tree_map
 from tenfold.errors import ModelError
-from tenfold.training.measures import Measure
+from tenfold.training.measures import Measure, as_number
 from tenfold.training.network_call import call_network, find_main_output
 from tenfold.training.replica import autocast
 
@@ -73,11 +73,7 @@ def measure(outputs: Any, targets: Tensor, loss: Measure, metrics: Mapping[str, 
     if find_main_output(outputs) is None:
         metrics = {name: metric for name, metric in metrics.items() if not getattr(metric, "optional", False)}
     with torch.no_grad():
-        found = {name: function(outputs, targets) for name, function in {"loss": loss, **metrics}.items()}
-    return {
-        name: float(value.mean() if isinstance(value, Tensor) and value.ndim else value)
-        for name, value in found.items()
-    }
+        return {name: as_number(one(outputs, targets), one) for name, one in {"loss": loss, **metrics}.items()}
 
 
 def evaluate(

@@ -10,6 +10,7 @@ from torch.nn import functional
 from tenfold.common import catalog
 from tenfold.common.imports import resolve
 from tenfold.common.registry import Registry
+from tenfold.common.user_code import definition_of
 from tenfold.errors import ExperimentError, ModelError, TenfoldError
 from tenfold.experiment import Training
 from tenfold.experiment.python_objects import PythonObject, RecordedObject
@@ -30,6 +31,8 @@ class AlignedMeasure:
         """How errors name it: "the loss mse"."""
         self.needs_tensor = needs_tensor
         """Whether it takes one tensor of outputs, and is given the main one of several."""
+        self.own = False
+        """Whether it is the user's own function."""
         self.optional = False
         """Whether it was not asked for, and is left out where the network has no main output."""
         self.metric = ""
@@ -224,7 +227,26 @@ def _find(name: str | PythonObject | RecordedObject, family: Registry[Measure]) 
         raise ExperimentError(f"the {family.kind} {name} is a {type(value).__name__}; it must be f(outputs, targets)")
     built_in = isinstance(name, str) and ":" not in name
     needs_tensor = (built_in or type(value).__module__.startswith("torch.")) and value is not loss_of_network
-    return AlignedMeasure(value, f"the {family.kind} {_label(name)}", needs_tensor=needs_tensor)
+    found = AlignedMeasure(value, f"the {family.kind} {_label(name)}", needs_tensor=needs_tensor)
+    found.own = not built_in
+    return found
+
+
+def as_number(value: Any, measure: Measure) -> float:
+    """Return what a loss or metric returned as a number: the mean of several; raise ModelError if it is none."""
+    try:
+        if isinstance(value, str):
+            raise TypeError
+        if isinstance(value, Tensor) and value.ndim:
+            value = (value if value.is_floating_point() else value.double()).mean()
+        return float(value.mean() if getattr(value, "ndim", 0) else value)
+    except (TypeError, ValueError, RuntimeError, AttributeError):
+        name, function = getattr(measure, "name", "a metric"), getattr(measure, "function", measure)
+        kind = "None" if value is None else f"a {type(value).__name__}"
+        raise ModelError(
+            f"{name} returned {kind}; it should return a number, or a tensor of numbers, which are averaged"
+            f"{definition_of(function)}"
+        ) from None
 
 
 LOWER_IS_BETTER = ("loss", "mae", "rmse", "word_error_rate")

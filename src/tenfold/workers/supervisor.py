@@ -7,9 +7,8 @@ from typing import Any, cast
 
 from torch import Tensor
 
-from tenfold.common.user_code import user_frames
 from tenfold.data import Part
-from tenfold.errors import ModelError, RunTakenOver, StopTraining, StoreError, WorkerLost
+from tenfold.errors import RunTakenOver, StopTraining, StoreError, WorkerLost
 from tenfold.runs import (
     CheckpointFailed,
     Clock,
@@ -24,8 +23,8 @@ from tenfold.runs import (
 )
 from tenfold.runs.predictions import Predictions
 from tenfold.training import all_targets, choose_loss, choose_metrics, join_outputs, measure
-from tenfold.training.measures import describe_failure, is_reached, target_metric
-from tenfold.training.network_call import describe_outputs
+from tenfold.training.measures import is_reached, target_metric
+from tenfold.workers.check_metrics import not_measured
 from tenfold.workers.lost_worker import LostWorker, lost_in
 from tenfold.workers.make_predictions import make_predictions
 from tenfold.workers.messages import Decision, Evaluated, Finished, Message, Reviewed, Saved
@@ -195,10 +194,7 @@ class Supervisor:
         try:
             return measure(joined, self._targets[id(part)], self.loss, self.metrics)
         except Exception as error:  # a user's metric may raise anything
-            raise ModelError(
-                f"outputs {describe_outputs(joined)} and targets {tuple(self._targets[id(part)].shape)} of the "
-                f"{name} part cannot be measured: {describe_failure(error)}{user_frames(error)}"
-            ) from error
+            raise not_measured(name, joined, self._targets[id(part)], error) from error
 
     def _keep_predictions(self) -> None:
         """Keep the outputs of the final network, with the targets that were measured already."""

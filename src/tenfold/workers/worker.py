@@ -24,6 +24,7 @@ from tenfold.training.measures import describe_failure
 from tenfold.training.randomness import seed_everything
 from tenfold.transport.memory.counters import MembersChanged
 from tenfold.workers.channels import Channels
+from tenfold.workers.check_metrics import check_metrics
 from tenfold.workers.messages import Decision, Evaluated, Finished, Message, Reviewed, Saved
 from tenfold.workers.mixers.make_mixer import can_capture, make_mixer
 from tenfold.workers.pool.worker_progress import WorkerProgress
@@ -149,6 +150,8 @@ class Worker:
                 self.replica.synchronize()
             now_waited, now_communicated = self._seconds_waited_and_communicated()
             time.lap("compute", waited=now_waited - waited, communicated=now_communicated - communicated)
+            if first + step == 1 and self.rank == 0:
+                self._check_metrics()
             if logs:
                 added = self._log(first + step)
                 loss, samples = loss + added[0], samples + added[1]
@@ -192,6 +195,12 @@ class Worker:
                 f"model {name} failed on {batch}, inputs {_described(x)} and targets {_described(y)}: "
                 f"{describe_failure(error)}{user_frames(error)}"
             ) from error
+
+    def _check_metrics(self) -> None:
+        """Try the user's own metrics after the first step: one that fails would do so at the end of the epoch."""
+        with self.allow_more_time():
+            check_metrics(self.task, self.replica.network)
+        self.time.lap("evaluate")
 
     def _log(self, step: int) -> tuple[float, int]:
         """Log the steps since the last time; return the sum of their losses over samples, and the samples."""

@@ -16,6 +16,7 @@ from tenfold.mixing.learning_rate import rate_scale, warmup_epochs
 from tenfold.models.input_scaling import scaling_buffers
 from tenfold.runs import Clock, Emit, Event
 from tenfold.training.fused.replicas import resident
+from tenfold.workers.check_metrics import check_metrics
 from tenfold.workers.supervisor import Supervisor
 from tenfold.workers.task import Task, diverged
 
@@ -100,6 +101,17 @@ class FoldTraining(FusedTraining):
                 if self.by_gradients:
                     rounds.step_by_gradients(self.lockstep.sizes[step - 1][self.rows[place]])
                 rounds.mix(self.steps[place])
+
+    def check_metrics(self) -> bool:
+        """Try the user's own metrics on every task, and return whether all have failed."""
+        self.time.lap("compute")
+        for place in self.unfinished:
+            try:
+                check_metrics(self.tasks[place], self.fused.stack.shown(self.rows[place].start))
+            except TenfoldError as error:
+                self.outcomes[place] = error
+        self.time.lap("evaluate")
+        return not self.unfinished
 
     def logs_after(self, step: int) -> bool:
         """Return what `log_every` says; the last step is that of the task with the most samples."""

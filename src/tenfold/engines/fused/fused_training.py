@@ -73,6 +73,10 @@ class FusedTraining(ABC):
         """Do what follows a step of this epoch, such as a round; steps are counted from 1."""
 
     @abstractmethod
+    def check_metrics(self) -> bool:
+        """Try the user's own metrics after the first step, and return whether to stop."""
+
+    @abstractmethod
     def logs_after(self, step: int) -> bool:
         """Return whether losses are logged after this step of the epoch."""
 
@@ -119,6 +123,8 @@ class FusedTraining(ABC):
         for step in self.lockstep.epoch(orders):
             self.after_step(step)
             self.last_step = first + step
+            if self.last_step == 1 and self.check_metrics():
+                break
             evaluates = self.evaluates_after(step)
             if self.logs_after(step) or evaluates:
                 sums, counts = self.lockstep.window(step)

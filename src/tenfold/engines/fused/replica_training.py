@@ -15,6 +15,7 @@ from tenfold.errors import ModelError, StoreError
 from tenfold.mixing.learning_rate import rate_scale, warmup_epochs
 from tenfold.runs import Clock, Emit, checkpoint
 from tenfold.runs.resumption import Resumption
+from tenfold.workers.check_metrics import check_metrics
 from tenfold.workers.messages import Evaluated, Saved
 from tenfold.workers.supervisor import Supervisor
 from tenfold.workers.task import Task, diverged
@@ -71,6 +72,13 @@ class ReplicaTraining(FusedTraining):
         if self.by_gradients:
             self.rounds.step_by_gradients(self.lockstep.sizes[step - 1])
         self.rounds.mix(self.first_step + step)
+
+    def check_metrics(self) -> bool:
+        """Try the user's own metrics on the first replica; one that fails stops the run."""
+        self.time.lap("compute")
+        check_metrics(self.task, self.fused.stack.shown(0))
+        self.time.lap("evaluate")
+        return False
 
     def logs_after(self, step: int) -> bool:
         """Return what the task's `log_every` says."""
