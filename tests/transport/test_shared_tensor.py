@@ -4,6 +4,7 @@ import gc
 import multiprocessing
 import os
 import pickle
+import resource
 from typing import Any
 
 import psutil
@@ -11,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tenfold.errors import MachineError
 from tenfold.transport import SharedTensor
 
 DTYPES = [
@@ -134,3 +136,13 @@ def test_without_anonymous_memory_it_is_a_file_that_goes_away(monkeypatch: pytes
     assert pickle.loads(pickle.dumps(shared)).open().tolist() == [0, 1, 2]
     shared.close()
     assert not Path(shared.name).exists()
+
+
+def test_a_limit_on_the_size_of_files_is_named() -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(MachineError, match=r"bytes of memory that the workers share cannot be .*`ulimit -f`"):
+            SharedTensor(torch.zeros(1000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)

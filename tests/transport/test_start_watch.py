@@ -1,17 +1,23 @@
-"""A rank that is stopped before the ranks have met, seen from another one of its host."""
+"""A rank that is stopped before the ranks have met, seen from others of its host and from other hosts."""
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
+import torch.distributed as dist
 
-from tenfold.errors import WorkerLost
+from tenfold.errors import TrainingError, WorkerLost
 from tenfold.launch.detect import World
+from tenfold.transport.network.start_store import report_stop
 from tenfold.transport.network.start_watch import StartWatch
 
 WORLD = World(rank=0, size=2, local_rank=0, local_size=2, launcher="torchrun", launch="one")
@@ -51,3 +57,62 @@ def test_processes_of_other_launches_do_not_matter() -> None:
     with stopped(), stopped(**other), StartWatch(WORLD, os.getpid(), SILENCE) as watch:
         time.sleep(5 * SILENCE)
         watch.check()
+
+
+@pytest.fixture
+def launchers_store(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A store such as torchrun offers, for ranks on two hosts."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+        monkeypatch.setenv("MASTER_PORT", str(port))
+        fd = os.dup(listener.fileno())
+    return dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=fd)
+
+
+ON_TWO_HOSTS = replace(WORLD, local_size=1)
+
+
+@pytest.mark.timeout(60)
+def test_a_rank_that_was_stopped_on_another_host_is_named(launchers_store: Any) -> None:
+    report_stop(replace(ON_TWO_HOSTS, rank=1), WorkerLost(1, "worker 1 was stopped"))
+    with StartWatch(ON_TWO_HOSTS, os.getpid()) as watch, pytest.raises(WorkerLost, match="worker 1 was stopped"):
+        check_until_it_raises(watch)
+
+
+@pytest.mark.timeout(60)
+def test_a_rank_that_does_not_come_is_named(launchers_store: Any) -> None:
+    watch = StartWatch(ON_TWO_HOSTS, os.getpid(), start_seconds=0.1)
+    with watch, pytest.raises(WorkerLost, match=r"worker 1 has not come within 0.1 s of worker 0"):
+        check_until_it_raises(watch)
+
+
+@pytest.mark.timeout(60)
+def test_a_report_that_cannot_be_read_runs_nothing(launchers_store: Any) -> None:
+    launchers_store.set("tenfold-start/0/lost", b"cos\nsystem\n(S'exit 1'\ntR.")
+    with StartWatch(ON_TWO_HOSTS, os.getpid()) as watch, pytest.raises(TrainingError, match="cannot be read"):
+        check_until_it_raises(watch)
+
+
+GUARDED = """
+from pathlib import Path
+from tenfold.launch.detect import World
+from tenfold.machine.stop_guard import start_guard
+world = World(rank=1, size=2, local_rank=0, local_size=1, launcher="torchrun")
+start_guard(world, lambda world, lost: Path("reported").write_text(f"{lost.rank}"), stopped_seconds=0.2)
+print("ready", flush=True)
+input()
+"""
+
+
+@pytest.mark.timeout(60)
+def test_a_rank_that_is_alone_on_its_host_has_a_guard(tmp_path: Path) -> None:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", GUARDED], cwd=tmp_path, text=True, **pipes) as rank:
+        assert rank.stdout is not None
+        rank.stdout.readline()
+        os.kill(rank.pid, signal.SIGSTOP)
+        error = rank.communicate(timeout=50)[1]
+    assert error.startswith(f"[rank 1] error: worker 1 (process {rank.pid} on ")
+    assert rank.returncode == -signal.SIGKILL
+    assert (tmp_path / "reported").read_text() == "1"

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import warnings
+from contextlib import suppress
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -12,7 +13,7 @@ from typer.core import TyperGroup
 
 from tenfold.cli.output import INTERRUPTED, launched_rank, prefix, say_interrupted, tell_interrupted
 from tenfold.cli.usage import UsageError, usage_sentence
-from tenfold.errors import TenfoldError
+from tenfold.errors import TenfoldError, WorkerLost
 from tenfold.machine.threads import set_wait_policy
 
 
@@ -159,6 +160,7 @@ def main() -> None:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, interrupt)
     try:
+        _guard_rank()
         app()
     except Exception:
         if not heard:
@@ -169,6 +171,23 @@ def main() -> None:
     finally:
         if heard:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C should not disturb those who tidy up
+
+
+def _guard_rank() -> None:
+    """Under a launcher, let the other ranks learn of a stop of this one, from before torch is imported."""
+    from tenfold.launch.detect import World, detect_world
+
+    def report(world: World, lost: WorkerLost) -> None:
+        from tenfold.transport.network.start_store import report_stop
+
+        report_stop(world, lost)
+
+    with suppress(TenfoldError):  # about variables that make no sense, which the verb tells
+        world = detect_world()
+        if world is not None:
+            from tenfold.machine.stop_guard import start_guard
+
+            start_guard(world, report)
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:

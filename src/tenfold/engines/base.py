@@ -78,7 +78,7 @@ def choose(experiment: Experiment, world: World | None = None, predict: Predict 
     if world is not None and is_launched(experiment, world):
         from tenfold.engines.launched.launched_engine import Launched
 
-        return Launched(world, machine.transport)
+        return Launched(world, machine.transport, machine.stall_after)
     if steps_together(experiment):
         from tenfold.engines.one_device import OneDevice
 

@@ -30,9 +30,10 @@ class Machine(Section):
     replacements: Count = 3
     """How often a lost worker process is replaced before it has completed an epoch; then the run ends."""
     stall_after: Positive | None = None
-    """Seconds without progress (a step, an evaluated batch) after which a worker process is lost.
+    """Seconds without progress (a step, an evaluated batch) after which a worker process is lost; also, but at least
+    30, the seconds that the ranks of several hosts wait for each other at the start.
 
-    Default: 20 times the longest seen so far, at least 60; more at startup and in the first steps."""
+    Default: 20 times the longest seen so far, at least 60; more at startup and in the first steps; 120 for ranks."""
     fused: Literal["auto", "vmap", "loop"] = "auto"
     """How replicas on one device step: in the same operations, one by one, or whichever a short probe finds faster."""
     cluster: Annotated[Text | Options | None, AsTable] = None

@@ -58,9 +58,10 @@ class Launched(Engine):
 
     name = "launched"
 
-    def __init__(self, world: World, transport: str = "auto") -> None:
+    def __init__(self, world: World, transport: str = "auto", stall_after: float | None = None) -> None:
         self.world = world
         self._transport = transport
+        self._stall_after = stall_after
         self._joined: JoinedRank | None = None
         self.lost: list[LostWorker] = []
         """The ranks that the launcher did not start again."""
@@ -69,7 +70,7 @@ class Launched(Engine):
     def joined(self) -> JoinedRank:
         """The ranks, once they have met."""
         if self._joined is None:
-            self._joined = join(self.world, self._transport)
+            self._joined = join(self.world, self._transport, self._stall_after)
             if self._transport == "shared-memory" and len(self._joined.hosts) > 1:
                 raise ExperimentError(
                     f'machine.transport = "shared-memory" joins the ranks of one host, but there are '

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from tenfold.errors import MachineError, TrainingError
 from tenfold.transport.memory.file_lock import FileLock
+from tenfold.transport.memory.reserve import reserve
 from tenfold.transport.memory.shared_integers import KEEPS_STORES_IN_ORDER, WORD, LockedIntegers, SharedIntegers
 
 MAGIC = 0x74656E666F6C6401
@@ -95,7 +96,7 @@ class Segment:
         else:
             fd, name = tempfile.mkstemp(prefix=f"tenfold-{os.getpid()}-", dir=directory)
             path = Path(name)
-        os.ftruncate(fd, nbytes)
+        reserve(fd, nbytes)
         header = np.array([MAGIC, size, numel, DTYPES.index(dtype)], np.int64)
         os.pwrite(fd, header.tobytes(), 0)
         return cls(name, fd, path)

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tenfold.transport.memory.reserve import reserve
+
 
 class SharedTensor:
     """A tensor in memory that other processes of this machine open by name; it lives while its maker keeps it."""
@@ -22,7 +24,7 @@ class SharedTensor:
         else:
             self._fd, self.name = tempfile.mkstemp(prefix=f"tenfold-{os.getpid()}-")
             self._file = Path(self.name)
-        os.ftruncate(self._fd, max(1, tensor.nbytes))
+        reserve(self._fd, max(1, tensor.nbytes))
         if tensor.nbytes:
             self._map()[:] = tensor.reshape(-1).view(torch.uint8)
 

@@ -65,11 +65,6 @@ class Network(ABC):
     def close(self) -> None:
         """Leave; after a failure, once the others know of it."""
 
-    @property
-    def is_stuck(self) -> bool:
-        """Whether a thread waits in a library for a lost rank, and would crash the interpreter when that ends."""
-        return False
-
     def barrier(self, timeout: float | None = None) -> None:
         """Wait until every rank is here, at most `timeout` seconds."""
         token = torch.zeros(1)

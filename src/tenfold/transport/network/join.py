@@ -14,10 +14,16 @@ import torch
 from tenfold.common.catalog import NETWORKS
 from tenfold.errors import MachineError
 from tenfold.launch.detect import World
+from tenfold.machine.stop_guard import end_guard, start_guard
 from tenfold.transport.base import Transport
 from tenfold.transport.network.abstract_network import Network
 from tenfold.transport.network.multi_host_transport import Hosts, connect, hosts_of
 from tenfold.transport.network.network_transport import NetworkTransport
+from tenfold.transport.network.start_store import report_stop
+from tenfold.transport.network.start_watch import START_SECONDS
+from tenfold.transport.network.waiting_thread import is_any_stuck
+
+SHORTEST_START_SECONDS = 30.0
 
 
 @dataclass
@@ -54,14 +60,20 @@ class JoinedRank:
 _joined: dict[str, JoinedRank] = {}
 
 
-def join(world: World, transport: str = "auto") -> JoinedRank:
+def join(world: World, transport: str = "auto", stall_after: float | None = None) -> JoinedRank:
     """Join the ranks that a launcher started, by this transport or the one that fits the launcher; once per process.
 
-    The network stays until the process ends: a launcher's ranks can meet only once.
+    Each rank waits 120 s for the others, or `stall_after`, at least 30 s: importing torch may take 20 s. The network
+    stays until the process ends: a launcher's ranks can meet only once.
     """
     name = network_of(world, os.environ) if transport in ("auto", "shared-memory") else transport
     if name not in _joined:
-        network: Network = NETWORKS[name].join(world)
+        seconds = START_SECONDS if stall_after is None else max(stall_after, SHORTEST_START_SECONDS)
+        start_guard(world, report_stop)
+        try:
+            network: Network = NETWORKS[name].join(world, seconds)
+        finally:
+            end_guard()
         atexit.register(_leave, network)
         _joined[name] = JoinedRank(world, network, network.all_gather(socket.gethostname()))
     elif (before := _joined[name].network.failure()) is not None:
@@ -90,7 +102,7 @@ def _exit_if_stuck() -> None:
 
     Registered when this module is loaded, so that functions that are registered later still run.
     """
-    if any(joined.network.is_stuck for joined in _joined.values()):
+    if is_any_stuck():
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
                 stream.flush()

@@ -13,8 +13,8 @@ from tenfold.transport.network.abstract_network import LEAVE_SECONDS, PATIENCE, 
 from tenfold.transport.network.codec import decode_error, encode_error
 from tenfold.transport.network.failure_detector import BEAT, FailureDetector
 from tenfold.transport.network.meeting_store import open_store
-from tenfold.transport.network.start_detector import START_SECONDS, start_detector
-from tenfold.transport.network.start_watch import StartWatch
+from tenfold.transport.network.start_detector import start_detector
+from tenfold.transport.network.start_watch import START_SECONDS, StartWatch
 from tenfold.transport.polling import CHECK_SECONDS, LONGEST_NAP, SPINS, wait
 
 
@@ -47,9 +47,9 @@ class MPI(Network):
         self.waiting, self._timeout = None, timeout
 
     @classmethod
-    def join(cls, world: World) -> "MPI":
-        """Join the ranks that mpirun, mpiexec or srun started."""
-        with StartWatch(world) as watch:
+    def join(cls, world: World, start_seconds: float = START_SECONDS) -> "MPI":
+        """Join the ranks that mpirun, mpiexec or srun started; MPI itself sets no limit to how long that may take."""
+        with StartWatch(world, start_seconds=start_seconds) as watch:
             with watch.in_another_process():
                 communicator = _world_communicator(world)
             return cls(communicator, starting=watch.check)

@@ -6,9 +6,7 @@ from typing import Any
 
 from tenfold.transport.network.abstract_network import Network
 from tenfold.transport.network.failure_detector import FailureDetector
-
-START_SECONDS = 120.0
-"""Seconds that ranks wait for one another at the start."""
+from tenfold.transport.network.start_watch import START_SECONDS
 
 
 def start_detector(network: Network, store: Any) -> FailureDetector | None:

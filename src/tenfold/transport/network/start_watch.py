@@ -1,9 +1,8 @@
-"""Notices a rank of this host that is stopped before the ranks have met, when it sends no heartbeats yet."""
+"""Notices a rank that is stopped, or does not come, before the ranks have met, when none sends heartbeats yet."""
 
 import atexit
 import os
 import signal
-import socket
 import sys
 import threading
 import time
@@ -16,38 +15,56 @@ import psutil
 from tenfold.errors import WorkerLost
 from tenfold.launch.detect import World, detect_world
 from tenfold.machine.process_state import is_stopped
+from tenfold.machine.stop_guard import describe_stop, kill_if_stopped
 from tenfold.transport.network.failure_detector import BEAT, SILENCE
+from tenfold.transport.network.start_store import CONNECT_SECONDS, READ_SECONDS, StartStore, has_address, report_stop
 
+START_SECONDS = 120.0
+"""Seconds that ranks wait for one another at the start: importing torch from a busy file system takes long."""
 BLOCKED_SECONDS = 2.0
 """Seconds after which the thread that started the watch is taken to be blocked in a library."""
 
 
 class StartWatch:
-    """Watches the processes that the same launcher has started on this host, from a thread, during a `with` block.
+    """Watches the ranks that the same launcher has started, from threads, during a `with` block.
 
-    `check` raises WorkerLost when one of them was stopped. Where a library blocks, so that nobody calls it, the process
-    ends with the sentence that the error would have. Either way the stopped process is killed at the end, since
-    launchers wait for it.
+    It looks at the processes of this host, and reads what other hosts report in the launcher's store. `check` raises
+    WorkerLost when a rank was stopped or has not come. Where a library blocks, so that nobody calls it, the process
+    ends with the sentence that the error would have. Either way a stopped process of this host is killed at the end,
+    since launchers wait for it.
     """
 
-    def __init__(self, world: World, launcher: int | None = None, silence: float = SILENCE) -> None:
+    def __init__(
+        self,
+        world: World,
+        launcher: int | None = None,
+        silence: float = SILENCE,
+        start_seconds: float = START_SECONDS,
+    ) -> None:
         """Watch the other ranks of a world; `launcher` is the process that started them (default: this one's parent).
 
-        A rank may be stopped for `silence` seconds.
+        A rank may be stopped for `silence` seconds, and come `start_seconds` later than this one.
         """
         self._world = world
+        self.start_seconds = start_seconds
         self._own = os.getpid()
         self._launcher = launcher or os.getppid()
         self._silence = silence
-        self._lost: WorkerLost | None = None
+        self._lost: Exception | None = None
+        self._reader: threading.Thread | None = None
         self._over = threading.Event()
 
     def __enter__(self) -> "StartWatch":
         threading.Thread(target=self._watch_in_thread, daemon=True, name="tenfold-start-watch").start()
+        if self._world.local_size < self._world.size and has_address():
+            self._reader = threading.Thread(target=self._read_store, daemon=True, name="tenfold-start-store")
+            self._reader.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
+        if self._reader is not None:
+            self._reader.join(2 * CONNECT_SECONDS)  # a thread in torch's store would crash an interpreter that ends
 
     def check(self) -> None:
         """Raise the error that names a rank that was stopped, if there is one."""
@@ -75,11 +92,51 @@ class StartWatch:
         found = self._find_stopped(self._over.wait)
         if found is None:
             return
-        pid, self._lost = found
-        atexit.register(_end, pid)  # not now: launchers end all ranks when one ends, before the error can be shown
+        pid, lost = found
+        if self._world.local_size < self._world.size:
+            report_stop(self._world, lost)
+        atexit.register(
+            kill_if_stopped, pid
+        )  # not now: launchers end all ranks when one ends, before the error is shown
+        self._give_up(lost, pid)
+
+    def _read_store(self) -> None:
+        """Read the reports of other hosts, and see who does not come."""
+        store = StartStore(self._world)
+        while not store.connect():
+            if self._over.wait(BEAT):
+                return
+        with suppress(RuntimeError):  # the store ended with its host: whoever waits for it says so
+            store.arrive()
+            came = time.monotonic()
+            while not self._over.wait(BEAT):
+                is_late = time.monotonic() - came > self.start_seconds and not store.all_are_here()
+                if is_late and (missing := store.missing()):
+                    store.report(self._describe_missing(missing))
+                reported = store.reported()
+                if reported is not None:
+                    if self._world.rank == 0:
+                        time.sleep(READ_SECONDS)  # the store may end with this rank
+                    self._give_up(reported)
+                    return
+
+    def _describe_missing(self, ranks: list[int]) -> WorkerLost:
+        several = len(ranks) > 1
+        listed = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
+        return WorkerLost(
+            ranks[0],
+            f"{'workers' if several else 'worker'} {listed} {'have' if several else 'has'} not come within "
+            f"{self.start_seconds:g} s of worker {self._world.rank}: they were stopped, or their hosts are slow or cut "
+            "off; start the ranks again, with more seconds for machine.stall_after if that is needed",
+        )
+
+    def _give_up(self, error: Exception, pid: int | None = None) -> None:
+        """Let `check` raise an error; if nobody checks, print it and end this process and one that was stopped."""
+        self._lost = error
         if not self._over.wait(BLOCKED_SECONDS):
-            self._print(self._lost)
-            _end(pid)
+            self._print(error)
+            if pid is not None:
+                kill_if_stopped(pid)
             os._exit(2)
 
     def _watch_in_process(self) -> None:
@@ -90,7 +147,7 @@ class StartWatch:
         found = self._find_stopped(wait)
         if found is not None:
             self._print(found[1])
-            _end(found[0])
+            kill_if_stopped(found[0])
             os.kill(self._own, signal.SIGKILL)  # it is blocked, and hears nothing else
 
     def _find_stopped(self, wait: Callable[[float], bool]) -> tuple[int, WorkerLost] | None:
@@ -107,9 +164,7 @@ class StartWatch:
             since = {pid: now if held_up else since.get(pid, now) for pid in stopped}
             for pid, first in since.items():
                 if now - first >= self._silence:
-                    name = f"worker {stopped[pid]} (process {pid} on {socket.gethostname()})"
-                    sentence = f"{name} was stopped before training began; start the ranks again"
-                    return pid, WorkerLost(stopped[pid], sentence)
+                    return pid, WorkerLost(stopped[pid], describe_stop(stopped[pid], pid))
         return None
 
     def _ranks(self) -> Iterator[tuple[int, int]]:
@@ -121,13 +176,6 @@ class StartWatch:
                     if world is not None and (world.size, world.launch) == (self._world.size, self._world.launch):
                         yield process.pid, world.rank
 
-    def _print(self, lost: WorkerLost) -> None:
+    def _print(self, lost: Exception) -> None:
         rank = f"[rank {self._world.rank}] " if self._world.rank else ""
         print(f"{rank}error: {lost}", file=sys.stderr, flush=True)
-
-
-def _end(pid: int) -> None:
-    """Kill a process, unless it continues or another has its number by now."""
-    if is_stopped(pid):
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)

@@ -19,11 +19,13 @@ from tenfold.launch.detect import World
 from tenfold.transport.network.abstract_network import LEAVE_SECONDS, PATIENCE, Network, Transfers
 from tenfold.transport.network.failure_detector import BEAT, SILENCE, FailureDetector
 from tenfold.transport.network.meeting_store import open_store
-from tenfold.transport.network.start_detector import START_SECONDS, start_detector
-from tenfold.transport.network.start_watch import StartWatch
+from tenfold.transport.network.start_detector import start_detector
+from tenfold.transport.network.start_watch import START_SECONDS, StartWatch
 from tenfold.transport.network.waiting_thread import WaitingThread
 from tenfold.transport.polling import CHECK_SECONDS
 
+MARGIN = 10.0
+"""Seconds more than ranks may wait for one another at the start, in which the one that does not come is named."""
 OUTSIDE = "192.0.2.1"
 """An address that no machine has (RFC 5737): the way to it is the way to other hosts."""
 
@@ -40,15 +42,18 @@ class TorchDistributed(Network):
         size: int,
         timeout: float = PATIENCE,
         starting: Callable[[], None] | None = None,
+        start_seconds: float = START_SECONDS,
     ) -> None:
         """Join as `rank`; `timeout` ends the waiting for another rank.
 
         `store` is one that all ranks reach. None, in a process group of the user's: rank 0 hosts one. `starting` is
-        called again and again until the ranks have met, and raises when one of them will not come.
+        called again and again until the ranks have met, and raises when one of them will not come, which it knows by
+        `start_seconds` after this rank has come.
         """
         super().__init__(rank, size)
         self.waiting = starting
-        self._timeout = min(timeout, START_SECONDS)
+        self._start_seconds = start_seconds + MARGIN
+        self._timeout = min(timeout, self._start_seconds)
         self._waiter = WaitingThread()
         self._detector: FailureDetector | None = None
         self._own_group = not dist.is_initialized()
@@ -71,12 +76,11 @@ class TorchDistributed(Network):
         self.waiting, self._timeout = None, timeout
 
     @classmethod
-    def join(cls, world: World) -> "TorchDistributed":
-        """Join the ranks that a launcher started."""
-        with StartWatch(world) as watch:
-            if dist.is_initialized():
-                return cls(None, world.rank, world.size, starting=watch.check)
-            return cls(_meet(world, watch), world.rank, world.size, starting=watch.check)
+    def join(cls, world: World, start_seconds: float = START_SECONDS) -> "TorchDistributed":
+        """Join the ranks that a launcher started; each waits `start_seconds` for the others."""
+        with StartWatch(world, start_seconds=start_seconds) as watch:
+            store = None if dist.is_initialized() else _meet(world, watch)
+            return cls(store, world.rank, world.size, starting=watch.check, start_seconds=start_seconds)
 
     def exchange(self, sends: Transfers, receives: Transfers, timeout: float | None = None) -> None:
         """Send and receive in one batch."""
@@ -116,11 +120,6 @@ class TorchDistributed(Network):
         if self._detector is not None:
             self._detector.check_local_processes()
 
-    @property
-    def is_stuck(self) -> bool:
-        """Whether the waiting thread is inside gloo, which cannot be interrupted."""
-        return not self._waiter.is_idle
-
     def close(self) -> None:
         """Leave, and end the process group if it was made here."""
         if self._closed:
@@ -142,9 +141,9 @@ class TorchDistributed(Network):
             dist.init_process_group(backends, store=store, rank=self.rank, world_size=self.size, timeout=limit)
 
         try:
-            self._waiter.wait(make, self.check, START_SECONDS)
+            self._waiter.wait(make, self.check, self._start_seconds)
         except (RuntimeError, TimeoutError) as error:
-            why = _first_line(error) or f"they did not come within {START_SECONDS:g} s"
+            why = _first_line(error) or f"they did not come within {self._start_seconds:g} s"
             raise MachineError(f"rank {self.rank} of {self.size} cannot reach all others: {why}") from None
 
     def _finish(self, begin: Any, tensor: Tensor, timeout: float | None = None) -> None:
@@ -179,14 +178,15 @@ def _meet(world: World, watch: StartWatch) -> Any:
         )
     if world.size > world.local_size:
         choose_interface(os.environ["MASTER_ADDR"])
-    limit, waiter = timedelta(seconds=START_SECONDS), WaitingThread()
+    seconds, waiter = watch.start_seconds + MARGIN, WaitingThread()
     found: list[Any] = []
 
     def meet() -> None:
+        limit = timedelta(seconds=seconds)
         found.append(next(iter(rendezvous("env://", world.rank, world.size, timeout=limit)))[0])
 
     try:
-        waiter.wait(meet, lambda _: watch.check(), 2 * START_SECONDS)
+        waiter.wait(meet, lambda _: watch.check(), 2 * seconds)
     except (RuntimeError, ValueError, TimeoutError) as error:
         raise MachineError(
             f"rank {world.rank} cannot reach the others at {os.environ['MASTER_ADDR']}:"

@@ -2,6 +2,7 @@
 
 import queue
 import threading
+import weakref
 from collections.abc import Callable
 from time import monotonic
 from typing import Any
@@ -18,6 +19,7 @@ class WaitingThread:
         self._calls: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
         self.is_idle = True
+        _all.add(self)
         self._thread = threading.Thread(target=self._serve, daemon=True, name="tenfold-waiting")
         self._thread.start()
 
@@ -54,3 +56,11 @@ class WaitingThread:
                 result = error
             call = None  # release what it holds before the caller continues
             self._results.put(result)
+
+
+_all: "weakref.WeakSet[WaitingThread]" = weakref.WeakSet()
+
+
+def is_any_stuck() -> bool:
+    """Return whether a thread still waits in a library, which would crash the interpreter when that ends."""
+    return any(not waiting.is_idle for waiting in _all)

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tenfold.transport.memory.reserve import reserve
+
 FLOAT_BYTES = 8
 SHORTEST_LIMIT = 60.0
 """Seconds without progress that are always allowed, unless the experiment sets a limit."""
@@ -31,7 +33,7 @@ class SharedFloats:
             self.name = f"/proc/{os.getpid()}/fd/{self._fd}"
         else:
             self._fd, self.name = tempfile.mkstemp(prefix=f"tenfold-{os.getpid()}-")
-        os.ftruncate(self._fd, FLOAT_BYTES * size)
+        reserve(self._fd, FLOAT_BYTES * size)
         self._map()
 
     def _map(self) -> None:
