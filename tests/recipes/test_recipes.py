@@ -77,6 +77,13 @@ def test_more_cores_than_there_are_means_predicted(tmp_path):
     assert "needs 64 cores" in result.rows[0].note
 
 
+def test_the_device_that_is_asked_for_is_not_that_of_rows_with_their_own(tmp_path):
+    blocks = [{"verb": "train", "vary": {"device": ["cpu"]}}, {"verb": "train"}]
+    result = run(Recipe(**TINY | {"blocks": blocks, "rows": []}), device="tpu", runs=tmp_path)
+    assert [bool(setting.runs) for setting in result.settings] == [True, False]
+    assert "tpu" in result.settings[1].reason
+
+
 def test_what_cannot_be_run_is_a_row_with_its_reason(tmp_path):
     absent = [need for need in ("gpu", "flite") if not is_available(need)]
     if not absent:

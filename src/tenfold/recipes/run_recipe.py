@@ -48,8 +48,9 @@ def run(
             if missing:
                 found.append(Setting(block.verb, settings, reason=f"needs {' and '.join(missing)}"))
                 continue
-            fields = recipe.experiment | block.fields | size.fields | settings
-            found.append(_run_setting(block, settings, fields | ({"device": device} if device else {}), size, runs))
+            chosen = {"device": device} if device else {}
+            fields = recipe.experiment | block.fields | size.fields | chosen | settings
+            found.append(_run_setting(block, settings, fields, size, runs))
     return RecipeResult(recipe, scale, found)
 
 

@@ -41,12 +41,12 @@ class Replica:
         self.flat = FlatState(network, vector)
         self.training = training
         self.loss = loss
-        self.optimizer = make_optimizer(training, network)
-        self.steps = 0
         self.rates = plan_rates(
             training, network, steps_per_epoch=steps_per_epoch, rate_scale=rate_scale, warmup=warmup
         )
         self.rate = self.rates.base
+        self.optimizer = make_optimizer(training, network, self.rate)
+        self.steps = 0
         self._device_type = self.flat.vector.device.type
         self._is_sparse = has_sparse_gradients(network)
         self._needs_dense = self._is_sparse and (training.clip is not None or training.optimizer in DENSE_ONLY)

@@ -9,6 +9,7 @@ from tenfold.experiment import Training
 from tenfold.models import NETWORKS
 from tenfold.training import Replica
 from tenfold.training.fused.replicas import Fused
+from tenfold.training.fused.updates import make_rule
 from tenfold.training.optimizers.muon import Muon, as_matrices, find_matrices
 from tenfold.training.optimizers.newton_schulz import COEFFICIENTS, factors, gram
 from tenfold.training.replica import plan_rates
@@ -146,6 +147,14 @@ def test_a_schedule_scales_both_rates():
     low = [group["lr"] for group in one.optimizer.param_groups]
     assert low[1] == pytest.approx(10 * low[0])
     assert low[0] < 0.02
+
+
+def test_only_the_rate_of_matrices_grows_with_the_workers():
+    training = Training(optimizer="muon", lr=0.02)
+    one = Replica(lenet(), training, nn.functional.cross_entropy, steps_per_epoch=9, rate_scale=4.0)
+    one.advance()
+    assert [group["lr"] for group in one.optimizer.param_groups] == pytest.approx([0.08, 0.05])
+    assert make_rule(training, lenet(), 0.08).lr_ratio * 0.08 == pytest.approx(0.05)
 
 
 @pytest.mark.parametrize("method", ["loop", "vmap"])

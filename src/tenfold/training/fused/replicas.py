@@ -52,7 +52,7 @@ class Fused:
         method: str = "auto",
         gradients_only: bool = False,
     ) -> None:
-        make_optimizer(training, network)  # raises an error if the options are wrong
+        make_optimizer(training, network, rates.base)  # raises an error if the options are wrong
         network.train()
         for layer in network.modules():
             if getattr(layer, "sparse", False) is True:
@@ -62,7 +62,7 @@ class Fused:
         self.part = part
         self.stack = Stack(network, k, matrix)
         weights = self.stack.matrix[:, : self.stack.parameters]
-        self.optimizer = StackedOptimizer(make_rule(training, network), weights, self.stack.learning, training.clip)
+        self.optimizer = StackedOptimizer(make_rule(training, network, rates.base), weights, self.stack.learning, training.clip)
         self.rates = rates
         self.steps = 0
         self.gradients_only = gradients_only

@@ -11,6 +11,7 @@ from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
 from tenfold.training.fused.muon_rule import MuonRule, network_options
 from tenfold.training.fused.rules import Adagrad, Adam, AdamW, RmsProp, Rule, Sgd
+from tenfold.training.optimizers.make_optimizer import learning_rate
 
 WITHOUT_EFFECT = ("foreach", "fused", "capturable", "differentiable")
 """Options of torch's optimizers that change how a step is computed, not its result."""
@@ -23,8 +24,11 @@ RULES: Registry[type[Rule]] = Registry(
 )
 
 
-def make_rule(training: Training, network: nn.Module) -> Rule:
-    """Return the rule that the experiment describes, or say what cannot be done side by side on one device."""
+def make_rule(training: Training, network: nn.Module, lr: float | None = None) -> Rule:
+    """Return the rule that the experiment describes, or say what cannot be done side by side on one device.
+
+    `lr` is the learning rate if it is not the experiment's own, as in `make_optimizer`.
+    """
     if not isinstance(training.optimizer, str) or ":" in training.optimizer:
         raise ExperimentError(
             f"training.optimizer = {training.optimizer} is your own, which steps one replica at a time; replicas side "
@@ -35,7 +39,7 @@ def make_rule(training: Training, network: nn.Module) -> Rule:
     if training.optimizer == "sgd":
         options |= {"momentum": training.momentum, "nesterov": training.nesterov}
     if training.optimizer == "muon":
-        options |= network_options(training, network)
+        options |= network_options(training, network, lr or learning_rate(training))
     for key, value in training.optimizer_options.items():
         if key not in (WITHOUT_EFFECT if training.optimizer != "muon" else USED_BEFORE):
             options[key] = tuple(value) if isinstance(value, list) else value

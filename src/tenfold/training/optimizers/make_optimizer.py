@@ -46,12 +46,15 @@ def learning_rate(training: Training, network: nn.Module | None = None) -> float
     return usual_rate(training, network)
 
 
-def make_optimizer(training: Training, network: nn.Module) -> torch.optim.Optimizer:
-    """Return the optimizer of a network's parameters, as the experiment describes it."""
+def make_optimizer(training: Training, network: nn.Module, lr: float | None = None) -> torch.optim.Optimizer:
+    """Return the optimizer of a network's parameters, as the experiment describes it.
+
+    `lr` is the learning rate if it is not the experiment's own, as where it was scaled up for several workers.
+    """
     if not isinstance(training.optimizer, str) or training.optimizer not in OPTIMIZERS:
         return make_own_optimizer(training, network)
     parameters = list(network.parameters())
-    options: dict[str, Any] = {"lr": learning_rate(training)}
+    options: dict[str, Any] = {"lr": lr or learning_rate(training)}
     if training.optimizer == "sgd":
         options |= {"momentum": training.momentum, "nesterov": training.nesterov}
     if training.optimizer == "muon":
