@@ -62,7 +62,9 @@ class Fused:
         self.part = part
         self.stack = Stack(network, k, matrix)
         weights = self.stack.matrix[:, : self.stack.parameters]
-        self.optimizer = StackedOptimizer(make_rule(training, network, rates.base), weights, self.stack.learning, training.clip)
+        self.optimizer = StackedOptimizer(
+            make_rule(training, network, rates.base), weights, self.stack.learning, training.clip
+        )
         self.rates = rates
         self.steps = 0
         self.gradients_only = gradients_only
