@@ -3,6 +3,7 @@
 import tenfold
 from tenfold.api import simulation_baseline as module
 from tenfold.experiment.defaults import with_defaults
+from tenfold.report.pages.sections import run_headline
 from tenfold.runs import Store
 
 
@@ -35,6 +36,16 @@ def test_a_recorded_run_of_one_worker_tells_what_was_lost(tmp_path):
     assert warning(worse).startswith("accuracy 60.00%, but 95.00% with one worker (run 1): each replica took 12 steps")
     _, same = virtual_run(tmp_path, 4, 0.95, steps=18)
     assert warning(same) == ""
+
+
+def test_the_page_of_a_run_shows_the_speedup_that_was_recorded(tmp_path):
+    _, run = virtual_run(tmp_path, 4, 0.9, steps=500)
+    module.SimulationBaseline(seconds=10.0, speedup=4.0, warning="").record(run)
+    number = next(
+        one for one in run_headline(tenfold.open_run(run.id, runs=tmp_path), None) if "speedup" in one["name"]
+    )
+    assert (number["name"], number["value"]) == ("speedup, predicted", "4.00")
+    assert number["note"] == "over one worker in 10.0 s, predicted; link 10gbe, the default"
 
 
 def test_one_worker_is_its_own_baseline(tmp_path):

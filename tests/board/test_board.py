@@ -112,6 +112,21 @@ def test_a_run_is_followed_epoch_by_epoch(board, folder):
     assert board.feed.news(position)["runs"][number]["status"] == "interrupted"
 
 
+def test_a_page_that_was_hidden_while_its_run_ended_hears_of_it(board):
+    news = board.feed.news(Position.read(None, "3@0.0", "1", None, "3"))["runs"][3]
+    assert news["status"] == "finished"
+    assert "headline" in news["parts"]
+    assert "status" not in board.feed.news(Position.read(None, "3@0.0", "1", None, ""))["runs"][3]
+
+
+def test_plots_of_several_runs_follow_those_that_have_ended(client, folder):
+    make_run(folder, steps_per_epoch=30, epochs=1, lr=0.1)
+    found = client.get("/data/compare", params={"runs": "1,3,5"}).json()
+    assert {"speedup", "tradeoff"} <= found["plots"].keys()
+    assert 'data-plot="tradeoff"' in found["parts"]["charts"]
+    assert len(found["bars"]) == 3
+
+
 def test_a_run_whose_process_is_gone_is_interrupted_at_the_next_message(board, folder):
     _, number, recorder = running(folder)
     position = Position.read("0:0", "", None)

@@ -61,7 +61,7 @@ def test_folds_learn_what_each_learns_alone(fields: dict[str, Any], way: str) ->
         assert outcome.result["metrics"] == pytest.approx(expected.result["metrics"], rel=1e-3)
         assert outcome.result.keys() == expected.result.keys()
         names = [{(one.part, one.name) for one in some if isinstance(one, Metric)} for some in (told, alone)]
-        assert names[0] == names[1]
+        assert names[0] == names[1] - {("train", "epoch_accuracy")}  # not counted where replicas step together
         assert [one.stage for one in told if isinstance(one, Lifecycle)].count("epoch") == expected.result["epochs"]
 
 

@@ -84,7 +84,7 @@ def test_validation_and_patience_and_callbacks(tmp_path, monkeypatch):
 
     class Stop:
         def on_epoch_end(self, event):
-            assert event.metrics.keys() == {"train_loss", "validation_loss", "validation_accuracy"}
+            assert event.metrics.keys() == {"train_loss", "train_accuracy", "validation_loss", "validation_accuracy"}
             if event.epoch == 1:
                 raise tenfold.StopTraining
 

@@ -97,6 +97,8 @@ class EngineContract:
         assert [row["epoch"] for row in whole.history] == [1, 2, 3]
         losses = [row["train_loss"] for row in whole.history]
         assert losses[-1] < losses[0]
+        shares = [row["train_accuracy"] for row in whole.history]
+        assert 0 <= shares[0] < shares[-1] <= 1
         assert all(one["seconds"] < other["seconds"] for one, other in itertools.pairwise(whole.history))
 
     def test_the_saved_weights_are_those_that_were_measured(self, whole: tenfold.Run) -> None:

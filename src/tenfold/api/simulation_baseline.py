@@ -27,6 +27,11 @@ class SimulationBaseline:
     warning: str
     """What the accuracy lost and why; empty if nothing is to be feared."""
 
+    def record(self, run: Run) -> None:
+        """Store the time of one worker with the run, so that its page shows the speedup."""
+        run.result["baseline_seconds"] = self.seconds
+        run.store.update(run.id, result=run.result)
+
     def line(self, run: Run) -> str:
         """Return a sentence with the speedup."""
         workers = run.experiment.division.workers

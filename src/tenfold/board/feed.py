@@ -36,8 +36,18 @@ class Position:
     """The only run whose row the page shows; None for all."""
 
     @classmethod
-    def read(cls, version: str | None, runs: str | None, parts: str | None, only: str | None = None) -> "Position":
-        """Return the position that a page names in its address; what cannot be read is nothing."""
+    def read(
+        cls,
+        version: str | None,
+        runs: str | None,
+        parts: str | None,
+        only: str | None = None,
+        running: str | None = None,
+    ) -> "Position":
+        """Return the position that a page names in its address; what cannot be read is nothing.
+
+        `running` names the runs that were running when the page heard of them last; they may have ended since.
+        """
         number = None
         if version is not None:
             instance, _, digits = version.partition(":")
@@ -49,7 +59,9 @@ class Position:
             if run.isdecimal() and cursor.isdecimal() and repeated.isdecimal():
                 read[int(run)] = place
         single = int(only) if only is not None and only.isdecimal() else None
-        return cls(number, read, with_parts=parts == "1", only=single)
+        before = {int(word): ("running", -1) for word in (running or "").split(",") if word.isdecimal()}
+        shown: dict[int, tuple[Any, ...]] = {run: stage for run, stage in before.items() if run in read}
+        return cls(number, read, shown, with_parts=parts == "1", only=single)
 
     def __str__(self) -> str:
         runs = ",".join(f"{run}@{place}" for run, place in self.runs.items())

@@ -9,9 +9,10 @@ from tenfold.errors import StoreError
 from tenfold.report.differences import differing_fields
 from tenfold.report.formatting import field_value
 from tenfold.report.model_quality import model_quality
-from tenfold.report.pages.comparison_page import comparison_content, comparison_tables
+from tenfold.report.pages.comparison_page import EVALUATED, comparison_charts, comparison_content, comparison_tables
+from tenfold.report.pages.figures import page_figures
 from tenfold.report.pages.folds_section import fold_charts, fold_figures
-from tenfold.report.pages.page import COMPARISON_PARTS, RUN_PARTS, render_parts, render_template
+from tenfold.report.pages.page import COMPARISON_CHARTS, COMPARISON_PARTS, RUN_PARTS, render_parts, render_template
 from tenfold.report.pages.run_page import about_curves, run_content
 from tenfold.report.pages.sections import state_note
 from tenfold.report.pages.write_report import common_content
@@ -57,6 +58,14 @@ class Pages:
         content = common_content(comparison) | comparison_tables(comparison) | states
         return render_parts("runs.html", content, COMPARISON_PARTS)
 
+    def comparison_charts(self, numbers: Sequence[int]) -> dict[str, Any]:
+        """Return the plots of several runs that change as these end, and the part of the page that holds them."""
+        comparison = self._compared(numbers)
+        content = comparison_charts(comparison)
+        drawn = page_figures([], comparison.runs, content.pop("charts"), bars=content.pop("bars"))
+        parts = render_parts("runs.html", content | {"figures": drawn, "clock": drawn["clock"]}, COMPARISON_CHARTS)
+        return {"parts": parts, "plots": drawn["plots"], "bars": drawn["bars"]}
+
     def differences(self, number: int, other: int) -> list[tuple[str, str, str]]:
         """Return the fields in which the experiments of two runs differ, with both values."""
         both = [self.watch.open(number), self.watch.open(other)]
@@ -86,6 +95,9 @@ class Pages:
     def _comparison_content(self, numbers: Sequence[int]) -> dict[str, Any]:
         comparison = self._compared(numbers)
         content = common_content(comparison) | comparison_content(comparison, self._each_figure(comparison))
+        if any(run.status == "running" for run in comparison.runs):
+            bars = content["figures"]["bars"] or [{"label": "", "times": {}}]
+            content |= {"learning": content["learning"] or EVALUATED, "figures": content["figures"] | {"bars": bars}}
         return content | {"board": self._board("compare.js"), "downloads": []}
 
     def _each_figure(self, comparison: Comparison) -> list[dict[str, Any]]:

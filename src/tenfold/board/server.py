@@ -57,6 +57,7 @@ class Board:
             Route("/static/{name:str}", self.static_file),
             Route("/data/runs", self.runs_data),
             Route("/data/filter", self.filter_data),
+            Route("/data/compare", self.comparison_data),
             Route("/data/run/{run:int}", self.run_data),
             Route("/data/run/{run:int}/rest", self.rest_data),
             Route("/data/run/{run:int}/curves", self.curves_data),
@@ -79,6 +80,10 @@ class Board:
     async def comparison_page(self, request: Request) -> Response:
         """Answer with the page of several runs."""
         return HTMLResponse(await run_in_threadpool(self.pages.comparison, _numbers(request)))
+
+    async def comparison_data(self, request: Request) -> Response:
+        """Answer with the plots of several runs that change as these end."""
+        return await _json(partial(self.pages.comparison_charts, _numbers(request)))
 
     async def static_file(self, request: Request) -> Response:
         """Answer with a script or style; only the names that the package has are known."""
@@ -154,7 +159,8 @@ class Board:
         if last := request.headers.get("last-event-id"):
             version, _, runs = last.partition("|")
             listed = version or None
-        position = Position.read(listed, runs, request.query_params.get("parts"), request.query_params.get("only"))
+        others = (request.query_params.get(name) for name in ("parts", "only", "running"))
+        position = Position.read(listed, runs, *others)
         return StreamingResponse(self.feed.messages(position), media_type="text/event-stream")
 
     async def act(self, request: Request) -> Response:

@@ -7,6 +7,7 @@ import numpy as np
 
 from tenfold.cluster.prediction import Prediction
 from tenfold.runs import Emit, EpochEnded, Event, Lifecycle, Metric, Span, Started
+from tenfold.workers.memory_use import MEMORY_METRICS
 from tenfold.workers.task import Task
 
 
@@ -23,6 +24,8 @@ class PredictedEvents:
 
     def __call__(self, event: Event) -> None:
         """Pass an event on with its time on the virtual cluster."""
+        if isinstance(event, Metric) and event.name in MEMORY_METRICS:
+            return  # that of this machine, not of the cluster
         if isinstance(event, Metric):
             self.emit(replace(event, at=self._at(event.step, event.epoch), seconds=self._training(event.step)))
         elif isinstance(event, Lifecycle):

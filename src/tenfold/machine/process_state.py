@@ -15,6 +15,11 @@ def peak_memory() -> int:
     return peak if sys.platform == "darwin" else 1024 * peak
 
 
+def resident_memory() -> int:
+    """Return the memory that this process has in use now, in bytes."""
+    return int(psutil.Process().memory_info().rss)
+
+
 def is_alive(pid: int) -> bool:
     """Return whether a process is running; a zombie is not."""
     try:

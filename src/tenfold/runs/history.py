@@ -2,6 +2,9 @@
 
 from tenfold.runs.events import Event, Metric
 
+OF_EPOCHS = ("epoch_loss", "epoch_accuracy")
+"""What is measured on all training batches of an epoch, in contrast to single ones."""
+
 
 class History:
     """Collects what was measured after each epoch, from the events that it is called with."""
@@ -11,7 +14,7 @@ class History:
 
     def __call__(self, event: Event) -> None:
         """Keep a metric of an epoch."""
-        if isinstance(event, Metric) and (event.name == "epoch_loss" or event.part != "train"):
+        if isinstance(event, Metric) and (event.name in OF_EPOCHS or event.part != "train"):
             row = self._rows.setdefault(event.epoch, {"epoch": event.epoch + 1})
             row |= {"step": event.step, "seconds": event.seconds}
             row[f"{event.part}_{event.name.removeprefix('epoch_')}"] = event.value

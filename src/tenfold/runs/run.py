@@ -191,7 +191,7 @@ class Run:
 
     @cached_property
     def history(self) -> list[dict[str, float]]:
-        """One row an epoch: epoch, step, seconds, train_loss, and what was measured on the watched part."""
+        """One row an epoch: epoch, step, seconds, train_loss, train_accuracy, and measurements on the watched part."""
         history = History()
         for metric in self.measurements():
             history(metric)

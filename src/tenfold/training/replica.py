@@ -17,6 +17,7 @@ from tenfold.training.network_call import call_network
 from tenfold.training.optimizers.make_optimizer import learning_rate, make_optimizer
 from tenfold.training.optimizers.user_optimizers import has_sparse_gradients
 from tenfold.training.schedules import Rates
+from tenfold.training.training_accuracy import TrainingAccuracy
 from tenfold.training.user_schedules import choose_schedule
 
 DENSE_ONLY = ("adam", "adamw", "rmsprop", "lbfgs", "muon")
@@ -54,6 +55,8 @@ class Replica:
         """Scales the loss, so that gradients in fp16 do not vanish, and skips steps whose gradients overflow."""
         self.average = self.flat.vector.clone() if training.ema is not None else None
         """The exponential moving average of the weights, where the experiment asks for it."""
+        self.accuracy: TrainingAccuracy | None = None
+        """What counts the right answers on training batches, where somebody asks for them."""
         self.learning = [parameter for parameter in network.parameters() if parameter.requires_grad]
 
     def prepare(self, sizes: Mapping[int, int]) -> str:  # noqa: ARG002
@@ -75,7 +78,10 @@ class Replica:
     def forward(self, x: Any, y: Any) -> Tensor:
         """Return the loss of one batch, with what the backward pass needs."""
         with autocast(self.training.precision, self._device_type):
-            return self.loss(call_network(self.network, x), y)  # type: ignore[no-any-return]
+            outputs = call_network(self.network, x)
+            if self.accuracy is not None:
+                self.accuracy.keep(outputs, y)
+            return self.loss(outputs, y)  # type: ignore[no-any-return]
 
     def backward(self, x: Any, y: Any) -> Tensor:
         """Leave the gradient of one batch in the parameters, and return its loss."""

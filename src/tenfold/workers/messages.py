@@ -18,6 +18,9 @@ class Reviewed:
     """Sum over samples."""
     samples: int
     outputs: Any
+    right: float = 0.0
+    """How many of its samples were classified right, of the `judged` whose class was compared."""
+    judged: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

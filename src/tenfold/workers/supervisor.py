@@ -142,6 +142,10 @@ class Supervisor:
         samples = sum(review.samples for review in reviews)
         train_loss = sum(review.loss for review in reviews) / samples
         self._emit_metric(first, "train", "epoch_loss", train_loss)
+        measured = {"train_loss": train_loss}
+        if judged := sum(review.judged for review in reviews):
+            measured["train_accuracy"] = sum(review.right for review in reviews) / judged
+            self._emit_metric(first, "train", "epoch_accuracy", measured["train_accuracy"])
         watched = train_loss
         if self.task.watched is not None:
             self._evaluate(reviews)
@@ -149,7 +153,6 @@ class Supervisor:
         best = self.best_loss is None or math.isnan(self.best_loss) or watched < self.best_loss
         if best:
             self.best_loss, self.best_epoch = watched, first.epoch
-        measured = {"train_loss": train_loss}
         if self.task.watched is not None:
             measured |= {f"{self.task.watched_name}_{name}": value for name, value in self.measured.items()}
         self._announce(EpochEnded(at=self.clock.now(), epoch=first.epoch, metrics=measured))

@@ -22,9 +22,11 @@ from tenfold.training import choose_loss, predict
 from tenfold.training.graphs import make_replica
 from tenfold.training.measures import describe_failure
 from tenfold.training.randomness import seed_everything
+from tenfold.training.training_accuracy import make_training_accuracy
 from tenfold.transport.memory.counters import MembersChanged
 from tenfold.workers.channels import Channels
 from tenfold.workers.check_metrics import check_metrics
+from tenfold.workers.memory_use import memory_use
 from tenfold.workers.messages import Decision, Evaluated, Finished, Message, Reviewed, Saved
 from tenfold.workers.mixers.make_mixer import can_capture, make_mixer
 from tenfold.workers.pool.worker_progress import WorkerProgress
@@ -72,6 +74,7 @@ class Worker:
             warmup=warmup_epochs(task.experiment),
             vector=channels.weights.buffer,
         )
+        self.replica.accuracy = make_training_accuracy(training, task.splits.classes)
         samples = [float(len(shard)) for shard in task.shards]
         self.mixer = make_mixer(task.division, self.replica, channels, samples)
         self.time = Timekeeper(clock, emit, self.rank)
@@ -98,6 +101,8 @@ class Worker:
             self.joins = False
             loss, samples, last = self._train_epoch()
             stopped = self._review(loss, samples, last)
+            for name, size in memory_use(self.replica.flat.vector.device).items():
+                self._measure(name, size, last)
             self.epoch = training.epochs if stopped else self.epoch + 1
             self._save()
         self._finish()
@@ -286,6 +291,7 @@ class Worker:
 
     def _review(self, loss: float, samples: int, step: int) -> bool:
         """Evaluate the mean of all replicas after an epoch, and return whether to stop."""
+        right, judged = self.replica.accuracy.take() if self.replica.accuracy is not None else (0.0, 0)
 
         def review() -> Decision:
             with self._mean() as outputs:
@@ -297,6 +303,8 @@ class Worker:
                         loss=loss,
                         samples=samples,
                         outputs=outputs,
+                        right=right,
+                        judged=judged,
                     )
                 )
                 keeps = self.rank == 0 or self.task.experiment.machine.on_failure == "continue"  # rank 0 may be lost

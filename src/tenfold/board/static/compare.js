@@ -21,13 +21,27 @@ async function refine(first, last) {
   if (zoomed) panels.curves.set(finer);
 }
 
-follow(() => ({ runs: data.figures.map((one) => `${one.id}@${one.position}`).join(","), parts: 1 }), async (news) => {
+// The plots of those that have ended: scaling, speed and quality, where the time goes.
+async function readCharts() {
+  const { parts, plots, bars } = await ask(`/data/compare?runs=${data.figures.map((one) => one.id).join(",")}`);
+  setParts(parts);
+  panels.setPlots(plots);
+  if (bars.length) panels.bars?.set(bars);
+}
+
+follow(() => ({ runs: data.figures.map((one) => `${one.id}@${one.position}`).join(","), parts: 1, running: data.figures.filter((one) => one.status === "running").map((one) => one.id).join(",") }), async (news) => {
+  let ended = false;
   for (const [id, own] of Object.entries(news.runs || {})) {
     const figure = data.figures.find((one) => one.id === Number(id));
     if (own.parts) setParts(own.parts);
+    if (own.status && own.status !== figure.status) {
+      figure.status = own.status;
+      ended = true;
+    }
     if (own.position) figure.position = own.position;
     if (own.again) Object.assign(figure, await ask(`/data/run/${id}`), { label: figure.label, colour: figure.colour, lanes: null });
     else if (own.curves) extend(figure, own.curves);
   }
   if (!zoomed) panels.curves?.set(data.figures);
+  if (ended) await readCharts();
 });

@@ -20,7 +20,7 @@ let row = null;
 let figure = data.figures.find((one) => one.id === number) || null;
 let position = figure?.position || "0.0";
 let zoomed = false;
-let known = { status: document.querySelector(".facts .status")?.textContent || "" };
+const known = { status: document.querySelector(".facts .status")?.textContent || "" };
 
 const panels = mountPanels(data, {
   live: known.status === "running", refineCurves: refine, refineLanes,
@@ -61,6 +61,7 @@ async function readRest() {
 function draw() {
   if (!zoomed) panels.curves?.set(data.figures);
   panels.bars?.set([{ label: "", times: figure.times }]);
+  panels.memory?.set(figure);
   panels.lanes.forEach((panel) => { if (!panel.range) panel.set(figure.lanes); });
 }
 
@@ -70,7 +71,7 @@ function showRow() {
   document.getElementById("actions").append(progress, Object.assign(document.createElement("span"), { className: "soft", textContent: about }));
 }
 
-follow(() => ({ runs: `${number}@${position}`, parts: 1, list: "0:0", only: number }), (news) => {
+follow(() => ({ runs: `${number}@${position}`, parts: 1, list: "0:0", only: number, running: known.status === "running" ? number : "" }), (news) => {
   const mine = news.list?.rows.find((one) => one.id === number);
   if (mine) {
     const before = row;
@@ -83,6 +84,7 @@ follow(() => ({ runs: `${number}@${position}`, parts: 1, list: "0:0", only: numb
   if (!own) return;
   if (own.gone) document.getElementById("actions").textContent = own.gone;
   if (own.position) position = own.position;
+  if (own.status) known.status = own.status;
   if (own.again) return void readAgain();
   if (own.parts) {
     setParts(own.parts);

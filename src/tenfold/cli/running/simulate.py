@@ -107,6 +107,8 @@ def _one(
     from tenfold.api.simulation_baseline import simulation_baseline
 
     baseline = simulation_baseline(experiment, run)
+    if baseline is not None:
+        baseline.record(run)
     added = {"baseline_seconds": baseline.seconds, "speedup": baseline.speedup} if baseline else {}
     print_run(run, as_json, output, **added)
     if baseline is not None and not as_json:

@@ -21,6 +21,7 @@ from tenfold.training.graphs import slow
 from tenfold.training.precision import multiplying
 from tenfold.training.randomness import seed_everything, undisturbed
 from tenfold.training.replica import plan_rates
+from tenfold.workers.memory_use import memory_use
 from tenfold.workers.messages import Finished, Reviewed
 from tenfold.workers.task import Task, make_network
 from tenfold.workers.timekeeper import Timekeeper
@@ -45,6 +46,7 @@ class FusedTraining(ABC):
         self.epochs = epochs
         self.clock = clock
         self.time = Timekeeper(clock, emit, 0)
+        self._emit_training = emit
         self.epoch = 0
         self.last_step = 0
         """The step that was taken last, counted over the run."""
@@ -56,6 +58,8 @@ class FusedTraining(ABC):
         while self.epoch < self.epochs:
             self._train_epoch()
             stop = self.end_epoch()
+            for name, size in memory_use(self.fused.device).items():
+                self.emit_metric(self._emit_training, name, size, self.last_step)
             self.time.lap("evaluate")
             self.epoch = self.epochs if stop else self.epoch + 1
             self.save()

@@ -30,6 +30,7 @@ MOST_CURVES = 8
 MOST_WITH_TRAINING = 3
 """With more settings than this, the noisy training curves are not drawn, as they would hide the evaluated ones."""
 MOST_NAMED = 12
+EVALUATED = "Lines with markers: evaluated after each epoch."
 
 
 def comparison_content(comparison: Comparison, each: list[dict[str, Any]] | None = None) -> dict[str, Any]:
@@ -143,28 +144,38 @@ def _speedup_note(rows: Sequence[Row]) -> list[str]:
     return ["no setting with several workers is faster than one worker"] if slower else []
 
 
-def _plots(comparison: Comparison, each: list[dict[str, Any]] | None) -> dict[str, Any]:
-    """Return the plots of several runs and the captions that depend on them."""
+def comparison_charts(comparison: Comparison) -> dict[str, Any]:
+    """Return the plots of finished runs and the captions that depend on them: scaling, devices, speed and quality."""
     rows, styles = comparison.rows, PlotStyles(comparison.rows)
     groups = device_plots.device_groups(rows)
     side_by_side = device_plots.choose_groups(groups)
-    shown = choose_rows(rows, MOST_CURVES)
-    drawn = each or [figures.mean_figure(styles.series(row)) for row in shown]
-    bars = [{"label": row.label, "times": row.times} for row in rows if row.times]
     metric = rows_metric(rows)
-    timelines = _timelines(rows)
     charts: dict[str, Chart | None] = {
         "target": target_plots.target_plot(rows, styles),
         **{name: SCALING[name](rows, styles) for name in SCALING},
         **device_plots.device_plots(side_by_side, styles),
         "tradeoff": scaling_plots.tradeoff_plot(rows, styles),
-        **{f"timeline-{at}": chart for at, (_, chart) in enumerate(timelines)},
     }
     return {
+        "charts": charts,
+        "bars": [{"label": row.label, "times": row.times} for row in rows if row.times],
         "scaling": [name for name in SCALING if charts[name]],
         "devices_left_out": _left_out(list(groups), list(side_by_side)),
         "best": [(row.label, *_time_and_metric(row, metric)) for row in pareto_front(rows)],
-        "figures": figures.page_figures(drawn, comparison.runs, charts, bars=bars),
+    }
+
+
+def _plots(comparison: Comparison, each: list[dict[str, Any]] | None) -> dict[str, Any]:
+    """Return the plots of several runs and the captions that depend on them."""
+    rows, styles = comparison.rows, PlotStyles(comparison.rows)
+    shown = choose_rows(rows, MOST_CURVES)
+    drawn = each or [figures.mean_figure(styles.series(row)) for row in shown]
+    summed_up = comparison_charts(comparison)
+    timelines = _timelines(rows)
+    charts = summed_up.pop("charts") | {f"timeline-{at}": chart for at, (_, chart) in enumerate(timelines)}
+    return {
+        "figures": figures.page_figures(drawn, comparison.runs, charts, bars=summed_up.pop("bars")),
+        **summed_up,
         "learning": _about_curves(rows, shown, means=each is None) if any(one["curves"] for one in drawn) else "",
         "quality": False,
         "lanes": False,
@@ -175,7 +186,7 @@ def _plots(comparison: Comparison, each: list[dict[str, Any]] | None) -> dict[st
 def _about_curves(rows: Sequence[Row], shown: Sequence[Row], *, means: bool) -> str:
     training = "Thin lines: training batches. " if len(shown) <= MOST_WITH_TRAINING else ""
     if not means:
-        return "Lines with markers: evaluated after each epoch."
+        return EVALUATED
     left_out = _left_out([row.label for row in rows], [row.label for row in shown])
     return f"{training}Lines with markers: evaluated after each epoch, mean over the repeats. {left_out}".rstrip()
 

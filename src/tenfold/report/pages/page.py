@@ -19,6 +19,8 @@ RUN_PARTS = ("facts", "above", "headline", "folds", "prediction", "cores", "epoc
 """The blocks of a run's page that are rendered again while it is running."""
 COMPARISON_PARTS = ("above", "headline", "settings")
 """The same of the page of several runs."""
+COMPARISON_CHARTS = ("charts",)
+"""The blocks of that page which are rendered again as runs end."""
 
 
 def render_template(template: str, content: dict[str, Any]) -> str:

@@ -54,4 +54,6 @@ def about_curves(run: Run) -> str:
     if run.kind == CROSSVAL:
         return "Each fold on its validation part after each epoch, and the mean over the folds."
     lost = "".join(f" Vertical line: {loss}." for loss in summary.describe_lost_workers(run))
-    return f"Thin lines: training batches. Lines with markers: evaluated after each epoch.{lost}"
+    counted = any("train_accuracy" in row for row in run.history)
+    means = " (accuracy: the mean of each epoch)" if counted else ""
+    return f"Thin lines: training batches{means}. Lines with markers: evaluated after each epoch.{lost}"

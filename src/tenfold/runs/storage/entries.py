@@ -117,6 +117,7 @@ RESULT: dict[str, Any] = {
     "interval": list[float] | None,
     "reasons": list[str],
     "simulated_in": float,
+    "baseline_seconds": float,
     "crossval": FoldResult,
     "mode": str,
     "folds": list[RecordedFold],

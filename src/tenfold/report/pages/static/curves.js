@@ -7,7 +7,7 @@ import { Chart } from "./chart.js";
 const FIRST = ["loss", "accuracy"];
 const LAST = ["lr", "spread", "staleness", "samples/s"];
 const NAMES = { lr: "learning rate", "samples/s": "samples per second", staleness: "staleness (updates)", spread: "spread of the replicas before a round, relative" };
-const HIDDEN = new Set(["epoch_loss"]);
+const HIDDEN = new Set(["epoch_loss", "epoch_accuracy", "memory", "gpu_memory"]);
 const AXES = { epoch: "epoch", step: "step", seconds: "training time" };
 const PARTS = { train: "training", validation: "validation", test: "test" };
 
@@ -46,6 +46,7 @@ export class CurvesPanel {
   // The names of all metrics, those of training itself last.
   metrics() {
     const found = new Set(this.figures.flatMap((figure) => figure.curves.map((curve) => curve.name)));
+    if (found.has("epoch_accuracy")) found.add("accuracy");
     HIDDEN.forEach((name) => found.delete(name));
     if (this.figures.some((figure) => figure.samples && figure.epochLength)) found.add("samples/s");
     const others = [...found].filter((name) => !FIRST.includes(name) && !LAST.includes(name));
@@ -89,7 +90,7 @@ export class CurvesPanel {
     const several = this.figures.length > 1;
     const withTraining = !several || this.figures.length <= 3;
     return this.figures.flatMap((figure) => {
-      const curves = name === "samples/s" ? speedOf(figure) : fewWorkers(figure.curves.filter((curve) => curve.name === name));
+      const curves = name === "samples/s" ? speedOf(figure) : fewWorkers(figure.curves.filter((curve) => curve.name === name || (name === "accuracy" && curve.name === "epoch_accuracy")));
       const evaluated = curves.some((curve) => curve.part !== "train");
       return curves.filter((curve) => withTraining || !evaluated || curve.part !== "train").flatMap((curve) => this.lineOf(figure, curve, curves, several));
     });
@@ -147,7 +148,7 @@ function written(name, value) {
 }
 
 // What more than eight workers measured: the mean and the highest at each step.
-function fewWorkers(curves) {
+export function fewWorkers(curves) {
   if (curves.length <= 8 || !curves.every((curve) => curve.part === curves[0].part)) return curves;
   const steps = new Map();
   for (const curve of curves) curve.step.forEach((step, at) => steps.set(step, [...(steps.get(step) || []), [curve.seconds[at], curve.value[at]]]));
@@ -192,6 +193,6 @@ function speedOf(figure) {
 
 const SHADES = ["#2d69d2", "#e17800", "#4ba55a", "#b42d87", "#a587d2", "#5a694b", "#c31e0f", "#d27896"];
 
-function shade(colour, worker) {
+export function shade(colour, worker) {
   return worker ? SHADES[worker % SHADES.length] : colour;
 }

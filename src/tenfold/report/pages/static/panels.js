@@ -1,6 +1,7 @@
 import { BarsPanel } from "./bars.js";
 import { CurvesPanel } from "./curves.js";
 import { LanesPanel } from "./lanes.js";
+import { MemoryPanel } from "./memory.js";
 import { mountPlots } from "./plots.js";
 import { QualityPanel } from "./quality.js";
 
@@ -17,6 +18,10 @@ export function mountPanels(data, { live = false, refineCurves = null, refineLan
   if (place("bars")) {
     panels.bars = new BarsPanel(place("bars"), common);
     panels.bars.set(data.bars);
+  }
+  if (place("memory")) {
+    panels.memory = new MemoryPanel(place("memory"));
+    panels.memory.set(data.figures.find((one) => String(one.id) === place("memory").dataset.run));
   }
   if (place("quality")) {
     panels.quality = new QualityPanel(place("quality"));

@@ -1,0 +1,60 @@
+import pytest
+import torch
+
+from tenfold.experiment import Training
+from tenfold.training import training_accuracy
+from tenfold.training.training_accuracy import TrainingAccuracy, make_training_accuracy
+
+
+@pytest.fixture
+def counted() -> TrainingAccuracy:
+    made = make_training_accuracy(Training(), classes=3)
+    assert made is not None
+    return made
+
+
+def test_batches_of_all_sizes_count_by_their_samples(counted: TrainingAccuracy) -> None:
+    targets = torch.tensor([0, 1, 2, 2])
+    counted.keep(torch.eye(3)[targets], targets)
+    counted.keep(torch.eye(3)[[0, 0]], torch.tensor([0, 1]))
+    assert counted.take() == pytest.approx((5.0, 6))
+    assert counted.take() == (0.0, 0)
+
+
+def test_many_outputs_are_compared_before_they_fill_the_memory(
+    counted: TrainingAccuracy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training_accuracy, "MOST_NUMBERS", 6)
+    for _ in range(5):
+        counted.keep(torch.eye(3)[:1], torch.tensor([0]))
+        assert counted._numbers < 6
+    assert counted.take() == (5.0, 5)
+
+
+def test_outputs_of_other_shapes_are_compared_apart(counted: TrainingAccuracy) -> None:
+    for length in (2, 5):
+        counted.keep(torch.zeros(4, 3, length), torch.zeros(4, length, dtype=torch.long))
+    counted.keep((torch.zeros(4, 3), torch.zeros(4, 3)), torch.zeros(4))  # which of the two is meant is not known
+    assert counted.take() == (8.0, 8)
+
+
+def test_a_single_logit_is_judged_by_its_sign() -> None:
+    made = make_training_accuracy(Training(loss="bce"), classes=2)
+    assert made is not None
+    made.keep(torch.tensor([[1.0], [-1.0], [2.0]]), torch.tensor([1.0, 0.0, 0.0]))
+    assert made.take() == pytest.approx((2.0, 3))
+
+
+@pytest.mark.parametrize(
+    ("training", "classes"),
+    [
+        (Training(), None),
+        (Training(loss="mse"), 3),
+        (Training(metrics=("f1_macro",)), 3),
+        (Training(optimizer="lbfgs"), 3),
+    ],
+)
+def test_nothing_is_counted_where_accuracy_is_not_measured_or_batches_are_seen_repeatedly(
+    training: Training, classes: int | None
+) -> None:
+    assert make_training_accuracy(training, classes) is None
