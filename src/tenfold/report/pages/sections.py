@@ -80,7 +80,14 @@ def _metric_note(run: Run, name: str) -> str:
 def page_title(experiment: Experiment) -> str:
     """Return the name of an experiment, or its model and data where it has none."""
     flat = experiment.flat()
-    return one_line(experiment.name or f"{field_value(flat['model'])} on {field_value(flat['data'])}")
+    return one_line(experiment.name or f"{_object_name(flat['model'])} on {_object_name(flat['data'])}")
+
+
+def _object_name(value: object) -> str:
+    """Return a model or data as a title names them; arrays and the like have no name of their own."""
+    text = field_value(value)
+    name = text[1:-1] if text.startswith("<") and text.endswith(">") else text
+    return "given data" if name in ("tuple", "list", "dict", "Tensor", "ndarray") else name
 
 
 def describe_run(run: Run, label: str = "") -> dict[str, Any]:

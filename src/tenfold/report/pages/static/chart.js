@@ -36,7 +36,7 @@ export class Chart {
     whenThemeChanges(() => this.plot?.redraw(false));
   }
 
-  // Each line: {key, label, colour, dash, width, alpha, marks, x, y, quiet}; quiet ones have no legend entry. Those with
+  // Each line: {key, label, colour, dash, width, alpha, marks, x, y, quiet}; quiet ones have no legend entry, and a stepped one is a histogram. Those with
   // notes, the text of each point, may also have markers, fill, low, high, spread, rings and numbers: see charts.py.
   draw(lines, options) {
     const shape = (list) => JSON.stringify(list.map((line) => [line.key, line.label, line.colour, line.alpha, line.marks]));
@@ -72,7 +72,7 @@ export class Chart {
       alpha: line.alpha || 1,
       dash: line.dash?.length ? line.dash : undefined,
       spanGaps: true,
-      paths: line.scatter ? () => null : undefined,
+      paths: line.scatter ? () => null : line.stepped ? uPlot.paths.stepped({ align: 1 }) : undefined,
       show: !this.hidden.has(line.key),
       points: { show: line.notes ? false : Boolean(line.scatter) || Boolean(line.marks && line.x.length <= MARKS) || line.x.length === 1, size: line.scatter ? 4 : 6, fill: () => line.colour || colourOf("--ink") },
     }));

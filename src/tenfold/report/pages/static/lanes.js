@@ -24,6 +24,7 @@ export class LanesPanel {
     this.refine = refine;
     this.spans = { worker: [], kind: [], at: [], length: [] };
     this.range = null;
+    this.origin = 0;
     this.follow = live;
     this.drag = null;
     this.canvas = element("canvas", { tabindex: 0, role: "img", "aria-label": label });
@@ -62,6 +63,8 @@ export class LanesPanel {
 
   set(spans) {
     this.spans = spans;
+    // Predicted times count from the start of the virtual cluster, wherever that lies in the run.
+    this.origin = this.clock === "predicted" && spans.at.length ? spans.at.reduce((least, one) => Math.min(least, one)) / MICRO : 0;
     const used = new Set(spans.kind);
     this.legend.replaceChildren(...this.kinds.filter((_, at) => used.has(at)).map(({ name, colour }) =>
       element("li", {}, element("span", { class: "swatch", style: { background: colour } }), name)));
@@ -144,7 +147,7 @@ export class LanesPanel {
       pen.fillRect(Math.min(this.drag.from, this.drag.to), 0, Math.abs(this.drag.to - this.drag.from), height - AXIS);
     }
     pen.restore();
-    this.canvas.setAttribute("aria-label", `${this.label}: ${workers} lane${workers > 1 ? "s" : ""} from ${duration(first)} to ${duration(last)}, ${this.clock}`);
+    this.canvas.setAttribute("aria-label", `${this.label}: ${workers} lane${workers > 1 ? "s" : ""} from ${duration(first - this.origin)} to ${duration(last - this.origin)}, ${this.clock}`);
     this.reset.hidden = !this.range;
   }
 
@@ -167,8 +170,8 @@ export class LanesPanel {
     const step = [1, 2, 5, 10].map((times) => times * unit).find((one) => one >= rough);
     const [factor, name] = last - first < 0.02 ? [1e6, "µs"] : last - first < 2 ? [1e3, "ms"] : [1, "s"];
     pen.fillStyle = colourOf("--soft");
-    for (let at = Math.ceil(first / step) * step; at <= last; at += step) {
-      const x = this.left + ((at - first) / (last - first)) * (this.width - this.left);
+    for (let at = Math.ceil((first - this.origin) / step) * step; at <= last - this.origin; at += step) {
+      const x = this.left + ((at + this.origin - first) / (last - first)) * (this.width - this.left);
       const text = `${Number((at * factor).toPrecision(6)).toLocaleString("en-US")} ${name}`;
       const wide = pen.measureText(text).width;
       pen.fillRect(x, height - AXIS, 1, 4);
@@ -184,7 +187,7 @@ export class LanesPanel {
     for (let i = 0; i < at.length; i++) if (worker[i] === lane && at[i] <= time && time <= at[i] + length[i]) found = i;
     this.tip.hidden = found < 0;
     if (found < 0) return;
-    this.tip.textContent = `${this.nameOf(lane)}: ${this.texts[found] || this.kinds[kind[found]].name} ${duration(length[found] / MICRO)}, from ${duration(at[found] / MICRO)}`;
+    this.tip.textContent = `${this.nameOf(lane)}: ${this.texts[found] || this.kinds[kind[found]].name} ${duration(length[found] / MICRO)}, from ${duration(at[found] / MICRO - this.origin)}`;
     this.tip.style.left = `${Math.min(x + 12, Math.max(0, this.width - this.tip.offsetWidth - 4))}px`;
     this.tip.style.top = `${this.tops[lane + 1] ?? y + 20}px`;
   }

@@ -31,7 +31,7 @@ export class MemoryPanel {
       const chart = this.charts.get(kind);
       chart.unit = unit;
       chart.title = `${title} (${unit})`;
-      chart.draw(lines, { label: figure.epochLength ? "epoch" : "step", whole: lines.some((line) => line.x.at(-1) >= 2) });
+      chart.draw(lines, { label: figure.epochLength ? "epoch" : "step", whole: lines.some((line) => line.x.at(-1) >= 2), bounds: [0, null] });
     }
   }
 }

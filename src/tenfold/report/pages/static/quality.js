@@ -75,14 +75,14 @@ function numbers({ true: wanted, predicted, residuals, bias, deviation }) {
   const ends = [Math.min(...wanted), Math.max(...wanted)];
   const written = (value) => significant(value, 4);
   const scatter = new Chart({ title: "Predicted against true", about: "predicted against true", written });
-  const spread = new Chart({ title: "Residuals", about: "how often which residual occurs", written: (value) => count(value) });
+  const spread = new Chart({ title: "Residuals (samples)", about: "how often which residual occurs", written: (value) => count(value) });
   queueMicrotask(() => {
     scatter.draw([
       { key: "ideal", label: "ideal", colour: null, dash: [4, 4], alpha: 0.6, x: ends, y: ends },
       { key: "model", label: "predicted", colour: "#2d69d2", scatter: true, alpha: 0.5, x: order.map((at) => wanted[at]), y: order.map((at) => predicted[at]) },
     ], { label: "true value", logX: false, logY: false });
-    const middles = residuals.counts.map((_, at) => (residuals.edges[at] + residuals.edges[at + 1]) / 2);
-    spread.draw([{ key: "count", label: "samples", colour: "#2d69d2", x: middles, y: residuals.counts }], { label: "predicted - true", logX: false, logY: false });
+    const counts = [...residuals.counts, residuals.counts.at(-1)];
+    spread.draw([{ key: "count", label: "samples", colour: "#2d69d2", stepped: true, x: residuals.edges, y: counts }], { label: "predicted - true", logX: false, logY: false, bounds: [0, null] });
   });
   return [element("div", { class: "plots" }, scatter.root, spread.root), element("p", { class: "eyebrow" }, `Residuals: mean ${significant(bias)}, standard deviation ${significant(deviation)}.`)];
 }
