@@ -127,6 +127,21 @@ def test_plots_of_several_runs_follow_those_that_have_ended(client, folder):
     assert len(found["bars"]) == 3
 
 
+def test_the_page_of_several_runs_goes_on_without_one_that_was_removed(board, folder):
+    experiment, number, recorder = running(folder)
+    position = Position.read(None, f"1@0.0,2@0.0,{number}@0.0", "1")
+    board.feed.news(position)
+    board.actions.remove(2, {"confirmed": True})
+    for event in epoch_events(experiment, 0, steps_per_epoch=50):
+        recorder(event)
+    recorder.flush()
+    news = board.feed.news(position)["runs"]
+    assert "gone" in news[2]
+    assert news[number]["curves"]
+    assert "settings" in news[number]["parts"]
+    recorder.close(result={}, status="interrupted")
+
+
 def test_a_run_whose_process_is_gone_is_interrupted_at_the_next_message(board, folder):
     _, number, recorder = running(folder)
     position = Position.read("0:0", "", None)

@@ -1,6 +1,7 @@
 """The pages of the board: the same templates as reports, with scripts that follow the runs."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from tenfold.board.watch import Watch
@@ -52,15 +53,21 @@ class Pages:
         return render_template("runs.html", self._comparison_content(numbers))
 
     def comparison_parts(self, numbers: Sequence[int]) -> dict[str, str]:
-        """Return the parts of the page of several runs that change while they are running."""
-        comparison = self._compared(numbers)
+        """Return the parts of the page of several runs that change while they are running; none if only one is left."""
+        left = self._still_there(numbers)
+        if len(left) < 2:
+            return {}
+        comparison = Comparison(left)
         states = {"runs": [{"id": run.id, "status": run.status, "state": state_note(run)} for run in comparison.runs]}
         content = common_content(comparison) | comparison_tables(comparison) | states
         return render_parts("runs.html", content, COMPARISON_PARTS)
 
     def comparison_charts(self, numbers: Sequence[int]) -> dict[str, Any]:
         """Return the plots of several runs that change as these end, and the part of the page that holds them."""
-        comparison = self._compared(numbers)
+        left = self._still_there(numbers)
+        if len(left) < 2:
+            raise StoreError("fewer than two of these runs are left")
+        comparison = Comparison(left)
         content = comparison_charts(comparison)
         drawn = page_figures([], comparison.runs, content.pop("charts"), bars=content.pop("bars"))
         parts = render_parts("runs.html", content | {"figures": drawn, "clock": drawn["clock"]}, COMPARISON_CHARTS)
@@ -85,6 +92,14 @@ class Pages:
         following = _empty_panels(run, content) if run.status == "running" else {}
         downloads = [_link(run, "csv"), _link(run, "json"), _link(run, "html")]
         return content | following | {"board": self._board("run.js", run=run.id), "downloads": downloads}
+
+    def _still_there(self, numbers: Sequence[int]) -> list[Run]:
+        """Return the runs that have not been removed since a page was opened."""
+        found = []
+        for number in dict.fromkeys(numbers[:MOST_COMPARED]):
+            with suppress(StoreError):
+                found.append(self.watch.open(number))
+        return found
 
     def _compared(self, numbers: Sequence[int]) -> Comparison:
         runs = [self.watch.open(number) for number in dict.fromkeys(numbers)]

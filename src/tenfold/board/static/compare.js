@@ -23,7 +23,9 @@ async function refine(first, last) {
 
 // The plots of those that have ended: scaling, speed and quality, where the time goes.
 async function readCharts() {
-  const { parts, plots, bars } = await ask(`/data/compare?runs=${data.figures.map((one) => one.id).join(",")}`);
+  const found = await ask(`/data/compare?runs=${data.figures.map((one) => one.id).join(",")}`).catch(() => null);
+  if (!found) return; // all but one have been removed
+  const { parts, plots, bars } = found;
   setParts(parts);
   panels.setPlots(plots);
   if (bars.length) panels.bars?.set(bars);
@@ -33,6 +35,7 @@ follow(() => ({ runs: data.figures.map((one) => `${one.id}@${one.position}`).joi
   let ended = false;
   for (const [id, own] of Object.entries(news.runs || {})) {
     const figure = data.figures.find((one) => one.id === Number(id));
+    if (own.gone) continue;
     if (own.parts) setParts(own.parts);
     if (own.status && own.status !== figure.status) {
       figure.status = own.status;
