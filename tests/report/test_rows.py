@@ -98,6 +98,17 @@ class TestBaseline:
         assert "speedup, predicted" in page
 
 
+class TestLaunchedRuns:
+    def test_a_launched_run_has_a_speedup_over_a_serial_one_and_launchers_are_told_apart(self, timed):
+        facts = [{"launch": {"launcher": name}} for name in ("torchrun", "open-mpi")]
+        launched = [timed(4.0, workers=2, distribute="scatter", facts=one) for one in facts]
+        rows = make_rows([timed(8.0), *launched, timed(5.0, workers=2)])
+        assert [row.speedup for row in rows] == [1.0, 2.0, 2.0, 1.6]
+        assert [row.settings["launcher"] for row in rows] == [None, "torchrun", "open-mpi", "tenfold"]
+        assert rows[2].label == "2 workers, distribute scatter, open-mpi"
+        assert "launcher" not in make_rows([timed(8.0), launched[0]])[1].settings
+
+
 class TestMetrics:
     def test_a_metric_of_the_users_is_shown_with_its_direction(self, timed):
         runs = [timed(8.0, metrics={"loss": 0.1, "f1_macro": 0.8}), timed(4.0, workers=2, metrics={"f1_macro": 0.9})]

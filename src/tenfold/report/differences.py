@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from tenfold.experiment import FIELDS, FOLD_FIELDS, Experiment
+from tenfold.report.clocks import PREDICTED
 from tenfold.report.formatting import field_value, one_line, plural
 from tenfold.runs import Run
 
@@ -21,6 +22,7 @@ VALUE_ONLY = (
     "device",
     "engine",
     "transport",
+    "launcher",
 )
 MIXING_FIELDS = tuple(
     name for name, (section, _) in FIELDS.items() if section == "division" and name not in ("workers", *FOLD_FIELDS)
@@ -37,6 +39,8 @@ DEPENDENT_DEFAULTS: dict[str, Any] = {
 DEFAULT = "default"
 CLUSTER_FIELDS = ("cluster", "link")
 """Fields of a virtual cluster."""
+LAUNCHER = "launcher"
+"""The name under which settings have what started their workers, which is not a field of an experiment."""
 
 
 class HasExperiment(Protocol):
@@ -83,6 +87,25 @@ def varied_fields(runs: Sequence[HasExperiment]) -> list[str]:
     return sorted(names, key=lambda name: name != "workers")
 
 
+def varied_settings(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Return the fields that tell settings apart with their values, and what started the workers if that varies."""
+    names, started_by = varied_fields(runs), [find_launcher(run) for run in runs]
+    launchers = len(set(started_by) - {None}) > 1
+    found = []
+    for run, launcher in zip(runs, started_by, strict=True):
+        flat = run.experiment.flat()
+        found.append({name: flat[name] for name in names} | ({LAUNCHER: launcher} if launchers else {}))
+    return found
+
+
+def find_launcher(run: Run) -> str | None:
+    """Return what started the workers of a run, such as torchrun; None for a single worker and for virtual ones."""
+    if run.experiment.division.workers == 1 or run.clock == PREDICTED:
+        return None
+    started: dict[str, Any] = run.facts.get("launch") or {}
+    return str(started.get("launcher", "tenfold"))
+
+
 def describe_difference(run: Run, differing: Collection[str]) -> str:
     """Return "field=value ..." for those of the fields in which some runs differ that are not at their defaults."""
     in_title = {"model", "data"} if not run.experiment.name else set()  # an unnamed run's title is its model and data
@@ -93,7 +116,8 @@ def describe_difference(run: Run, differing: Collection[str]) -> str:
 def describe_settings(fields: Mapping[str, Any]) -> str:
     """Return fields as a phrase: "4 workers, butterfly, sync every 16"."""
     alone = fields.get("workers") == 1
-    hidden = (*(MIXING_FIELDS if alone else ()), *(name for name in CLUSTER_FIELDS if fields.get(name) is None))
+    unset = (name for name in (*CLUSTER_FIELDS, LAUNCHER) if fields.get(name) is None)
+    hidden = (*(MIXING_FIELDS if alone else ()), *unset)
     return ", ".join(_phrase(name, value) for name, value in fields.items() if name not in hidden)
 
 
@@ -102,14 +126,13 @@ def label_runs(runs: Sequence[Run]) -> list[str]:
 
     The clock is part of the label where some times were measured and others predicted.
     """
-    names = varied_fields(runs)
+    settings = varied_settings(runs)
+    names = settings[0] if settings else {}
     titles = [one_line(run.title) for run in runs]
     if not names or (len(names) > LABEL_FIELDS and len(set(titles)) == len(runs)):
         found = titles
     else:
-        found = [
-            describe_settings({name: flat[name] for name in names}) for flat in (run.experiment.flat() for run in runs)
-        ]
+        found = [describe_settings(one) for one in settings]
     if len({run.clock for run in runs}) > 1:
         found = [f"{name}, {run.clock}".removeprefix(", ") for name, run in zip(found, runs, strict=True)]
     found = [name or title for name, title in zip(found, titles, strict=True)]
@@ -119,9 +142,9 @@ def label_runs(runs: Sequence[Run]) -> list[str]:
 
 def group_repeats(runs: Sequence[Run]) -> list[list[Run]]:
     """Return groups of runs that differ only in the seed, in the order of their first runs."""
-    groups: list[tuple[tuple[Experiment, str], list[Run]]] = []
+    groups: list[tuple[tuple[Experiment, str, str | None], list[Run]]] = []
     for run in runs:
-        one = run.experiment.replace(name="", seed=0), run.clock
+        one = run.experiment.replace(name="", seed=0), run.clock, find_launcher(run)
         group = next((group for other, group in groups if other == one), None)
         if group is None:
             groups.append((one, [run]))

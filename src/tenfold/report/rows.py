@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from tenfold.experiment import FIELDS, Experiment
 from tenfold.report import clocks, summary
-from tenfold.report.differences import MIXING_FIELDS, comparable_fields, group_repeats, label_runs, varied_fields
+from tenfold.report.differences import MIXING_FIELDS, comparable_fields, group_repeats, label_runs, varied_settings
 from tenfold.runs import Run
 
 MACHINE_FIELDS = (
@@ -118,11 +118,12 @@ class Row:
 
 def make_rows(runs: Sequence[Run]) -> list[Row]:
     """Return one row for each setting, in the order of their first runs."""
-    names, groups = varied_fields(runs), group_repeats(runs)
+    groups = group_repeats(runs)
+    settings = varied_settings([one[0] for one in groups])
     firsts = label_runs([one[0] for one in groups])
     if len(groups) == 1 and len(runs) > 1:
         firsts = ["all runs"]
-    return with_ratios([_row(label, group, names) for label, group in zip(firsts, groups, strict=True)])
+    return with_ratios([_row(*one) for one in zip(firsts, groups, settings, strict=True)])
 
 
 def with_ratios(rows: Sequence[Row]) -> list[Row]:
@@ -133,16 +134,15 @@ def with_ratios(rows: Sequence[Row]) -> list[Row]:
     return [_with_ratios(row, baseline_row(row, rows), cpu_row(row, rows), slowest[row.clock]) for row in rows]
 
 
-def _row(label: str, group: Sequence[Run], names: Sequence[str]) -> Row:
+def _row(label: str, group: Sequence[Run], settings: dict[str, Any]) -> Row:
     first = group[0]
-    flat = first.experiment.flat()
     workers = first.result.get("workers", first.experiment.division.workers)
     threads = first.result.get("threads", first.experiment.machine.threads)
     times = [run.times for run in group if run.times]
     intervals = [run.interval for run in group if run.interval]
     return Row(
         label=label,
-        settings={name: flat[name] for name in names},
+        settings=settings,
         experiment=first.experiment,
         runs=tuple(group),
         workers=workers,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tenfold.report import clocks, summary
-from tenfold.report.differences import CLUSTER_FIELDS, MIXING_FIELDS
+from tenfold.report.differences import CLUSTER_FIELDS, LAUNCHER, MIXING_FIELDS
 from tenfold.report.formatting import NOTHING, byte_size, field_value, metric_value, one_line, significant_decimals
 from tenfold.report.rows import Interval, Row, Spread
 
@@ -156,7 +156,8 @@ def metric_columns(rows: Sequence[Row]) -> list[Column]:
 
 def _is_meaningless(row: Row, name: str) -> bool:
     """Return whether a field does not apply: mixing for a single worker, or a virtual cluster that is not set."""
-    return (row.workers == 1 and name in MIXING_FIELDS) or (name in CLUSTER_FIELDS and row.settings[name] is None)
+    absent = name in (*CLUSTER_FIELDS, LAUNCHER) and row.settings[name] is None
+    return absent or (row.workers == 1 and name in MIXING_FIELDS)
 
 
 def _clock(row: Row) -> str:
