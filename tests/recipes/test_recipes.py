@@ -166,7 +166,7 @@ def test_a_schematic_shows_nodes_and_folds(tmp_path):
         assert word in page
 
 
-def test_lines_have_the_same_colour_in_all_plots_and_words_are_places_in_order():
+def test_lines_have_the_same_colour_in_all_plots_and_words_are_places_in_order(tmp_path):
     rows = [
         ResultRow("a", {"sync_every": x, "workers": n}, {}, {"seconds": 1.0, "accuracy": 0.5}, "predicted")
         for x in (1, 10, "epoch")
@@ -177,6 +177,7 @@ def test_lines_have_the_same_colour_in_all_plots_and_words_are_places_in_order()
     result.rows = rows
     seconds, accuracy = recipe_plots(result)
     assert list(accuracy.x_names) == ["1", "10", "epoch"]
+    assert result.report(tmp_path / "page.html").exists()
     assert [line.x for line in accuracy.lines] == [[0, 1, 2], [0, 1, 2]]
     assert {line.label: line.colour for line in seconds.lines} == {line.label: line.colour for line in accuracy.lines}
     assert accuracy.lines[0].y == [50.0] * 3

@@ -130,7 +130,7 @@ def _lines(rows: Sequence[ResultRow], column: str, over: str, styles: dict[str, 
         x_label=over.replace("_", " "),
         lines=lines,
         unit=unit,
-        x_ticks=range(len(ticks)) if named else ticks,
+        x_ticks=list(range(len(ticks))) if named else ticks,
         x_names=[field_value(x) for x in ticks] if named else (),
         y_range=(0.0 if column in ("seconds", "speedup") else None, None),
     )

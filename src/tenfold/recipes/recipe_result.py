@@ -112,9 +112,17 @@ class RecipeResult:
                 found.append(Crosstable(f"{column.replace('_', ' ')}, ours", heads, tuple(cells)))
         return found
 
+    def distinct_rows(self) -> list[ResultRow]:
+        """Return the rows without repetitions: a single worker is the same setting whatever it would mix with others."""
+        found: dict[tuple[str, str], ResultRow] = {}
+        for row in self.rows:
+            found.setdefault((row.label, row.clock), row)
+        return list(found.values())
+
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Return the heads and the cells of the table: ours beside the paper's, where the paper has numbers."""
-        quoted = {name for row in self.rows for name in row.paper}
+        rows = self.distinct_rows()
+        quoted = {name for row in rows for name in row.paper}
         pairs = [
             (name, who)
             for name in self.recipe.show.columns
@@ -122,7 +130,7 @@ class RecipeResult:
             if who == "ours" or name in quoted
         ]
         heads = ["", *(f"{name.replace('_', ' ')}, {who}" for name, who in pairs), "time"]
-        cells = [[row.marked_label, *(_cell(row, name, who) for name, who in pairs), row.clock] for row in self.rows]
+        cells = [[row.marked_label, *(_cell(row, name, who) for name, who in pairs), row.clock] for row in rows]
         return heads, cells
 
     def to_markdown(self) -> str:
