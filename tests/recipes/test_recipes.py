@@ -29,6 +29,14 @@ TINY = {
 }
 NODES = {"groups": [{"count": 4, "step_seconds": 0.01}]}
 LINES = {"columns": ["seconds", "accuracy"], "plot": "lines", "over": "sync_every"}
+OWN = """title = "mine"
+[paper]
+key = "x"
+citation = "me"
+place = "table 1"
+[[blocks]]
+vary = {lr = [0.1]}
+"""
 SPECIAL_DATA = {"tweets", "flite"}
 
 
@@ -115,6 +123,20 @@ def test_unknown_recipes_and_malformed_files_are_explained(tmp_path):
     own.write_text('name = "x"\n')
     with pytest.raises(ExperimentError, match="title: Field required"):
         load(own)
+    text = own.read_text() + OWN
+    own.write_text(text.replace("lr = [0.1]", "lrr = [0.1]"))
+    with pytest.raises(
+        ExperimentError, match=r"own\.toml: blocks\.0\.vary: 'lrr' is not an experiment field; did you mean 'lr'"
+    ):
+        load(own)
+    own.write_text(text + '[[rows]]\nlabel = "a"\nsettings = {workers = 2}\n')
+    with pytest.raises(
+        ExperimentError, match=r"rows\.0\.settings: 'workers' is not a setting of a block; known: lr, verb"
+    ):
+        load(own)
+    own.write_text(text.replace("lr = [0.1]", 'lr = ["much"]'))
+    with pytest.raises(ExperimentError, match="recipe x, train lr=much: "):
+        run(own, runs=tmp_path)
     with pytest.raises(ExperimentError, match="unknown scale"):
         run(Recipe(**TINY), scale="huge", runs=tmp_path)
 

@@ -113,7 +113,7 @@ class RecipeResult:
         return found
 
     def distinct_rows(self) -> list[ResultRow]:
-        """Return the rows without repetitions: a single worker is the same setting whatever it would mix with others."""
+        """Return the rows without repetitions: a single worker is the same setting with every strategy."""
         found: dict[tuple[str, str], ResultRow] = {}
         for row in self.rows:
             found.setdefault((row.label, row.clock), row)

@@ -2,14 +2,15 @@
 
 import importlib.util
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from tenfold.errors import ExperimentError, TenfoldError
 from tenfold.experiment import Experiment
-from tenfold.recipes.recipe import NEEDS, SCALES, Block, Recipe, Scale, Size, load
+from tenfold.recipes.load_recipe import load
+from tenfold.recipes.recipe import NEEDS, SCALES, Block, Recipe, Scale, Size
 from tenfold.recipes.recipe_result import RecipeResult
 from tenfold.recipes.result_rows import Setting
 from tenfold.runs import Run
@@ -37,21 +38,33 @@ def run(
     if scale not in SCALES:
         raise ExperimentError(f"unknown scale '{scale}'; known: {', '.join(SCALES)}")
     size = recipe.scales.get(scale, Size())
-    found: list[Setting] = []
     missing = [NEEDS[need] for need in recipe.needs if not is_available(need)]
-    for block in recipe.blocks:
-        for settings in settings_of(block, size):
-            if progress is not None:
-                progress(
-                    f"{recipe.name}: {block.verb} " + ", ".join(f"{key}={value}" for key, value in settings.items())
-                )
-            if missing:
-                found.append(Setting(block.verb, settings, reason=f"needs {' and '.join(missing)}"))
-                continue
-            chosen = {"device": device} if device else {}
-            fields = recipe.experiment | block.fields | size.fields | chosen | settings
-            found.append(_run_setting(block, settings, fields, size, runs))
+    planned = [(block, settings) for block in recipe.blocks for settings in settings_of(block, size)]
+    chosen = {"device": device} if device else {}
+    fields = [recipe.experiment | block.fields | size.fields | chosen | settings for block, settings in planned]
+    if not missing:
+        _check_experiments(recipe, planned, fields)
+    found: list[Setting] = []
+    for (block, settings), own in zip(planned, fields, strict=True):
+        if progress is not None:
+            progress(f"{recipe.name}: {block.verb} " + ", ".join(f"{key}={value}" for key, value in settings.items()))
+        if missing:
+            found.append(Setting(block.verb, settings, reason=f"needs {' and '.join(missing)}"))
+        else:
+            found.append(_run_setting(block, settings, own, size, runs))
     return RecipeResult(recipe, scale, found)
+
+
+def _check_experiments(
+    recipe: Recipe, planned: Sequence[tuple[Block, dict[str, Any]]], fields: Sequence[dict[str, Any]]
+) -> None:
+    """Raise an error for the first setting whose fields do not make an experiment, before anything is run."""
+    for (block, settings), own in zip(planned, fields, strict=True):
+        try:
+            Experiment(**own)
+        except ExperimentError as error:
+            varied = ", ".join(f"{key}={value}" for key, value in settings.items())
+            raise ExperimentError(f"recipe {recipe.name}, {block.verb} {varied}: {error}") from None
 
 
 def is_available(need: str) -> bool:

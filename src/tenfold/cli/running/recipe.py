@@ -26,7 +26,8 @@ def list_recipes(context: typer.Context, as_json: options.Json = False) -> None:
         return
     from rich.table import Table
 
-    from tenfold.recipes.recipe import NEEDS, load, names
+    from tenfold.recipes.load_recipe import load, names
+    from tenfold.recipes.recipe import NEEDS
 
     found = [load(name) for name in names()]
     if as_json:
@@ -38,9 +39,11 @@ def list_recipes(context: typer.Context, as_json: options.Json = False) -> None:
         table = Table("recipe", "what it runs", "needs", "small, about", title=citation, title_justify="left")
         for one in group:
             needs = ", ".join(NEEDS[need] for need in one.needs)
-            table.add_row(one.name, f"{one.paper.place}: {one.title}", needs, f"{one.minutes:g} min")
+            table.add_row(one.name, f"{one.paper.place}: {one.title}", needs, _time(one.minutes))
         print_rich(table)
-    typer.echo("`tenfold recipe show NAME` shows one, `tenfold recipe run NAME -o page.html` runs it")
+    whole = _time(sum(one.minutes for one in found))
+    typer.echo("`tenfold recipe show NAME` shows one, `tenfold recipe run NAME -o page.html` runs it,")
+    typer.echo(f"`tenfold recipe run --all -o papers.html` runs all, at scale small in about {whole} on two idle cores")
 
 
 @app.command()
@@ -49,7 +52,7 @@ def show(name: Name, as_json: options.Json = False) -> None:
 
     Example: [cyan]tenfold recipe show dsmp-table-3[/]
     """
-    from tenfold.recipes.recipe import load
+    from tenfold.recipes.load_recipe import load
     from tenfold.recipes.recipe_result import RecipeResult
 
     recipe = load(name)
@@ -91,7 +94,7 @@ def run(
     """
     if everything == (name is not None):
         raise ExperimentError("name one recipe, or give --all")
-    from tenfold.recipes.recipe import load, names
+    from tenfold.recipes.load_recipe import load, names
     from tenfold.recipes.recipe_page import write
 
     recipes = [load(one) for one in (names() if everything else [str(name)])]
@@ -132,6 +135,11 @@ def _run_all(recipes: Sequence["Recipe"], quiet: bool, everything: bool, **optio
     except KeyboardInterrupt:
         say_interrupted("finished runs are recorded: run the same command again to do the rest")
     return results
+
+
+def _time(minutes: float) -> str:
+    """Return a rough time."""
+    return f"{60 * minutes:.0f} s" if minutes < 1 else f"{minutes:.0f} min"
 
 
 def _record(result: Any) -> dict[str, Any]:

@@ -1,0 +1,55 @@
+"""Mistakes in a recipe that its types do not show: unknown fields, and settings that no block varies."""
+
+from collections.abc import Iterable, Iterator
+
+from tenfold.common.registry import suggest
+from tenfold.errors import ExperimentError
+from tenfold.experiment import FIELDS
+from tenfold.recipes.recipe import Recipe
+
+
+def check_recipe(recipe: Recipe) -> None:
+    """Raise an error that names every mistake, one on a line."""
+    mistakes = [*_unknown_fields(recipe), *_settings_not_varied(recipe)]
+    if mistakes:
+        raise ExperimentError("\n".join(mistakes))
+
+
+def _unknown_fields(recipe: Recipe) -> Iterator[str]:
+    """Yield a sentence for each name that is not a field of an experiment."""
+    yield from _not_among(FIELDS, "an experiment field", "experiment", recipe.experiment)
+    for at, block in enumerate(recipe.blocks):
+        for part, names in (("fields", block.fields), ("vary", block.vary)):
+            yield from _not_among(FIELDS, "an experiment field", f"blocks.{at}.{part}", names)
+        for together in block.together:
+            yield from _not_among(FIELDS, "an experiment field", f"blocks.{at}.together", together)
+        yield from (
+            f"blocks.{at}.vary.{name}: give at least one value" for name, values in block.vary.items() if not values
+        )
+    for scale, size in recipe.scales.items():
+        yield from _not_among(FIELDS, "an experiment field", f"scales.{scale}.fields", size.fields)
+
+
+def _settings_not_varied(recipe: Recipe) -> Iterator[str]:
+    """Yield a sentence for each setting that rows, claims, plots or scales name and no block varies."""
+    varied = {name for block in recipe.blocks for name in block.vary}
+    settings = varied | {name for block in recipe.blocks for one in block.together for name in one}
+    for scale, size in recipe.scales.items():
+        yield from _not_among(varied, "varied by a block", f"scales.{scale}.vary", size.vary)
+    if not recipe.blocks:
+        return
+    for at, row in enumerate(recipe.rows):
+        yield from _not_among(settings | {"verb"}, "a setting of a block", f"rows.{at}.settings", row.settings)
+    for at, claim in enumerate(recipe.claims):
+        yield from _not_among(settings, "a setting of a block", f"claims.{at}", [*claim.best, *claim.each])
+    named = [name for name in (recipe.show.over, recipe.show.across) if name]
+    yield from _not_among(settings, "a setting of a block", "show", named)
+    if recipe.show.plot == "lines" and not recipe.show.over:
+        yield "show: lines need `over`, the setting on the horizontal axis"
+
+
+def _not_among(known: Iterable[str], what: str, where: str, names: Iterable[str]) -> Iterator[str]:
+    listed = sorted(known)
+    for name in names:
+        if name not in listed:
+            yield f"{where}: '{name}' is not {what}; {suggest(name, listed)}"
