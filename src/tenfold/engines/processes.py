@@ -58,7 +58,7 @@ class Processes(Engine):
                 raise
             finally:
                 pool.end()
-        return Outcome(supervisor.result, supervisor.weights, supervisor.outputs, supervisor.predictions)
+        return Outcome.of(supervisor)
 
     def _ranks_by_process(self, task: Task) -> list[range]:
         """Return the ranks of the workers in each process."""
@@ -70,7 +70,7 @@ class Processes(Engine):
 
     def _supervise(self, pool: WorkerPool, supervisor: Supervisor, emit: Emit, replacement: Replacement | None) -> None:
         """Pass events on, and answer the workers whenever all have sent the same kind of message."""
-        heard: dict[int, tuple[Message, ...]] = {}
+        received: dict[int, tuple[Message, ...]] = {}
         warned: set[str] = set()
         while True:
             try:
@@ -80,17 +80,17 @@ class Processes(Engine):
                     elif isinstance(content, BaseException):
                         raise _named(content, pool.ranks[place])
                     elif replacement is None or not replacement.handle(place, content):
-                        heard[place] = content
-                    if replacement is not None and not heard:
+                        received[place] = content
+                    if replacement is not None and not received:
                         replacement.invite()
                     awaited = replacement.roster.members if replacement is not None else range(len(pool.processes))
-                    if not heard or len(heard) < len(awaited):
+                    if not received or len(received) < len(awaited):
                         continue
-                    messages = [message for place in sorted(heard) for message in heard[place]]
+                    messages = [message for place in sorted(received) for message in received[place]]
                     decision = supervisor.decide(messages)
-                    for place in heard:
+                    for place in received:
                         pool.send(place, decision)
-                    heard = {}
+                    received = {}
                     if replacement is not None:
                         replacement.answered(messages[0])
                     if isinstance(messages[0], Finished):
@@ -99,7 +99,7 @@ class Processes(Engine):
                 if replacement is None:
                     raise
                 replacement.lose(lost)
-                heard = {}
+                received = {}
 
 
 def _pass_on(events: list[Event], emit: Emit, warned: set[str]) -> None:

@@ -31,6 +31,7 @@ from tenfold.runs.events import Ending
 from tenfold.runs.predictions import Predictions
 from tenfold.runs.resumption import Resumption
 from tenfold.runs.storage.claim import check_claim
+from tenfold.workers.supervisor import Supervisor
 from tenfold.workers.task import Task
 
 
@@ -44,6 +45,11 @@ class Outcome:
     """The trained network's outputs on the test part, where the engine has kept them."""
     predictions: dict[str, Predictions] = field(default_factory=dict)
     """By part, the outputs to store with the run."""
+
+    @classmethod
+    def of(cls, supervisor: Supervisor) -> "Outcome":
+        """Return what a supervisor has put together at the end of a training."""
+        return cls(supervisor.result, supervisor.weights, supervisor.outputs, supervisor.predictions)
 
 
 Train = Callable[[Task, Clock, Emit, Resumption | None], Outcome]
@@ -124,22 +130,29 @@ def record(
     load_after = machine_load()
     if load_before is not None and load_after is not None:
         outcome.result["load"] = {"before": load_before, "after": load_after, "cores": os.cpu_count()}
-    try:
-        checkpoint.save(outcome.weights, path / "model.pt")
-    except StoreError as error:
-        outcome.result["problem"] = str(error)
-        journal.recorder.report(str(error))
-        end("interrupted", str(error), outcome.result)
+    if problem := _save_files(outcome, path, journal.recorder):
+        outcome.result["problem"] = problem
+        end("interrupted", problem, outcome.result)
         return outcome
-    try:
-        predictions.save(outcome.predictions, path / predictions.FILE)
-    except StoreError as error:  # a model without its predictions is still whole
-        journal.recorder.report(str(error))
     outcome.result["problem"] = ""
     if end("finished", result=outcome.result):
         checkpoint.remove(path / "checkpoint")
     outcome.result["problem"] = journal.recorder.problem
     return outcome
+
+
+def _save_files(outcome: Outcome, folder: Path, recorder: Recorder) -> str:
+    """Save the weights and the predictions of a run; return why the weights could not be saved, "" if they were."""
+    try:
+        checkpoint.save(outcome.weights, folder / "model.pt")
+    except StoreError as error:
+        recorder.report(str(error))
+        return str(error)
+    try:
+        predictions.save(outcome.predictions, folder / predictions.FILE)
+    except StoreError as error:  # a run is complete without its predictions
+        recorder.report(str(error))
+    return ""
 
 
 def train_recorded(

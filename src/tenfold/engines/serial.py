@@ -64,4 +64,4 @@ class Serial(Engine):
             worker.resume(resumption.state(0))
         supervisor.start(resumed=resumption is not None)
         worker.train()
-        return Outcome(supervisor.result, supervisor.weights, supervisor.outputs, supervisor.predictions)
+        return Outcome.of(supervisor)

@@ -56,7 +56,7 @@ class Supervisor:
         self.reached: dict[str, Any] | None = resumed.get("reached")
         """Steps and seconds of training after which the target was reached."""
         self.stopped_by = ""
-        """Who among the listeners asked to stop."""
+        """What the callback that asked to stop said; "" if none did."""
         self.lost = list(lost_in(resumed) if lost is None else lost)
         """The workers that were lost while the others continued."""
         self.members = list(range(task.workers))
@@ -219,59 +219,69 @@ class Supervisor:
         )
 
     def _commit(self, saved: Sequence[Saved]) -> Decision:
-        if self.task.checkpoints is not None:
-            problems = [message.problem for message in saved if message.problem]
-            try:
-                if problems:
-                    raise StoreError(problems[0])
-                manifest: dict[str, Any] = {
-                    "epoch": saved[0].epoch,
-                    "epochs": self.epochs,
-                    "workers": self.task.workers,
-                    "seconds": saved[0].seconds,
-                    "best_loss": self.best_loss,
-                    "best_epoch": self.best_epoch,
-                    "measured": self.measured,
-                    "reached": self.reached,
-                    "lost": [asdict(one) for one in self.lost],
-                }
-                if self._absent:  # the others' states serve for workers that are not there
-                    missing, first = set(self._absent), self.members[0]
-                    manifest["ranks"] = [first if rank in missing else rank for rank in range(self.task.workers)]
-                if skipped := self._skipped_until(saved[0].epoch * self.task.steps_per_epoch):
-                    manifest["skipped"] = skipped
-                checkpoint.commit(self.task.checkpoints, manifest)
-            except RunTakenOver:
-                raise
-            except StoreError as error:
-                self.emit(CheckpointFailed(at=self.clock.now(), text=str(error), epoch=saved[0].epoch - 1))
-                return Decision(saved=False)
+        """Commit the checkpoint whose files all workers have saved; a problem is reported, and training goes on."""
+        if self.task.checkpoints is None:
+            return Decision()
+        problem = next((message.problem for message in saved if message.problem), "")
+        try:
+            if problem:
+                raise StoreError(problem)
+            checkpoint.commit(self.task.checkpoints, self._manifest(saved[0]))
+        except RunTakenOver:
+            raise
+        except StoreError as error:
+            self.emit(CheckpointFailed(at=self.clock.now(), text=str(error), epoch=saved[0].epoch - 1))
+            return Decision(saved=False)
         return Decision()
 
+    def _manifest(self, saved: Saved) -> dict[str, Any]:
+        """Return what a checkpoint records of the run; a resumed supervisor starts from it."""
+        manifest: dict[str, Any] = {
+            "epoch": saved.epoch,
+            "epochs": self.epochs,
+            "workers": self.task.workers,
+            "seconds": saved.seconds,
+            "best_loss": self.best_loss,
+            "best_epoch": self.best_epoch,
+            "measured": self.measured,
+            "reached": self.reached,
+            "lost": [asdict(one) for one in self.lost],
+        }
+        if self._absent:  # the others' states serve for workers that are not there
+            missing, first = set(self._absent), self.members[0]
+            manifest["ranks"] = [first if rank in missing else rank for rank in range(self.task.workers)]
+        if skipped := self._skipped_until(saved.epoch * self.task.steps_per_epoch):
+            manifest["skipped"] = skipped
+        return manifest
+
     def _finish(self, finished: Sequence[Finished]) -> Decision:
+        """Measure the test part with the final network, and put the result together."""
         self.weights = finished[0].weights or {}
-        part = "test" if self.task.splits.test is not None else self.task.watched_name
         if self.task.splits.test is not None:
             outputs = [message.outputs for message in finished]
             self.measured = self._measure(self.task.splits.test, "test", outputs)
             self.outputs = join_outputs(outputs)
         self._keep_predictions()
+        self.result = self._make_result(finished)
+        return Decision()
+
+    def _make_result(self, finished: Sequence[Finished]) -> dict[str, Any]:
+        training, splits = self.task.experiment.training, self.task.splits
+        part = "test" if splits.test is not None else self.task.watched_name
         seconds = max(message.seconds for message in finished)
-        steps, whole = max(message.step for message in finished), self.epochs * self.task.steps_per_epoch
-        samples = self.epochs * len(self.task.splits.train)
-        skipped = self._skipped_until(steps)
-        cut = self._last_step is not None and self._last_step < whole  # stopped in the middle of an epoch
+        steps, full_epochs = max(message.step for message in finished), self.epochs * self.task.steps_per_epoch
+        cut = self._last_step is not None and self._last_step < full_epochs  # stopped in the middle of an epoch
+        samples = self.epochs * len(splits.train)
         if cut:
-            samples = samples * steps // whole
-        samples -= skipped
+            samples = samples * steps // full_epochs
+        samples -= self._skipped_until(steps)
+        best_epoch = self.best_epoch + 1 if training.patience is not None and self.best_epoch is not None else None
         kinds = sorted({kind for message in finished for kind in message.times})
-        mean = {kind: sum(message.times.get(kind, 0.0) for message in finished) / len(finished) for kind in kinds}
-        patience = self.task.experiment.training.patience
-        self.result = {
+        return {
             "part": part if self.measured else None,
             "metrics": self.measured,
             "seconds": seconds,
-            "times": mean,
+            "times": {kind: sum(one.times.get(kind, 0.0) for one in finished) / len(finished) for kind in kinds},
             "epochs": self.epochs,
             "steps": steps,
             "samples": samples,
@@ -281,9 +291,8 @@ class Supervisor:
             "workers": self.task.workers,
             "lost": [asdict(one) for one in self.lost],
             "threads": self.task.threads,
-            "best_epoch": self.best_epoch + 1 if patience is not None and self.best_epoch is not None else None,
-            "stopped_early": cut or self.epochs < self.task.experiment.training.epochs,
+            "best_epoch": best_epoch,
+            "stopped_early": cut or self.epochs < training.epochs,
             **(self.reached or {}),
             **({"stopped_by": self.stopped_by} if self.stopped_by else {}),
         }
-        return Decision()

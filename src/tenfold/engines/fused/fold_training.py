@@ -170,9 +170,7 @@ class FoldTraining(FusedTraining):
                 outputs = self.predict(task, rows.start, task.splits.test)
                 moved = int(max(self.rounds[place].bytes_moved))
                 supervisor.decide([self.finished(rows.start, self.steps[place], outputs, bytes_moved=moved)])
-            self.outcomes[place] = Outcome(
-                supervisor.result, supervisor.weights, supervisor.outputs, supervisor.predictions
-            )
+            self.outcomes[place] = Outcome.of(supervisor)
         except TenfoldError as error:
             self.outcomes[place] = error
         self.fused.load(rows.start, own)

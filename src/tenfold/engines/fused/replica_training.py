@@ -52,9 +52,7 @@ class ReplicaTraining(FusedTraining):
         self.supervisor.start(resumed=self.resumption is not None)
         self.train_epochs([self.emit])
         self._finish()
-        return Outcome(
-            self.supervisor.result, self.supervisor.weights, self.supervisor.outputs, self.supervisor.predictions
-        )
+        return Outcome.of(self.supervisor)
 
     def seeds(self) -> list[Seed]:
         """Return a seed for each rank, as its worker would have."""

@@ -219,7 +219,7 @@ class Launched(Engine):
                 emit(worker.event(clock))
             supervisor.start(resumed=resumption is not None)
             self._work(task, clock, emit, resumption, supervisor)
-        return Outcome(supervisor.result, supervisor.weights, supervisor.outputs, supervisor.predictions)
+        return Outcome.of(supervisor)
 
     def follow(self, task: Task, clock: Clock) -> tuple[Any, dict[str, Any]]:
         """Train to the end, on a rank that does not record; return what rank 0 says at the end, and the weights."""
