@@ -15,7 +15,7 @@ from tenfold.errors import ModelError
 from tenfold.runs import Clock, Event, Warned, checkpoint
 from tenfold.runs.resumption import Resumption
 from tenfold.training import graphs
-from tenfold.training.fused import replicas as fused
+from tenfold.training.fused import fused_replicas as fused
 from tenfold.workers.task import Task
 from tenfold.workers.worker import Worker
 

@@ -12,9 +12,9 @@ from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
 from tenfold.training import Replica
 from tenfold.training.flat import FlatState
-from tenfold.training.fused import replicas as module
+from tenfold.training.fused import fused_replicas as module
 from tenfold.training.fused.device_memory import groups_for_memory
-from tenfold.training.fused.replicas import Fused
+from tenfold.training.fused.fused_replicas import Fused
 from tenfold.training.fused.stack import Stack
 from tenfold.training.replica import plan_rates
 

@@ -8,7 +8,7 @@ from torch.nn import functional
 from tenfold.data import DatasetPart, SubsetPart, Tensors
 from tenfold.experiment import Training
 from tenfold.training import Replica, graphs
-from tenfold.training.fused import replicas as fused
+from tenfold.training.fused import fused_replicas as fused
 from tenfold.training.graphs import Graphed, make_replica
 from tenfold.training.precision import multiplying, product
 

@@ -7,8 +7,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Unpack
 
-from tenfold.api.alike import run_once
 from tenfold.api.cross_validate import cross_validate
+from tenfold.api.equal_exchanges import drop_repeated
 from tenfold.api.open_run import open_run
 from tenfold.api.train import train
 from tenfold.common.registry import suggest
@@ -61,7 +61,7 @@ def compare(
     """
     require_no_launcher("a comparison", detect_world())
     base, dimensions = parts(Experiment.given(experiment), dict(grid))
-    planned, alike = run_once(experiments_of(base, dimensions, repeats))
+    planned, notes = drop_repeated(experiments_of(base, dimensions, repeats))
     store = Store(runs)
     known = {} if fresh else _finished(store)
     callbacks = [*callbacks, *make_loggers(log, store.folder)]
@@ -80,7 +80,7 @@ def compare(
         reasons = "; ".join(dict.fromkeys(failed.values()))
         none = f"none of the {len(planned)} runs could be done" if len(planned) > 1 else "the run could not be done"
         raise ExperimentError(f"{none}: {reasons}")
-    return Comparison(done, failed, alike)
+    return Comparison(done, failed, notes)
 
 
 def _run_all(

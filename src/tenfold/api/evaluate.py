@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from tenfold.common.parts import PARTS
+from tenfold.common.part_names import PARTS
 from tenfold.common.registry import suggest
 from tenfold.data import Part, Splits
 from tenfold.data.tree import shape_from_record

@@ -74,8 +74,8 @@ def _with_validation(base: Experiment, fetching: FetchProgress | None) -> tuple[
 
 def _given(found: planner.Search, own: Candidate) -> planner.Assessment | None:
     """Return what was found out about the experiment as it was given."""
-    alike = [one for one in found.assessments if one.candidate.learning_key == own.learning_key]
-    same = [one for one in alike if own.threads is None or one.candidate.threads == own.threads]
+    equal = [one for one in found.assessments if one.candidate.learning_key == own.learning_key]
+    same = [one for one in equal if own.threads is None or one.candidate.threads == own.threads]
     return max(same, key=lambda one: one.candidate.threads or 0, default=None)
 
 

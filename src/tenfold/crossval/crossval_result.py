@@ -8,7 +8,7 @@ import numpy as np
 from torch import nn
 
 from tenfold.common.html_views import facts_table, short_number, values_table
-from tenfold.common.parts import PARTS
+from tenfold.common.part_names import PARTS
 from tenfold.common.registry import suggest
 from tenfold.crossval import statistics
 from tenfold.crossval.ensemble import AVERAGE, Vote

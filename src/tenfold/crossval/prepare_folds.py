@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from tenfold.common.parts import PARTS
+from tenfold.common.part_names import PARTS
 from tenfold.crossval.fold_experiment import fold_experiment, fold_mode
 from tenfold.data import join_parts
 from tenfold.engines import validate

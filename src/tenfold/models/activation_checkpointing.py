@@ -23,9 +23,7 @@ def checkpoint_activations(network: nn.Module, chosen: bool | Sequence[str]) -> 
     `chosen` names the blocks, or is True for those that `find_blocks` finds. The weights of the network and their
     names stay the same, and so do its gradients.
     """
-    if chosen is False:
-        return
-    for block in find_blocks(network) if chosen is True else _named_blocks(network, chosen):
+    for block in find_blocks(network) if isinstance(chosen, bool) else _named_blocks(network, chosen):
         kind: Any = type(block)
         block.__class__ = _recomputing(kind)
 

@@ -11,7 +11,7 @@ from tenfold.data.tree import select_rows
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
 from tenfold.training.capture import captures
-from tenfold.training.fused.replicas import Fused, resident
+from tenfold.training.fused.fused_replicas import Fused, resident
 from tenfold.training.measures import Measure
 from tenfold.training.replica import Replica
 

@@ -129,5 +129,6 @@ def make_network(task: Task) -> nn.Module:
         scale_inputs(network, splits.scaling)
     if experiment.model.name in NETWORKS and not experiment.training.needs_closure:
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    checkpoint_activations(network, experiment.training.activation_checkpointing)
+    if experiment.training.activation_checkpointing:
+        checkpoint_activations(network, experiment.training.activation_checkpointing)
     return network

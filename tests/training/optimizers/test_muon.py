@@ -8,7 +8,7 @@ from tenfold.data import Tensors
 from tenfold.experiment import Training
 from tenfold.models import NETWORKS
 from tenfold.training import Replica
-from tenfold.training.fused.replicas import Fused
+from tenfold.training.fused.fused_replicas import Fused
 from tenfold.training.fused.updates import make_rule
 from tenfold.training.optimizers.muon import Muon, as_matrices, find_matrices
 from tenfold.training.optimizers.newton_schulz import COEFFICIENTS, factors, gram

@@ -8,7 +8,7 @@ from tenfold.cli import options
 from tenfold.cli.completion import complete_from
 from tenfold.cli.output import print_json, print_rich
 from tenfold.common.catalog import METRICS, SOURCES
-from tenfold.common.parts import PARTS
+from tenfold.common.part_names import PARTS
 
 
 def evaluate(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tenfold.common.parts import PARTS
+from tenfold.common.part_names import PARTS
 from tenfold.data.files.column_values import Categories
 from tenfold.errors import DataError
 

@@ -15,7 +15,7 @@ from tenfold.errors import ExperimentError, TenfoldError
 from tenfold.mixing.learning_rate import rate_scale, warmup_epochs
 from tenfold.models.input_scaling import scaling_buffers
 from tenfold.runs import Clock, Emit, Event
-from tenfold.training.fused.replicas import resident
+from tenfold.training.fused.fused_replicas import resident
 from tenfold.workers.check_metrics import check_metrics
 from tenfold.workers.supervisor import Supervisor
 from tenfold.workers.task import Task, diverged

@@ -16,7 +16,7 @@ from tenfold.machine import cores, devices, memory
 from tenfold.machine.process_state import peak_memory
 from tenfold.runs import Clock, Emit, Metric, Note, Warned
 from tenfold.training import choose_loss, predict
-from tenfold.training.fused.replicas import Fused, resident
+from tenfold.training.fused.fused_replicas import Fused, resident
 from tenfold.training.graphs import slow
 from tenfold.training.precision import multiplying
 from tenfold.training.randomness import seed_everything, undisturbed

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tenfold.data import batch_sizes
-from tenfold.training.fused.replicas import Fused, Shape
+from tenfold.training.fused.fused_replicas import Fused, Shape
 
 
 class Lockstep:

@@ -11,7 +11,7 @@ from tenfold.errors import ExperimentError
 from tenfold.experiment import Division
 from tenfold.mixing import Round, due
 from tenfold.mixing.builders import make_compressor, make_outer, make_strategy
-from tenfold.training.fused.replicas import Fused
+from tenfold.training.fused.fused_replicas import Fused
 from tenfold.training.fused.stack import ALL
 from tenfold.training.precision import product
 

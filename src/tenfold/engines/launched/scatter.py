@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tenfold.common.parts import PARTS
+from tenfold.common.part_names import PARTS
 from tenfold.data import Part, Splits, Tensors
 from tenfold.data.part import Indices, as_indices, digest
 from tenfold.data.tree import select_rows, tree_leaves, tree_map

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tenfold.common.parts import PARTS
+from tenfold.common.part_names import PARTS
 from tenfold.errors import StoreError
 from tenfold.report.formatting import metric_value, one_line
 from tenfold.report.plots import palette

@@ -16,11 +16,11 @@ __all__ = ["Comparison", "Row", "Spread"]
 class Comparison(ResultTable):
     """Runs side by side, one row for each setting: as a table, as files, and as an HTML report with plots."""
 
-    def __init__(self, runs: Sequence[Run], failed: dict[str, str] | None = None, alike: Sequence[str] = ()) -> None:
+    def __init__(self, runs: Sequence[Run], failed: dict[str, str] | None = None, notes: Sequence[str] = ()) -> None:
         self.runs = list(runs)
         self.failed = failed or {}
         """The settings that could not be run, and why."""
-        self.alike = list(alike)
+        self.left_out = list(notes)
         """Sentences about settings that are the same as others and were not run."""
         self.rows = make_rows(self.runs)
 
@@ -63,7 +63,7 @@ class Comparison(ResultTable):
 
     def findings(self) -> list[str]:
         """Return what failed, and what was the same as something else."""
-        return [f"failed: {line}" for line in self.failures()] + self.alike
+        return [f"failed: {line}" for line in self.failures()] + self.left_out
 
     def failures(self) -> list[str]:
         """Return the settings that could not be run, one line for each reason."""

@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from tenfold.common.parts import PARTS
+from tenfold.common.part_names import PARTS
 from tenfold.report.formatting import NOTHING, count, duration, metric_value, one_line, plural
 from tenfold.runs import Run
 from tenfold.runs.fold_name import fold_name

@@ -5,7 +5,7 @@ from typing import Any
 
 import cloudpickle
 
-from tenfold.common.parts import PARTS
+from tenfold.common.part_names import PARTS
 from tenfold.data import Part, Splits, SubsetPart, Tensors
 from tenfold.data.part import Indices
 from tenfold.data.tree import tree_leaves, tree_map

@@ -1,15 +1,15 @@
 """What a comparison does not run: settings that are the same as others; what it runs again: doubtful ones."""
 
 import tenfold
-from tenfold.api.alike import run_once
 from tenfold.api.compare import experiments_of
+from tenfold.api.equal_exchanges import drop_repeated
 from tenfold.report.results.comparison import Comparison
 
 BASE = tenfold.Experiment(model="mlp", data="digits", limit=100, epochs=1, threads=1)
 
 
 def planned(**grid):
-    return run_once(experiments_of(BASE, grid, repeats=1))
+    return drop_repeated(experiments_of(BASE, grid, repeats=1))
 
 
 def test_strategies_that_are_the_same_exchange_are_run_once():

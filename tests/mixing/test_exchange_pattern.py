@@ -1,11 +1,11 @@
 from tenfold.common.catalog import STRATEGIES
-from tenfold.mixing.exchanges import exchange_of
+from tenfold.mixing.exchange_pattern import exchange_pattern
 
 
 def alike(n, *, priced=False):
     """Return the strategies that exchange the same as all-reduce."""
-    wanted = exchange_of(STRATEGIES["allreduce"](), n, priced=priced)
-    return {name for name in STRATEGIES if exchange_of(STRATEGIES[name](), n, priced=priced) == wanted}
+    wanted = exchange_pattern(STRATEGIES["allreduce"](), n, priced=priced)
+    return {name for name in STRATEGIES if exchange_pattern(STRATEGIES[name](), n, priced=priced) == wanted}
 
 
 def test_two_workers_have_one_way_to_average():

@@ -8,7 +8,7 @@ ROUNDS = 32
 """How many rounds are compared; the patterns of all strategies repeat within these, or never."""
 
 
-def exchange_of(strategy: Strategy, workers: int, *, priced: bool = False) -> Any:
+def exchange_pattern(strategy: Strategy, workers: int, *, priced: bool = False) -> Any:
     """Return a value that two strategies have in common if they exchange the same in every round.
 
     Where exchanges are `priced`, on a virtual cluster, the way in which groups take their mean counts, too. The value

@@ -6,13 +6,13 @@ from typing import Any
 from tenfold.errors import TenfoldError
 from tenfold.experiment import Experiment
 from tenfold.mixing.builders import make_strategy
-from tenfold.mixing.exchanges import exchange_of
+from tenfold.mixing.exchange_pattern import exchange_pattern
 
 MOST_WORKERS = 8
-"""Up to so many workers strategies are compared; beyond, hardly any two are alike."""
+"""Up to so many workers strategies are compared; beyond, hardly any two are equal."""
 
 
-def run_once(planned: Iterable[Experiment]) -> tuple[list[Experiment], list[str]]:
+def drop_repeated(planned: Iterable[Experiment]) -> tuple[list[Experiment], list[str]]:
     """Return the experiments without those that repeat another's exchange, and sentences about what was left out."""
     kept: list[Experiment] = []
     known: list[tuple[Experiment, Any, str]] = []
@@ -37,7 +37,7 @@ def _exchange(experiment: Experiment) -> Any:
         return None
     try:
         strategy = make_strategy(division)
-        return exchange_of(strategy, division.workers, priced=experiment.machine.engine == "virtual")
+        return exchange_pattern(strategy, division.workers, priced=experiment.machine.engine == "virtual")
     except TenfoldError:  # reported when it is run
         return None
 
