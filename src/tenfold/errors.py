@@ -6,7 +6,7 @@
       ModelError            a model cannot be built, or does not accept the data
       StoreError            a run cannot be found, recorded or resumed
         RunTakenOver        another process has claimed the run that this one was writing
-      TrainingError         training itself failed: the loss is no number, say
+      TrainingError         training itself failed: the loss became NaN, for example
         UserCodeError       the user's own model, loss, metric or data raised an error; its lines are in the message
         WorkerLost          a worker died or hangs; the run can be resumed
       MachineError          this machine lacks what was asked for (cores, a device, an MPI)

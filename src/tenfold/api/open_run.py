@@ -35,7 +35,7 @@ def list_runs(*, runs: str | Path | None = None, filter: str = "") -> list[Run]:
 
 
 def build_model(run: Run, *, trust: bool = False) -> "nn.Module":
-    """Return a run's trained network, built anew and given the saved weights; `trust` allows to unpickle its model."""
+    """Return a run's trained network, rebuilt with the saved weights; `trust` allows unpickling its model."""
     from tenfold.data.tree import shape_from_record
     from tenfold.models import build
     from tenfold.models.input_scaling import scale_inputs, scaling_in

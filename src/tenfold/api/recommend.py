@@ -60,7 +60,7 @@ class PeopleToFollow:
         if number is None:
             near = get_close_matches(person, self.tweets.people, n=3, cutoff=0.5)
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
-            raise DataError(f"nobody of the {len(names)} people in these tweets is called '{person}'{hint}")
+            raise DataError(f"none of the {len(names)} people in these tweets is called '{person}'{hint}")
         scores = self.scores(np.array([number]))[0]
         scores[number] = -np.inf
         best = np.argsort(-scores, kind="stable")[:top]

@@ -50,7 +50,7 @@ class Actions:
         return "stopping; it can be resumed"
 
     def resume(self, number: int, _given: dict[str, Any]) -> str:
-        """Resume a run in a process of its own, which the end of this server does not end."""
+        """Resume a run in a separate process, which outlives this server."""
         record = self.store.find(number)
         if record["status"] not in ("interrupted", "failed"):
             raise StoreError(f"run {number} is {record['status']}; there is nothing to resume")

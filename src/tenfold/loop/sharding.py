@@ -26,7 +26,7 @@ _SEEN: WeakKeyDictionary[Any, Epochs] = WeakKeyDictionary()
 def shard(data: DataLoader[Any] | Dataset[Any], seed: int = 0, **options: Any) -> DataLoader[Any]:
     """Return a DataLoader over this rank's shard of the data: all ranks together see every sample once an epoch.
 
-    A loader keeps its batch size, its worker processes and everything else, and is shuffled anew each epoch if it was
+    A loader keeps its batch size, its worker processes and everything else, and is reshuffled each epoch if it was
     shuffled before, in an order that follows from (seed, epoch, rank). A dataset is taken as
     `DataLoader(dataset, shuffle=True, **options)`.
 
@@ -157,7 +157,7 @@ def _refuse_what_cannot_be_divided(loader: DataLoader[Any]) -> None:
     )
     if not plain:
         raise DataError(
-            f"a loader with a sampler of its own ({type(sampler).__name__}) cannot be divided; "
+            f"a loader with its own sampler ({type(sampler).__name__}) cannot be divided; "
             f"leave the sampler out and say shuffle=True or shuffle=False"
         )
 

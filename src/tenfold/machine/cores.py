@@ -22,7 +22,7 @@ def parse_cpus(text: str) -> tuple[int, ...]:
         first, dash, last = part.partition("-")
         low, high = int(first), int(last if dash else first)
         if not 0 <= low <= high <= _HIGHEST_CPU:
-            raise ValueError(f"'{part}' is no range of cpus")
+            raise ValueError(f"'{part}' is not a range of CPUs")
         cpus.extend(range(low, high + 1))
     return tuple(cpus)
 

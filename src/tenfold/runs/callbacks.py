@@ -1,4 +1,4 @@
-"""Callbacks: objects of the user whose methods are called as a run goes on, in the process that started it.
+"""Callbacks: the user's objects whose methods are called while a run trains, in the process that started it.
 
 They hear of events after these were recorded, may stop the training, and change nothing else. The time spent in them is
 measured; a run that they slowed down says so.
@@ -149,7 +149,7 @@ class Callbacks:
 
 
 def with_callbacks(listen: Emit, callbacks: Iterable[object] | object) -> Emit:
-    """Return a listener that calls `listen` and the callbacks; ExperimentError for objects that are no callbacks."""
+    """Return a listener that calls `listen` and the callbacks; ExperimentError for objects that are not callbacks."""
     listed = callbacks if isinstance(callbacks, list | tuple | set) else [callbacks] if callbacks is not None else []
     return Callbacks(listen, listed)
 

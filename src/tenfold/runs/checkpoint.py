@@ -1,6 +1,6 @@
 """Weights and checkpoints on disk: whole or absent, checked for damage, and readable without running code from a file.
 
-After each epoch every worker writes a file of its own; when all have, the manifest that names the epoch is replaced.
+After each epoch every worker writes its own file; when all have, the manifest that names the epoch is replaced.
 Whenever the processes die, the manifest names a complete set. The checkpoint before it is kept as well, to continue
 from if the last one turns out to be damaged.
 """

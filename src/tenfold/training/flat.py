@@ -64,7 +64,7 @@ class FlatState:
         """The points c, one for each normalised layer."""
 
     def release(self) -> None:
-        """Give every tensor memory of its own again."""
+        """Give every tensor its own memory again."""
         for tensor in self._tensors:
             tensor.data = tensor.data.clone()
 

@@ -103,7 +103,7 @@ class Outputs(dict[str, Any]):
 
 
 def find_main_output(outputs: Any) -> Tensor | None:
-    """Return the one tensor among several outputs that is compared with the targets, or None where there is no such."""
+    """Return the one tensor among several outputs that is compared with the targets, or None if there is none."""
     if isinstance(outputs, Tensor):
         return outputs
     for key in MAIN_OUTPUTS if isinstance(outputs, dict) else ():

@@ -45,7 +45,7 @@ def choose_schedule(training: Training, base: float, steps_per_epoch: int) -> st
 
 
 class StepwiseSchedule:
-    """One of torch's schedulers, run ahead on an optimizer of its own, so that the rate is a function of the step."""
+    """One of torch's schedulers, run ahead on a separate optimizer, so that the rate is a function of the step."""
 
     def __init__(
         self,

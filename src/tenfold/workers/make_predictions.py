@@ -21,7 +21,7 @@ SIDES = range(6, 257)
 def make_predictions(task: Task, part: str, outputs: Any, targets: Tensor) -> Predictions | None:
     """Return outputs and targets of all samples of a part ("test", "validation") with the numbers of the samples.
 
-    Of several outputs it is the main one; None where there is no such.
+    Of several outputs it is the main one; None if there is none.
     """
     main = find_main_output(outputs)
     if main is None:

@@ -219,7 +219,7 @@ class Supervisor:
         )
 
     def _commit(self, saved: Sequence[Saved]) -> Decision:
-        """Commit the checkpoint whose files all workers have saved; a problem is reported, and training goes on."""
+        """Commit the checkpoint whose files all workers have saved; a problem is reported, and training continues."""
         if self.task.checkpoints is None:
             return Decision()
         problem = next((message.problem for message in saved if message.problem), "")

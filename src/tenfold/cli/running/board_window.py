@@ -20,7 +20,7 @@ ShowBoard = Annotated[bool, typer.Option("--board", help="Open a local page that
 class BoardWindow:
     """Serves a board while its `with` block lasts, and opens it on the run that is recorded.
 
-    The board is a process of its own, so that it takes no time from training. On a terminal it stays until Ctrl-C.
+    The board is a separate process, so that it takes no time from training. On a terminal it stays until Ctrl-C.
     """
 
     def __init__(self, runs: Path | None, wanted: bool) -> None:

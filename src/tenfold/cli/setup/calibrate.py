@@ -50,7 +50,7 @@ def calibrate(
     experiment = options.experiment_from(file, settings) if file or settings else None
     place = output or default_path()
     known = None
-    with suppress(MachineError):  # what cannot be read is made anew
+    with suppress(MachineError):  # a profile that cannot be read is replaced
         known = Profile.load(place)
     with showing_progress(quiet or as_json) as show:
         profile = measure(experiment, known, quick=quick, progress=show)

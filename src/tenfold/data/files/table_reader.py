@@ -106,7 +106,7 @@ def _get(table: Mapping[str, Any], name: str) -> Column:
 
 
 def _categories(values: Column, name: str) -> list[str]:
-    """Return the categories of a column of text; a missing value is a category of its own."""
+    """Return the categories of a column of text; a missing value is its own category."""
     found = sorted(set(values.tolist()))
     if len(found) > MOST_CATEGORIES:
         raise DataError(

@@ -236,7 +236,7 @@ class Launched(Engine):
         return last_word, weights
 
     def _resumption(self, task: Task, manifest: dict[str, Any] | None) -> Resumption | None:
-        """Return where this rank goes on; where ranks may be lost, each finds a saved state on its host."""
+        """Return where this rank continues; where ranks may be lost, each finds a saved state on its host."""
         if task.checkpoints is None or manifest is None:
             return None
         if task.experiment.machine.on_failure == "continue":

@@ -71,7 +71,7 @@ class RankConnection:
 
 
 def own_device(name: str, local_rank: int) -> torch.device:
-    """Return the device of one of a host's ranks: each takes a GPU of its own as far as there are enough."""
+    """Return the device of one of a host's ranks: each takes its own GPU if there are enough."""
     device = devices.resolve(name)
     if device.type == "cuda" and ":" not in name:
         return torch.device("cuda", local_rank % torch.cuda.device_count())

@@ -2,7 +2,7 @@
 
 What is compressed when weights are averaged is not the weights, which are large and alike, but their difference to the
 last common reference, the weights that all replicas had after an earlier exact round: each worker encodes
-u = x_i - reference, all decode all, and go on from reference + mean(decoded). The transport does that; here is only
+u = x_i - reference, all decode all, and continue from reference + mean(decoded). The transport does that; here is only
 encoding and decoding.
 
 Error feedback (Seide et al. 2014, Karimireddy et al. 2019): e is what earlier rounds could not say;

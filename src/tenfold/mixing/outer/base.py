@@ -23,7 +23,7 @@ class OuterOptimizer(ABC):
 
     @abstractmethod
     def update(self, state: State, mean: Tensor, /, *, n: int, lr: float) -> Tensor:
-        """Turn the mean of `n` replicas, whose inner learning rate is `lr`, into the weights they go on from.
+        """Turn the mean of `n` replicas, whose inner learning rate is `lr`, into the weights they continue from.
 
         Changes `state`, overwrites `mean` with the result and returns it.
         """

@@ -1,4 +1,4 @@
-"""Plain averaging: go on from the mean."""
+"""Plain averaging: continue from the mean."""
 
 from dataclasses import dataclass
 from typing import ClassVar

@@ -41,5 +41,5 @@ class Gossip(Strategy):
         return Round(tuple(sources))
 
     def period(self, n: int, /) -> int | None:
-        """Return None: the pairs are drawn anew for ever (two replicas have no choice)."""
+        """Return None: the pairs never repeat (two replicas have no choice)."""
         return None if n > 2 else 1

@@ -3,7 +3,7 @@
 1. The clock predicts the seconds of an epoch for every candidate. Those that average less often than others and are
    hardly faster for it are dropped.
 2. A first short run tells how noisy gradients are. That says how many more samples larger batches need, and thereby
-   which candidates are expected to be slow. The others go on.
+   which candidates are expected to be slow. The others continue.
 3. Successive halving: all of them train with their full schedules over a few samples, learning curves are fitted, and
    the half that should reach the target soonest trains over twice as many samples; then the better half of all again,
    until the best two have reached the target or the budget is spent.

@@ -27,7 +27,7 @@ def as_plain_text(renderable: Any, width: int) -> str:
 class Display(ABC):
     """Shows progress while its `with` block lasts: a live display on a terminal, plain lines elsewhere.
 
-    It writes to standard error unless it is given a console. Rich draws in a thread of its own.
+    It writes to standard error unless it is given a console. Rich draws in a separate thread.
     """
 
     _shown: ClassVar[Live | None] = None

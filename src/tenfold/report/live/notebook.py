@@ -28,7 +28,7 @@ def as_html(renderable: Any) -> str:
 
 
 class NotebookView:
-    """An output of the current cell, drawn anew a few times per second until it is closed."""
+    """An output of the current cell, redrawn a few times per second until it is closed."""
 
     def __init__(self, draw: Callable[[], Any]) -> None:
         from IPython.display import HTML, display

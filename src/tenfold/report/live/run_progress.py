@@ -21,7 +21,7 @@ class RunProgress(Display):
     """A listener that shows a run's progress while its `with` block lasts.
 
     Every epoch leaves a line with the training time so far; on a terminal, a bar below shows the progress of the
-    current epoch. Events only store values: rich draws in a thread of its own. It writes to standard error unless it is
+    current epoch. Events only store values: rich draws in a separate thread. It writes to standard error unless it is
     given a console. Every time is marked as measured or, for a virtual cluster, predicted. `ranks` adds lines that show
     what these ranks spent their time on.
     """

@@ -91,7 +91,7 @@ class WorkerProgress:
         floats[first + AT] = now
 
     def mark_waiting(self) -> None:
-        """Publish that this worker waits for others, which is no fault of its own; called again and again."""
+        """Publish that this worker waits for others, so that it is not taken for stalled; called repeatedly."""
         self._floats[self._first + AT] = time.monotonic()
 
     @contextmanager
