@@ -1,10 +1,14 @@
 """What is read out of spans, with spans made by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from tenfold.mixing import STRATEGIES
 from tenfold.prediction.calibration import burst
+from tenfold.prediction.calibration.calibration_data import tiny_regression
+from tenfold.prediction.calibration.probes import vector_experiment
 from tenfold.runs import Span
 
 RESULT = {"times": {"start": 0.5, "evaluate": 0.6, "save": 0.2}, "epochs": 2}
@@ -42,6 +46,22 @@ def test_a_round_is_timed_from_the_arrival_of_the_last():
     found = burst.read(spans, 2, STRATEGIES["allreduce"](), RESULT)
     assert found.round == pytest.approx(3e-3)
     assert found.steps.mean(axis=0) == pytest.approx([5e-3, 7e-3])
+
+
+def test_the_delay_of_rounds_ends_when_the_last_worker_goes_on():
+    spans = spans_of(0, 4e-3, rounds=True, price=3e-3) + spans_of(1, 4e-3, rounds=True, price=3e-3)
+    slow = [span for span in spans if span.worker and span.kind == "communicate"][4]
+    spans = [span if span is not slow else replace(span, seconds=12e-3) for span in spans]
+    found = burst.read(spans, 2, STRATEGIES["allreduce"](), RESULT)
+    assert found.round == pytest.approx(3e-3)
+    assert found.delay == pytest.approx(3e-3 + 9e-3 / 9)  # the first of ten rounds does not count
+
+
+def test_a_burst_has_no_more_steps_than_asked_for():
+    experiment = vector_experiment(4096, workers=2)
+    for steps in (12, 100, 149):
+        task = burst._task(experiment, tiny_regression(), steps, None)
+        assert steps - burst.SYNC_EVERY < task.steps_per_epoch * task.experiment.training.epochs <= steps
 
 
 def test_neighbours_are_all_that_a_worker_waits_for():

@@ -1,5 +1,8 @@
 """Predictions on a machine that is slower than when it was calibrated."""
 
+import os
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,14 +33,19 @@ def profile_for(task: Task) -> Profile:
 @pytest.fixture
 def timed(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Lets steps take `mean` seconds now, and counts how often they are timed."""
-    seen: dict[str, Any] = {"count": 0, "mean": 1e-3}
+    seen: dict[str, Any] = {"count": 0, "mean": 1e-3, "delay": None, "running": 0.0}
+
+    def burst(_experiment: Experiment, _splits: Splits, _setting: tuple[int, int, int], steps: int) -> Any:
+        seen["steps"] = steps
+        return SimpleNamespace(delay=seen["delay"])
 
     def entry(work: str, setting: tuple[int, int, int], _: Any) -> Step:
         seen["count"] += 1
         batch_size, threads, workers = setting
         return Step(work=work, batch_size=batch_size, threads=threads, workers=workers, mean=seen["mean"])
 
-    monkeypatch.setattr(current_speed, "step_burst", lambda *_: None)
+    monkeypatch.setattr(current_speed, "step_burst", burst)
+    monkeypatch.setattr(current_speed, "running_elsewhere", lambda: seen["running"])
     monkeypatch.setattr(current_speed, "step_entry", entry)
     monkeypatch.setattr(current_speed, "_seen", {})
     return seen
@@ -51,6 +59,30 @@ def test_a_machine_half_as_fast_takes_twice_as_long(task: Task, timed: dict[str,
     assert after.seconds == pytest.approx(2 * before.seconds)
     assert after.times["start"] == pytest.approx(2 * before.times["start"])
     assert after.times["save"] == pytest.approx(2 * before.times["save"])
+
+
+def test_rounds_are_slowed_by_what_they_themselves_take(task: Task, timed: dict[str, Any]) -> None:
+    """On a busy machine a worker that waits may go on late: rounds are delayed by more than steps are."""
+    four = replace(task, experiment=task.experiment.replace(workers=4, batch_size=64, sync_every=1))
+    profile, timed["mean"], timed["delay"] = profile_for(task), 4e-3, 0.03
+    now, speed = current_speed.profile_now(four, profile)
+    assert speed == pytest.approx(0.5)
+    before, after = (predict_from_profile(four, one) for one in (profile, now))
+    rounds = four.steps_per_epoch * four.experiment.training.epochs
+    assert after.times["communicate"] == pytest.approx(rounds * 0.03, rel=0.01)
+    assert before.times["communicate"].max() < rounds * 0.003
+
+
+def test_a_probe_has_fewer_steps_on_a_busy_machine(
+    task: Task, timed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    current_speed.profile_now(task, profile_for(task))
+    assert timed["steps"] == 1000
+    monkeypatch.setattr(current_speed, "_seen", {})
+    timed["running"] = 3.0  # four in all, for two cores
+    current_speed.profile_now(task, profile_for(task))
+    assert timed["steps"] == 500
 
 
 def test_small_differences_are_noise(task: Task, timed: dict[str, Any]) -> None:

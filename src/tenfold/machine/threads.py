@@ -3,6 +3,8 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from time import sleep
 
 from tenfold.errors import MachineError
 
@@ -33,6 +35,19 @@ def load_is_high() -> bool:
         return os.getloadavg()[0] >= HIGH_LOAD * (os.cpu_count() or 1)
     except (OSError, AttributeError):
         return False
+
+
+def running_elsewhere(looks: int = 5) -> float:
+    """Return how many threads of other programs want to run now, the mean of a few looks; 0 where nothing tells."""
+    seen = []
+    for _ in range(looks):
+        sleep(0.01)
+        try:
+            text = Path("/proc/loadavg").read_text(encoding="ascii")
+        except OSError:
+            return 0.0
+        seen.append(int(text.split()[3].partition("/")[0]) - 1)  # this thread runs, too
+    return max(0.0, sum(seen) / len(seen))
 
 
 @contextmanager

@@ -1,16 +1,19 @@
 """How fast this machine is now: other programs may be running that were not when it was calibrated."""
 
 import math
+import os
 from time import perf_counter
 
+from tenfold.machine.threads import running_elsewhere
+from tenfold.mixing.round import exact_round
 from tenfold.prediction.calibration import ReportProgress, cost_keys
 from tenfold.prediction.calibration.probes import step_burst, step_entry
 from tenfold.prediction.measurements import Step
 from tenfold.prediction.profile import Profile
-from tenfold.workers.task import Task
+from tenfold.workers.task import Task, weight_bytes
 
 PROBE_SECONDS = 1.0
-"""Of steps in one probe; with the start of its processes it stays below two seconds on an idle machine."""
+"""Of steps in one probe; with the start of its processes it takes less than two seconds."""
 NOTABLE = 1.05
 """A machine within this factor of its calibration is as fast as it was."""
 VALID_SECONDS = 60.0
@@ -23,7 +26,8 @@ def profile_now(task: Task, profile: Profile, report: ReportProgress | None = No
     """Return the profile as this machine is now, and how fast that is relative to the calibration (1: as fast).
 
     The task's own steps are timed for a moment, with its number of workers. If they differ notably, they take the place
-    of the calibrated ones, with how unevenly they come, and all other times are scaled alike.
+    of the calibrated ones, with how unevenly they come, and all other times are scaled alike. Rounds are scaled by how
+    much they themselves differ: each waits for the slowest worker and then for all to notice.
     """
     work, batch = cost_keys.step_key(task.experiment, task.splits), task.experiment.training.samples_per_step
     usual = profile.step_time(work, batch, task.threads, task.workers).mean
@@ -31,7 +35,10 @@ def profile_now(task: Task, profile: Profile, report: ReportProgress | None = No
     factor = now.mean / usual
     if abs(math.log(factor)) <= math.log(NOTABLE):
         return profile, 1.0
-    return profile.slowed(factor).add(steps=[now]), 1 / factor
+    rounds = None
+    if now.round is not None:
+        rounds = now.round / float(profile.round_price()(exact_round(task.workers), weight_bytes(task)))
+    return profile.slowed(factor, rounds=rounds).add(steps=[now]), 1 / factor
 
 
 def _measured(task: Task, setting: tuple[str, int, int, int], usual: float, report: ReportProgress | None) -> Step:
@@ -40,7 +47,8 @@ def _measured(task: Task, setting: tuple[str, int, int, int], usual: float, repo
         return known[1]
     if report is not None:
         report(f"how fast this machine is now: {task.workers} worker(s) x {task.threads} thread(s)")
-    steps = max(1, round(PROBE_SECONDS / usual))
-    found = step_burst(task.experiment, task.splits, setting[1:], steps)
-    _seen[setting] = perf_counter(), step_entry(setting[0], setting[1:], [found])
-    return _seen[setting][1]
+    slowdown = max(1.0, (running_elsewhere() + task.workers * task.threads) / (os.cpu_count() or 1))
+    found = step_burst(task.experiment, task.splits, setting[1:], max(1, round(PROBE_SECONDS / (usual * slowdown))))
+    entry = step_entry(setting[0], setting[1:], [found]).model_copy(update={"round": found.delay})
+    _seen[setting] = perf_counter(), entry
+    return entry

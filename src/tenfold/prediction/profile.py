@@ -75,12 +75,13 @@ class Profile(Entry):
             merged[name] = tuple(by_setting[setting] for setting in sorted(by_setting))
         return self.model_copy(update=merged)
 
-    def slowed(self, factor: float) -> Self:
-        """Return the profile of a machine that takes so many times as long for everything."""
+    def slowed(self, factor: float, *, rounds: float | None = None) -> Self:
+        """Return the profile of a machine that takes so many times as long for everything, or for rounds `rounds`."""
+        of_rounds = factor if rounds is None else rounds
         return self.model_copy(
             update={
                 "costs": self.costs.slowed(factor),
-                "averaging": tuple(entry.slowed(factor) for entry in self.averaging),
+                "averaging": tuple(entry.slowed(of_rounds) for entry in self.averaging),
                 "evaluating": tuple(
                     entry.model_copy(update={"seconds": entry.seconds * factor}) for entry in self.evaluating
                 ),

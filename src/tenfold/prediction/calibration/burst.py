@@ -41,6 +41,9 @@ class Burst:
     """Extra seconds that the first steps took."""
     round: float | None
     """One round, from the arrival of the last partner; with what it costs the steps before and after. None: no round"""
+    delay: float | None = None
+    """The mean of rounds until the last worker goes on. On a busy machine that is much more than one round usually takes:
+    a worker that waits is not always running when the others have arrived."""
     start: float
     evaluate: float
     """One evaluation."""
@@ -67,11 +70,12 @@ def read(spans: Sequence[Span], workers: int, strategy: Strategy, result: dict[s
     own, arrived, left = (
         np.column_stack([getattr(one, what)[:count] for one in by_worker]) for what in _Steps.__slots__
     )
-    price = None
+    price = delay = None
     if not strategy.round(0, workers).is_idle:
         own, in_rounds = _without_rounds(own)
         rounds = slice(SYNC_EVERY - 1, None, SYNC_EVERY)
         price = in_rounds + _price(arrived[rounds], left[rounds], strategy)
+        delay = in_rounds + _delay(arrived[rounds], left[rounds])
     begun = max(WARMUP_STEPS, len(own) // WARMUP_SHARE)
     warm = own[begun:]
     times = result["times"]
@@ -79,6 +83,7 @@ def read(spans: Sequence[Span], workers: int, strategy: Strategy, result: dict[s
         steps=warm,
         warmup=max(0.0, _slowest(own[:begun]) - _usual(warm, begun)),
         round=price,
+        delay=delay,
         start=times["start"],
         evaluate=times["evaluate"] / (result["epochs"] + 1),
         save=times["save"] / result["epochs"],
@@ -147,9 +152,16 @@ def _price(arrived: Floats, left: Floats, strategy: Strategy) -> float:
     return float(np.median(prices[1:] or prices))
 
 
+def _delay(arrived: Floats, left: Floats) -> float:
+    """Return the mean, over rounds of all workers, of the time from the last arrival until the last one goes on."""
+    delays = left.max(axis=1) - arrived.max(axis=1)
+    return float(np.mean(delays[1:] if len(delays) > 1 else delays))
+
+
 def _task(experiment: Experiment, splits: Splits, steps: int, checkpoints: Path | None) -> Task:
     """Return a task of about so many steps on some of the data, with nothing in it but training."""
     division, batch = experiment.division, experiment.training.samples_per_step
+    steps = max(SYNC_EVERY, steps // SYNC_EVERY * SYNC_EVERY)
     sample = next(splits.train.batches([[0]]))[0]
     affordable = MOST_BYTES // max(1, getattr(sample, "nbytes", 1)) // (batch * division.workers)
     each = max(SYNC_EVERY, min(steps, affordable) // SYNC_EVERY * SYNC_EVERY)

@@ -25,7 +25,7 @@ Setting = TypeVar("Setting")
 
 TURNS, MOST_TURNS, BURSTS = 5, 9, 18
 """A setting is measured in so many turns, its level is their median; in more where few settings make few bursts."""
-BURST_SECONDS, FEWEST_STEPS = 0.4, 12
+BURST_SECONDS, FEWEST_STEPS = 0.6, 12
 SIZES = {1 << 18: MOST_STEPS, 1 << 22: 90, 1 << 25: 24}
 """Bytes of weights, and steps of a burst."""
 PLAIN: dict[str, Any] = {

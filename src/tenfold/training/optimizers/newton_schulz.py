@@ -31,10 +31,12 @@ def factors(grams: Sequence[Tensor], steps: int) -> list[Tensor]:
         members.setdefault(small if size <= SMALL else size, []).append(place)
     found: list[Tensor] = list(grams)
     for size, places in members.items():
-        padded = [_pad(grams[place], size) for place in places]
-        together = factor(torch.cat(padded) if len(padded) > 1 else padded[0], steps)
+        if len(places) == 1:
+            found[places[0]] = factor(grams[places[0]], steps)
+            continue
+        together = factor(torch.cat([_pad(grams[place], size) for place in places]), steps)
         for place, one in zip(places, torch.split(together, [len(grams[place]) for place in places]), strict=True):
-            found[place] = one[:, : sizes[place], : sizes[place]]
+            found[place] = one[:, : sizes[place], : sizes[place]] if sizes[place] < size else one
     return found
 
 
