@@ -51,12 +51,17 @@ def test_what_does_not_fit_is_explained(arguments: tuple[int, ...], sentence: st
 
 
 class TestWaiting:
-    @pytest.mark.parametrize(("load", "policy"), [(0.2, None), (7.0, "PASSIVE")])
+    @pytest.mark.parametrize(
+        ("load", "now", "policy"),
+        [(0.2, 0.0, None), (7.0, 7.2, "PASSIVE"), (7.0, 0.4, None), (7.0, None, "PASSIVE")],
+        ids=["idle", "busy", "no longer busy", "busy by the last minute"],
+    )
     def test_threads_sleep_on_a_busy_machine_only(
-        self, load: float, policy: str | None, monkeypatch: pytest.MonkeyPatch
+        self, load: float, now: float | None, policy: str | None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
         monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+        monkeypatch.setattr(threads, "running_elsewhere", lambda: now)
         monkeypatch.setattr(os, "cpu_count", lambda: 8)
         with wait_policy_for_children():
             assert os.environ.get("OMP_WAIT_POLICY") == policy
@@ -75,6 +80,7 @@ def test_threads_of_the_command_line_sleep_on_a_busy_machine(
     monkeypatch: pytest.MonkeyPatch, load: float, policy: str | None
 ) -> None:
     monkeypatch.setattr(os, "getloadavg", lambda: (load, load, load))
+    monkeypatch.setattr(threads, "running_elsewhere", lambda: load)
     monkeypatch.setattr(os, "environ", {})
     threads.set_wait_policy()
     assert os.environ.get("OMP_WAIT_POLICY") == policy

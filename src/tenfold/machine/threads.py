@@ -30,22 +30,29 @@ def share(budget: int, workers: int, threads: int | None = None, *, oversubscrib
 
 
 def load_is_high() -> bool:
-    """Whether other programs use most of the cores (by the mean of the last minute)."""
+    """Whether other programs use most of the cores: by the mean of the last minute, and still now.
+
+    What this program did itself in the last minute, such as a calibration, does not make a machine busy.
+    """
+    high = HIGH_LOAD * (os.cpu_count() or 1)
     try:
-        return os.getloadavg()[0] >= HIGH_LOAD * (os.cpu_count() or 1)
+        if os.getloadavg()[0] < high:
+            return False
     except (OSError, AttributeError):
         return False
+    running = running_elsewhere()
+    return running is None or running >= high
 
 
-def running_elsewhere(looks: int = 5) -> float:
-    """Return how many threads of other programs want to run now, the mean of a few looks; 0 where nothing tells."""
+def running_elsewhere(looks: int = 5) -> float | None:
+    """Return how many other threads want to run now, the mean of a few looks; None where the system does not say."""
     seen = []
     for _ in range(looks):
         sleep(0.01)
         try:
             text = Path("/proc/loadavg").read_text(encoding="ascii")
         except OSError:
-            return 0.0
+            return None
         seen.append(int(text.split()[3].partition("/")[0]) - 1)  # this thread runs, too
     return max(0.0, sum(seen) / len(seen))
 

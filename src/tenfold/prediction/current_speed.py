@@ -47,7 +47,7 @@ def _measured(task: Task, setting: tuple[str, int, int, int], usual: float, repo
         return known[1]
     if report is not None:
         report(f"how fast this machine is now: {task.workers} worker(s) x {task.threads} thread(s)")
-    slowdown = max(1.0, (running_elsewhere() + task.workers * task.threads) / (os.cpu_count() or 1))
+    slowdown = max(1.0, ((running_elsewhere() or 0.0) + task.workers * task.threads) / (os.cpu_count() or 1))
     found = step_burst(task.experiment, task.splits, setting[1:], max(1, round(PROBE_SECONDS / (usual * slowdown))))
     entry = step_entry(setting[0], setting[1:], [found]).model_copy(update={"round": found.delay})
     _seen[setting] = perf_counter(), entry
