@@ -42,8 +42,8 @@ class Burst:
     round: float | None
     """One round, from the arrival of the last partner; with what it costs the steps before and after. None: no round"""
     delay: float | None = None
-    """The mean of rounds until the last worker goes on. On a busy machine that is much more than one round usually takes:
-    a worker that waits is not always running when the others have arrived."""
+    """The mean of rounds until the last worker goes on: much more on a busy machine, where a worker that waits is not
+    always running when the others have arrived."""
     start: float
     evaluate: float
     """One evaluation."""
