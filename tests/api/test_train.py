@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import tenfold
 from tenfold.errors import DataError, ExperimentError, ModelError, StoreError, TrainingError
@@ -313,9 +314,27 @@ class TestModels:
         with pytest.raises(StoreError, match="has no saved model: it is failed"):
             _ = tenfold.open_run().model
 
-    def test_a_network_that_exists_already_is_refused(self) -> None:
-        with pytest.raises(ModelError, match="callable that returns a fresh one"):
-            train(model=small_network(), data="digits", epochs=1)
+    def test_a_network_that_exists_already_is_copied(self) -> None:
+        network = small_network()
+        before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+        runs = [tenfold.train(model=network, data="digits", limit=64, epochs=1) for _ in range(2)]
+        assert all(torch.equal(tensor, before[name]) for name, tensor in network.state_dict().items())
+        assert all(torch.equal(tensor, runs[1].weights[name]) for name, tensor in runs[0].weights.items())
+
+    def test_models_and_data_by_position_are_shown_the_right_call(self) -> None:
+        network, x, y = small_network(), torch.zeros(8, 3), torch.zeros(8)
+        loader = DataLoader(TensorDataset(x, y), batch_size=4)
+        for given, call in (
+            ((network, x, y), "model=network, data=(x, y))"),
+            ((nn.Linear, loader.dataset), "model=Linear, data=dataset)"),
+            ((network, loader), "data=loader.dataset, batch_size=4); Tenfold makes the batches itself"),
+            (("mlp", "digits"), 'tenfold.train(model="mlp", data="digits")'),
+            ((tenfold.Experiment(), x), "train(experiment, lr=0.1)"),
+        ):
+            with pytest.raises(ExperimentError, match=re.escape(call)):
+                tenfold.train(*given)
+        with pytest.raises(DataError, match=r"give what it loads: data=loader\.dataset, batch_size=4"):
+            tenfold.train(model="mlp", data=loader)
 
     def test_one_that_does_not_fit_the_data_fails_with_a_sentence(self) -> None:
         with pytest.raises(ModelError, match=r"failed on its first batch, inputs \(64, 1, 8, 8\) float32") as caught:

@@ -274,7 +274,7 @@ def test_other_names_point_to_fields():
             {"data": {"name": False}},
             'data.name: should be a name, "package.module:callable" or a Python object, not false',
         ),
-        ({"model": [3]}, "model.name: a model is a name or a callable that returns an nn.Module, not a list"),
+        ({"model": [3]}, "model.name: a model is a name or an nn.Module, or a callable that returns one, not a list"),
         ({"model": 3}, 'model.name: should be a name, "package.module:callable" or a Python object, not 3'),
         ({"shards": "fractions", "workers": 2}, 'division: shards = "fractions" needs one of `fractions` per worker'),
         ({"shards": "fractions", "workers": 2, "fractions": [0.5, 0.4]}, "add up to 0.9; they must add up to 1"),

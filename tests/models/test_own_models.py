@@ -102,7 +102,7 @@ def needs_width(width):
 @pytest.mark.parametrize(
     ("name", "fields", "message"),
     [
-        (Net(), {}, "is a network that exists already; give a callable that returns a fresh one"),
+        (Net(), {"options": {"width": 3}}, "is a network that exists already, which cannot be given width; give a"),
         (lambda: 3, {}, "model <lambda> returned a int; it must return an nn.Module"),
         (lambda: Net, {}, "returned a type; it must return an nn.Module"),
         (Sized, {"options": {"wings": 2}}, "has no option 'wings'; its options: bias"),
@@ -116,6 +116,23 @@ def needs_width(width):
 )
 def test_what_is_no_model_is_explained(name, fields, message):
     assert message in refused(name, **fields)
+
+
+def test_a_network_that_exists_is_copied_with_its_weights():
+    network = Net()
+    copies = [made(network), made(network)]
+    assert all(copied is not network for copied in copies)
+    for copied in copies:
+        assert all(map(torch.equal, copied.parameters(), network.parameters()))
+        assert not {id(parameter) for parameter in copied.parameters()} & set(map(id, network.parameters()))
+    network.held = torch.ones(1, requires_grad=True) * 2
+    assert "cannot be copied for each replica (RuntimeError" in refused(network)
+
+
+def test_a_callable_must_not_return_one_network_twice():
+    network = Net()
+    assert made(lambda: network) is network
+    assert "has returned the same network twice" in refused(lambda: network)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from tenfold.engines.prepare import settle
 from tenfold.errors import ExperimentError, TenfoldError
 from tenfold.experiment import FIELDS, FOLD_FIELDS, SECTIONS, Division, Experiment
 from tenfold.experiment.field_types import Grid
+from tenfold.experiment.positional import fields_by_name
 from tenfold.experiment.values import TakesList
 from tenfold.launch.detect import detect_world
 from tenfold.report.differences import describe_settings
@@ -34,6 +35,7 @@ KIND = "compare"
 Watch = Callable[[Turn], None]
 
 
+@fields_by_name
 def compare(
     experiment: Experiment | None = None,
     *,

@@ -12,6 +12,7 @@ from tenfold.engines import RecordedRun, require_no_launcher
 from tenfold.engines.prepare import describe, prepare, settle
 from tenfold.experiment import Experiment
 from tenfold.experiment.field_types import Fields
+from tenfold.experiment.positional import fields_by_name
 from tenfold.launch.detect import detect_world
 from tenfold.report.live.fold_progress import FoldProgress
 from tenfold.report.live.follow import follow
@@ -50,6 +51,7 @@ def cross_validate(
     as_sklearn: Literal[True],
     **fields: Unpack[Fields],
 ) -> dict[str, Any]: ...
+@fields_by_name
 def cross_validate(
     experiment: Experiment | None = None,
     *,

@@ -12,6 +12,7 @@ from tenfold.engines import require_no_launcher
 from tenfold.engines.prepare import prepare
 from tenfold.experiment import Data, Experiment
 from tenfold.experiment.field_types import Grid
+from tenfold.experiment.positional import fields_by_name
 from tenfold.launch.detect import detect_world
 from tenfold.prediction.calibration import ReportProgress
 from tenfold.prediction.task_prediction import predict_task
@@ -20,6 +21,7 @@ from tenfold.report.results.forecast_result import Forecast
 from tenfold.workers.task import Task
 
 
+@fields_by_name
 def forecast(
     experiment: Experiment | None = None,
     *,

@@ -9,6 +9,7 @@ from tenfold.engines import require_no_launcher, validate
 from tenfold.engines.prepare import load, settle
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
+from tenfold.experiment.positional import fields_by_name
 from tenfold.launch.detect import detect_world
 from tenfold.machine import devices
 from tenfold.prediction.calibration import ReportProgress
@@ -19,6 +20,7 @@ from tenfold.report.live.follow import reporter
 from tenfold.report.results.plan_result import Plan
 
 
+@fields_by_name
 def plan(
     experiment: Experiment | None = None,
     *,

@@ -8,11 +8,13 @@ from tenfold.api.train import train
 from tenfold.data import FetchProgress
 from tenfold.experiment import Experiment
 from tenfold.experiment.field_types import Fields
+from tenfold.experiment.positional import fields_by_name
 from tenfold.runs import Emit, Run
 
 VIRTUAL: Literal["virtual"] = "virtual"
 
 
+@fields_by_name
 def simulate(
     experiment: Experiment | None = None,
     *,

@@ -13,6 +13,7 @@ from tenfold.data import FetchProgress
 from tenfold.engines import Engine, RecordedRun, Task, choose, validate
 from tenfold.experiment import Experiment
 from tenfold.experiment.field_types import Fields
+from tenfold.experiment.positional import fields_by_name
 from tenfold.launch.detect import detect_world
 from tenfold.report.exports.trace import chrome_trace
 from tenfold.report.live.follow import follow
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from tenfold.cluster.prediction import Prediction
 
 
+@fields_by_name
 def train(
     experiment: Experiment | None = None,
     *,

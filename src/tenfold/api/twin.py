@@ -10,6 +10,7 @@ from tenfold.engines import require_no_launcher
 from tenfold.engines.prepare import prepare, settle
 from tenfold.experiment import Experiment
 from tenfold.experiment.field_types import Fields
+from tenfold.experiment.positional import fields_by_name
 from tenfold.launch.detect import detect_world
 from tenfold.prediction.task_prediction import predict_task
 from tenfold.report.results.twin_result import Twin
@@ -17,6 +18,7 @@ from tenfold.runs import Emit
 from tenfold.runs.store import absolute
 
 
+@fields_by_name
 def twin(
     experiment: Experiment | None = None,
     *,

@@ -22,6 +22,7 @@ from tenfold.data.tree import shape_of
 from tenfold.data.user_arrays import is_array, part_from_arrays
 from tenfold.data.user_datasets import first_sample, is_dataset, part_from_dataset
 from tenfold.errors import DataError
+from tenfold.experiment.positional import fields_of_loader, is_loader
 
 FORMS = (
     "data should be a built-in name, a file or folder, a pair (x, y) of tensors or arrays (x may be a tuple or dict of "
@@ -63,6 +64,12 @@ def as_splits(
         raise DataError(f"options ({', '.join(options)}) need data that can be called, which {_kind(data)} cannot")
     if isinstance(data, Splits):
         return data
+    for one in [data, *_members(data)]:
+        if is_loader(one):
+            raise DataError(
+                "data is a DataLoader, whose batches cannot be divided among workers; give what it loads: "
+                f"{fields_of_loader(one)}"
+            )
     if is_table or any(_is_frame_or_pair(one) for one in [data, *_members(data)]):
         return _from_tables(name, data, columns)
     parts = {part: _part(value, part, Collate(columns, collate)) for part, value in _by_name(data).items()}

@@ -87,7 +87,7 @@ class RecordedObject:
 
 
 WANTED = {
-    "model": "a callable that returns an nn.Module",
+    "model": "an nn.Module, or a callable that returns one",
     "optimizer": "a class such as torch.optim.NAdam, or a function of the parameters that returns an optimizer",
     "schedule": "a function of the progress from 0 to 1, or of the optimizer that returns a scheduler",
 }

@@ -1,8 +1,11 @@
 """The built-in networks, one file each, and a user's own by import path or callable."""
 
+import copy
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import nn
@@ -24,7 +27,7 @@ def build(model: Model, shape: Any, outputs: int, *, seed: int) -> nn.Module:
     """Return a fresh network for samples of this shape; the same seed gives the same first weights.
 
     Samples with several inputs have a tuple or dict of shapes, which only a user's own model can take. A callable of
-    the user's own is given `shape` and `outputs` where its signature names them.
+    the user's own is given `shape` and `outputs` where its signature names them; a network of the user's is copied.
     """
     chosen = {key: getattr(model, key) for key in ("hidden", "activation", "dropout", "batchnorm")}
     options = {key: value for key, value in chosen.items() if value is not None}
@@ -44,6 +47,11 @@ def build(model: Model, shape: Any, outputs: int, *, seed: int) -> nn.Module:
     else:
         options |= model.options
         make, who = _callable(model.name), str(model.name)
+        if isinstance(make, partial) and make.func is _copied and options:
+            raise ModelError(
+                f"model {who} is a network that exists already, which cannot be given {', '.join(options)}; "
+                "give a callable that returns a fresh one, such as its class"
+            )
         accepted = _parameters(make)
         offered = {key: value for key, value in {"shape": shape, "outputs": outputs}.items() if key in accepted}
     arguments = offered | options
@@ -53,11 +61,32 @@ def build(model: Model, shape: Any, outputs: int, *, seed: int) -> nn.Module:
         network = make(**arguments)
     if not isinstance(network, nn.Module):
         raise ModelError(f"model {who} returned a {type(network).__name__}; it must return an nn.Module")
+    if network in _returned:
+        raise ModelError(
+            f"model {who} has returned the same network twice, but every replica needs its own; return a fresh one, or "
+            "give the network itself, model=network, and each replica starts from a copy"
+        )
+    _returned.add(network)
     if any(isinstance(parameter, UninitializedParameter) for parameter in network.parameters()):
         raise ModelError(
             f"model {who} has lazy layers; give them their sizes, from the arguments `shape` and `outputs`"
         )
     return network
+
+
+_returned: WeakSet[nn.Module] = WeakSet()
+"""The networks that were made and are still in use."""
+
+
+def _copied(network: nn.Module) -> nn.Module:
+    """Return a copy of a user's network, which itself is left as it is."""
+    try:
+        return copy.deepcopy(network)
+    except Exception as error:  # whatever the network's own parts raise
+        raise ModelError(
+            f"the network {type(network).__name__} cannot be copied for each replica ({type(error).__name__}: {error}); "
+            "give a callable that returns a fresh one, such as its class or a function"
+        ) from error
 
 
 def parameter_count(network: nn.Module) -> int:
@@ -76,10 +105,7 @@ def _callable(name: str | PythonObject | RecordedObject) -> Callable[..., Any]:
     else:
         value = resolve(name, "model")
     if isinstance(value, nn.Module):
-        raise ModelError(
-            f"model {name} is a network that exists already; give a callable that returns a fresh one, "
-            "such as its class or a lambda"
-        )
+        return partial(_copied, value)
     if not callable(value):
         raise ModelError(f"model {name} is a {type(value).__name__}; it must be a callable that returns an nn.Module")
     return value
