@@ -84,8 +84,8 @@ def _copied(network: nn.Module) -> nn.Module:
         return copy.deepcopy(network)
     except Exception as error:  # whatever the network's own parts raise
         raise ModelError(
-            f"the network {type(network).__name__} cannot be copied for each replica ({type(error).__name__}: {error}); "
-            "give a callable that returns a fresh one, such as its class or a function"
+            f"the network {type(network).__name__} cannot be copied for each replica ({type(error).__name__}: "
+            f"{error}); give a callable that returns a fresh one, such as its class or a function"
         ) from error
 
 
