@@ -1,6 +1,5 @@
 """Tenfold trains neural networks faster by dividing their data, and predicts the speedup."""
 
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from tenfold.common.lazy import lazy_attributes
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from tenfold.api.train import train
     from tenfold.api.twin import twin
     from tenfold.cluster import Cluster
+    from tenfold.common.version import __version__ as __version__
     from tenfold.crossval import CrossValidation
     from tenfold.errors import StopTraining, TenfoldError
     from tenfold.experiment import Experiment
@@ -52,12 +52,8 @@ __all__ = [
     "twin",
 ]
 
-try:
-    __version__ = version("tenfold")
-except PackageNotFoundError:
-    __version__ = "0+unknown"
-
 _HOMES = {
+    "__version__": "tenfold.common.version",
     "Callback": "tenfold.runs.callbacks",
     "Cluster": "tenfold.cluster",
     "CrossValidation": "tenfold.crossval",

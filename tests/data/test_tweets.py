@@ -11,8 +11,9 @@ import torch
 import tenfold
 from tenfold.api.recommend import PeopleToFollow
 from tenfold.data import load, where
+from tenfold.data.sources.source_options import TweetOptions
 from tenfold.data.sources.tweet_features import PAIR_FEATURES
-from tenfold.data.sources.tweets import FOLLOWS, TweetOptions, read_tweets
+from tenfold.data.sources.tweets import FOLLOWS, read_tweets
 from tenfold.errors import DataError, StoreError
 from tenfold.models import recommender
 

@@ -34,6 +34,13 @@ def list_runs(*, runs: str | Path | None = None, filter: str = "") -> list[Run]:
     return filter_runs(listed, filter) if filter else listed
 
 
+def newest_runs(count: int, *, runs: str | Path | None = None, folds: bool = False) -> tuple[list[Run], int]:
+    """Return the newest runs, oldest first, and how many there are in all, with or without folds."""
+    store = Store(runs, create=False)
+    rows, total = store.newest(count, folds=folds)
+    return [Run(store, row, build=load_model) for row in rows], total
+
+
 def build_model(run: Run, *, trust: bool = False) -> "nn.Module":
     """Return a run's trained network, rebuilt with the saved weights; `trust` allows unpickling its model."""
     from tenfold.data.tree import shape_from_record

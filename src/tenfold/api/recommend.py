@@ -9,9 +9,10 @@ import torch
 from numpy.typing import NDArray
 
 from tenfold.data import Tensors
+from tenfold.data.sources.source_options import TweetOptions
 from tenfold.data.sources.tweet_features import features_of
 from tenfold.data.sources.tweet_yardsticks import yardsticks
-from tenfold.data.sources.tweets import NAME, TweetOptions, Tweets, find_tweets, read_tweets
+from tenfold.data.sources.tweets import NAME, Tweets, find_tweets, read_tweets
 from tenfold.engines.prepare import load
 from tenfold.errors import DataError, ExperimentError, StoreError
 from tenfold.runs import Run

@@ -175,6 +175,8 @@ def main() -> None:
 
 def _guard_rank() -> None:
     """Under a launcher, let the other ranks learn of a stop of this one, from before torch is imported."""
+    if not any("RANK" in name or name == "SLURM_PROCID" for name in os.environ):
+        return
     from tenfold.launch.detect import World, detect_world
 
     def report(world: World, lost: WorkerLost) -> None:

@@ -187,6 +187,18 @@ class Store:
         with self._explained("read"), self._connect() as connection:
             return self._known(connection, run_rows.salvaged(connection, f"SELECT {run_rows.LISTED} FROM runs"))
 
+    def newest(self, count: int, *, folds: bool) -> tuple[list[Row], int]:
+        """Return the newest runs as `runs` does, oldest first, and how many there are; the others are not read."""
+        chosen = "" if folds else f" WHERE kind != '{FOLD}'"
+        try:
+            with self._connect() as connection:
+                total = connection.execute(f"SELECT count(*) FROM runs{chosen}").fetchone()[0]
+                query = f"SELECT {run_rows.LISTED} FROM runs{chosen} ORDER BY id DESC LIMIT ?"
+                return self._known(connection, reversed(connection.execute(query, (count,)).fetchall())), total
+        except sqlite3.DatabaseError:  # damaged in places: what can be read of all
+            found = [row for row in self.runs() if folds or row["kind"] != FOLD]
+            return found[-count:], len(found)
+
     def records(self, *kinds: str) -> list[Row]:
         """Return all runs of these kinds (of all, if none is named) with what they hold, oldest first."""
         chosen = f" WHERE kind IN ({', '.join('?' * len(kinds))})" if kinds else ""

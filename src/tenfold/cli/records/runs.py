@@ -21,18 +21,22 @@ def runs(
     [cyan]tenfold runs --filter "workers>=4 strategy=butterfly,ring accuracy>97%"[/],
     [cyan]tenfold runs -f "tag=paper age<7d"[/]
     """
-    import tenfold
-    from tenfold.report.tables.run_tables import runs_table
+    from tenfold.api.open_run import list_runs, newest_runs
     from tenfold.runs.store import FOLD
 
-    recorded = [run for run in tenfold.list_runs(runs=runs, filter=chosen) if folds or run.kind != FOLD]
-    shown = recorded[-last:] if last > 0 else recorded
+    if last > 0 and not chosen:
+        shown, total = newest_runs(last, runs=runs, folds=folds)
+    else:
+        recorded = [run for run in list_runs(runs=runs, filter=chosen) if folds or run.kind != FOLD]
+        shown, total = recorded[-last:] if last > 0 else recorded, len(recorded)
     if as_json:
         print_json([run.summary() for run in shown])
         return
     if chosen and not shown:
         typer.echo(f"no runs match {chosen}")
         return
+    from tenfold.report.tables.run_tables import runs_table
+
     print_rich(runs_table(shown))
-    if len(shown) < len(recorded):
-        typer.echo(f"{len(shown)} of {len(recorded)} runs; `tenfold runs -n 0` lists all")
+    if len(shown) < total:
+        typer.echo(f"{len(shown)} of {total} runs; `tenfold runs -n 0` lists all")

@@ -3,8 +3,11 @@
 mel(f) = 2595 log10(1 + f / 700)
 """
 
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 RATE = 16_000
 """Samples of sound a second."""
@@ -13,8 +16,10 @@ HOP, WINDOW, BANDS = 160, 400, 40
 _FFT = 512
 
 
-def log_mel(sound: NDArray[np.float64]) -> NDArray[np.float64]:
+def log_mel(sound: "NDArray[np.float64]") -> "NDArray[np.float64]":
     """Return [frames, bands] of sound at 16 kHz with values from -1 to 1; frame k is centred on k x 10 ms + 5 ms."""
+    import numpy as np
+
     before = (WINDOW - HOP) // 2
     frames = len(sound) // HOP
     padded = np.pad(sound, (before, WINDOW))
@@ -25,8 +30,10 @@ def log_mel(sound: NDArray[np.float64]) -> NDArray[np.float64]:
     return found
 
 
-def mel_filters() -> NDArray[np.float64]:
+def mel_filters() -> "NDArray[np.float64]":
     """Return [bands, frequencies]: triangles that overlap by half, from 0 Hz to half the rate."""
+    import numpy as np
+
     most = 2595 * np.log10(1 + RATE / 2 / 700)
     edges = 700 * (10 ** (np.linspace(0, most, BANDS + 2) / 2595) - 1)
     frequencies = np.fft.rfftfreq(_FFT, 1 / RATE)

@@ -14,19 +14,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-from pydantic import ValidationError
-
 from tenfold.data.sources.locate import cache
 from tenfold.data.sources.log_mel import BANDS, HOP, RATE, log_mel
 from tenfold.data.sources.sentences import sentence
 from tenfold.data.sources.source import Source
 from tenfold.errors import DataError
-from tenfold.experiment.section import Section
-from tenfold.experiment.values import Count, NonNegative
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from tenfold.data.part import Splits
 
 NAME = "speech"
@@ -81,30 +78,12 @@ VERSION = 1
 MISSING = "speech is made by the program flite, which is not installed; Debian's package is called flite"
 
 
-class SpeechOptions(Section):
-    """How much is spoken, and how much of it a sample shows."""
-
-    utterances: Count = 120
-    """Sentences, about four seconds each."""
-    context: NonNegative = 5
-    """Frames on either side of the one that is labelled."""
-
-    def __init__(self, /, **options: Any) -> None:
-        try:
-            super().__init__(**options)
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise DataError(
-                f"data.options.{'.'.join(map(str, first['loc']))}: {first['msg']}; the options of speech are "
-                f"{', '.join(type(self).model_fields)}"
-            ) from None
-
-
 def load_speech(options: Mapping[str, Any]) -> "Splits":
     """Return all frames, with the utterance of each as its group."""
     import torch
 
     from tenfold.data.part import Splits, Tensors
+    from tenfold.data.sources.source_options import SpeechOptions
 
     chosen = SpeechOptions(**options)
     bands, states, utterance = _spoken(chosen.utterances)
@@ -115,8 +94,10 @@ def load_speech(options: Mapping[str, Any]) -> "Splits":
     return Splits(name=NAME, train=part, shape=x.shape[1:], classes=outputs, outputs=outputs, groups=utterance)
 
 
-def splice(bands: NDArray[np.float32], utterance: NDArray[np.int64], context: int) -> NDArray[np.float32]:
+def splice(bands: "NDArray[np.float32]", utterance: "NDArray[np.int64]", context: int) -> "NDArray[np.float32]":
     """Return each frame beside those around it; at the ends of an utterance its first or last frame is repeated."""
+    import numpy as np
+
     starts = np.searchsorted(utterance, utterance, side="left")
     ends = np.searchsorted(utterance, utterance, side="right") - 1
     frames = np.arange(len(bands))
@@ -124,8 +105,10 @@ def splice(bands: NDArray[np.float32], utterance: NDArray[np.int64], context: in
     return np.concatenate(around, axis=1)
 
 
-def states_of(phones: list[tuple[str, float]], frames: int) -> NDArray[np.int64]:
+def states_of(phones: list[tuple[str, float]], frames: int) -> "NDArray[np.int64]":
     """Return the state of each frame: three times the number of its phone, plus the third of it that it lies in."""
+    import numpy as np
+
     middle = (np.arange(frames) + 0.5) * HOP / RATE
     ends = np.array([end for _, end in phones])
     starts = np.concatenate([[0.0], ends[:-1]])
@@ -136,8 +119,10 @@ def states_of(phones: list[tuple[str, float]], frames: int) -> NDArray[np.int64]
     return found
 
 
-def _spoken(utterances: int) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
+def _spoken(utterances: int) -> "tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]":
     """Return log-mel bands, states and utterance of every frame, from the cache or newly spoken."""
+    import numpy as np
+
     path = cache() / NAME / f"{utterances}-utterances-{VERSION}.npz"
     try:
         with np.load(path, allow_pickle=False) as stored:
@@ -157,7 +142,9 @@ def _spoken(utterances: int) -> tuple[NDArray[np.float32], NDArray[np.int64], ND
     return bands, states, utterance
 
 
-def _utterance(number: int, folder: Path) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def _utterance(number: int, folder: Path) -> "tuple[NDArray[np.float64], NDArray[np.int64]]":
+    import numpy as np
+
     path = folder / f"{number}.wav"
     command = [PROGRAM, "-voice", VOICES[number % len(VOICES)], "-psdur", "-t", sentence(number), "-o", str(path)]
     try:
@@ -171,7 +158,9 @@ def _utterance(number: int, folder: Path) -> tuple[NDArray[np.float64], NDArray[
     return bands, states_of(phones, len(bands))
 
 
-def _store(path: Path, **arrays: NDArray[Any]) -> None:
+def _store(path: Path, **arrays: "NDArray[Any]") -> None:
+    import numpy as np
+
     from tenfold.common.files import replacing
 
     try:

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from tenfold.data.part import Splits, Tensors
 
 if TYPE_CHECKING:
-    from tenfold.data.sources.tweets import TweetOptions, Tweets
+    from tenfold.data.sources.source_options import TweetOptions
+    from tenfold.data.sources.tweets import Tweets
 
 LINKS = re.compile(r"https?://\S+|\bRT\b")
 WORD = r"[@#]?\b\w\w+\b"

@@ -16,54 +16,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
-
-from pydantic import ValidationError
+from typing import TYPE_CHECKING, Any
 
 from tenfold.data.sources.locate import places
 from tenfold.data.sources.source import Source
 from tenfold.errors import DataError
-from tenfold.experiment.section import Section
-from tenfold.experiment.values import Count, NonNegative
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from tenfold.data.part import Splits
+    from tenfold.data.sources.source_options import TweetOptions
 
 FOLLOWS = "follows/friend_list.csv"
 NAME = "tweets"
-
-
-class TweetOptions(Section):
-    """What a sample is, and what is known of it."""
-
-    sample: Literal["person", "post"] = "person"
-    """One sample a person, or one a post."""
-    features: Literal["tfidf", "hashed"] = "tfidf"
-    """TF-IDF reduced to `dimensions` by a singular value decomposition, or words hashed to so many columns."""
-    dimensions: Count = 60
-    pairs: bool | None = None
-    """Add what is known of the author and each candidate: mentions in both directions, similar words, and whether they
-    are the same. Default: for persons, not for posts."""
-    least_posts: NonNegative = 10
-    """People with fewer posts are candidates, but no samples."""
-
-    def __init__(self, /, **options: Any) -> None:
-        try:
-            super().__init__(**options)
-        except ValidationError as error:
-            first = error.errors()[0]
-            known = ", ".join(type(self).model_fields)
-            raise DataError(
-                f"data.options.{'.'.join(map(str, first['loc']))}: {first['msg']}; the options of tweets are {known}"
-            ) from None
-
-    @property
-    def has_pairs(self) -> bool:
-        """Whether samples say something of each candidate."""
-        return self.sample == "person" if self.pairs is None else self.pairs
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +45,7 @@ class Tweets:
     follows: "NDArray[np.float32]"
     """[follower, followee] = 1."""
 
-    def samples(self, options: TweetOptions) -> "tuple[NDArray[np.int64], NDArray[np.int64]]":
+    def samples(self, options: "TweetOptions") -> "tuple[NDArray[np.int64], NDArray[np.int64]]":
         """Return for each sample its person, and its number among the people or the posts."""
         import numpy as np
 
@@ -129,6 +96,7 @@ def load_tweets(options: Mapping[str, Any]) -> "Splits":
     import torch
 
     from tenfold.data.part import Splits, Tensors
+    from tenfold.data.sources.source_options import TweetOptions
     from tenfold.data.sources.tweet_features import fit_features
 
     chosen, folder = TweetOptions(**options), find_tweets()

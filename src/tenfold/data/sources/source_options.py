@@ -1,0 +1,58 @@
+"""The options of data sets, apart from their sources: listing these should not wait until experiments are imported."""
+
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from tenfold.errors import DataError
+from tenfold.experiment.section import Section
+from tenfold.experiment.values import Count, NonNegative
+
+
+class TweetOptions(Section):
+    """What a sample is, and what is known of it."""
+
+    sample: Literal["person", "post"] = "person"
+    """One sample a person, or one a post."""
+    features: Literal["tfidf", "hashed"] = "tfidf"
+    """TF-IDF reduced to `dimensions` by a singular value decomposition, or words hashed to so many columns."""
+    dimensions: Count = 60
+    pairs: bool | None = None
+    """Add what is known of the author and each candidate: mentions in both directions, similar words, and whether they
+    are the same. Default: for persons, not for posts."""
+    least_posts: NonNegative = 10
+    """People with fewer posts are candidates, but no samples."""
+
+    def __init__(self, /, **options: Any) -> None:
+        try:
+            super().__init__(**options)
+        except ValidationError as error:
+            first = error.errors()[0]
+            known = ", ".join(type(self).model_fields)
+            raise DataError(
+                f"data.options.{'.'.join(map(str, first['loc']))}: {first['msg']}; the options of tweets are {known}"
+            ) from None
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether samples say something of each candidate."""
+        return self.sample == "person" if self.pairs is None else self.pairs
+
+
+class SpeechOptions(Section):
+    """How much is spoken, and how much of it a sample shows."""
+
+    utterances: Count = 120
+    """Sentences, about four seconds each."""
+    context: NonNegative = 5
+    """Frames on either side of the one that is labelled."""
+
+    def __init__(self, /, **options: Any) -> None:
+        try:
+            super().__init__(**options)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise DataError(
+                f"data.options.{'.'.join(map(str, first['loc']))}: {first['msg']}; the options of speech are "
+                f"{', '.join(type(self).model_fields)}"
+            ) from None
