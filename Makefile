@@ -35,7 +35,7 @@ bench: setup  ## run every benchmark; each prints its ratios
 campaign: setup  ## attack the program with seeded faults for 30 minutes
 	$(BIN)/python tests/campaign
 
-campaign-slice: setup  ## the same for 5 minutes
+campaign-slice: setup  ## the same for 5 minutes, as CI does
 	$(BIN)/python tests/campaign --minutes 5
 
 campaign-quick: setup  ## a few of its cheap attempts, in about half a minute

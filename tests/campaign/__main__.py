@@ -68,11 +68,9 @@ def main() -> None:
             _attempt(kind, int(number), options.seed, Path(folder), tallies[kind])
         turn = 0
         while not options.only and time.monotonic() < until and turn < options.turns:
-            for kind in options.kinds:
-                count = min(KINDS[kind][1], options.most)
-                for number in range(turn * count, (turn + 1) * count):
-                    if time.monotonic() < until and not tallies[kind].skipped:
-                        _attempt(kind, number, options.seed, Path(folder), tallies[kind])
+            for kind, number in _one_turn(turn, options):
+                if time.monotonic() < until and not tallies[kind].skipped:
+                    _attempt(kind, number, options.seed, Path(folder), tallies[kind])
             turn += 1
     _print(tallies)
     fell = [one for tally in tallies.values() for one in tally.fell]
@@ -80,6 +78,14 @@ def main() -> None:
     if fell:
         print(f"\nwhat fell is in {options.json}")
     sys.exit(1 if fell else 0)
+
+
+def _one_turn(turn: int, options: argparse.Namespace) -> list[tuple[str, int]]:
+    """Return the attempts of a turn: one of each kind first, so that a slow machine also tries all kinds."""
+    counts = {kind: min(KINDS[kind][1], options.most) for kind in options.kinds}
+    attempts = [(number, kind) for kind in options.kinds for number in range(counts[kind])]
+    attempts.sort(key=lambda attempt: attempt[0])
+    return [(kind, turn * counts[kind] + number) for number, kind in attempts]
 
 
 def _options() -> argparse.Namespace:

@@ -19,11 +19,11 @@ import psutil
 
 HERE = Path(__file__).parent
 SOURCES = os.pathsep.join([str(HERE.parents[1] / "src"), str(HERE)])
-LIMIT = 60.0
-"""Seconds that any command may take, on a busy machine too."""
-LOSS_LIMIT = 25.0
+LIMIT = 180.0
+"""Seconds that any command may take, on a busy machine too: a hang lasts for ever, so a longer limit hides none."""
+LOSS_LIMIT = 90.0
 """Seconds until the end of a command that lost a worker: 5 s to notice, the rest for a busy machine."""
-ORPHAN_LIMIT = 10.0
+ORPHAN_LIMIT = 30.0
 EXPERIMENT: dict[str, Any] = {
     "model": "mlp",
     "hidden": [16],
@@ -195,7 +195,7 @@ class Command:
             pass
         return found
 
-    def wait_for(self, part: str, limit: float = 30.0) -> list[psutil.Process]:
+    def wait_for(self, part: str, limit: float = LIMIT) -> list[psutil.Process]:
         """Wait until there are processes of this part; return none if the command ended first."""
         until = time.monotonic() + limit
         while time.monotonic() < until and self.process.poll() is None:
@@ -258,7 +258,7 @@ def reference(work: Path, fields: str) -> tuple[Path, float]:
     command = [sys.executable, "-m", "tenfold", "train", str(file), "--quiet"]
     began = time.monotonic()
     subprocess.run(
-        command, cwd=folder, env=os.environ | {"PYTHONPATH": SOURCES}, check=True, capture_output=True, timeout=300
+        command, cwd=folder, env=os.environ | {"PYTHONPATH": SOURCES}, check=True, capture_output=True, timeout=600
     )
     (weights,) = folder.glob("runs/1-*/model.pt")
     return weights, time.monotonic() - began

@@ -5,7 +5,7 @@ import sys
 import time
 from pathlib import Path
 
-from attempt import Attempt, Fell, Skipped, save_experiment
+from attempt import LIMIT, LOSS_LIMIT, Attempt, Fell, Skipped, save_experiment
 
 TESTS = Path(__file__).parents[1]
 sys.path[:0] = [str(TESTS / "support")]
@@ -27,14 +27,14 @@ def cut(attempt: Attempt) -> None:
             save_experiment(own / "small.toml", ENDLESS)
             command = ["--nproc-per-node", "1", "-m", "tenfold", "train", "small.toml", "--quiet"]
             launchers.append(hosts.torchrun(number, own, *command))
-        until = time.monotonic() + 60
+        until = time.monotonic() + LIMIT
         while not list(attempt.folder.glob("host0/runs/*/checkpoint/manifest.json")):
             if time.monotonic() > until or any(launcher.poll() is not None for launcher in launchers):
                 raise Fell("no epoch was completed before the network was cut")
             time.sleep(0.05)
         time.sleep(attempt.random.uniform(0, 2))
         hosts.cut()
-        until = time.monotonic() + 15
+        until = time.monotonic() + LOSS_LIMIT
         attempt.environment["TENFOLD_RUNS"] = str(attempt.folder / "host0" / "runs")
         while time.monotonic() < until:
             said = attempt.forked("show", "last")
@@ -42,7 +42,7 @@ def cut(attempt: Attempt) -> None:
                 break
             time.sleep(0.3)
         else:
-            raise Fell("15 s after the cut the run is not shown as interrupted")
+            raise Fell(f"{LOSS_LIMIT:g} s after the cut the run is not shown as interrupted")
         attempt.check_said(said, (0,))
     finally:
         for launcher in launchers:

@@ -13,7 +13,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from attempt import EXPERIMENT, SOURCES, Attempt, Fell
+from attempt import EXPERIMENT, LIMIT, SOURCES, Attempt, Fell
 
 SITE = """
 import os
@@ -144,13 +144,14 @@ def _small_disk(folder: Path, kilobytes: int) -> Iterator[Any]:
 @cache
 def _recorded(work: Path, finished: bool) -> Path:
     """Return a store with one run that has finished, or that was interrupted after half of its epochs."""
+    shutil.rmtree(work / f"recorded-{finished}-0", ignore_errors=True)  # of an attempt that failed
     attempt = Attempt(f"recorded-{finished}", 0, 0, work)
     file = attempt.write_experiment()
     with attempt.started("train", str(file), "--quiet") as command:
         if finished:
-            attempt.check_said(command.wait(60), (0,))
+            attempt.check_said(command.wait(LIMIT), (0,))
         else:
-            until = time.monotonic() + 60
+            until = time.monotonic() + LIMIT
             while time.monotonic() < until:
                 manifests = list(attempt.folder.glob("runs/*/checkpoint/manifest.json"))
                 if manifests and json.loads(manifests[0].read_text())["epoch"] >= EXPERIMENT["epochs"] // 2:

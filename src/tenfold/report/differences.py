@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from functools import cache
 from typing import Any, Protocol
 
 from tenfold.experiment import FIELDS, FOLD_FIELDS, Experiment
@@ -54,9 +55,14 @@ class HasExperiment(Protocol):
 
 def changed_fields(experiment: Experiment) -> dict[str, Any]:
     """Return the fields that differ from the defaults, except the name."""
-    defaults, compared = comparable_fields(Experiment()), comparable_fields(experiment)
+    defaults, compared = _defaults(), comparable_fields(experiment)
     changed = [name for name, value in compared.items() if name != "name" and value != defaults[name]]
     return {name: compared[name] for name in changed}
+
+
+@cache
+def _defaults() -> dict[str, Any]:
+    return comparable_fields(Experiment())
 
 
 def comparable_fields(experiment: Experiment) -> dict[str, Any]:
@@ -108,6 +114,8 @@ def find_launcher(run: Run) -> str | None:
 
 def describe_difference(run: Run, differing: Collection[str]) -> str:
     """Return "field=value ..." for those of the fields in which some runs differ that are not at their defaults."""
+    if not differing:
+        return ""
     in_title = {"model", "data"} if not run.experiment.name else set()  # an unnamed run's title is its model and data
     own = changed_fields(run.experiment)
     return " ".join(f"{key}={field_value(own[key])}" for key in differing if key in own and key not in in_title)
