@@ -106,6 +106,15 @@ def test_a_fold_is_never_meant_by_last(tmp_path):
     assert runs.find(fold)["kind"] == "fold"
 
 
+def test_the_newest_runs_are_the_end_of_the_list(tmp_path):
+    runs = store.Store(tmp_path)
+    for kind in ("train", store.FOLD, "train", store.FOLD):
+        runs.create(DIGITS, kind=kind, facts={})
+    listed = runs.runs()
+    assert runs.newest(3, folds=True) == (listed[-3:], 4)
+    assert runs.newest(1, folds=False) == ([listed[2]], 2)
+
+
 def test_a_number_is_no_title(tmp_path):
     runs, _ = new_run(tmp_path, Experiment(name="2"))
     second = runs.create(DIGITS, kind="train", facts={})
