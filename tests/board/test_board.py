@@ -112,6 +112,12 @@ def test_a_run_is_followed_epoch_by_epoch(board, folder):
     assert board.feed.news(position)["runs"][number]["status"] == "interrupted"
 
 
+def test_a_renamed_run_has_its_title_on_its_page(board, client):
+    assert "<h1>lenet5 on mnist</h1>" in client.get("/run/1").text
+    board.actions.rename(1, {"title": "the <best>"})
+    assert "<h1>the &lt;best&gt;</h1>" in client.get("/run/1").text
+
+
 def test_a_page_that_was_hidden_while_its_run_ended_hears_of_it(board):
     news = board.feed.news(Position.read(None, "3@0.0", "1", None, "3"))["runs"][3]
     assert news["status"] == "finished"

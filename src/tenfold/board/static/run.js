@@ -79,6 +79,7 @@ follow(() => ({ runs: `${number}@${position}`, parts: 1, list: "0:0", only: numb
     progress.textContent = row.progress ? progressText(row.progress) : "";
     const same = before && ["status", "title", "note"].every((name) => before[name] === row[name]) && String(before.tags) === String(row.tags);
     if (!same) showRow();
+    if (before && before.title !== row.title) document.querySelector("h1").textContent = row.title;
   }
   const own = news.runs?.[number];
   if (!own) return;

@@ -23,7 +23,7 @@ def run_content(run: Run, figure: dict[str, Any] | None = None) -> dict[str, Any
     quality = model_quality(run)
     baseline = find_baseline(run)
     about = sections.describe_run(run)
-    title = sections.page_title(run.experiment)
+    title = sections.run_title(run)
     real = find_twin(run)
     charts = {**fold_charts(run), "twin": timeline_plots.twin_timeline_plot(real, run) if real else None}
     return {

@@ -42,6 +42,8 @@ from tenfold.runs.fold_name import fold_name
 
 def run_headline(run: Run, baseline: Baseline | None) -> list[dict[str, str]]:
     """Return the most important numbers of a run, each with its name and a note."""
+    if run.status == "running":  # a resumed run still has the numbers of its first part
+        return []
     result = run.result
     numbers = [
         headline_number(f"{summary.evaluated_part(run)} {name}", metric_value(name, one), _metric_note(run, name))
@@ -81,6 +83,11 @@ def page_title(experiment: Experiment) -> str:
     """Return the name of an experiment, or its model and data where it has none."""
     flat = experiment.flat()
     return one_line(experiment.name or f"{_object_name(flat['model'])} on {_object_name(flat['data'])}")
+
+
+def run_title(run: Run) -> str:
+    """Return the title that a run was given, or what its experiment is called."""
+    return page_title(run.experiment) if run.title == run.experiment.title else one_line(run.title)
 
 
 def _object_name(value: object) -> str:
