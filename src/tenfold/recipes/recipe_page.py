@@ -40,6 +40,7 @@ def _contents(results: Sequence[RecipeResult]) -> list[dict[str, Any]]:
                 {
                     "name": one.recipe.name,
                     "place": one.recipe.paper.place,
+                    "title": one.recipe.title,
                     "lines": one.agreement(),
                     "missing": one.missing(),
                 }

@@ -47,7 +47,7 @@ def _bars(rows: Sequence[ResultRow], columns: Sequence[str]) -> BarTable:
         zeros=[scale.zero for scale in scales],
         series=[(who, palette.SERIES[at]) for at, who in enumerate(WHO[: 2 if quoted else 1])],
         rows=[(row.marked_label, [scale.parts(row) for scale in scales]) for row in rows],
-        stripes=PREDICTED if any(row.clock == PREDICTED for row in rows) else "",
+        stripes=PREDICTED if any(row.clock == PREDICTED for row in rows) and set(columns) & set(OF_TIME) else "",
     )
 
 
@@ -78,7 +78,7 @@ class _Scale:
             end=max(self.zero, end),
             text=written(self.column, value),
             note=_note(row, self.column, who),
-            striped=who == "ours" and row.clock == PREDICTED,
+            striped=who == "ours" and row.clock == PREDICTED and self.column in OF_TIME,
         )
 
 
