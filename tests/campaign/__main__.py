@@ -27,22 +27,22 @@ import storage_faults
 from attempt import Attempt, Fault, Fell, Skipped
 
 KINDS: dict[str, tuple[Fault, int]] = {
-    "kill": (process_faults.kill, 4),
-    "stop": (process_faults.stop, 2),
-    "deadlock": (process_faults.deadlock, 1),
-    "replace": (process_faults.replace, 2),
-    "rank": (rank_faults.rank, 2),
-    "disk": (storage_faults.disk, 2),
-    "flip": (storage_faults.flip, 4),
-    "clock": (storage_faults.clock, 1),
-    "host": (storage_faults.host, 1),
     "file": (input_faults.file, 20),
     "command": (input_faults.command, 20),
     "data": (input_faults.data, 8),
     "model": (input_faults.model, 8),
+    "flip": (storage_faults.flip, 4),
+    "kill": (process_faults.kill, 4),
+    "stop": (process_faults.stop, 2),
+    "rank": (rank_faults.rank, 2),
     "cut": (network_faults.cut, 1),
+    "disk": (storage_faults.disk, 2),
+    "deadlock": (process_faults.deadlock, 1),
+    "replace": (process_faults.replace, 2),
+    "clock": (storage_faults.clock, 1),
+    "host": (storage_faults.host, 1),
 }
-"""Each kind of fault, and how many of it there are in one turn through all kinds."""
+"""Each kind of fault, the quickest first, and how many of it there are in one turn through all kinds."""
 
 
 @dataclass

@@ -91,6 +91,13 @@ def test_nothing_larger_than_it_should_be_is_received(cache, tiny, mirror):
     assert names(cache) == [".lock"]
 
 
+def test_a_server_that_hardly_sends_anything_is_given_up(cache, tiny, mirror, monkeypatch):
+    monkeypatch.setattr("tenfold.data.sources.fetch._GRACE_SECONDS", -60.0)
+    with pytest.raises(DataError, match=r"only [\d,]+ bytes came within"):
+        get("tiny")
+    assert names(cache) == [".lock"]
+
+
 def test_what_is_received_is_verified_before_it_is_decompressed(cache, tiny, mirror, monkeypatch):
     def refuse(*_):
         raise AssertionError("decompressed")

@@ -6,6 +6,7 @@ more is decompressed than the content should have.
 
 import logging
 import tempfile
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -23,6 +24,9 @@ FetchProgress = Callable[[int, int | None, str], None]
 """Called with the bytes received, the bytes in all (None where the server does not say) and the file's name."""
 
 _TIMEOUT_SECONDS = 10
+_SLOWEST_BYTES = 10_000
+"""Bytes a second that a server must send on average, after a minute's grace; a slower one is given up."""
+_GRACE_SECONDS = 60.0
 _CHUNK_BYTES = 2**18
 
 
@@ -107,11 +111,14 @@ class _Downloader:
 
     def __call__(self, url: str, output_file: str | Path, _pooch: Any) -> None:
         name, done = url.rpartition("/")[2], 0
+        limit, began = _GRACE_SECONDS + self._limit / _SLOWEST_BYTES, time.monotonic()
         try:
             with urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as answer, Path(output_file).open("wb") as out:
                 length = answer.headers.get("Content-Length")
-                while chunk := answer.read(_CHUNK_BYTES):
+                while chunk := answer.read1(_CHUNK_BYTES):  # what has come, where `read` waits for all of it
                     done += len(chunk)
+                    if time.monotonic() - began > limit:
+                        raise DataError(f"{name}: only {done:,} bytes came within {limit:.0f} s")
                     if done > self._limit:
                         raise DataError(f"{name} is larger than the {self._limit:,} bytes that it should have")
                     out.write(chunk)
