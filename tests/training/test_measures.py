@@ -160,3 +160,13 @@ def test_accuracy_of_numbers_is_refused():
 def test_names_of_other_libraries_are_understood(field, name, meant):
     with pytest.raises(ExperimentError, match=f"unknown .* '{name}'; did you mean '{meant}'"):
         Experiment(**{field: name})
+
+
+def test_one_hot_targets_have_one_class():
+    outputs, targets = torch.tensor([[2.0, 1.0], [-1.0, -2.0], [1.0, 3.0]]), torch.tensor([[1.0, 0], [1, 0], [1, 0]])
+    for loss in ("cross-entropy", torch.nn.CrossEntropyLoss(), torch.nn.CrossEntropyLoss):
+        metric = choose_metrics(Training(loss=loss, metrics="accuracy"), None)["accuracy"]
+        assert metric(outputs, targets) == pytest.approx(2 / 3)
+        assert metric(outputs, targets.argmax(1)) == pytest.approx(2 / 3)
+    several = choose_metrics(Training(loss="bce", metrics="accuracy"), None)["accuracy"]
+    assert several(outputs, targets) == pytest.approx(1 / 2)

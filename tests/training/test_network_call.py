@@ -1,6 +1,7 @@
 import copy
 from collections import OrderedDict, namedtuple
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -185,3 +186,8 @@ def test_a_metric_that_cannot_take_the_outputs_is_refused_with_the_first_loss():
     assert torch.isfinite(choose_loss(Training(loss=own, metrics=[lambda outputs, targets: 1.0]), 2)(outputs, None))
     with pytest.raises(ModelError, match=r"returns a dict \(start, end\), and the metric accuracy needs one tensor"):
         choose_loss(Training(loss=own, metrics=["accuracy"]), 2)(outputs, torch.zeros(4))
+
+
+def test_an_object_with_tensors_is_taken_apart():
+    found = plain_outputs(SimpleNamespace(loss=torch.tensor(1.0), logits=torch.zeros(2, 3), cache=None))
+    assert set(found) == {"loss", "logits"}

@@ -47,8 +47,8 @@ def prepare(
     loaded = splits or load(experiment, device, fetching)
     if loaded.multi_label and experiment.training.loss is None:
         raise ExperimentError(
-            f'the targets are 0 and 1 in {loaded.outputs} columns; set loss = "bce" for several labels per sample, or '
-            "give y.argmax(1) for one class per sample"
+            f'the targets are 0 and 1 in {loaded.outputs} columns; set loss = "bce" for several labels per sample, '
+            'or give y.argmax(1) or set loss = "cross-entropy" for one class per sample'
         )
     return Task(experiment, loaded, per_worker, pinned)
 

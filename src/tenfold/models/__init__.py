@@ -80,6 +80,11 @@ _returned: WeakSet[nn.Module] = WeakSet()
 
 def _copied(network: nn.Module) -> nn.Module:
     """Return a copy of a user's network, which itself is left as it is."""
+    if isinstance(network, torch.jit.ScriptModule):
+        raise ModelError(
+            "a scripted network cannot be copied for each replica; give a function that returns it: "
+            "model=lambda: torch.jit.script(Network())"
+        )
     try:
         return copy.deepcopy(network)
     except Exception as error:  # whatever the network's own parts raise

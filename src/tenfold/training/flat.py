@@ -34,9 +34,9 @@ class FlatState:
         tensors = self._tensors = list(_floating(network))
         odd = {str(tensor.dtype).removeprefix("torch.") for tensor in tensors} - {"float32"}
         if odd:
-            raise ModelError(
-                f"the network has weights of {', '.join(sorted(odd))}; they must be float32: network.float()"
-            )
+            is_complex = any(tensor.is_complex() for tensor in tensors)
+            cure = "keep real and imaginary parts in parameters of their own" if is_complex else "network.float()"
+            raise ModelError(f"the network has weights of {', '.join(sorted(odd))}; they must be float32: {cure}")
         device = tensors[0].device if tensors else torch.device("cpu")
         size = flat_size(network)
         if vector is not None and vector.numel() != size:

@@ -109,6 +109,13 @@ def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     return ((outputs > 0) == (targets > 0.5)).float().mean()
 
 
+def accuracy_of_shares(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the accuracy where targets may be one-hot or shares of classes, of which the largest is right."""
+    if outputs.ndim > 1 and outputs.shape == targets.shape and targets.shape[1] > 1:
+        targets = targets.argmax(1)
+    return accuracy(outputs, targets)
+
+
 def phone_accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return the share of frames of speech whose state, a third of a phone, belongs to the right phone."""
     return (outputs.argmax(1) // 3 == targets // 3).float().mean()
@@ -185,7 +192,15 @@ def choose_metrics(training: Training, classes: int | None) -> "dict[str, Aligne
             )
         measures[label] = _find(name, METRICS)
         measures[label].optional = not training.metrics
+        if name == "accuracy" and _learns_one_class(training):
+            measures[label].function = accuracy_of_shares
     return measures
+
+
+def _learns_one_class(training: Training) -> bool:
+    """Return whether the loss is cross-entropy, so that a sample has one class, however the targets are written."""
+    loss = training.loss.value if isinstance(training.loss, PythonObject) else training.loss
+    return loss == "cross-entropy" or loss is torch.nn.CrossEntropyLoss or isinstance(loss, torch.nn.CrossEntropyLoss)
 
 
 def output_kind(training: Training, classes: int | None) -> OutputKind:

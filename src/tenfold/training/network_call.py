@@ -67,6 +67,8 @@ def plain_outputs(outputs: Any) -> Any:
     if isinstance(outputs, Tensor):
         return outputs if outputs.ndim else {"loss": outputs}
     found = _plain(outputs)
+    if found is None and hasattr(outputs, "__dict__"):  # an object whose attributes are tensors: loss, logits
+        found = _plain(vars(outputs))
     if found is None or not tree_leaves(found):
         raise ModelError(
             f"the network returned a {type(outputs).__name__} without tensors; it should return a tensor, or a tuple "

@@ -14,7 +14,7 @@ from tenfold.experiment import Training
 from tenfold.experiment.python_objects import PythonObject, RecordedObject
 from tenfold.training.optimizers.eager_optimizers import eager
 
-NETWORK_NAMES = ("network", "model")
+NETWORK_NAMES = ("network", "net", "model", "module")
 """A function whose first argument has one of these names is given the network, not its parameters."""
 
 
@@ -37,10 +37,18 @@ def make_own_optimizer(training: Training, network: nn.Module) -> torch.optim.Op
     try:
         made = make(first, **options)
     except Exception as error:
+        own = first is not network and not isinstance(make, type)
+        hint = "; it is given a list of parameters, or the network if its argument is called network" if own else ""
         raise ExperimentError(
-            f"training.optimizer = {training.optimizer} cannot be made: {type(error).__name__}: {error}"
+            f"training.optimizer = {training.optimizer} cannot be made: {type(error).__name__}: {error}{hint}"
             f"{user_frames(error)}"
         ) from error
+    if isinstance(made, tuple | list):
+        raise ExperimentError(
+            f"training.optimizer = {training.optimizer} returned {len(made)} optimizers, and a step has one; give "
+            "their parameters to one as groups, or write the loop yourself (a GAN needs that): tenfold.average and "
+            "tenfold.shard"
+        )
     if not isinstance(made, torch.optim.Optimizer):
         raise ExperimentError(
             f"training.optimizer = {training.optimizer} returned a {type(made).__name__}; it must return a "
@@ -59,6 +67,8 @@ def usual_rate(training: Training, network: nn.Module | None = None) -> float:
         made = make_own_optimizer(training, network or nn.Linear(2, 2))
         return float(made.param_groups[0]["lr"])
     except (ExperimentError, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, ExperimentError) and network is not None:
+            raise
         if isinstance(error, ExperimentError) and "pass it again" in str(error):
             raise
         raise ExperimentError(
