@@ -23,7 +23,7 @@ def test_a_plan_learns_prints_and_can_be_trained(tmp_path: Path, monkeypatch: py
     assert plan.best.training.target == 0.5
     assert plan.best.machine.engine == "auto"
     assert plan.best.data.validation_fraction == pytest.approx(1 / 3, abs=1e-4)  # what the target is watched on
-    text = str(plan)
+    text = " ".join(str(plan).split())
     assert "the target is watched on the validation part: 33% of the training samples, held out" in text
     assert "predicted: 50.00% accuracy after" in text
     assert "planning took" in text

@@ -16,6 +16,7 @@ FUSED: dict[str, Any] = {"engine": "fused", "workers": 3, "strategy": "ring", "s
 
 class TestOneDevice(EngineContract):
     fields: dict[str, Any] = FUSED
+    counts_training_accuracy = False
 
     def test_every_worker_tells_where_its_time_goes(self, whole: tenfold.Run, events: list[Event]) -> None:
         """They step together, so the first tells for all."""
