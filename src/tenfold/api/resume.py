@@ -43,8 +43,8 @@ def resume(
 
     The finished folds of a cross-validation are not trained again, and one whose folds failed can be resumed, too. What
     the run was given as Python objects (model, data, loss, metrics, groups, optimizer, schedule) has to be given again.
-    `force` resumes the run even if another process seems to work on it. Use it only when that process is certainly
-    gone: two processes that write to one run spoil it.
+    `force` takes over the run even if another process seems to work on it; if that process is still alive, it stops
+    before its next write.
     """
     given = {"model": model, "data": data, "loss": loss, "metrics": metrics, "groups": groups}
     given |= {"optimizer": optimizer, "schedule": schedule}

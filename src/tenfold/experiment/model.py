@@ -14,7 +14,8 @@ class Model(Section):
     """The network that every replica trains."""
 
     name: NameOrObject = "lenet5"
-    """A built-in model (lenet5, cnn, mlp, recommender), "package.module:callable", or a callable for an nn.Module."""
+    """A built-in model (lenet5, cnn, mlp, recommender), "package.module:callable", a network, or a
+    callable that returns one."""
     hidden: Annotated[tuple[Count, ...] | None, AsTuple] = None
     """Widths of the mlp's hidden layers, such as [128, 64]. Default: [128]."""
     activation: Literal["relu", "sigmoid", "tanh", "gelu"] | None = None

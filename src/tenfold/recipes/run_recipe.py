@@ -101,6 +101,8 @@ def _run_setting(
 
     try:
         experiment = Experiment(**fields)
+        if experiment.machine.device.startswith("cuda") and not is_available("gpu"):
+            return Setting(block.verb, settings, reason=f"needs {NEEDS['gpu']}")
         short = _too_few_cores(experiment) if block.verb in ("train", "crossval") else ""
         if block.verb == "simulate" or (short and block.verb == "train"):
             experiment = _virtual(experiment)

@@ -15,8 +15,8 @@ def resume(
         bool,
         typer.Option(
             "--force",
-            help="Resume even if another process seems to work on the run. Only use it when that process is certainly "
-            "gone: two processes that write to one run spoil it.",
+            help="Take over the run even if another process seems to work on it; if that process is still alive, it "
+            "stops before its next write.",
         ),
     ] = False,
     log: options.Log = None,

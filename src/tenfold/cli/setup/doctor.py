@@ -31,8 +31,10 @@ def doctor(runs: options.Runs = None, as_json: options.Json = False) -> None:
 
     findings = examine(absolute(runs))
     for one in available():
-        here = one.where is not None or not SOURCES[one.name].files
-        found = str(one.where) if one.where else "ships with scikit-learn" if here else "not on this machine"
+        source = SOURCES[one.name]
+        here = one.where is not None or not source.files
+        built_in = "ships with scikit-learn" if source.make is None else str(source.absent)
+        found = str(one.where) if one.where else built_in if here else "not on this machine"
         advice = "" if here else f"`tenfold data get {one.name}` fetches it"
         findings.append(Finding(f"data: {one.name}", found, "ok" if here else "note", advice))
     findings += _examine_runs(absolute(runs), files=runs is not None)

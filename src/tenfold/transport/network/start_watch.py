@@ -95,9 +95,8 @@ class StartWatch:
         pid, lost = found
         if self._world.local_size < self._world.size:
             report_stop(self._world, lost)
-        atexit.register(
-            kill_if_stopped, pid
-        )  # not now: launchers end all ranks when one ends, before the error is shown
+        # Not now: launchers end all ranks when one ends, before the error is shown.
+        atexit.register(kill_if_stopped, pid)
         self._give_up(lost, pid)
 
     def _read_store(self) -> None:
