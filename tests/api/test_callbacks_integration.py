@@ -48,7 +48,7 @@ def test_a_run_stops_after_an_epoch(tmp_path, fields):
 
 
 def test_a_run_stops_at_an_evaluation_in_the_middle_of_an_epoch(tmp_path):
-    run = tenfold.train(**FIELDS, batch_size=20, evaluate_every=0.5, runs=tmp_path, callbacks=[After()])
+    run = tenfold.train(**FIELDS, batch_size=20, evaluate_every=0.5, runs=tmp_path, callbacks=After())
     assert run.result["stopped_by"] == "seen enough"
     assert (run.result["epochs"], run.result["steps"]) == (1, 8)
     assert run.result["samples"] == 160

@@ -46,7 +46,7 @@ def disk(attempt: Attempt) -> None:
         with _small_disk(attempt.folder / "runs", size) as grow:
             if grow is not None:
                 attempt.check_said(attempt.tenfold(*arguments), (0, 2))
-                attempt.runs()
+                attempt.check_said(attempt.forked("runs"), (0, 2))  # reading the log takes some room, too
                 grow()
                 attempt.finish()
                 return

@@ -58,3 +58,16 @@ def test_nothing_is_counted_where_accuracy_is_not_measured_or_batches_are_seen_r
     training: Training, classes: int | None
 ) -> None:
     assert make_training_accuracy(training, classes) is None
+
+
+@pytest.mark.parametrize("loss", ["cross-entropy", "torch.nn.modules.loss:CrossEntropyLoss"])
+def test_a_loss_that_is_named_counts_as_the_usual_one(loss: str) -> None:
+    made = make_training_accuracy(Training(loss=loss), classes=3)
+    assert made is not None
+    made.keep(torch.eye(3), torch.eye(3))  # one-hot targets
+    assert made.take() == (3.0, 3)
+
+
+def test_a_part_of_the_outputs_does_not_keep_all_of_them(counted: TrainingAccuracy) -> None:
+    counted.keep(torch.zeros(4, 100, 3)[:, -1], torch.zeros(4, dtype=torch.long))
+    assert counted._kept[0][0].untyped_storage().nbytes() == 4 * 3 * 4

@@ -27,6 +27,7 @@ from tenfold.report.live.grid_progress import GridProgress, Turn
 from tenfold.report.loggers.make_loggers import make_loggers
 from tenfold.report.results.comparison import Comparison
 from tenfold.runs import Emit, Run, Store
+from tenfold.runs.callbacks import listed
 from tenfold.runs.store import CROSSVAL
 
 KIND = "compare"
@@ -66,7 +67,7 @@ def compare(
     planned, notes = drop_repeated(experiments_of(base, dimensions, repeats))
     store = Store(runs)
     known = {} if fresh else _finished(store)
-    callbacks = [*callbacks, *make_loggers(log, store.folder)]
+    callbacks = [*listed(callbacks), *make_loggers(log, store.folder)]
     shows = progress if progress is not None else watch is None and listen is None and is_watched()
     with GridProgress() if shows else nullcontext() as shown:
         if shown is not None:

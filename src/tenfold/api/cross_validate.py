@@ -18,7 +18,7 @@ from tenfold.report.live.fold_progress import FoldProgress
 from tenfold.report.live.follow import follow
 from tenfold.report.loggers.make_loggers import make_loggers
 from tenfold.runs import Clock, Emit, Store
-from tenfold.runs.callbacks import with_callbacks
+from tenfold.runs.callbacks import listed, with_callbacks
 from tenfold.runs.store import CROSSVAL, absolute
 from tenfold.workers.pool.worker_pool import start_server
 
@@ -80,7 +80,7 @@ def cross_validate(
     if experiment.machine.device == "cpu":
         start_server()
     with follow(FoldProgress, progress, listen, warn) as shown:
-        listener = with_callbacks(shown, [*callbacks, *make_loggers(log, runs)])
+        listener = with_callbacks(shown, [*listed(callbacks), *make_loggers(log, runs)])
         with crossval.shared_data(prepare(experiment, fetching)) as task:
             store = Store(runs)
             facts = describe(task)

@@ -51,8 +51,8 @@ def plan(
         raise ExperimentError('division.shards = "fractions" sets the number of workers, which a plan chooses; use iid')
     base = base.replace(target=None, engine="auto", cluster=None, link=None)
     validate(base.replace(workers=1), None)
-    base, splits = _with_validation(base, fetching)
     hardware = _cluster(cluster)
+    base, splits = _with_validation(base, fetching)
     if hardware is not None:
         candidates = candidates_on(hardware, base, most_workers=max_workers)
     else:

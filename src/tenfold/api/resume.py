@@ -17,7 +17,7 @@ from tenfold.report.live.follow import follow
 from tenfold.report.live.run_progress import RunProgress
 from tenfold.report.loggers.make_loggers import make_loggers
 from tenfold.runs import Clock, Emit, Run, Store
-from tenfold.runs.callbacks import with_callbacks
+from tenfold.runs.callbacks import listed, with_callbacks
 from tenfold.runs.store import CROSSVAL, FOLD
 from tenfold.workers.pool.worker_pool import start_server
 
@@ -51,7 +51,7 @@ def resume(
     store = run.store if isinstance(run, Run) else Store(runs, create=False)
     record = store.find(run.id if isinstance(run, Run) else run)
     number = record["id"]
-    callbacks = [*callbacks, *make_loggers(log, store.folder)]
+    callbacks = [*listed(callbacks), *make_loggers(log, store.folder)]
     if not record["experiment"] or "data" not in record["facts"]:
         raise StoreError(f"run {number} cannot be resumed: {'; '.join(record['problems'])}")
     if record["status"] == "finished" and not record["result"].get("failed"):

@@ -50,7 +50,7 @@ def simulation_baseline(experiment: Experiment, run: Run) -> SimulationBaseline 
     if division.workers == 1 or not run.seconds:
         return None
     alone = experiment.replace(division=Division(**{name: getattr(division, name) for name in FOLD_FIELDS}))
-    seconds = forecast(alone).forecasts[0].prediction.seconds
+    seconds = forecast(alone, progress=False).forecasts[0].prediction.seconds
     batch = settle(alone).training.samples_per_step
     return SimulationBaseline(seconds, seconds / run.seconds, _warning(run, batch))
 

@@ -20,7 +20,7 @@ from tenfold.report.live.follow import follow
 from tenfold.report.live.run_progress import RunProgress
 from tenfold.report.loggers.make_loggers import make_loggers
 from tenfold.runs import Clock, Emit, Event, Note, Run, Warned, WorkerDropped
-from tenfold.runs.callbacks import with_callbacks
+from tenfold.runs.callbacks import listed, with_callbacks
 from tenfold.runs.remote_store import RemoteStore
 from tenfold.runs.store import absolute
 
@@ -56,7 +56,7 @@ def train(
     clock, runs = Clock(), absolute(runs)  # before the user's own code can change the current folder
     experiment = Experiment.given(experiment, **fields)
     with follow(lambda: RunProgress(experiment), progress, listen, warn) as shown:
-        listener = with_callbacks(shown, [*callbacks, *make_loggers(log, runs)])
+        listener = with_callbacks(shown, [*listed(callbacks), *make_loggers(log, runs)])
         engine = engine_for(experiment, clock, listener)
         recorded = engine.train(experiment, runs=runs, kind=kind, clock=clock, listen=listener, fetching=fetching)
     return finished_run(recorded)

@@ -175,7 +175,8 @@ def main() -> None:
 
 def _guard_rank() -> None:
     """Under a launcher, let the other ranks learn of a stop of this one, from before torch is imported."""
-    if not any("RANK" in name or name == "SLURM_PROCID" for name in os.environ):
+    is_launched = any("RANK" in name or name == "SLURM_PROCID" for name in os.environ)
+    if not is_launched or sys.argv[1:2] not in (["train"], ["resume"]):
         return
     from tenfold.launch.detect import World, detect_world
 

@@ -1,4 +1,4 @@
-"""Calls with a model and data by position, `train(network, loader)`: what they are told to write instead."""
+"""Answers calls that pass a model and data by position, `train(network, loader)`, with the right call."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def fields_by_name(function: Function) -> Function:
-    """Let a function take an experiment by position and nothing else, and show the right call to who gives more."""
+    """Let a function take an experiment by position and nothing else, and answer any other call with the right one."""
 
     @functools.wraps(function)
     def checked(*given: Any, **fields: Any) -> Any:

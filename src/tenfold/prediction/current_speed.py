@@ -26,8 +26,8 @@ def profile_now(task: Task, profile: Profile, report: ReportProgress | None = No
     """Return the profile as this machine is now, and how fast that is relative to the calibration (1: as fast).
 
     The task's own steps are timed for a moment, with its number of workers. If they differ notably, they take the place
-    of the calibrated ones, with how unevenly they come, and all other times are scaled alike. Rounds are scaled by how
-    much they themselves differ: each waits for the slowest worker and then for all to notice.
+    of the calibrated ones, with their spread, and all other times are scaled alike. On a slower machine rounds are
+    scaled by how much they themselves differ: each waits for the slowest worker and then for all to notice.
     """
     work, batch = cost_keys.step_key(task.experiment, task.splits), task.experiment.training.samples_per_step
     usual = profile.step_time(work, batch, task.threads, task.workers).mean
@@ -36,8 +36,9 @@ def profile_now(task: Task, profile: Profile, report: ReportProgress | None = No
     if abs(math.log(factor)) <= math.log(NOTABLE):
         return profile, 1.0
     rounds = None
-    if now.round is not None:
-        rounds = now.round / float(profile.round_price()(exact_round(task.workers), weight_bytes(task)))
+    if now.round is not None and factor > 1:
+        usual_round = float(profile.round_price()(exact_round(task.workers), weight_bytes(task)))
+        rounds = max(factor, now.round / usual_round)
     return profile.slowed(factor, rounds=rounds).add(steps=[now]), 1 / factor
 
 

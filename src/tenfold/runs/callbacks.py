@@ -150,8 +150,14 @@ class Callbacks:
 
 def with_callbacks(listen: Emit, callbacks: Iterable[object] | object) -> Emit:
     """Return a listener that calls `listen` and the callbacks; ExperimentError for objects that are not callbacks."""
-    listed = callbacks if isinstance(callbacks, list | tuple | set) else [callbacks] if callbacks is not None else []
-    return Callbacks(listen, listed)
+    return Callbacks(listen, listed(callbacks))
+
+
+def listed(callbacks: Iterable[object] | object) -> list[object]:
+    """Return callbacks as a list: several, a single one, or None."""
+    if isinstance(callbacks, list | tuple | set):
+        return list(callbacks)
+    return [] if callbacks is None else [callbacks]
 
 
 def _place(event: Event) -> int | None:

@@ -7,11 +7,12 @@ A run whose process is gone without having recorded how it ended is shown as int
 import json
 import os
 import re
+import shutil
 import socket
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,8 @@ FOLD = "fold"
 """The kind of a run that is part of another; it is never meant by "last"."""
 CROSSVAL = "crossval"
 """The kind of the run that folds are part of."""
+INDEX_BYTES = 1 << 15
+"""What SQLite needs beside a store to read its log."""
 
 
 def default_folder() -> Path:
@@ -335,11 +338,18 @@ class Store:
             yield
         except sqlite3.Error as error:
             newer = "; a newer version of Tenfold made it" if self.version > store_schema.VERSION else ""
-            raise StoreError(f"the run store {short_path(self.file)} cannot be {done}: {error}{newer}") from None
+            full = "; its disk is full" if self._is_disk_full() else ""
+            raise StoreError(f"the run store {short_path(self.file)} cannot be {done}: {error}{newer}{full}") from None
         except OSError as error:
             raise StoreError(
                 f"the run store {short_path(self.folder)} cannot be {done}: {error.strerror or error}"
             ) from None
+
+    def _is_disk_full(self) -> bool:
+        """Return whether there is not even room for the index that SQLite makes to read a log."""
+        with suppress(OSError):
+            return shutil.disk_usage(self.folder).free < INDEX_BYTES
+        return False
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_claims": {}}  # they belong to this process

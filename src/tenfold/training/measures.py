@@ -199,8 +199,10 @@ def choose_metrics(training: Training, classes: int | None) -> "dict[str, Aligne
 
 def _learns_one_class(training: Training) -> bool:
     """Return whether the loss is cross-entropy, so that a sample has one class, however the targets are written."""
-    loss = training.loss.value if isinstance(training.loss, PythonObject) else training.loss
-    return loss == "cross-entropy" or loss is torch.nn.CrossEntropyLoss or isinstance(loss, torch.nn.CrossEntropyLoss)
+    if training.loss is None or isinstance(training.loss, RecordedObject):
+        return False
+    loss = _find(training.loss, LOSSES).function
+    return loss is functional.cross_entropy or isinstance(loss, torch.nn.CrossEntropyLoss)
 
 
 def output_kind(training: Training, classes: int | None) -> OutputKind:

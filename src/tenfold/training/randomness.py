@@ -23,7 +23,8 @@ def seed_everything(*numbers: int) -> None:
 def undisturbed() -> Iterator[None]:
     """Put all generators back to where they were."""
     python, numpy = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng():
+    devices = None if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
+    with torch.random.fork_rng(devices):
         try:
             yield
         finally:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tenfold.experiment import Training
-from tenfold.training.measures import Measure, accuracy, choose_metrics
+from tenfold.training.measures import Measure, choose_metrics
 from tenfold.training.network_call import find_main_output
 
 MOST_NUMBERS = 1 << 18
@@ -17,7 +17,7 @@ class TrainingAccuracy:
     """Counts how many samples of the training batches were classified right, each before the step on its batch.
 
     The outputs are kept, and many batches are compared with their targets at once: batch by batch, the four operations
-    would take up to 5% of a small network's step. Nothing waits for a device until `take` is called.
+    would take up to 5% of a small network's step. A device is hardly ever waited for before `take` is called.
     """
 
     def __init__(self, measure: Measure) -> None:
@@ -32,7 +32,10 @@ class TrainingAccuracy:
         main = find_main_output(outputs)
         if main is None or not isinstance(targets, Tensor):
             return
-        self._kept.append((main.detach(), targets))
+        main = main.detach()
+        if main.untyped_storage().nbytes() > 2 * main.nbytes:
+            main = main.clone()  # a view would keep all that it is a part of
+        self._kept.append((main, targets))
         self._numbers += main.numel()
         if self._numbers >= MOST_NUMBERS:
             self._compare()
@@ -40,7 +43,7 @@ class TrainingAccuracy:
     def take(self) -> tuple[float, int]:
         """Return how many samples were right and how many there were, since the last call."""
         self._compare()
-        right = float(torch.stack(self._sums).sum()) if self._sums else 0.0
+        right = float(torch.stack(self._sums).cpu().double().sum()) if self._sums else 0.0
         samples, self._sums, self._samples = self._samples, [], 0
         return right, samples
 
@@ -48,20 +51,19 @@ class TrainingAccuracy:
         if not self._kept:
             return
         kept, self._kept, self._numbers = self._kept, [], 0
-        if len({(outputs.shape[1:], targets.shape[1:]) for outputs, targets in kept}) == 1:
-            kept = [(torch.cat([one for one, _ in kept]), torch.cat([one for _, one in kept]))]
-        for outputs, targets in kept:
-            try:
-                share = self.measure(outputs, targets)
-            except Exception:  # the evaluation says what is wrong with it, if there is one
-                return
-            self._sums.append(share.double() * len(targets))
-            self._samples += len(targets)
+        try:
+            if len({(outputs.shape[1:], targets.shape[1:]) for outputs, targets in kept}) == 1:
+                kept = [(torch.cat([one for one, _ in kept]), torch.cat([one for _, one in kept]))]
+            for outputs, targets in kept:
+                self._sums.append(self.measure(outputs, targets) * len(targets))
+                self._samples += len(targets)
+        except Exception:  # the evaluation says what is wrong with it, if there is one
+            return
 
 
 def make_training_accuracy(training: Training, classes: int | None) -> TrainingAccuracy | None:
     """Return what counts right answers; None where accuracy is not measured, or a step sees its batch repeatedly."""
     chosen = choose_metrics(training, classes).get("accuracy")
-    if chosen is None or chosen.function is not accuracy or training.needs_closure:
+    if chosen is None or chosen.own or training.needs_closure:
         return None
     return TrainingAccuracy(chosen)

@@ -1,5 +1,6 @@
 """`tenfold simulate`: an experiment on a virtual cluster."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,6 +10,7 @@ from tenfold.cli import options
 from tenfold.cli.grids import Form, Values, dimension, grid_of, print_side_by_side, watching
 from tenfold.cli.output import Interruptible, fetching, print_run, showing_progress
 from tenfold.common.catalog import STRATEGIES
+from tenfold.errors import StoreError
 
 if TYPE_CHECKING:
     from tenfold.experiment import Experiment
@@ -108,7 +110,8 @@ def _one(
 
     baseline = simulation_baseline(experiment, run)
     if baseline is not None:
-        baseline.record(run)
+        with suppress(StoreError):  # what was found out is printed all the same
+            baseline.record(run)
     added = {"baseline_seconds": baseline.seconds, "speedup": baseline.speedup} if baseline else {}
     print_run(run, as_json, output, **added)
     if baseline is not None and not as_json:

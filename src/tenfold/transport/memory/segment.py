@@ -96,7 +96,7 @@ class Segment:
         else:
             fd, name = tempfile.mkstemp(prefix=f"tenfold-{os.getpid()}-", dir=directory)
             path = Path(name)
-        reserve(fd, nbytes)
+        reserve(fd, nbytes, path)
         header = np.array([MAGIC, size, numel, DTYPES.index(dtype)], np.int64)
         os.pwrite(fd, header.tobytes(), 0)
         return cls(name, fd, path)

@@ -24,7 +24,7 @@ class SharedTensor:
         else:
             self._fd, self.name = tempfile.mkstemp(prefix=f"tenfold-{os.getpid()}-")
             self._file = Path(self.name)
-        reserve(self._fd, max(1, tensor.nbytes))
+        reserve(self._fd, max(1, tensor.nbytes), self._file)
         if tensor.nbytes:
             self._map()[:] = tensor.reshape(-1).view(torch.uint8)
 

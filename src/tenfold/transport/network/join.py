@@ -63,12 +63,14 @@ _joined: dict[str, JoinedRank] = {}
 def join(world: World, transport: str = "auto", stall_after: float | None = None) -> JoinedRank:
     """Join the ranks that a launcher started, by this transport or the one that fits the launcher; once per process.
 
-    Each rank waits 120 s for the others, or `stall_after`, at least 30 s: importing torch may take 20 s. The network
-    stays until the process ends: a launcher's ranks can meet only once.
+    Each rank waits 120 s for the others, with several hosts `stall_after` if it is set, at least 30 s: importing torch
+    may take 20 s. The network stays until the process ends: a launcher's ranks can meet only once.
     """
     name = network_of(world, os.environ) if transport in ("auto", "shared-memory") else transport
     if name not in _joined:
-        seconds = START_SECONDS if stall_after is None else max(stall_after, SHORTEST_START_SECONDS)
+        several_hosts = world.local_size < world.size
+        shorter = stall_after is not None and several_hosts
+        seconds = max(stall_after or 0.0, SHORTEST_START_SECONDS) if shorter else START_SECONDS
         start_guard(world, report_stop)
         try:
             network: Network = NETWORKS[name].join(world, seconds)

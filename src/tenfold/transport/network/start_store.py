@@ -42,7 +42,7 @@ class StartStore:
             self._store = self._open(is_master=True)
 
     def arrive(self) -> None:
-        """Tell, once, that this rank has come."""
+        """Record, once, that this rank has arrived."""
         self._store.set(f"arrived/{self._world.rank}", "1")
         self._store.add("arrived", 1)
 

@@ -125,8 +125,8 @@ class StartWatch:
         return WorkerLost(
             ranks[0],
             f"{'workers' if several else 'worker'} {listed} {'have' if several else 'has'} not come within "
-            f"{self.start_seconds:g} s of worker {self._world.rank}: they were stopped, or their hosts are slow or cut "
-            "off; start the ranks again, with more seconds for machine.stall_after if that is needed",
+            f"{self.start_seconds:g} s of worker {self._world.rank}; look for stopped processes and for slow or "
+            "unreachable hosts, then start the ranks again, with a larger machine.stall_after if they need more time",
         )
 
     def _give_up(self, error: Exception, pid: int | None = None) -> None:

@@ -19,6 +19,7 @@ class WaitingThread:
         self._calls: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
         self.is_idle = True
+        """Whether no call is being made."""
         _all.add(self)
         self._thread = threading.Thread(target=self._serve, daemon=True, name="tenfold-waiting")
         self._thread.start()
@@ -36,7 +37,6 @@ class WaitingThread:
                 if monotonic() > until:
                     raise TimeoutError from None
                 continue
-            self.is_idle = True
             if error is not None:
                 raise error
             return
@@ -55,6 +55,7 @@ class WaitingThread:
             except BaseException as error:
                 result = error
             call = None  # release what it holds before the caller continues
+            self.is_idle = True
             self._results.put(result)
 
 
@@ -63,4 +64,4 @@ _all: "weakref.WeakSet[WaitingThread]" = weakref.WeakSet()
 
 def is_any_stuck() -> bool:
     """Return whether a thread still waits in a library, which would crash the interpreter when that ends."""
-    return any(not waiting.is_idle for waiting in _all)
+    return any(not waiting.is_idle for waiting in list(_all))
