@@ -194,3 +194,9 @@ def test_the_result_reports_itself(tmp_path: Path) -> None:
 def test_the_public_name_stays_a_function(tmp_path: Path) -> None:
     for lr in (0.1, 0.2):
         assert len(tenfold.compare(**SMALL, lr=[lr], runs=tmp_path).rows) == 1
+
+
+def test_networks_of_one_name_cannot_be_told_apart(tmp_path: Path) -> None:
+    networks = [nn.Sequential(nn.Flatten(), nn.Linear(64, 10)) for _ in range(2)]
+    with pytest.raises(ExperimentError, match="recorded under one name"):
+        compare(**SMALL | {"model": networks, "hidden": None}, runs=tmp_path)

@@ -65,6 +65,7 @@ def compare(
     require_no_launcher("a comparison", detect_world())
     base, dimensions = parts(Experiment.given(experiment), dict(grid))
     planned, notes = drop_repeated(experiments_of(base, dimensions, repeats))
+    _require_own_names(planned)
     store = Store(runs)
     known = {} if fresh else _finished(store)
     callbacks = [*listed(callbacks), *make_loggers(log, store.folder)]
@@ -120,6 +121,17 @@ def _run_all(
 def _stored(experiment: Experiment) -> str:
     """Return an experiment as the store records it, by which runs are told apart."""
     return experiment.model_dump_json()
+
+
+def _require_own_names(planned: Iterable[Experiment]) -> None:
+    """Raise an error for settings that would be recorded alike, such as two networks of one class."""
+    known: dict[str, Experiment] = {}
+    for one in planned:
+        if known.setdefault(_stored(one), one) != one:
+            raise ExperimentError(
+                "two settings of the grid would be recorded under one name, since objects of Python are recorded by "
+                "theirs; give functions or classes with different names"
+            )
 
 
 def _both(one: Callable[[Any], None], other: Callable[[Any], None] | None) -> Callable[[Any], None]:
