@@ -96,9 +96,10 @@ class CrossValidationRun:
             raise TrainingError(f"stopped by {self.stopped_by} before any fold was trained")
         if not self._results:
             first = self._entries_in_order()[0]
+            sentence, newline, lines = first["error"].partition("\n")
             raise TrainingError(
-                f"all {len(self.splits)} folds failed; {self.splits[0].name}: {first['error']} "
-                f"(for details: `tenfold show {first['run'] or self.run}`)"
+                f"all {len(self.splits)} folds failed; {self.splits[0].name}: {sentence} "
+                f"(for details: `tenfold show {first['run'] or self.run}`){newline}{lines}"
             )
         return self._outcome()
 
