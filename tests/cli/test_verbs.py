@@ -320,6 +320,7 @@ class TestBadInput:
             (("trian",), "no such command 'trian'; did you mean 'train'"),
             (("--nothing",), "no such option: --nothing; see `tenfold --help`"),
             (("train", "--epoch", "3"), "no such option: --epoch; did you mean --epochs?"),
+            (("train", "--limit", "9"), "no such option: --limit; limit is a field of experiments: --set limit=VALUE"),
             (("train", "--epochs"), "option '--epochs' requires an argument; see `tenfold train --help`"),
             (("data", "get"), "missing argument 'name'; see `tenfold data get --help`"),
             (("compare", "--format", "xml"), "--format: 'xml' is not one of"),

@@ -26,6 +26,8 @@ def usage_sentence(error: Any, verb: str | None = None) -> str:
     option = str(getattr(error, "option_name", ""))
     if names and (names[-1], option) in ELSEWHERE:
         return f"{names[-1]} has no {option}; {ELSEWHERE[names[-1], option]}"
+    if option and (field := _field(option, error.ctx)):
+        return f"no such option: {option}; {field} is a field of experiments: --set {field}=VALUE"
     param = getattr(error, "param", None)
     if param is not None and not message.startswith("Missing"):
         opts = [one for one in param.opts if one.startswith("-")]
@@ -35,6 +37,16 @@ def usage_sentence(error: Any, verb: str | None = None) -> str:
         return f"no such option: {option}; did you mean {' or '.join(sorted(near))}?"
     sentence = f"{message[0].lower()}{message[1:]}".replace(". Did you", "; did you")
     return sentence if sentence.endswith("?") else f"{sentence}; see `{' '.join(['tenfold', *names, '--help'])}`"
+
+
+def _field(option: str, context: Any) -> str:
+    """Return the field that an option looks like, where the verb has `--set`; else ""."""
+    if context is None or not any("--set" in param.opts for param in context.command.params):
+        return ""
+    from tenfold.experiment import FIELDS
+
+    name = option.lstrip("-").replace("-", "_")
+    return name if name in FIELDS else ""
 
 
 def _plain(message: str) -> str:
