@@ -310,3 +310,12 @@ def test_several_labels_per_sample():
     assert as_splits((X, Y[:, None])).classes == 4  # a column of labels
     with pytest.raises(ExperimentError, match=r'in 4 columns; set loss = "bce" .* or give y.argmax\(1\)'):
         prepare(Experiment(data=(X, labels), model="mlp", workers=1))
+
+
+def test_a_later_sample_that_is_sparse_is_named():
+    class Mixed(Items):
+        def __getitem__(self, i):
+            return (X[0].to_sparse() if i else X[0]), 0
+
+    with pytest.raises(DataError, match="sample 1 of the dataset has a sparse tensor"):
+        DatasetPart(Mixed()).fingerprint()

@@ -207,7 +207,7 @@ def made_folds(count: int = 5, *, failed: Sequence[int] = (), cores: int = 2, re
                 "node": 0,
                 "run": place + 2,
                 "status": "failed" if is_failed else "finished",
-                "error": "Traceback\nValueError: <b>no</b>" if is_failed else "",
+                "error": 'ValueError: <b>no</b>\n  File "model.py", line 3' if is_failed else "",
                 "metrics": {
                     part: {} if is_failed else {"accuracy": score, "loss": 1 - score} for part, score in scores.items()
                 },

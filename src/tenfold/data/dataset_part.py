@@ -76,8 +76,11 @@ class DatasetPart(Part):
         """Digest of the length, the known targets and a few samples spread over the dataset."""
         count = len(self)
         with quiet_randomness():
-            samples = [self.dataset[i] for i in range(0, count, max(1, count // _FINGERPRINT_SAMPLES))]
-        return digest(count, self._targets, *_leaves(samples))
+            samples = {i: self.dataset[i] for i in range(0, count, max(1, count // _FINGERPRINT_SAMPLES))}
+        for i, sample in samples.items():
+            if any(isinstance(one, Tensor) and one.layout != torch.strided for one in _leaves(sample)):
+                raise DataError(f"sample {i} of the dataset has a sparse tensor; convert it to a dense one")
+        return digest(count, self._targets, *_leaves(list(samples.values())))
 
     def to(self, device: torch.device | str) -> "DatasetPart":
         """Read the same dataset, and move each batch to `device`."""

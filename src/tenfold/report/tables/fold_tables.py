@@ -65,7 +65,7 @@ def failed_folds(run: Run) -> list[str]:
     """Return one line for each failed fold, with the reason."""
     folds: list[Fold] = run.result.get("folds") or []
     return [
-        f"{name_of(fold)}: {one_line((fold['error'].splitlines() or ['no error message'])[0])}"
+        f"{name_of(fold)}: {one_line((fold['error'] or 'no error message').splitlines()[0])}"
         for fold in folds
         if fold["status"] == "failed"
     ]
