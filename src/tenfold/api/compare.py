@@ -64,7 +64,7 @@ def compare(
     """
     require_no_launcher("a comparison", detect_world())
     base, dimensions = parts(Experiment.given(experiment), dict(grid))
-    planned, notes = drop_repeated(experiments_of(base, dimensions, repeats))
+    planned, left_out = drop_repeated(experiments_of(base, dimensions, repeats))
     _require_own_names(planned)
     store = Store(runs)
     known = {} if fresh else _finished(store)
@@ -84,7 +84,7 @@ def compare(
         reasons = "; ".join(dict.fromkeys(failed.values()))
         none = f"none of the {len(planned)} runs could be done" if len(planned) > 1 else "the run could not be done"
         raise ExperimentError(f"{none}: {reasons}")
-    return Comparison(done, failed, notes)
+    return Comparison(done, failed, left_out)
 
 
 def _run_all(

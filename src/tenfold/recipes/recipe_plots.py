@@ -84,9 +84,9 @@ class _Scale:
 
 def _note(row: ResultRow, column: str, who: Who) -> str:
     """Return what is shown of a number under the pointer."""
-    told = f"{row.marked_label if who == 'ours' else row.label}\n{column.replace('_', ' ')}, {who}: "
+    where = f"{row.marked_label if who == 'ours' else row.label}\n{column.replace('_', ' ')}, {who}: "
     clock = f", {row.clock}" if who == "ours" and row.clock and column in OF_TIME else ""
-    return told + written(column, getattr(row, who)[column]) + clock
+    return where + written(column, getattr(row, who)[column]) + clock
 
 
 def _styles(rows: Sequence[ResultRow], columns: Sequence[str], over: str) -> dict[str, tuple[str, str]]:

@@ -16,11 +16,11 @@ __all__ = ["Comparison", "Row", "Spread"]
 class Comparison(ResultTable):
     """Runs side by side, one row for each setting: as a table, as files, and as an HTML report with plots."""
 
-    def __init__(self, runs: Sequence[Run], failed: dict[str, str] | None = None, notes: Sequence[str] = ()) -> None:
+    def __init__(self, runs: Sequence[Run], failed: dict[str, str] | None = None, left_out: Sequence[str] = ()) -> None:
         self.runs = list(runs)
         self.failed = failed or {}
         """The settings that could not be run, and why."""
-        self.left_out = list(notes)
+        self.left_out = list(left_out)
         """Sentences about settings that are the same as others and were not run."""
         self.rows = make_rows(self.runs)
 

@@ -13,8 +13,8 @@ from tenfold.errors import WorkerLost
 from tenfold.launch.detect import World
 from tenfold.transport.network.codec import decode_error, encode_error
 from tenfold.transport.network.failure_detector import BEAT
+from tenfold.transport.network.meeting_store import CONNECT_SECONDS
 
-CONNECT_SECONDS = 3.0
 READ_SECONDS = 4 * BEAT
 """Seconds after which every rank that waits has read a report."""
 

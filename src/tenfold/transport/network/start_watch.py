@@ -17,7 +17,8 @@ from tenfold.launch.detect import World, detect_world
 from tenfold.machine.process_state import is_stopped
 from tenfold.machine.stop_guard import describe_stop, kill_if_stopped
 from tenfold.transport.network.failure_detector import BEAT, SILENCE
-from tenfold.transport.network.start_store import CONNECT_SECONDS, READ_SECONDS, StartStore, has_address, report_stop
+from tenfold.transport.network.meeting_store import CONNECT_SECONDS
+from tenfold.transport.network.start_store import READ_SECONDS, StartStore, has_address, report_stop
 
 START_SECONDS = 120.0
 """Seconds that ranks wait for one another at the start: importing torch from a busy file system takes long."""
