@@ -148,7 +148,8 @@ def predict(setting: Setting, profile: Profile, x: torch.Tensor, y: torch.Tensor
     prediction = predict_from_profile(task, now)
     setting.predictions.append(prediction.seconds)
     setting.speeds.append(speed)
-    setting.interval = prediction.interval
+    low, high = setting.interval if len(setting.predictions) > 1 else prediction.interval
+    setting.interval = min(low, prediction.interval[0]), max(high, prediction.interval[1])
     setting.predicted_parts = {kind: float(times.mean()) for kind, times in prediction.times.items()}
 
 
