@@ -11,6 +11,7 @@ from tenfold.common.files import sweep
 from tenfold.common.user_code import describe_error
 from tenfold.errors import RunTakenOver, StoreError, TenfoldError, WorkerLost
 from tenfold.experiment import Experiment
+from tenfold.machine.energy import EnergyMeter
 from tenfold.machine.facts import machine_load
 from tenfold.runs import (
     CheckpointFailed,
@@ -93,7 +94,7 @@ def record(
     then it is interrupted and can be resumed.
     """
     path = run_folder(store, run)
-    load_before = machine_load()
+    load_before, energy = machine_load(), EnergyMeter()
     journal = _Journal(Recorder(store, run), listen, dict(known or {}))
 
     def end(status: Ending, error: str = "", result: dict[str, Any] | None = None) -> bool:
@@ -127,6 +128,8 @@ def record(
         raise
     outcome.result["total_seconds"] = clock.now()
     outcome.result["listening_seconds"] = journal.listening
+    if (joules := energy.joules()) is not None and outcome.result.get("clock") != "predicted":
+        outcome.result["energy_joules"] = joules
     load_after = machine_load()
     if load_before is not None and load_after is not None:
         outcome.result["load"] = {"before": load_before, "after": load_after, "cores": os.cpu_count()}

@@ -170,6 +170,8 @@ def result_rows(run: Run) -> list[tuple[str, str]]:
         rows.append(("target", describe_target(run)))
     if other := other_times(run):
         rows.append(("other time", other))
+    if joules := run.result.get("energy_joules"):
+        rows.append(("energy", f"{joules:,.3g} J of the whole machine, startup and evaluation included, measured"))
     rows += [("" if at else "prediction", text) for at, text in enumerate(prediction_notes(run))]
     return [*rows, ("workers", describe_workers(run)), *(("lost", text) for text in describe_lost_workers(run))]
 

@@ -113,6 +113,7 @@ RESULT: dict[str, Any] = {
     "stopped_early": bool,
     "stopped_by": str,
     "listening_seconds": float,
+    "energy_joules": float,
     "clock": str,
     "interval": list[float] | None,
     "reasons": list[str],
