@@ -10,6 +10,7 @@ from tenfold.board.server import Board
 from tenfold.errors import StoreError
 from tenfold.experiment import Experiment
 from tenfold.runs import Recorder, Store
+from tenfold.runs.console import FILE, ConsoleFile
 
 HERE = "http://127.0.0.1"
 
@@ -110,6 +111,23 @@ def test_a_run_is_followed_epoch_by_epoch(board, folder):
     assert max(board.watch.figure(board.watch.open(number))["curves"][0]["step"]) <= 50
     recorder.close(result={}, status="interrupted")
     assert board.feed.news(position)["runs"][number]["status"] == "interrupted"
+
+
+def test_what_a_run_prints_is_followed_line_by_line(board, folder, client):
+    _, number, recorder = running(folder, name="printing")
+    console = ConsoleFile(board.watch.open(number).path / FILE)
+    position = Position.read(None, f"{number}@0.0", "1", None, str(number))
+    assert "console" not in board.feed.news(position)["runs"][number]
+    for text, lines, rest in [("<b>one\n10%", "<b>one\n", "10%"), ("\r20%", "", "20%"), ("\rdone\n", "done\n", "")]:
+        console.add(text)
+        console.write()
+        news = board.feed.news(position)["runs"][number]["console"]
+        assert (news["lines"], news["rest"]) == (lines, rest)
+    assert board.feed.news(position) == {}
+    console.close()
+    recorder.close(result={}, status="interrupted")
+    assert "<pre>&lt;b&gt;one\ndone\n</pre>" in client.get(f"/run/{number}").text
+    assert "&lt;b&gt;one" in client.get(f"/run/{number}.html").text
 
 
 def test_a_renamed_run_has_its_title_on_its_page(board, client):

@@ -220,7 +220,7 @@ class TestWhatCannotBeDivided:
 
 
 class Warner(nn.Module):
-    """Warns at every step."""
+    """Warns and prints at every step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -228,13 +228,15 @@ class Warner(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         warnings.warn("the inputs look odd", stacklevel=2)
+        print(f"{len(x)} inputs")
         return self.linear(x.flatten(1))
 
 
-def test_a_warning_of_the_users_model_is_shown_once_with_its_worker() -> None:
+def test_a_warning_of_the_users_model_is_shown_once_with_its_worker_and_its_prints_are_kept() -> None:
     with pytest.warns(UserWarning, match="the inputs look odd") as caught:
-        train(model=Warner, data="digits", limit=60, epochs=1, workers=2)
+        run = train(model=Warner, data="digits", limit=60, epochs=1, workers=2)
     shown = [str(one.message) for one in caught if "look odd" in str(one.message)]
     assert len(shown) == 1
     # Whichever process sees it first: the one that evaluates, or a worker.
     assert re.fullmatch(r"(worker [01]: )?UserWarning: the inputs look odd", shown[0])
+    assert set(re.findall(r"^\[worker (\d)\] \d+ inputs$", run.console, re.MULTILINE)) == {"0", "1"}

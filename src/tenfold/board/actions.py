@@ -54,7 +54,7 @@ class Actions:
         record = self.store.find(number)
         if record["status"] not in ("interrupted", "failed"):
             raise StoreError(f"run {number} is {record['status']}; there is nothing to resume")
-        command = [sys.executable, "-m", "tenfold", "resume", str(number), "--runs", str(self.store.folder), "--quiet"]
+        command = [sys.executable, "-m", "tenfold", "resume", str(number), "--runs", str(self.store.folder)]
         log = self.store.path(number, record["title"]) / "resume.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("w") as output:

@@ -9,6 +9,7 @@ from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 
+from tenfold.board.console_feed import ConsolePosition, console_since
 from tenfold.board.pages import Pages
 from tenfold.board.run_list import RunList, progress_of
 from tenfold.board.watch import Watch
@@ -32,6 +33,8 @@ class Position:
     shown: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     """The status and the number of stages of each run when its parts were rendered last."""
     with_parts: bool = False
+    console: dict[int, ConsolePosition | None] = field(default_factory=dict)
+    """How much of each run's console the page has."""
     only: int | None = None
     """The only run whose row the page shows; None for all."""
 
@@ -138,6 +141,11 @@ class Feed:
                 numbers = list(position.runs)
                 found["parts"] = self.pages.comparison_parts(numbers) if several else self.pages.run_parts(number)
         position.shown[number] = now
+        was_running = "running" in (run.status, before[0] if before else "") or number in position.console
+        if position.with_parts and len(position.runs) == 1 and was_running:
+            printed, position.console[number] = console_since(run.path, position.console.get(number))
+            if printed is not None:
+                found["console"] = printed
         return found
 
 

@@ -141,6 +141,7 @@ def _empty_panels(run: Run, content: dict[str, Any]) -> dict[str, Any]:
         "learning": about_curves(run),
         "lanes": not folded,
         "quality": True,
+        "console": "",
         "figures": content["figures"] | {"bars": bars},
     }
 

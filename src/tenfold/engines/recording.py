@@ -21,6 +21,7 @@ from tenfold.runs import (
     Event,
     Lifecycle,
     Metric,
+    Printed,
     Recorded,
     Recorder,
     Store,
@@ -28,6 +29,7 @@ from tenfold.runs import (
     checkpoint,
     predictions,
 )
+from tenfold.runs.console import ConsoleFile, keeping_console
 from tenfold.runs.events import Ending
 from tenfold.runs.predictions import Predictions
 from tenfold.runs.resumption import Resumption
@@ -86,7 +88,7 @@ def record(
     partial: Callable[[], dict[str, Any]] | None = None,
     known: dict[str, Any] | None = None,
 ) -> Outcome:
-    """Do the work and record it under a run number: its events, its result, and its weights as model.pt.
+    """Do the work and record it under a run number: events, what it prints, its result, and its weights as model.pt.
 
     If the work fails or is interrupted, `partial()` is recorded as the result; by default, the metrics measured so far
     on top of `known`. A storage failure does not stop the work: it is reported once, and the result's "problem" names
@@ -94,8 +96,15 @@ def record(
     then it is interrupted and can be resumed.
     """
     path = run_folder(store, run)
+    with keeping_console(path) as console:
+        journal = _Journal(Recorder(store, run), listen, dict(known or {}), console)
+        return _record(work, journal, path, clock, partial)
+
+
+def _record(
+    work: Work, journal: "_Journal", path: Path, clock: Clock, partial: Callable[[], dict[str, Any]] | None
+) -> Outcome:
     load_before, energy = machine_load(), EnergyMeter()
-    journal = _Journal(Recorder(store, run), listen, dict(known or {}))
 
     def end(status: Ending, error: str = "", result: dict[str, Any] | None = None) -> bool:
         last = Ended(at=max(clock.now(), journal.latest), status=status, error=error.partition("\n")[0])
@@ -103,11 +112,11 @@ def record(
         if result is None:
             result = partial() if partial is not None else journal.known
         recorded = journal.recorder.close(result=result, status=status, error=error)
-        listen(last)
+        journal.listen(last)
         return recorded
 
     try:
-        journal(Recorded(at=clock.now(), run=run))
+        journal(Recorded(at=clock.now(), run=journal.recorder.run))
         outcome = work(journal)
         check_claim(path)
     except RunTakenOver:
@@ -201,8 +210,9 @@ def run_folder(store: Store, run: int) -> Path:
 class _Journal:
     """Passes events on to the recorder and the listener, and remembers how far the run has come."""
 
-    def __init__(self, recorder: Recorder, listen: Emit, known: dict[str, Any]) -> None:
+    def __init__(self, recorder: Recorder, listen: Emit, known: dict[str, Any], console: ConsoleFile) -> None:
         self.recorder = recorder
+        self.console = console
         self.listen = listen
         self.known = known
         """What is known of the result before the end."""
@@ -215,6 +225,10 @@ class _Journal:
         if isinstance(event, CheckpointFailed):
             self.recorder.report(event.text)
             return
+        if isinstance(event, Printed):
+            self.console.add(event.text, event.worker)
+            return
+        self.console.write_due()
         self.latest = max(self.latest, event.at)
         self.recorder(event)
         if isinstance(event, Lifecycle):

@@ -117,6 +117,14 @@ class Warned(Lifecycle):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Printed(Lifecycle):
+    """A worker process printed something; it is kept with the run's console, not among its events."""
+
+    KIND = "printed"
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointFailed(Lifecycle):
     """The epoch's checkpoint could not be written."""
 

@@ -9,6 +9,7 @@ from tenfold.common.html_views import facts_table, short_number, values_table
 from tenfold.errors import ExperimentError, StoreError
 from tenfold.experiment import Experiment
 from tenfold.runs import checkpoint
+from tenfold.runs.console import read_console
 from tenfold.runs.events import Event, Lifecycle, Metric, Span
 from tenfold.runs.history import History
 from tenfold.runs.storage.run_rows import number
@@ -134,7 +135,7 @@ class Run:
 
     @property
     def path(self) -> Path:
-        """The folder of its artifacts: experiment.toml, model.pt, predictions.npz, trace.json, and checkpoints."""
+        """The folder of its artifacts: experiment.toml, model.pt, predictions.npz, console.txt, and others."""
         return self.store.path(self.id, self.title)
 
     @property
@@ -252,6 +253,11 @@ class Run:
         """Replace the run's note; "" removes it."""
         self.store.set_note(self.id, text)
         self.note = text
+
+    @property
+    def console(self) -> str:
+        """The last part of what the run printed, its worker processes included, as plain text."""
+        return read_console(self.path)
 
     @cached_property
     def predictions(self) -> "Predictions":

@@ -22,6 +22,22 @@ let position = figure?.position || "0.0";
 let zoomed = false;
 const known = { status: document.querySelector(".facts .status")?.textContent || "" };
 
+const consolePlace = document.querySelector("[data-console]");
+showConsole(null);
+
+// The console: complete lines stay, the last one is replaced while it is being written.
+function showConsole(news) {
+  if (!consolePlace) return;
+  const text = consolePlace.querySelector("pre");
+  if (news?.again) text.replaceChildren();
+  if (news) {
+    while (text.childNodes.length < 2) text.append(document.createTextNode(""));
+    text.firstChild.appendData(news.lines);
+    text.lastChild.data = news.rest;
+  }
+  consolePlace.classList.toggle("empty", !text.textContent);
+}
+
 const panels = mountPanels(data, {
   live: known.status === "running", refineCurves: refine, refineLanes,
 });
@@ -86,6 +102,7 @@ follow(() => ({ runs: `${number}@${position}`, parts: 1, list: "0:0", only: numb
   if (own.gone) document.getElementById("actions").textContent = own.gone;
   if (own.position) position = own.position;
   if (own.status) known.status = own.status;
+  if (own.console) showConsole(own.console);
   if (own.again) return void readAgain();
   if (own.parts) {
     setParts(own.parts);

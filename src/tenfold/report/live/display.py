@@ -13,6 +13,7 @@ from rich.text import Text
 
 from tenfold.report.live.notebook import NotebookView, in_notebook
 from tenfold.runs import Event
+from tenfold.runs.console import print_to_runs
 
 REFRESHES_PER_SECOND = 8
 
@@ -97,8 +98,10 @@ class Display(ABC):
         try:
             if self._notebook:
                 self._lines.append(Text(line, style=style))
+                print_to_runs(f"{line}\n")
             elif self._live:
                 self.console.print(Text(line, style=style))
+                print_to_runs(f"{line}\n")
             else:
                 print(line, file=self.console.file, flush=True)
         except OSError:  # the reader is gone, which must not stop the training

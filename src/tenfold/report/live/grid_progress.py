@@ -14,6 +14,7 @@ from tenfold.report.live.fold_progress import FoldProgress
 from tenfold.report.live.run_progress import RunProgress
 from tenfold.report.summary import ordered_metrics
 from tenfold.runs import Event, Run, Warned
+from tenfold.runs.console import print_to_runs
 
 
 @dataclass(frozen=True)
@@ -90,20 +91,20 @@ class GridProgress(Display):
 
 
 class _RunBar(RunProgress):
-    """The bar of a run, without lines for its epochs."""
+    """The bar of a run; the lines of its epochs go to its console only."""
 
     def drawing(self) -> Table:
         return self._drawing()
 
-    def _say(self, line: str, style: str = "") -> None:
-        pass
+    def _say(self, line: str, style: str = "") -> None:  # noqa: ARG002
+        print_to_runs(f"{line}\n")
 
 
 class _FoldBars(FoldProgress):
-    """The bars of a cross-validation, without lines for its folds."""
+    """The bars of a cross-validation; the lines of its folds go to its console only."""
 
     def drawing(self) -> Table:
         return self._drawing()
 
-    def _say(self, line: str, style: str = "") -> None:
-        pass
+    def _say(self, line: str, style: str = "") -> None:  # noqa: ARG002
+        print_to_runs(f"{line}\n")

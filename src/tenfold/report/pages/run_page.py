@@ -46,6 +46,7 @@ def run_content(run: Run, figure: dict[str, Any] | None = None) -> dict[str, Any
         "twin": real.id if real is not None and charts["twin"] is not None else None,
         "timelines": [],
         "cores": machine_section(run),
+        "console": run.console,
     }
 
 

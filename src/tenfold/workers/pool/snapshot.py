@@ -10,6 +10,7 @@ from tenfold.data import Part, Splits, SubsetPart, Tensors
 from tenfold.data.part import Indices
 from tenfold.data.tree import tree_leaves, tree_map
 from tenfold.errors import ExperimentError
+from tenfold.runs.console import original_streams
 from tenfold.transport import SharedTensor
 from tenfold.workers.task import Task
 
@@ -68,9 +69,10 @@ class TaskSnapshot:
             about["numbers"] = {}
         experiment = task.experiment.replace(data="<in shared memory>", groups=None, collate=None)
         try:
-            self._content = cloudpickle.dumps(
-                (replace(task, experiment=experiment, splits=None), about, parts, self._whole)  # type: ignore[arg-type]
-            )
+            with original_streams():
+                self._content = cloudpickle.dumps(
+                    (replace(task, experiment=experiment, splits=None), about, parts, self._whole)  # type: ignore[arg-type]
+                )
         except Exception as error:  # whatever an object of the user's own makes of being pickled
             self.close()
             raise ExperimentError(

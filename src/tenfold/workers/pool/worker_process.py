@@ -16,7 +16,8 @@ from torch import nn
 from tenfold.common.user_code import describe_error, user_frames
 from tenfold.errors import TenfoldError, UserCodeError
 from tenfold.machine import affinity, memory
-from tenfold.runs import Clock, Emit, Event, Warned
+from tenfold.runs import Clock, Emit, Event, Printed, Warned
+from tenfold.runs.console import LIMIT, tap_streams
 from tenfold.runs.resumption import Resumption
 from tenfold.training.flat import state_shapes
 from tenfold.training.randomness import RngState
@@ -48,6 +49,8 @@ class WorkerConnection:
         self.is_outdated: Callable[[], bool] | None = None
         """Says whether other workers take part now, so that the answer to `report` will not come."""
         self._waiting = waiting
+        self.printed: Callable[[], list[Event]] = list
+        """Returns what was printed since it was called last, as events."""
         self._events: list[Event] = []
         self._sent = time.monotonic()
 
@@ -89,8 +92,9 @@ class WorkerConnection:
     def flush(self) -> None:
         """Send the events that are kept."""
         self._sent = time.monotonic()
-        if self._events:
-            self._send(self._events)
+        events = [*self._events, *self.printed()]
+        if events:
+            self._send(events)
             self._events = []
 
     def fail(self, error: BaseException) -> None:
@@ -133,6 +137,7 @@ def run_workers(
     supervisor = WorkerConnection(connection, progress.mark_waiting)
     try:
         forward_warnings(supervisor.emit, clock, ranks[0])
+        forward_prints(supervisor, clock, ranks[0])
         with progress.allow_more_time():
             task = snapshot.open()
         problem = affinity.apply(task.cores.cpus(place))
@@ -187,6 +192,21 @@ def forward_warnings(emit: Emit, clock: Clock, rank: int) -> None:
         emit(Warned(at=clock.now(), text=f"{category.__name__}: {message}", worker=rank, rank=rank))
 
     warnings.showwarning = show
+
+
+def forward_prints(supervisor: WorkerConnection, clock: Clock, rank: int) -> None:
+    """In a worker process: send what it prints to the supervisor with its events, besides printing it."""
+    kept: list[str] = []
+
+    def printed() -> list[Event]:
+        if not kept:
+            return []
+        text = "".join(kept)[-LIMIT:]
+        kept.clear()
+        return [Printed(at=clock.now(), text=text, worker=rank)]
+
+    supervisor.printed = printed
+    tap_streams(kept.append)
 
 
 def _train(worker: Worker, resumption: Resumption | None) -> None:
