@@ -20,7 +20,8 @@ from tenfold.models import NETWORKS
 from tenfold.training import Replica
 
 GOALS = {"lenet5": 1.2, "cnn": 1.15}
-STEPS = {"lenet5": 300, "cnn": 20, "mlp": 300}
+STEPS = {"lenet5": 300, "cnn": 20, "mlp": 300, "wide mlp": 60}
+WIDE = [512, 512]
 
 
 def main() -> None:
@@ -36,7 +37,7 @@ def main() -> None:
         for name, (step, update) in found[model].items():
             ratio = step / found[model][arguments.optimizers[0]][0]
             goal = f" (goal: at most {GOALS[model]})" if name == "muon" and model in GOALS else ""
-            print(f"{model:<8}{name:<8}{step * 1e3:8.2f} ms a step, update {update * 1e3:6.2f} ms{ratio:7.2f} x{goal}")
+            print(f"{model:<9}{name:<8}{step * 1e3:8.2f} ms a step, update {update * 1e3:6.2f} ms{ratio:7.2f} x{goal}")
     if arguments.json:
         arguments.json.write_text(json.dumps(found, indent=2))
 
@@ -61,7 +62,8 @@ def measure(model: str, optimizers: list[str], batch_size: int, steps: int) -> d
 
 def replica(model: str, optimizer: str) -> Replica:
     torch.manual_seed(0)
-    network = NETWORKS[model]((1, 28, 28), 10).to(memory_format=torch.channels_last)
+    made = NETWORKS["mlp"]((1, 28, 28), 10, hidden=WIDE) if model == "wide mlp" else NETWORKS[model]((1, 28, 28), 10)
+    network = made.to(memory_format=torch.channels_last)
     return Replica(network, Training(optimizer=optimizer), nn.functional.cross_entropy, steps_per_epoch=10**6)
 
 

@@ -60,8 +60,9 @@ class Training(Section):
     optimizer_options: Options = {}
     """Further keyword arguments of the optimizer, such as {betas = [0.9, 0.99]}.
 
-    For muon: steps (of Newton-Schulz), nesterov, partner (sgd or adamw, for what is not a matrix), partner_lr (the same
-    for any number of workers), and output (muon or partner: which of the two changes the last layer)."""
+    For muon: steps (of Newton-Schulz), block (rows of a large matrix that are orthogonalized together, 64), nesterov,
+    partner (sgd or adamw, for what is not a matrix), partner_lr (the same for any number of workers), and output (muon
+    or partner: which of the two changes the last layer)."""
     schedule: Annotated[NameOrObject | None, named_or_imported(SCHEDULES)] = None
     """How the learning rate changes over the run: constant, cosine, linear, one-cycle, "package.module:callable", a
     function of the progress from 0 to 1, or a scheduler of torch (a class, or a function of the optimizer).

@@ -93,6 +93,35 @@ def test_queries_keys_and_values_are_three_matrices():
         assert torch.allclose(before - after, plain(gradient), atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("shape", "block", "expected"),
+    [
+        ((512, 784), 64, (8, 64, 784)),
+        ((120, 400), 64, (2, 60, 400)),
+        ((84, 120), 64, (1, 84, 120)),  # 84 is closer to 64 than 42 is
+        ((64, 784), 64, (1, 64, 784)),
+        ((784, 64), 64, (1, 784, 64)),
+        ((101, 200), 64, (1, 101, 200)),  # a prime number of rows
+        ((512, 784), 1000, (1, 512, 784)),
+    ],
+)
+def test_large_matrices_are_divided_into_blocks_of_rows(shape, block, expected):
+    weight = nn.Parameter(torch.zeros(shape))
+    assert find_matrices([weight], block=block)[weight] == expected
+
+
+def test_a_block_steps_as_a_matrix_of_its_own():
+    torch.manual_seed(0)
+    whole, gradient = nn.Parameter(torch.randn(6, 8)), torch.randn(6, 8)
+    parts = [nn.Parameter(part.clone()) for part in whole.detach().split(2)]
+    whole.grad = gradient
+    for part, grad in zip(parts, gradient.split(2), strict=True):
+        part.grad = grad
+    Muon([whole], block=2).step()
+    Muon(parts).step()
+    assert torch.allclose(whole, torch.cat(parts), atol=1e-6)
+
+
 def test_embeddings_vectors_and_on_request_the_output_belong_to_the_partner():
     network = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 5), nn.LayerNorm(5), nn.Linear(5, 3), nn.Linear(3, 1))
     names = {parameter: name for name, parameter in network.named_parameters()}
@@ -127,7 +156,7 @@ def replica(network, options, **fields):
     return Replica(network, training, nn.functional.cross_entropy, steps_per_epoch=6)
 
 
-@pytest.mark.parametrize("options", [{}, {"partner": "adamw"}, {"output": "partner"}])
+@pytest.mark.parametrize("options", [{}, {"block": 5}, {"partner": "adamw"}, {"output": "partner"}])
 def test_a_loaded_state_goes_on_bit_for_bit(options):
     x, y = torch.randn(16, 1, 28, 28), torch.arange(16) % 10
     first = replica(lenet().to(memory_format=torch.channels_last), options)
@@ -158,7 +187,7 @@ def test_only_the_rate_of_matrices_grows_with_the_workers():
 
 
 @pytest.mark.parametrize("method", ["loop", "vmap"])
-@pytest.mark.parametrize("options", [{}, {"partner": "adamw", "partner_lr": 0.01}, {"output": "partner"}])
+@pytest.mark.parametrize("options", [{}, {"block": 5}, {"partner": "adamw", "partner_lr": 0.01}, {"output": "partner"}])
 def test_stacked_replicas_step_as_each_would_alone(method, options):
     torch.manual_seed(0)
     part = Tensors(torch.randn(48, 1, 28, 28), torch.arange(48) % 10)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from tenfold.experiment import Training
 from tenfold.training.flat import padded
 from tenfold.training.fused.rules import AdamW, Roles, Rule, Sgd
-from tenfold.training.optimizers.muon import Shape, find_matrices, partner_ratio, shape_scale
+from tenfold.training.optimizers.muon import BLOCK, Shape, find_matrices, partner_ratio, shape_scale
 from tenfold.training.optimizers.newton_schulz import factors, gram
 
 
@@ -90,7 +90,9 @@ def _without(learning: Sequence[slice], taken: Sequence[slice]) -> list[slice]:
 def network_options(training: Training, network: nn.Module, lr: float) -> dict[str, Any]:
     """Return the fields of the rule that depend on the network and on the learning rate."""
     options = training.optimizer_options
-    shapes = find_matrices(network, output=options.get("output", "muon"))
+    shapes = find_matrices(
+        network, output=options.get("output", "muon"), block=options.get("block", BLOCK)
+    )
     ratio = partner_ratio(lr, options.get("partner", "sgd"), options.get("partner_lr"))
     found, start = [], 0
     for parameter in network.parameters():

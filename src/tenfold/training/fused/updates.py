@@ -15,7 +15,7 @@ from tenfold.training.optimizers.make_optimizer import learning_rate
 
 WITHOUT_EFFECT = ("foreach", "fused", "capturable", "differentiable")
 """Options of torch's optimizers that change how a step is computed, not its result."""
-USED_BEFORE = ("partner_lr", "output")
+USED_BEFORE = ("partner_lr", "output", "block")
 """Options of Muon that are in `network_options`."""
 
 RULES: Registry[type[Rule]] = Registry(

@@ -13,6 +13,8 @@ from tenfold.training.optimizers.newton_schulz import apply, factors, gram
 
 Shape = tuple[int, int, int]
 """A parameter as a stack of matrices: how many, rows, columns."""
+BLOCK = 64
+"""Rows of a matrix that are orthogonalized together: with all of 512, a step would take ten times as long."""
 PARTNER_RATES = {"sgd": 0.05, "adamw": 0.001}
 """The partners, with their usual learning rates."""
 
@@ -26,7 +28,8 @@ class Muon(torch.optim.Optimizer):
         Z  = mu B + (1 - mu) G  (nesterov), else B
         W <- (1 - lr weight_decay) W - lr max(1, r/c)^0.5 NS(Z)
 
-    NS(Z) is what `steps` Newton-Schulz steps make of Z: with Z = U S V^T, nearly U V^T. Where the trained network is
+    NS(Z) is what `steps` Newton-Schulz steps make of Z: with Z = U S V^T, nearly U V^T. A matrix with more than `block`
+    rows and columns is divided into equal matrices of about so many rows. Where the trained network is
     given, convolutions are matrices with a row per output channel, other stacks are taken apart, and embeddings belong
     to the partner; where parameters are given, all with two or more dimensions are matrices. `output` says which
     rule ("muon" or "partner") changes the last matrix of the network. The partner's groups keep `lr_ratio`, their
@@ -45,9 +48,12 @@ class Muon(torch.optim.Optimizer):
         partner: str = "sgd",
         partner_lr: float | None = None,
         output: str = "muon",
+        block: int = BLOCK,
     ) -> None:
-        check_options(lr, momentum=momentum, steps=steps, partner=partner, partner_lr=partner_lr, output=output)
-        shapes = find_matrices(parameters, output=output)
+        check_options(
+            lr, momentum=momentum, steps=steps, partner=partner, partner_lr=partner_lr, output=output, block=block
+        )
+        shapes = find_matrices(parameters, output=output, block=block)
         everything = list(parameters.parameters() if isinstance(parameters, nn.Module) else parameters)
         matrices = [parameter for parameter in everything if parameter in shapes]
         others = [parameter for parameter in everything if parameter not in shapes]
@@ -147,7 +153,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def check_options(
-    lr: float, *, momentum: float, steps: int, partner: str, partner_lr: float | None, output: str
+    lr: float, *, momentum: float, steps: int, partner: str, partner_lr: float | None, output: str, block: int
 ) -> None:
     """Raise ValueError for options that Muon does not have."""
     if not lr > 0 or not (partner_lr is None or partner_lr > 0):
@@ -160,10 +166,14 @@ def check_options(
         raise ValueError(f"partner must be {' or '.join(PARTNER_RATES)}, not {partner!r}")
     if output not in ("muon", "partner"):
         raise ValueError(f"output must be muon or partner, not {output!r}")
+    if not (isinstance(block, int) and block >= 1):
+        raise ValueError(f"block must be a whole number of rows from 1, not {block}")
 
 
-def find_matrices(parameters: nn.Module | Iterable[nn.Parameter], *, output: str = "muon") -> dict[Tensor, Shape]:
-    """Return the parameters that Muon changes, each with its shape as a stack of matrices."""
+def find_matrices(
+    parameters: nn.Module | Iterable[nn.Parameter], *, output: str = "muon", block: int = BLOCK
+) -> dict[Tensor, Shape]:
+    """Return the parameters that Muon changes, each with its shape as a stack of matrices of about `block` rows."""
     if not isinstance(parameters, nn.Module):
         parameters = nn.ParameterList(parameters)
     found: dict[Tensor, Shape] = {}
@@ -177,7 +187,7 @@ def find_matrices(parameters: nn.Module | Iterable[nn.Parameter], *, output: str
                 found[parameter] = shape
     if output == "partner" and found:
         embedded.add(list(found)[-1])
-    return {parameter: shape for parameter, shape in found.items() if parameter not in embedded}
+    return {parameter: _in_blocks(shape, block) for parameter, shape in found.items() if parameter not in embedded}
 
 
 def _stack_shape(module: nn.Module, name: str, parameter: Tensor) -> Shape | None:
@@ -190,6 +200,16 @@ def _stack_shape(module: nn.Module, name: str, parameter: Tensor) -> Shape | Non
     else:
         shape = math.prod(parameter.shape[:-2]), parameter.shape[-2], parameter.shape[-1]
     return shape if min(shape[1:]) > 1 else None
+
+
+def _in_blocks(shape: Shape, block: int) -> Shape:
+    """Divide matrices that are large in both directions into equal ones of about `block` rows."""
+    count, rows, columns = shape
+    if min(rows, columns) <= block:
+        return shape
+    divisors = [divisor for divisor in range(1, rows + 1) if rows % divisor == 0]
+    size = min(divisors, key=lambda divisor: abs(math.log(divisor / block)))
+    return count * (rows // size), size, columns
 
 
 def as_matrices(tensor: Tensor, shape: Shape) -> Tensor:
