@@ -90,9 +90,7 @@ def _without(learning: Sequence[slice], taken: Sequence[slice]) -> list[slice]:
 def network_options(training: Training, network: nn.Module, lr: float) -> dict[str, Any]:
     """Return the fields of the rule that depend on the network and on the learning rate."""
     options = training.optimizer_options
-    shapes = find_matrices(
-        network, output=options.get("output", "muon"), block=options.get("block", BLOCK)
-    )
+    shapes = find_matrices(network, output=options.get("output", "muon"), block=options.get("block", BLOCK))
     ratio = partner_ratio(lr, options.get("partner", "sgd"), options.get("partner_lr"))
     found, start = [], 0
     for parameter in network.parameters():
