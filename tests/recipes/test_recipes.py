@@ -201,8 +201,44 @@ def test_lines_have_the_same_colour_in_all_plots_and_words_are_places_in_order(t
     assert list(accuracy.x_names) == ["1", "10", "epoch"]
     assert result.report(tmp_path / "page.html").exists()
     assert [line.x for line in accuracy.lines] == [[0, 1, 2], [0, 1, 2]]
-    assert {line.label: line.colour for line in seconds.lines} == {line.label: line.colour for line in accuracy.lines}
+    colours = {line.label: line.colour for line in accuracy.lines}
+    assert {line.label.removesuffix(", predicted"): line.colour for line in seconds.lines} == colours
     assert accuracy.lines[0].y == [50.0] * 3
+
+
+def test_of_a_simulated_run_only_the_times_are_predicted():
+    def row(workers, clock, accuracy):
+        return ResultRow("a", {"workers": workers}, {}, {"seconds": 1.0, "accuracy": accuracy}, clock)
+
+    result = RecipeResult(Recipe(**TINY | {"rows": [], "show": LINES | {"over": "workers"}}), "small", [])
+    result.rows = [row(1, "measured", 0.9), row(1, "predicted", 0.9), row(2, "predicted", 0.8)]
+    seconds, accuracy = recipe_plots(result)
+    assert [line.label for line in seconds.lines] == ["ours, measured", "ours, predicted"]
+    assert [(line.label, line.fill, line.y) for line in accuracy.lines] == [("ours", "full", [90.0, 80.0])]
+    result.rows[0].ours["accuracy"] = 0.7
+    assert [line.label for line in recipe_plots(result)[1].lines] == ["ours, real", "ours, simulated"]
+
+
+def test_columns_can_be_of_one_part_and_one_kind_of_time(tmp_path):
+    columns = ["train_accuracy", "validation_accuracy", "test_accuracy", "seconds", "seconds_with_evaluation"]
+    experiment = TINY["experiment"] | {"validation_fraction": 0.2}
+    recipe = Recipe(**TINY | {"experiment": experiment, "rows": [], "show": {"columns": columns, "select": True}})
+    result = run(recipe, runs=tmp_path)
+    chosen = max(result.rows, key=lambda row: row.ours["validation_accuracy"])
+    for row in result.rows:
+        assert row.ours["seconds_with_evaluation"] > row.ours["seconds"]
+        assert row.selected == (row is chosen) == ("test_accuracy" in row.ours) == ("accuracy" in row.ours)
+        assert "train_accuracy" in row.ours
+    assert f"selected: {chosen.label}, the best on the validation part" in result.notes()
+    assert f"{chosen.label} (selected)" in result.report(tmp_path / "page.html").read_text()
+
+
+def test_columns_that_do_not_exist_are_named(tmp_path):
+    own = tmp_path / "own.toml"
+    own.write_text('name = "x"\n' + OWN + '[show]\ncolumns = ["test_acuracy"]\nselect = true\n')
+    with pytest.raises(ExperimentError, match="did you mean 'test_accuracy'") as caught:
+        load(own)
+    assert "needs a validation part" in str(caught.value)
 
 
 def test_bars_of_negative_numbers_go_to_the_left_of_zero():

@@ -173,14 +173,14 @@ class TestComparisons:
 
     def test_a_run_and_its_prediction_are_no_repeats(self, folder, real, virtual):
         rows = make_rows([real, virtual])
-        assert [row.label for row in rows] == ["lenet5-mnist, measured", "lenet5-mnist, predicted"]
+        assert [row.label for row in rows] == ["lenet5-mnist, real", "lenet5-mnist, simulated"]
         told = {"clock": "predicted", "interval": [1.0, 2.0]}
         same = make_run(folder, **SHORT, workers=2, result=told)
         assert [row.clock for row in make_rows([real, same])] == ["measured", "predicted"]
         twice = [make(folder, **SHORT, workers=2, seed=1) for make in (make_run, make_virtual_run)]
         rows = make_rows([real, virtual, *twice])
         assert [(row.clock, len(row.runs)) for row in rows] == [("measured", 2), ("predicted", 2)]
-        assert all(row.label.endswith(row.clock) for row in rows)
+        assert all(row.label.endswith(clocks.HOW_RUN[row.clock]) for row in rows)
 
     def test_notes_say_who_told_the_times(self, mixed, real, virtual):
         assert Comparison([real]).lines()[0].startswith("times are measured, without")
@@ -237,7 +237,7 @@ class TestPages:
 
     def test_a_page_of_both_says_which(self, mixed):
         page = visible(report.render_report(mixed))
-        assert "Every time on this page was measured, unless marked as predicted." in page
+        assert "Every time on this page was measured, unless marked as predicted or simulated." in page
         for expected in ("144 ms predicted [137-153], uncalibrated", "144 ms measured", "training, predicted"):
             assert expected in page
 

@@ -11,6 +11,7 @@ from tenfold.api.cross_validate import cross_validate
 from tenfold.api.equal_exchanges import drop_repeated
 from tenfold.api.open_run import open_run
 from tenfold.api.train import train
+from tenfold.common.catalog import SOURCES
 from tenfold.common.registry import suggest
 from tenfold.data.user_data import is_one_part
 from tenfold.engines import require_no_launcher
@@ -26,6 +27,8 @@ from tenfold.report.live.follow import is_watched
 from tenfold.report.live.grid_progress import GridProgress, Turn
 from tenfold.report.loggers.make_loggers import make_loggers
 from tenfold.report.results.comparison import Comparison
+from tenfold.report.run_values import require_columns
+from tenfold.report.select_setting import NOT_VALIDATED
 from tenfold.runs import Emit, Run, Store
 from tenfold.runs.callbacks import listed
 from tenfold.runs.store import CROSSVAL
@@ -44,6 +47,8 @@ def compare(
     runs: str | Path | None = None,
     fresh: bool = False,
     rerun_doubtful: bool = False,
+    columns: Sequence[str] = (),
+    select: bool = False,
     watch: Watch | None = None,
     callbacks: Sequence[object] = (),
     log: str | Sequence[str] | None = None,
@@ -56,7 +61,9 @@ def compare(
     `compare(experiment, workers=[1, 2, 4], strategy=["allreduce", "butterfly"], repeats=3)`: a list is a dimension of
     the grid, anything else changes the experiment. Repeats differ in the seed and come in turns, so that a machine
     that slows down slows all down. Where `folds` is set, every setting is cross-validated. What is recorded already is
-    not run again, unless `fresh`; `rerun_doubtful` runs again what other programs have disturbed. Strategies that
+    not run again, unless `fresh`; `rerun_doubtful` runs again what other programs have disturbed. `columns` are shown
+    instead of the usual ones (see `Comparison.with_columns`); `select` selects the best setting on the validation part
+    and shows the test part for it alone (see `Comparison.select`). Strategies that
     exchange the same among so many workers are run once. What fails is reported and does not stop the rest. `watch` is
     called with a `Turn` when a run begins and when it is done, `listen` with every event of every run, and the
     `callbacks` with those of each; `log` is that of `train`. `progress` shows a line for each run; by default on
@@ -66,6 +73,9 @@ def compare(
     base, dimensions = parts(Experiment.given(experiment), dict(grid))
     planned, left_out = drop_repeated(experiments_of(base, dimensions, repeats))
     _require_own_names(planned)
+    require_columns(columns, ("accuracy", "loss", *(name for one in planned for name in one.training.metric_names)))
+    if select and not any(map(_may_validate, planned)):
+        raise ExperimentError(NOT_VALIDATED)
     store = Store(runs)
     known = {} if fresh else _finished(store)
     callbacks = [*listed(callbacks), *make_loggers(log, store.folder)]
@@ -84,7 +94,15 @@ def compare(
         reasons = "; ".join(dict.fromkeys(failed.values()))
         none = f"none of the {len(planned)} runs could be done" if len(planned) > 1 else "the run could not be done"
         raise ExperimentError(f"{none}: {reasons}")
-    return Comparison(done, failed, left_out)
+    result = Comparison(done, failed, left_out)
+    result = result.select() if select else result
+    return result.with_columns(*columns) if columns else result
+
+
+def _may_validate(experiment: Experiment) -> bool:
+    """Return whether the runs of an experiment can have a validation part; data of one's own may come with one."""
+    built_in = experiment.data.name in SOURCES
+    return not built_in or experiment.data.validation_fraction > 0 or experiment.division.folds is not None
 
 
 def _run_all(

@@ -160,3 +160,8 @@ _Member = Text | InstanceOf[PythonObject] | InstanceOf[RecordedObject]
 NameOrObject = Annotated[_Member, BeforeValidator(_wrap), *_AS_TEXT]
 """A name, "package.module:callable", or the object itself."""
 NamesOrObjects = Annotated[tuple[Annotated[_Member, *_AS_TEXT], ...], TakesList(_wrap_many)]
+
+
+def label_of(value: str | PythonObject | RecordedObject) -> str:
+    """Return the last part of an import path, or the name of an object."""
+    return value.rpartition(":")[2].rpartition(".")[2] if isinstance(value, str) else value.name

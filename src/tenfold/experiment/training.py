@@ -11,6 +11,7 @@ from tenfold.experiment.python_objects import (
     PythonObject,
     RecordedObject,
     check_name,
+    label_of,
     named_or_imported,
 )
 from tenfold.experiment.section import Section
@@ -117,6 +118,11 @@ class Training(Section):
     def samples_per_step(self) -> int:
         """The batch size, or the usual one where it is unset."""
         return self.batch_size or USUAL_BATCH
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """What the metrics are called in results: the last part of an import path, or the name of a function."""
+        return tuple(map(label_of, self.metrics))
 
     @property
     def rate_schedule(self) -> "str | PythonObject | RecordedObject":

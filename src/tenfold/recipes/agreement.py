@@ -4,9 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tenfold.recipes.recipe import PaperClaim
 from tenfold.report.formatting import duration, metric_value
+from tenfold.report.run_values import is_time
 from tenfold.report.scores import higher_is_better
-
-OF_TIME = ("seconds", "speedup", "PI", "gain")
 
 Numbers = Sequence[tuple[str, Mapping[str, float], Mapping[str, float]]]
 """For each row its label, the paper's numbers and ours, by column."""
@@ -14,7 +13,7 @@ Numbers = Sequence[tuple[str, Mapping[str, float], Mapping[str, float]]]
 
 def written(column: str, value: float) -> str:
     """Return a number as tables show it, with its unit."""
-    if column == "seconds":
+    if is_time(column):
         return duration(value)
     if column in ("PI", "gain"):
         return f"{value:.2f} %"
@@ -70,7 +69,7 @@ def check_claim(claim: PaperClaim, rows: Sequence[tuple[str, bool, float]]) -> s
 
 def _best(column: str) -> Callable[..., float]:
     """Return the function that finds the best value of a column."""
-    return max if column != "seconds" and higher_is_better(column) else min
+    return max if not is_time(column) and higher_is_better(column) else min
 
 
 def _order(labels: Sequence[str], theirs: Sequence[float], mine: Sequence[float]) -> str:

@@ -2,15 +2,18 @@
 
 from collections.abc import Iterable, Iterator
 
+from tenfold.common.catalog import METRICS
 from tenfold.common.registry import suggest
 from tenfold.errors import ExperimentError
 from tenfold.experiment import FIELDS
+from tenfold.experiment.python_objects import label_of
 from tenfold.recipes.recipe import Recipe
+from tenfold.report.run_values import known_columns
 
 
 def check_recipe(recipe: Recipe) -> None:
     """Raise an error that names every mistake, one on a line."""
-    mistakes = [*_unknown_fields(recipe), *_settings_not_varied(recipe)]
+    mistakes = [*_unknown_fields(recipe), *_settings_not_varied(recipe), *_unknown_columns(recipe)]
     if mistakes:
         raise ExperimentError("\n".join(mistakes))
 
@@ -28,6 +31,21 @@ def _unknown_fields(recipe: Recipe) -> Iterator[str]:
         )
     for scale, size in recipe.scales.items():
         yield from _not_among(FIELDS, "an experiment field", f"scales.{scale}.fields", size.fields)
+
+
+def _unknown_columns(recipe: Recipe) -> Iterator[str]:
+    """Yield a sentence for each column that is neither a time, a ratio nor a metric of the experiments."""
+    fields = [recipe.experiment, *(block.fields for block in recipe.blocks)]
+    metrics = [label_of(name) for one in fields for name in one.get("metrics", ()) if isinstance(name, str)]
+    known = known_columns(dict.fromkeys(("accuracy", "loss", *metrics, *METRICS)))
+    for where, names in (
+        ("show.columns", recipe.show.columns),
+        *((f"rows.{at}.paper", list(row.paper)) for at, row in enumerate(recipe.rows)),
+        *((f"claims.{at}.column", [claim.column]) for at, claim in enumerate(recipe.claims)),
+    ):
+        yield from (f"{where}: unknown column '{name}'; {suggest(name, known)}" for name in names if name not in known)
+    if recipe.show.select and not any({"validation_fraction", "folds"} & set(one) for one in fields):
+        yield "show.select: needs a validation part; set validation_fraction or folds in [experiment]"
 
 
 def _settings_not_varied(recipe: Recipe) -> Iterator[str]:

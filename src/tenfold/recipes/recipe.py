@@ -92,7 +92,9 @@ class Show(Section):
     """Which numbers are shown, and how they are drawn."""
 
     columns: list[str] = ["seconds", "accuracy"]
-    """seconds, speedup, PI, gain, or the name of a metric."""
+    """Times (seconds, seconds_with_evaluation), speedup, PI, gain, and metrics: accuracy, or train_accuracy."""
+    select: bool = False
+    """Select the row that is best on the validation part, and show metrics on the test part for it alone."""
     plot: Literal["bars", "lines", "division", "none"] = "bars"
     """division: a drawing of how the experiment divides its data."""
     machine: bool = False

@@ -4,19 +4,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from tenfold.recipes.agreement import OF_TIME, written
+from tenfold.recipes.agreement import written
 from tenfold.recipes.recipe_result import RecipeResult
 from tenfold.recipes.result_rows import ResultRow
-from tenfold.report.clocks import PREDICTED
+from tenfold.report.clocks import HOW_RUN, PREDICTED
 from tenfold.report.differences import describe_settings
 from tenfold.report.formatting import field_value
 from tenfold.report.plots import palette
 from tenfold.report.plots.charts import BarPart, BarTable, Chart, ChartLine, LineChart
+from tenfold.report.run_values import is_time, is_timed
 
 Who = Literal["ours", "paper"]
 WHO: tuple[Who, ...] = ("ours", "paper")
 PAPER_DASH = (6.0, 4.0)
-UNITS = {"seconds": (1, " s"), "PI": (1, "%"), "gain": (1, "%"), "speedup": (1, "x")}
+UNITS = {"PI": (1, "%"), "gain": (1, "%"), "speedup": (1, "x")}
 """By which factor a column's values are drawn, and what follows them."""
 WIDE_RANGE = 8
 """Where the last value on the horizontal axis is so many times the first, the axis is logarithmic."""
@@ -47,7 +48,7 @@ def _bars(rows: Sequence[ResultRow], columns: Sequence[str]) -> BarTable:
         zeros=[scale.zero for scale in scales],
         series=[(who, palette.SERIES[at]) for at, who in enumerate(WHO[: 2 if quoted else 1])],
         rows=[(row.marked_label, [scale.parts(row) for scale in scales]) for row in rows],
-        stripes=PREDICTED if any(row.clock == PREDICTED for row in rows) and set(columns) & set(OF_TIME) else "",
+        stripes=PREDICTED if any(row.clock == PREDICTED for row in rows) and any(map(is_timed, columns)) else "",
     )
 
 
@@ -78,50 +79,58 @@ class _Scale:
             end=max(self.zero, end),
             text=written(self.column, value),
             note=_note(row, self.column, who),
-            striped=who == "ours" and row.clock == PREDICTED and self.column in OF_TIME,
+            striped=who == "ours" and row.clock == PREDICTED and is_timed(self.column),
         )
 
 
 def _note(row: ResultRow, column: str, who: Who) -> str:
     """Return what is shown of a number under the pointer."""
     where = f"{row.marked_label if who == 'ours' else row.label}\n{column.replace('_', ' ')}, {who}: "
-    clock = f", {row.clock}" if who == "ours" and row.clock and column in OF_TIME else ""
+    clock = f", {row.clock}" if who == "ours" and row.clock and is_timed(column) else ""
     return where + written(column, getattr(row, who)[column]) + clock
 
 
-def _styles(rows: Sequence[ResultRow], columns: Sequence[str], over: str) -> dict[str, tuple[str, str]]:
+Family = tuple[Who, str, str]
+"""What the points of a line have in common: whose numbers they are, the settings, and the clock of ours."""
+
+
+def _styles(rows: Sequence[ResultRow], columns: Sequence[str], over: str) -> dict[Family, tuple[str, str]]:
     """Return the colour and the marker of each line, the same in all plots of a recipe."""
-    names = [_name(who, one) for column in columns for who in WHO for one in _groups(rows, column, over, who)]
-    return {name: palette.series(at) for at, name in enumerate(dict.fromkeys(names))}
+    found = dict.fromkeys(family for column in columns for who in WHO for family in _families(rows, column, over, who))
+    return {family: palette.series(at) for at, family in enumerate(found)}
 
 
-def _name(who: Who, label: str) -> str:
-    return f"{who}, {label}" if label else who
+def _name(family: Family, column: str, among: Sequence[Family]) -> str:
+    """Return what a legend calls a line; of numbers other than times, how they were made only where there are two."""
+    who, settings, clock = family
+    alone = sum(other[:2] == family[:2] for other in among) < 2
+    made = clock if is_timed(column) else "" if alone else HOW_RUN.get(clock, clock)
+    return ", ".join(part for part in (who, settings, made) if part)
 
 
-def _lines(rows: Sequence[ResultRow], column: str, over: str, styles: dict[str, tuple[str, str]]) -> LineChart:
+def _lines(rows: Sequence[ResultRow], column: str, over: str, styles: dict[Family, tuple[str, str]]) -> LineChart:
     ours, paper = ([getattr(row, who)[column] for row in rows if column in getattr(row, who)] for who in WHO)
-    relative = column == "seconds" and bool(paper) and not _one_scale(ours, paper)
+    relative = is_time(column) and bool(paper) and not _one_scale(ours, paper)
     ticks = _ticks(rows, over)
     named = not all(isinstance(x, int | float) for x in ticks)
     factor, unit = (1, "") if relative else _unit(column)
     lines: list[ChartLine] = []
     for who in WHO:
-        for label, group in _groups(rows, column, over, who).items():
+        families = _families(rows, column, over, who)
+        for family, group in families.items():
             points = sorted(group, key=lambda row: ticks.index(row.settings[over]))
             values = [getattr(row, who)[column] for row in points]
             by = values[0] if relative else 1 / factor
-            name = _name(who, label)
-            colour, marker = styles[name]
+            colour, marker = styles[family]
             lines.append(
                 ChartLine(
-                    label=name,
+                    label=_name(family, column, list(families)),
                     x=[ticks.index(row.settings[over]) if named else row.settings[over] for row in points],
                     y=[value / (by or 1.0) for value in values],
                     notes=[_note(row, column, who) for row in points],
                     colour=colour,
                     markers=[marker] * len(points),
-                    fill="none" if who == "ours" and points[0].clock == PREDICTED else "full",
+                    fill="none" if who == "ours" and points[0].clock == PREDICTED and is_timed(column) else "full",
                     dash=PAPER_DASH if who == "paper" else (),
                 )
             )
@@ -132,7 +141,7 @@ def _lines(rows: Sequence[ResultRow], column: str, over: str, styles: dict[str, 
         unit=unit,
         x_ticks=list(range(len(ticks))) if named else ticks,
         x_names=[field_value(x) for x in ticks] if named else (),
-        y_range=(0.0 if column in ("seconds", "speedup") else None, None),
+        y_range=(0.0 if is_time(column) or column == "speedup" else None, None),
     )
     wide = not named and ticks[0] > 0 and ticks[-1] / ticks[0] >= WIDE_RANGE
     return replace(chart, x_log=2 if all(isinstance(x, int) for x in ticks) else 10) if wide else chart
@@ -148,19 +157,39 @@ def _ticks(rows: Sequence[ResultRow], over: str) -> list[Any]:
     return sorted(numbers) + [x for x in found if x not in numbers]
 
 
-def _groups(rows: Sequence[ResultRow], column: str, over: str, who: Who) -> dict[str, list[ResultRow]]:
-    """Return the rows of each line: those that agree in all settings but the one on the horizontal axis."""
-    found: dict[str, list[ResultRow]] = {}
+def _families(rows: Sequence[ResultRow], column: str, over: str, who: Who) -> dict[Family, list[ResultRow]]:
+    """Return the rows of each line: those that agree in all settings but the one on the horizontal axis.
+
+    A simulated run does the same arithmetic as a real one: where their numbers other than times agree, one line serves.
+    """
+    found: dict[Family, list[ResultRow]] = {}
     for row in rows:
         if column in getattr(row, who):
             others: dict[str, Any] = {name: value for name, value in row.settings.items() if name not in (over, "verb")}
             clock = row.clock if who == "ours" else ""
-            label = ", ".join(part for part in (describe_settings(others), clock) if part)
-            found.setdefault(label, []).append(row)
-    return found
+            found.setdefault((who, describe_settings(others), clock), []).append(row)
+    if is_timed(column):
+        return found
+
+    def points(rows: Sequence[ResultRow]) -> dict[str, float]:
+        return {str(row.settings[over]): getattr(row, who)[column] for row in rows}
+
+    def repeats(family: Family) -> bool:
+        """Return whether another line with the same settings has all points of this one; of two, the first counts."""
+        own, order = points(found[family]).items(), list(found)
+        others = [other for other in order if other[:2] == family[:2] and other != family]
+        return any(
+            own < points(found[other]).items()
+            or (own == points(found[other]).items() and order.index(other) < order.index(family))
+            for other in others
+        )
+
+    return {family: group for family, group in found.items() if not repeats(family)}
 
 
 def _unit(column: str) -> tuple[int, str]:
+    if is_time(column):
+        return 1, " s"
     return UNITS.get(column, (100, "%") if column.endswith("accuracy") else (1, ""))
 
 

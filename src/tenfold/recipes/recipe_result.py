@@ -10,6 +10,7 @@ from tenfold.recipes.result_rows import ResultRow, Setting, result_rows, setting
 from tenfold.report.differences import describe_settings
 from tenfold.report.formatting import NOTHING
 from tenfold.report.rows import DOUBTS
+from tenfold.report.run_values import EXPLAINED, is_timed
 from tenfold.report.tables.columns import DOUBT
 from tenfold.report.tables.crosstable import Crosstable
 
@@ -51,7 +52,7 @@ class RecipeResult:
             both = [row for row in self.rows if column in row.paper and column in row.ours]
             rows = _of_one_clock(column, both)
             said = agreement.sentence(column, [(row.label, row.paper, row.ours) for row in rows])
-            unsure = said and column in agreement.OF_TIME and any(row.doubts for row in rows)
+            unsure = said and is_timed(column) and any(row.doubts for row in rows)
             found.append(f"{said} Some of our times are unreliable ({DOUBT})." if unsure else said)
         found += [agreement.check_claim(claim, self._claimed(claim)) for claim in self.recipe.claims]
         listed = [sentence for sentence in found if sentence]
@@ -82,6 +83,10 @@ class RecipeResult:
         notes += [_this_machine()] if self.recipe.show.machine else []
         doubts = {doubt for row in self.rows for doubt in row.doubts}
         notes += [f"{DOUBT} {text}" for doubt, text in DOUBTS.items() if doubt in doubts]
+        notes += [
+            f"{name.replace('_', ' ')}: {EXPLAINED[name]}" for name in self.recipe.show.columns if name in EXPLAINED
+        ]
+        notes += [f"selected: {row.label}, the best on the validation part" for row in self.rows if row.selected]
         notes += [f"it could not be run: {self.problem}"] if self.problem else []
         found: dict[str, list[str]] = {}
         for row in self.rows:
@@ -175,7 +180,7 @@ def _of_one_clock(column: str, rows: Sequence[ResultRow]) -> list[ResultRow]:
     """Return the rows to compare: of times only measured or only predicted ones, whichever are more."""
     clocks = [row.clock for row in rows]
     most = max(clocks, key=clocks.count, default="")
-    return [row for row in rows if row.clock == most or column not in agreement.OF_TIME]
+    return [row for row in rows if row.clock == most or not is_timed(column)]
 
 
 def _crossed(one: Crosstable) -> Any:

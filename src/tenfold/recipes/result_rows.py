@@ -1,13 +1,15 @@
 """The rows of a recipe: the paper's numbers, and those of the runs that were made with the same settings."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
 
 from tenfold.recipes.recipe import PaperRow, Recipe
 from tenfold.report.differences import describe_settings
 from tenfold.report.rows import Doubt, make_rows
+from tenfold.report.run_values import run_value
+from tenfold.report.scores import higher_is_better, main_metric
 from tenfold.report.tables.columns import DOUBT
 from tenfold.runs import Run
 
@@ -55,11 +57,14 @@ class ResultRow:
     """Why its time or speedup should not be trusted, as in comparisons."""
     in_paper: bool = False
     """Whether it is a row of the paper's table or a bar of its figure."""
+    selected: bool = False
+    """Whether it is the best on the validation part, where the recipe selects one."""
 
     @property
     def marked_label(self) -> str:
-        """The label, with a mark if the row is doubtful."""
-        return f"{self.label} {DOUBT}" if self.doubts else self.label
+        """The label, with a mark if the row is doubtful, and whether it was selected."""
+        label = f"{self.label} (selected)" if self.selected else self.label
+        return f"{label} {DOUBT}" if self.doubts else label
 
 
 def result_rows(recipe: Recipe, settings: Sequence[Setting]) -> list[ResultRow]:
@@ -71,19 +76,26 @@ def result_rows(recipe: Recipe, settings: Sequence[Setting]) -> list[ResultRow]:
     for row in recipe.rows:
         matching = [one for one in left if _matches(row, one)]
         left = [one for one in left if one not in matching]
-        rows.append(_row(row, matching, doubts))
-    return _with_ratios(rows + [_row(None, [one], doubts) for one in left])
+        rows.append(_row(recipe, row, matching, doubts))
+    rows = _with_ratios(rows + [_row(recipe, None, [one], doubts) for one in left])
+    return _with_selected(rows) if recipe.show.select else rows
 
 
-def _row(paper: PaperRow | None, found: Sequence[Setting], doubts: dict[int, tuple[Doubt, ...]]) -> ResultRow:
+def _row(
+    recipe: Recipe, paper: PaperRow | None, found: Sequence[Setting], doubts: dict[int, tuple[Doubt, ...]]
+) -> ResultRow:
     """Return the row of the runs that were found for a row of the paper, or of a setting that the paper has not."""
     runs = [run for one in found for run in one.runs if run.status == "finished"]
-    names = dict.fromkeys(name for run in runs for name in run.metrics)
-    ours = {name: fmean(run.metrics[name] for run in runs if name in run.metrics) for name in names}
-    seconds = [run.seconds for run in runs if run.seconds is not None]
-    seconds += [one.predicted_seconds for one in found if one.predicted_seconds is not None]
-    if seconds:
-        ours["seconds"] = fmean(seconds)
+    metrics = [name for run in runs for name in run.metrics]
+    validated = [f"validation_{name}" for name in metrics] if recipe.show.select else []
+    asked = [*recipe.show.columns, *(claim.column for claim in recipe.claims)]
+    ours: dict[str, float] = {}
+    for name in dict.fromkeys([*metrics, *validated, *asked, "seconds"]):
+        values = [value for run in runs if (value := run_value(run, name)) is not None]
+        if name == "seconds":
+            values += [one.predicted_seconds for one in found if one.predicted_seconds is not None]
+        if values:
+            ours[name] = fmean(values)
     clock = " and ".join(dict.fromkeys(one.clock for one in found if one.clock))
     note = "; ".join(dict.fromkeys(text for one in found for text in (one.reason, one.note) if text))
     doubted = tuple(dict.fromkeys(doubt for run in runs for doubt in doubts.get(run.id, ())))
@@ -101,6 +113,23 @@ def _matches(row: PaperRow, setting: Setting) -> bool:
 def setting_label(setting: Setting) -> str:
     """Return the settings as a phrase."""
     return describe_settings(setting.settings) or setting.verb
+
+
+def _with_selected(rows: Sequence[ResultRow]) -> list[ResultRow]:
+    """Select the row that is best on the validation part; the others lose their metrics on the test part."""
+    metric = main_metric(name for row in rows for name in row.ours if f"validation_{name}" in row.ours)
+    scored = [row for row in rows if f"validation_{metric}" in row.ours]
+    if not scored:
+        return list(rows)
+    sign = 1 if higher_is_better(str(metric)) else -1
+    best = max(scored, key=lambda row: sign * row.ours[f"validation_{metric}"])
+    return [replace(row, selected=True) if row is best else replace(row, ours=_untested(row.ours)) for row in rows]
+
+
+def _untested(ours: dict[str, float]) -> dict[str, float]:
+    """Return numbers without those on the test part: plain metrics, and those that name it."""
+    plain = {name.removeprefix("validation_") for name in ours if name.startswith("validation_")}
+    return {name: value for name, value in ours.items() if name not in plain and not name.startswith("test_")}
 
 
 def _with_ratios(rows: list[ResultRow]) -> list[ResultRow]:

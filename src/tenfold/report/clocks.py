@@ -7,6 +7,8 @@ from tenfold.report.formatting import duration, interval
 from tenfold.runs import Run
 
 MEASURED, PREDICTED = "measured", "predicted"
+HOW_RUN = {MEASURED: "real", PREDICTED: "simulated"}
+"""What runs are called by their clock where it is not about times: a simulated run learns as a real one does."""
 INTERVAL = "[low-high]: nine of ten runs should fall in this range"
 UNCALIBRATED = (
     "uncalibrated: step times were given by hand, not measured, and the predicted times are no better than these"
@@ -61,4 +63,4 @@ def page_statement(timed: Iterable[HasClock]) -> str:
     return {
         MEASURED: "Every time on this page was measured",
         PREDICTED: "Every time on this page is predicted, unless marked as measured",
-    }.get(clock_names(timed), "Every time on this page was measured, unless marked as predicted")
+    }.get(clock_names(timed), "Every time on this page was measured, unless marked as predicted or simulated")

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any, Protocol
 
 from tenfold.experiment import FIELDS, FOLD_FIELDS, Experiment
-from tenfold.report.clocks import PREDICTED
+from tenfold.report.clocks import HOW_RUN, PREDICTED
 from tenfold.report.formatting import field_value, one_line, plural
 from tenfold.runs import Run
 
@@ -132,7 +132,7 @@ def describe_settings(fields: Mapping[str, Any]) -> str:
 def label_runs(runs: Sequence[Run]) -> list[str]:
     """Return a unique short label for each run: the fields that differ, or its title where these are too many.
 
-    The clock is part of the label where some times were measured and others predicted.
+    Where there are both, the label also says whether a run was real or simulated.
     """
     settings = varied_settings(runs)
     names = settings[0] if settings else {}
@@ -142,7 +142,7 @@ def label_runs(runs: Sequence[Run]) -> list[str]:
     else:
         found = [describe_settings(one) for one in settings]
     if len({run.clock for run in runs}) > 1:
-        found = [f"{name}, {run.clock}".removeprefix(", ") for name, run in zip(found, runs, strict=True)]
+        found = [f"{name}, {HOW_RUN[run.clock]}".removeprefix(", ") for name, run in zip(found, runs, strict=True)]
     found = [name or title for name, title in zip(found, titles, strict=True)]
     seen = Counter(found)
     return [name if seen[name] == 1 else f"{name} (run {run.id})" for name, run in zip(found, runs, strict=True)]

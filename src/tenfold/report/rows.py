@@ -73,7 +73,13 @@ class Row:
     target_speedup: float | None = None
     """T1 / Tn of the training times to the target; None unless all runs of both settings reached it."""
     metrics: dict[str, Spread] = field(default_factory=dict)
-    """The final measurements, the accuracy first and the loss last."""
+    """The final measurements on `part`, the accuracy first and the loss last."""
+    part: str = "test"
+    """The part of the data that `metrics` are about: test, or validation."""
+    selected: bool | None = None
+    """Whether it is the best setting on the validation part; None unless one was selected."""
+    test_metrics: dict[str, Spread] = field(default_factory=dict)
+    """The measurements on the test part, of a selected row alone."""
     bytes_per_worker: float
     times: dict[str, float]
     """Mean seconds of training by kind: data, compute, wait, communicate."""
@@ -134,6 +140,11 @@ def with_ratios(rows: Sequence[Row]) -> list[Row]:
     return [_with_ratios(row, baseline_row(row, rows), cpu_row(row, rows), slowest[row.clock]) for row in rows]
 
 
+def spread_of(values: Iterable[float | None]) -> Spread:
+    """Return the finite ones among some values."""
+    return Spread(tuple(value for value in values if value is not None and math.isfinite(value)))
+
+
 def _row(label: str, group: Sequence[Run], settings: dict[str, Any]) -> Row:
     first = group[0]
     workers = first.result.get("workers", first.experiment.division.workers)
@@ -148,13 +159,14 @@ def _row(label: str, group: Sequence[Run], settings: dict[str, Any]) -> Row:
         workers=workers,
         threads=threads,
         cores=_cores(first, workers, threads),
-        seconds=_spread(run.seconds for run in group),
+        seconds=spread_of(run.seconds for run in group),
         clock=first.clock,
         interval=(fmean(low for low, _ in intervals), fmean(high for _, high in intervals)) if intervals else None,
         calibrated=not any(clocks.is_uncalibrated(run) for run in group),
-        seconds_to_target=_spread(run.seconds_to_target for run in group),
+        seconds_to_target=spread_of(run.seconds_to_target for run in group),
         metrics=_metrics(group),
-        bytes_per_worker=_spread(run.result.get("bytes_moved") for run in group).mean or 0.0,
+        part=summary.first_part(group),
+        bytes_per_worker=spread_of(run.result.get("bytes_moved") for run in group).mean or 0.0,
         times={kind: fmean(one.get(kind, 0.0) for one in times) for kind in summary.TRAINING_KINDS} if times else {},
         doubts=_load_doubts(group),
     )
@@ -162,11 +174,7 @@ def _row(label: str, group: Sequence[Run], settings: dict[str, Any]) -> Row:
 
 def _metrics(group: Sequence[Run]) -> dict[str, Spread]:
     names = dict.fromkeys(name for run in group for name in summary.ordered_metrics(run))
-    return {name: _spread(run.metrics.get(name) for run in group) for name in names}
-
-
-def _spread(values: Iterable[float | None]) -> Spread:
-    return Spread(tuple(value for value in values if value is not None and math.isfinite(value)))
+    return {name: spread_of(run.metrics.get(name) for run in group) for name in names}
 
 
 def _with_ratios(row: Row, alone: Row | None, cpu: Row | None, slowest: float) -> Row:

@@ -37,6 +37,7 @@ class ModelLoader(Protocol):
         ...
 
 
+PARTS = ("train", "validation", "test")
 SHOWN_EPOCHS = 5
 """How many epochs a notebook shows of a run."""
 
@@ -152,6 +153,26 @@ class Run:
     def metrics(self) -> dict[str, float]:
         """All final measurements, by name."""
         return _numbers(self.result.get("metrics"))
+
+    def metrics_on(self, part: str) -> dict[str, float]:
+        """Return the metrics on a part of the data (train, validation or test); empty where it was not measured.
+
+        They are the final model's; on the training part, the means over the batches of its last epoch. Those of a
+        cross-validation are means over its folds.
+        """
+        if part not in PARTS:
+            raise ExperimentError(f"unknown part '{part}'; known: {', '.join(PARTS)}")
+        spread, fold = self.result.get("spread"), self.result.get("crossval")
+        if spread is not None:
+            return _numbers({name: values["mean"] for name, values in spread.get(part, {}).items()})
+        if fold is not None:
+            return _numbers(fold.get("metrics", {}).get(part))
+        if part == self.result.get("part"):
+            return self.metrics
+        last = self.result.get("best_epoch")
+        rows = [row for row in self.history if last is None or row["epoch"] == last]
+        row = rows[-1] if rows else {}
+        return {name.removeprefix(f"{part}_"): value for name, value in row.items() if name.startswith(f"{part}_")}
 
     @property
     def seconds(self) -> float | None:

@@ -13,7 +13,7 @@ from tenfold.common.registry import Registry
 from tenfold.common.user_code import definition_of
 from tenfold.errors import ExperimentError, ModelError, TenfoldError
 from tenfold.experiment import Training
-from tenfold.experiment.python_objects import PythonObject, RecordedObject
+from tenfold.experiment.python_objects import PythonObject, RecordedObject, label_of
 from tenfold.training.network_call import Outputs, describe_outputs, main_output
 from tenfold.training.ranking import ranking_metric
 
@@ -184,7 +184,7 @@ def choose_metrics(training: Training, classes: int | None) -> "dict[str, Aligne
     chosen = training.metrics or (() if numbers else ("accuracy",))
     measures: dict[str, AlignedMeasure] = {}
     for name in chosen:
-        label = _label(name)
+        label = label_of(name)
         if label in measures or label == "loss":
             taken = "the loss goes by it" if label == "loss" else "another metric has it"
             raise ExperimentError(
@@ -210,10 +210,6 @@ def output_kind(training: Training, classes: int | None) -> OutputKind:
     if training.loss == "bce":
         return "logit"
     return "classes" if classes is not None and training.loss not in ("mse", "l1") else "numbers"
-
-
-def _label(name: str | PythonObject | RecordedObject) -> str:
-    return name.rpartition(":")[2].rpartition(".")[2] if isinstance(name, str) else name.name
 
 
 def _by_name(name: str, family: Registry[Measure]) -> Measure:
@@ -244,7 +240,7 @@ def _find(name: str | PythonObject | RecordedObject, family: Registry[Measure]) 
         raise ExperimentError(f"the {family.kind} {name} is a {type(value).__name__}; it must be f(outputs, targets)")
     built_in = isinstance(name, str) and ":" not in name
     needs_tensor = (built_in or type(value).__module__.startswith("torch.")) and value is not loss_of_network
-    found = AlignedMeasure(value, f"the {family.kind} {_label(name)}", needs_tensor=needs_tensor)
+    found = AlignedMeasure(value, f"the {family.kind} {label_of(name)}", needs_tensor=needs_tensor)
     found.own = not built_in
     return found
 

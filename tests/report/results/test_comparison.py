@@ -4,12 +4,14 @@ import csv
 import io
 import json
 import math
+import re
 from itertools import product
 
 import pytest
 from made_runs import FACTS, read_run
 from rich.console import Console
 
+from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.report.plots import scaling_plots
 from tenfold.report.plots.styles import PlotStyles
@@ -17,8 +19,9 @@ from tenfold.report.results.comparison import Comparison, Spread
 from tenfold.report.rows import make_rows
 from tenfold.report.selection import choose_rows, notable_rows, pareto_front
 from tenfold.report.tables import columns
-from tenfold.runs import Recorder, Store
+from tenfold.runs import Metric, Recorder, Store
 
+OTHER_TIMES = {"evaluate": 1.0, "start": 2.0, "save": 0.5}
 CORES = {**FACTS, "machine": {**FACTS["machine"], "cpu": {"budget": 4}}}
 
 
@@ -51,6 +54,27 @@ def scaled(measured):
     two = [measured(3.0, 0.8, workers=2, sent=1024), measured(5.0, 0.9, workers=2, sent=1024, seed=1)]
     eight = [measured(20.0, 0.7, workers=8), measured(20.0, 0.7, workers=8, seed=1)]
     return Comparison([one[0], two[0], eight[0], one[1], two[1], eight[1]])
+
+
+@pytest.fixture
+def validated(tmp_path):
+    """Two learning rates with two repeats; the first is better on the test part, the second on validation."""
+    store = Store(tmp_path / "validated")
+
+    def make(lr, seed, validation, test):
+        number = store.create(Experiment(lr=lr, seed=seed, validation_fraction=0.2), kind="compare", facts=CORES)
+        recorder = Recorder(store, number)
+        for epoch, value in enumerate((0.1, validation)):
+            for part, name in (("validation", "accuracy"), ("train", "epoch_accuracy")):
+                recorder(Metric(at=0.0, name=name, value=value, part=part, step=epoch, epoch=epoch, seconds=1.0))
+        times = {"data": 0.5, "compute": 1.5, "wait": 0.5, "communicate": 0.5} | OTHER_TIMES
+        result = {"seconds": 3.0, "part": "test", "metrics": {"accuracy": test}, "times": times}
+        recorder.close(result=result, status="finished")
+        return read_run(store, number)
+
+    return Comparison(
+        [make(*one) for one in ((0.1, 0, 0.5, 0.91), (0.2, 0, 0.8, 0.71), (0.1, 1, 0.6, 0.93), (0.2, 1, 0.6, 0.73))]
+    )
 
 
 def shown(renderable, width=120):
@@ -307,3 +331,46 @@ def test_a_heading_breaks_only_where_cells_are_narrow():
     assert narrow.heading(broken=False) == "sync every"
     assert broad.heading(broken=True) == "time, s"
     assert columns.table_width([narrow, broad], 2, broken=True) == 5 + 2 + 11
+
+
+def test_columns_can_be_chosen_by_part_and_by_time(validated):
+    names = ["train_accuracy", "validation_accuracy", "test_accuracy", "seconds_without_averaging"]
+    names += ["seconds", "seconds_with_evaluation", "seconds_in_all", "start_seconds", "gain"]
+    table = validated.with_columns(*names)
+    headings, rows = table.cells()
+    assert headings[2:] == [
+        *("train accuracy %", "validation accuracy %", "test accuracy %", "time without averaging, s"),
+        *("training time, s", "time with evaluation, s", "time in all, s", "startup, s", "gain %"),
+    ]
+    times = ["2.00 ± 0.00", "3.00 ± 0.00", "4.00 ± 0.00", "6.50 ± 0.00", "2.00 ± 0.00", "100"]
+    assert rows[0][2:] == ["55.00 ± 7.07", "55.00 ± 7.07", "92.00 ± 1.41", *times]
+    record = json.loads(table.to_json())["rows"][0]
+    assert (record["validation_accuracy"], record["seconds_in_all"]) == pytest.approx((0.55, 6.5))
+    assert "time in all: startup, training, evaluation and saving" in table.lines()
+    assert not any("c/w/c" in line for line in table.lines())
+    assert "no validation loss: the runs have no validation part" in validated.with_columns("validation_loss").lines()
+    with pytest.raises(ExperimentError, match=r"unknown column 'acc'.* known: seconds, seconds_without_averaging"):
+        validated.with_columns("acc")
+
+
+def test_the_best_on_validation_is_selected_and_alone_shows_the_test_part(validated, tmp_path):
+    chosen = validated.select()
+    assert validated.selected is None
+    assert chosen.selected.settings == {"lr": 0.2}
+    headings, rows = chosen.cells()
+    parts = [headings.index(f"{part} accuracy %") for part in ("validation", "test")]
+    assert [[row[at] for at in parts] for row in rows] == [["55.00 ± 7.07", "–"], ["70.00 ± 14.14", "72.00 ± 1.41"]]
+    records = json.loads(chosen.to_json())["rows"]
+    assert [(one["selected"], one["test_accuracy"]) for one in records] == [(False, None), (True, pytest.approx(0.72))]
+    assert "accuracy" not in records[0]
+    said = "selected: lr 0.2, the best on the validation part (accuracy 70.00%); accuracy 72.00% on the test part"
+    assert said in chosen.lines()
+    page = chosen.report(tmp_path / "page.html").read_text()
+    assert said in page
+    assert not {"92.00%", "91.00%", "93.00%", "0.91", "0.93"} & set(re.findall(r"[\d.]+%?", page))
+    assert chosen.with_columns("test_accuracy").cells()[1][0][-1] == "–"
+
+
+def test_without_a_validation_part_nothing_is_selected(scaled):
+    with pytest.raises(ExperimentError, match="set validation_fraction"):
+        scaled.select()

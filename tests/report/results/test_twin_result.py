@@ -100,7 +100,7 @@ def test_the_page_puts_lanes_above_each_other(twin, tmp_path):
         "largest difference between the weights",
         "bit for bit the same",
         "predicted [5.00-6.00]",
-        "Every time on this page was measured, unless marked as predicted.",
+        "Every time on this page was measured, unless marked as predicted or simulated.",
         f"tenfold-twin-{twin.real.id}-{twin.virtual.id}-trace.json",
     ):
         assert expected in page

@@ -14,6 +14,7 @@ from tenfold.report.results.comparison import Comparison
 from tenfold.report.results.result_table import ResultTable
 from tenfold.report.rows import Row
 from tenfold.report.scores import direction
+from tenfold.report.select_setting import describe_selected
 from tenfold.report.selection import (
     choose_rows,
     is_clearly_faster,
@@ -38,7 +39,7 @@ def comparison_content(comparison: Comparison, each: list[dict[str, Any]] | None
     return {
         **comparison_tables(comparison),
         "title": _title(comparison),
-        "runs": [describe_run(run, label) for run, label in _labelled_runs(comparison)],
+        "runs": [describe_run(run, label, part) for run, label, part in _labelled_runs(comparison)],
         "facts": _common_facts(comparison.runs),
         "folds": None,
         "folds_so_far": None,
@@ -53,7 +54,7 @@ def comparison_tables(comparison: Comparison) -> dict[str, Any]:
         "headline": _headline(comparison),
         "table": settings_table(comparison, PlotStyles(comparison.rows)),
         "crosstables": comparison.crosstables(),
-        "notes": [note.text for note in comparison.notes()] + _speedup_note(comparison.rows),
+        "notes": [note.text for note in comparison.notes()] + _speedup_note(comparison.rows) + _selected(comparison),
     }
 
 
@@ -103,8 +104,11 @@ def _headline(comparison: Comparison) -> list[dict[str, str]]:
     if scored:
         top = max(scored, key=lambda row: quality(row, metric))
         word = "highest" if direction(metric).startswith("higher") else "lowest"
-        name = f"{word} {summary.evaluated_part(top.runs[0])} {metric}"
+        name = f"{word} {top.part} {metric}"
         numbers.append(headline_number(name, metric_value(metric, top.metrics[metric].mean), top.label))
+    if (chosen := comparison.selected) is not None and metric in chosen.test_metrics:
+        value = metric_value(metric, chosen.test_metrics[metric].mean)
+        numbers.append(headline_number(f"test {metric}", value, f"selected: {chosen.label}"))
     finished = sum(run.status == "finished" for run in runs)
     ended = "all finished" if finished == len(runs) else f"{finished} finished"
     return [*numbers, headline_number("settings", count(len(rows)), f"{plural(len(runs), 'run')}, {ended}")]
@@ -142,6 +146,10 @@ def _speedup_note(rows: Sequence[Row]) -> list[str]:
     compared = [row for row in rows if row.workers > 1 and row.speedup is not None]
     slower = compared and all((row.speedup or 0.0) <= 1 for row in compared)
     return ["no setting with several workers is faster than one worker"] if slower else []
+
+
+def _selected(comparison: Comparison) -> list[str]:
+    return [describe_selected(comparison.rows)] if comparison.selected is not None else []
 
 
 def comparison_charts(comparison: Comparison) -> dict[str, Any]:
@@ -198,9 +206,9 @@ def _prediction_reasons(rows: Sequence[Row]) -> list[str]:
     )
 
 
-def _labelled_runs(comparison: Comparison) -> list[tuple[Run, str]]:
-    """Return every run with the label of its setting, sorted by number."""
-    found = [(run, row.label) for row in comparison.rows for run in row.runs]
+def _labelled_runs(comparison: Comparison) -> list[tuple[Run, str, str]]:
+    """Return every run with the label of its setting and the part that its metrics are about, sorted by number."""
+    found = [(run, row.label, row.part) for row in comparison.rows for run in row.runs]
     return sorted(found, key=lambda pair: pair[0].id)
 
 

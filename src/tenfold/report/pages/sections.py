@@ -20,7 +20,7 @@ from tenfold.report.formatting import (
     ratio,
 )
 from tenfold.report.rows import DOUBTS
-from tenfold.report.scores import direction
+from tenfold.report.scores import direction, ordered
 from tenfold.report.tables.fold_tables import fold_mean_note
 from tenfold.report.tables.run_tables import history_columns
 from tenfold.runs import (
@@ -97,9 +97,10 @@ def _object_name(value: object) -> str:
     return "given data" if name in ("tuple", "list", "dict", "Tensor", "ndarray") else name
 
 
-def describe_run(run: Run, label: str = "") -> dict[str, Any]:
-    """Return what a page shows about a single run; `label` names its setting."""
-    score = next(iter(summary.ordered_metrics(run).items()), ("accuracy", None))
+def describe_run(run: Run, label: str = "", part: str | None = None) -> dict[str, Any]:
+    """Return what a page shows about a single run; `label` names its setting, `part` the data of its score."""
+    metrics = run.metrics if part in (None, summary.evaluated_part(run)) else run.metrics_on(part)
+    score = next(iter(ordered(metrics).items()), ("accuracy", None))
     return {
         "id": run.id,
         "label": label,

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from tenfold.report import clocks, summary
+from tenfold.report import clocks
 from tenfold.report.differences import describe_settings
 from tenfold.report.formatting import duration, metric_value, one_line, ratio
 from tenfold.report.plots.charts import Bar, BarChart
 from tenfold.report.plots.styles import PlotStyles
 from tenfold.report.rows import CPU, Row, Spread
 from tenfold.report.selection import choose_rows, mean_seconds, rows_metric
+from tenfold.report.tables.columns import evaluated_part
 
 MOST_GROUPS = 12
 Groups = Mapping[str, Sequence[Row]]
@@ -43,7 +44,7 @@ def device_plots(found: Groups, styles: PlotStyles) -> dict[str, BarChart]:
     if not rows:
         return {}
     metric = rows_metric(rows)
-    part = summary.first_part(run for row in rows for run in row.runs)
+    part = evaluated_part(rows)
     colours = styles.field_colours("device", list(dict.fromkeys(map(_device, rows))))
 
     def time_text(row: Row) -> str:
@@ -60,10 +61,14 @@ def device_plots(found: Groups, styles: PlotStyles) -> dict[str, BarChart]:
         return f"{metric_value(metric, score(row).mean)}{apart}"
 
     def chart(
-        title: str, spread: Callable[[Row], Spread], text: Callable[[Row], str], longest: float | None
+        title: str,
+        spread: Callable[[Row], Spread],
+        text: Callable[[Row], str],
+        longest: float | None,
+        named: Groups = found,
     ) -> BarChart:
         groups = []
-        for name, group in found.items():
+        for name, group in named.items():
             texts = {id(row): text(row) for row in group}
             bars = [
                 Bar(
@@ -81,9 +86,18 @@ def device_plots(found: Groups, styles: PlotStyles) -> dict[str, BarChart]:
     return {
         "device-times": chart(f"training time ({clocks.clock_names(rows)})", lambda row: row.seconds, time_text, None),
         "device-scores": chart(
-            f"{part} {one_line(metric)}", score, score_text, 1.0 if metric.endswith("accuracy") else None
+            f"{part} {one_line(metric)}",
+            score,
+            score_text,
+            1.0 if metric.endswith("accuracy") else None,
+            {_how_run(name, group[0]): group for name, group in found.items()},
         ),
     }
+
+
+def _how_run(name: str, row: Row) -> str:
+    """Return the name of a group with "real" or "simulated" in place of the clock, as scores are never predicted."""
+    return name.removesuffix(row.clock) + clocks.HOW_RUN[row.clock] if name.endswith(row.clock) else name
 
 
 def _device(row: Row) -> str:

@@ -13,7 +13,7 @@ from tenfold.report.plots.styles import PlotStyles, Style, dash_pixels, page_col
 from tenfold.report.rows import Row, Spread
 from tenfold.report.scores import direction
 from tenfold.report.selection import mean_seconds, pareto_front, quality, rows_metric
-from tenfold.report.tables.columns import time_unit
+from tenfold.report.tables.columns import evaluated_part, time_unit
 
 MOST_LINES = 12
 Curve = tuple[str, Style, list[Row]]
@@ -86,7 +86,7 @@ def tradeoff_plot(rows: Sequence[Row], styles: PlotStyles) -> LineChart | None:
     names = [styles.legend_name(row) for row in timed]
     ordered = sorted(zip(names, timed, strict=True), key=lambda pair: (names.index(pair[0]), mean_seconds(pair[1])))
     return LineChart(
-        title="accuracy (%)" if percent == 100 else f"{one_line(metric)} ({direction(metric)})",
+        title=_scored(timed, "accuracy (%)" if percent == 100 else f"{one_line(metric)} ({direction(metric)})"),
         x_label=f"training time ({unit}, {clocks.clock_names(timed)})",
         unit="%" if percent == 100 else "",
         lines=[
@@ -95,6 +95,12 @@ def tradeoff_plot(rows: Sequence[Row], styles: PlotStyles) -> LineChart | None:
         ],
         keys=[(marker, name) for marker, name in styles.marker_keys() if name not in names],
     )
+
+
+def _scored(rows: Sequence[Row], metric: str) -> str:
+    """Return a metric with the part that it is about, where this is not the test part."""
+    part = evaluated_part(rows)
+    return metric if part == "test" else f"{part} {metric}"
 
 
 def reference_line(label: str, x: Sequence[float], y: Sequence[float], dash: Sequence[float] = ()) -> ChartLine:

@@ -1,13 +1,17 @@
 """Runs side by side, one row for each setting."""
 
 from collections.abc import Sequence
+from copy import copy
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from tenfold.errors import ExperimentError
 from tenfold.report.formatting import plural
 from tenfold.report.results.result_table import ResultTable, TableNote
 from tenfold.report.rows import Row, Spread, make_rows
+from tenfold.report.run_values import RATIOS, is_timed, require_columns
+from tenfold.report.select_setting import describe_selected, select_by_validation
+from tenfold.report.tables.chosen_columns import explain_columns
 from tenfold.runs import Run
 
 __all__ = ["Comparison", "Row", "Spread"]
@@ -23,6 +27,37 @@ class Comparison(ResultTable):
         self.left_out = list(left_out)
         """Sentences about settings that are the same as others and were not run."""
         self.rows = make_rows(self.runs)
+
+    def with_columns(self, *names: str) -> Self:
+        """Return the same rows with these columns in place of the usual ones, such as "validation_accuracy".
+
+        Metrics are those of the experiment, with train_, validation_ or test_ before them for one part. Times are
+        seconds (training time), seconds_without_averaging, seconds_with_evaluation and seconds_in_all, and those of
+        a kind, such as evaluate_seconds; ratios are speedup, efficiency, PI and gain. Every form of the table has
+        them.
+        """
+        of_experiments = (name for row in self.rows for name in row.experiment.training.metric_names)
+        require_columns(
+            names, ("accuracy", "loss", *of_experiments, *(name for row in self.rows for name in row.metrics))
+        )
+        shown = copy(self)
+        shown.shown = names
+        return shown
+
+    def select(self) -> Self:
+        """Return the same rows with the best one on the validation part selected.
+
+        The rows show their metrics on the validation part, the mean over the repeats; metrics on the test part are
+        shown for the selected row alone.
+        """
+        chosen = copy(self)
+        chosen.rows = select_by_validation(self.rows)
+        return chosen
+
+    @property
+    def selected(self) -> Row | None:
+        """The best setting on the validation part; None unless `select` was called."""
+        return next((row for row in self.rows if row.selected), None)
 
     @property
     def doubtful(self) -> list[Run]:
@@ -41,29 +76,36 @@ class Comparison(ResultTable):
 
     def notes(self) -> list[TableNote]:
         """Return the lines that explain the columns."""
-        notes = self.time_notes()
-        if any(row.speedup is not None and row.workers > 1 for row in self.rows):
-            virtual = any(row.interval is not None for row in self.rows)
-            per = "core, or per node of a virtual cluster" if virtual else "core"
-            notes.append(
-                TableNote(f"speedup = T1/Tn; efficiency = speedup per {per}; PI = (T1-Tn)/T1; gain = Tslowest/Tn")
-            )
-        elif any(row.workers > 1 for row in self.rows):
-            alone = any(row.workers == 1 for row in self.rows)
-            why = "no run with one worker has the same settings and clock" if alone else "no run has one worker"
-            notes.append(TableNote(f"no speedup, as {why}: add workers 1 to the comparison"))
-        else:
-            notes.append(TableNote("gain = Tslowest/Tn"))
-        notes += self.device_notes()
+        notes = self.time_notes() if not self.shown or any(map(is_timed, self.shown)) else []
+        if self.shown:
+            notes += [TableNote(line) for line in explain_columns(self.rows, self.shown)]
+        if not self.shown or set(RATIOS) & set(self.shown):
+            notes += self._ratio_notes()
+        if not self.shown:
+            notes += self.device_notes()
         if len({row.clock for row in self.rows}) > 1:
             notes.append(
                 TableNote("measured times are compared only with measured ones, predicted with predicted ones")
             )
-        return notes + self.column_notes()
+        return notes if self.shown else notes + self.column_notes()
+
+    def _ratio_notes(self) -> list[TableNote]:
+        """Return what speedup and the like are, or why there are none."""
+        if any(row.speedup is not None and row.workers > 1 for row in self.rows):
+            virtual = any(row.interval is not None for row in self.rows)
+            per = "core, or per node of a virtual cluster" if virtual else "core"
+            text = f"speedup = T1/Tn; efficiency = speedup per {per}; PI = (T1-Tn)/T1; gain = Tslowest/Tn"
+            return [TableNote(text)]
+        if any(row.workers > 1 for row in self.rows):
+            alone = any(row.workers == 1 for row in self.rows)
+            why = "no run with one worker has the same settings and clock" if alone else "no run has one worker"
+            return [TableNote(f"no speedup, as {why}: add workers 1 to the comparison")]
+        return [TableNote("gain = Tslowest/Tn")]
 
     def findings(self) -> list[str]:
         """Return what failed, and what was the same as something else."""
-        return [f"failed: {line}" for line in self.failures()] + self.left_out
+        chosen = [describe_selected(self.rows)] if self.selected is not None else []
+        return chosen + [f"failed: {line}" for line in self.failures()] + self.left_out
 
     def failures(self) -> list[str]:
         """Return the settings that could not be run, one line for each reason."""

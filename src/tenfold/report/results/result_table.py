@@ -14,7 +14,9 @@ from tenfold.report import clocks
 from tenfold.report.exports.csv_table import write_csv
 from tenfold.report.formatting import CROSSVAL_TIME
 from tenfold.report.rows import DOUBTS, Row, Spread
+from tenfold.report.run_values import RATIOS, is_time
 from tenfold.report.tables import columns
+from tenfold.report.tables.chosen_columns import chosen_columns, row_value
 from tenfold.report.tables.columns import Column
 from tenfold.report.tables.crosstable import Crosstable, make_crosstables
 from tenfold.runs.store import CROSSVAL
@@ -45,6 +47,8 @@ class ResultTable(ABC):
     """Rows of settings that can be shown in every form."""
 
     rows: list[Row]
+    shown: tuple[str, ...] = ()
+    """The columns that the table shows beside the settings; by default those that say something about the rows."""
 
     @abstractmethod
     def report(self, path: str | Path) -> Path:
@@ -60,7 +64,7 @@ class ResultTable(ABC):
 
     def columns(self) -> list[Column]:
         """Return the columns of the table."""
-        return columns.comparison_columns(self.rows)
+        return chosen_columns(self.rows, self.shown) if self.shown else columns.comparison_columns(self.rows)
 
     def crosstables(self) -> list[Crosstable]:
         """Return tables of folds by workers, where both vary."""
@@ -68,7 +72,7 @@ class ResultTable(ABC):
 
     def records(self) -> list[dict[str, Any]]:
         """Return the rows as flat dictionaries of numbers and text."""
-        return [_record(row) for row in self.rows]
+        return [_record(row, self.shown) for row in self.rows]
 
     def extra_json(self) -> dict[str, Any]:
         """Return what the JSON contains in addition to the rows."""
@@ -99,7 +103,9 @@ class ResultTable(ABC):
         """Return what the times are: measured or predicted, what they include, and which are unreliable."""
         clock = clocks.clock_names(self.rows)
         both = clock not in (clocks.MEASURED, clocks.PREDICTED)
-        text = f"times are {'measured or predicted, see clock' if both else clock}, without startup, evaluation, saving"
+        text = f"times are {'measured or predicted, see clock' if both else clock}"
+        if not any(is_time(name) and name != "seconds" for name in self.shown):
+            text += ", without startup, evaluation, saving"
         if any(len(row.runs) > 1 for row in self.rows):
             text += "; mean ± standard deviation over the repeats"
         notes = [TableNote(text)]
@@ -194,9 +200,15 @@ def _escaped(row: Sequence[str]) -> list[str]:
     return [cell.replace("|", "\\|") for cell in row]
 
 
-def _record(row: Row) -> dict[str, Any]:
+def _record(row: Row, shown: Sequence[str]) -> dict[str, Any]:
     numbers: dict[str, Any] = {name: getattr(row, name) for name in NUMBERS}
     numbers |= {name: spread for name, spread in row.metrics.items() if name not in numbers}
+    if row.selected is not None:  # metrics are on two parts, and their names say on which
+        numbers = {name: value for name, value in numbers.items() if name not in ("accuracy", "loss", *row.metrics)}
+        numbers |= {f"{row.part}_{name}": spread for name, spread in row.metrics.items()}
+        numbers |= {f"test_{name}": row.test_metrics.get(name, Spread()) for name in row.metrics}
+        numbers["selected"] = row.selected
+    numbers |= {name: row_value(row, name) for name in shown if name not in numbers and name not in RATIOS}
     record: dict[str, Any] = {}
     for name, value in row.settings.items():
         taken = name in numbers and name not in ("workers", "threads")

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tenfold.report import clocks, summary
+from tenfold.report import clocks
 from tenfold.report.differences import CLUSTER_FIELDS, LAUNCHER, MIXING_FIELDS
 from tenfold.report.formatting import NOTHING, byte_size, field_value, metric_value, one_line, significant_decimals
 from tenfold.report.rows import Interval, Row, Spread
@@ -48,10 +48,9 @@ def table_width(columns: Sequence[Column], gap: int, broken: bool) -> int:
 def comparison_columns(rows: Sequence[Row]) -> list[Column]:
     """Return the columns that apply to these rows."""
     alone = all(row.workers == 1 for row in rows)
-    found = [_hosts(rows), *_fields(rows), time_column(rows)]
+    found = [*setting_columns(rows), time_column(rows)]
     found += _to_target(rows)
-    if any(row.clock == clocks.PREDICTED for row in rows):
-        found.append(Column("clock", "clock", tuple(_clock(row) for row in rows), words=True))
+    found += clock_columns(rows)
     if not alone:
         found += [
             _column("speedup", "speedup", rows, lambda row: _number(row.speedup, ".2f")),
@@ -68,6 +67,19 @@ def comparison_columns(rows: Sequence[Row]) -> list[Column]:
         )
         found.append(_column(SHARES, "c/w/c %", rows, _shares))
     return found
+
+
+def setting_columns(rows: Sequence[Row]) -> list[Column]:
+    """Return the workers, the fields in which the settings differ, and which one was selected."""
+    chosen = [_column("selected", "selected", rows, lambda row: "yes" if row.selected else "")]
+    return [_hosts(rows), *_fields(rows), *(chosen if any(row.selected for row in rows) else [])]
+
+
+def clock_columns(rows: Sequence[Row]) -> list[Column]:
+    """Return whether times were measured or predicted, where some were predicted."""
+    if all(row.clock == clocks.MEASURED for row in rows):
+        return []
+    return [Column("clock", "clock", tuple(_clock(row) for row in rows), words=True)]
 
 
 def _hosts(rows: Sequence[Row]) -> Column:
@@ -111,7 +123,7 @@ def time_column(rows: Sequence[Row]) -> Column:
     return Column(
         f"training time, {unit}",
         f"time, {unit}",
-        tuple(_spreads(spreads, factor, intervals=[row.interval for row in rows])),
+        tuple(spread_cells(spreads, factor, intervals=[row.interval for row in rows])),
     )
 
 
@@ -123,7 +135,7 @@ def _to_target(rows: Sequence[Row]) -> list[Column]:
     factor, unit = time_unit(max((one.mean for one in spreads if one.mean is not None), default=1.0))
     cells = [
         text if len(row.runs) == len(row.seconds_to_target.values) or not row.runs else _reached(text, row)
-        for text, row in zip(_spreads(spreads, factor), rows, strict=True)
+        for text, row in zip(spread_cells(spreads, factor), rows, strict=True)
     ]
     found = [Column(f"time to target, {unit}", f"target, {unit}", tuple(cells))]
     if any(row.workers > 1 for row in rows):
@@ -139,19 +151,34 @@ def _reached(text: str, row: Row) -> str:
 
 
 def metric_columns(rows: Sequence[Row]) -> list[Column]:
-    """Return the final metrics; the loss only where there is no other."""
+    """Return the final metrics, the loss only where there is no other; where a row was selected, on two parts."""
     names = list(dict.fromkeys(name for row in rows for name in row.metrics))
     names = [name for name in names if name != "loss"] or names
-    part = summary.first_part(run for row in rows for run in row.runs)
+    part = evaluated_part(rows)
+    if not any(row.selected for row in rows):
+        return [metric_column(name, part, [row.metrics.get(name, Spread()) for row in rows]) for name in names]
     found = []
     for name in names:
-        spreads = [row.metrics.get(name, Spread()) for row in rows]
-        if name == "accuracy":
-            found.append(Column(f"{part} accuracy %", "accuracy %", tuple(_spreads(spreads, 100, 2))))
-        else:
-            short = one_line(name.replace("_", " "))
-            found.append(Column(f"{part} {short}", short, tuple(_metric_cell(name, one) for one in spreads)))
+        of_part = [row.metrics.get(name, Spread()) for row in rows]
+        of_test = [row.test_metrics.get(name, Spread()) for row in rows]
+        found += [metric_column(name, part, of_part, named=True), metric_column(name, "test", of_test, named=True)]
     return found
+
+
+def evaluated_part(rows: Sequence[Row]) -> str:
+    """Return the part of the data that the rows' metrics are about."""
+    return next((row.part for row in rows if row.metrics), "test")
+
+
+def metric_column(name: str, part: str, spreads: Sequence[Spread], *, named: bool = False) -> Column:
+    """Return the values of a metric; on a terminal the heading has the part only if `named`."""
+    text = one_line(name.replace("_", " "))
+    if name.endswith("accuracy"):
+        text, cells = f"{text} %", spread_cells(spreads, 100, 2)
+    else:
+        cells = [metric_cell(name, one) for one in spreads]
+    full = f"{part} {text}".strip()
+    return Column(full, full if named else text, tuple(cells))
 
 
 def _is_meaningless(row: Row, name: str) -> bool:
@@ -170,7 +197,7 @@ def _shares(row: Row) -> str:
     return "/".join(f"{row.shares.get(kind, 0.0) * 100:.0f}" for kind in ("compute", "wait", "communicate"))
 
 
-def _spreads(
+def spread_cells(
     spreads: Sequence[Spread],
     factor: float,
     decimals: int | None = None,
@@ -198,7 +225,8 @@ def _spreads(
     return [shown(*pair) for pair in zip(spreads, intervals or [None] * len(spreads), strict=True)]
 
 
-def _metric_cell(name: str, one: Spread) -> str:
+def metric_cell(name: str, one: Spread) -> str:
+    """Return the mean of a metric and its deviation."""
     apart = f" ± {one.deviation:.2g}" if one.deviation is not None else ""
     return f"{metric_value(name, one.mean)}{apart}"
 

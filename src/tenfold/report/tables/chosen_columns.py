@@ -1,0 +1,78 @@
+"""The columns of a table of settings that somebody asked for by name."""
+
+from collections.abc import Sequence
+
+from tenfold.report.formatting import NOTHING
+from tenfold.report.rows import Row, Spread, spread_of
+from tenfold.report.run_values import EXPLAINED, KIND_SECONDS, SECONDS, is_time, is_timed, run_value
+from tenfold.report.tables.columns import (
+    Column,
+    clock_columns,
+    evaluated_part,
+    metric_column,
+    setting_columns,
+    spread_cells,
+    time_column,
+    time_unit,
+)
+from tenfold.runs.run import PARTS
+
+TIME_HEADINGS = SECONDS | KIND_SECONDS
+RATIO_CELLS = {
+    "speedup": ("speedup", "speedup", ".2f", 1),
+    "efficiency": ("efficiency", "efficiency %", ".0f", 100),
+    "PI": ("improvement", "PI %", ".1f", 1),
+    "gain": ("gain", "gain %", ".0f", 1),
+}
+"""The field of a row that has a ratio, its heading, its form, and what it is multiplied by."""
+
+
+def chosen_columns(rows: Sequence[Row], names: Sequence[str]) -> list[Column]:
+    """Return the settings, the columns of these names, and the clock where some times were predicted."""
+    clocks = clock_columns(rows) if any(map(is_timed, names)) else []
+    return [*setting_columns(rows), *(_column(rows, name) for name in names), *clocks]
+
+
+def explain_columns(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
+    """Return lines that say what columns are, or why they are empty."""
+    found = [f"{SECONDS[name]}: {EXPLAINED[name]}" for name in names if name in EXPLAINED]
+    for name in names:
+        part, _, metric = name.partition("_")
+        words = f"{part} {metric.replace('_', ' ')}"
+        if part not in PARTS or name in EXPLAINED or is_time(name):
+            continue
+        if not any(row_value(row, name).values for row in rows):
+            why = "it is not counted in these runs" if part == "train" else f"the runs have no {part} part"
+            found.append(f"no {words}: {why}")
+        elif part == "train" and not any("spread" in run.result for row in rows for run in row.runs):
+            found.append(f"{words}: on the batches of the last epoch, as they were trained on")
+    return found
+
+
+def row_value(row: Row, name: str) -> Spread:
+    """Return a number of a setting over its repeats; on the test part nothing, if another setting was selected."""
+    if name in RATIO_CELLS:
+        return spread_of([getattr(row, RATIO_CELLS[name][0])])
+    if name in row.metrics:
+        return row.metrics[name]
+    if row.selected is not None and name.startswith("test_"):
+        return row.test_metrics.get(name.removeprefix("test_"), Spread())
+    return spread_of(run_value(run, name) for run in row.runs)
+
+
+def _column(rows: Sequence[Row], name: str) -> Column:
+    if name == "seconds":
+        return time_column(rows)
+    spreads = [row_value(row, name) for row in rows]
+    if name in RATIO_CELLS:
+        _, heading, form, factor = RATIO_CELLS[name]
+        cells = [NOTHING if one.mean is None else f"{one.mean * factor:{form}}" for one in spreads]
+        return Column(heading, heading, tuple(cells))
+    if is_time(name):
+        per_second, unit = time_unit(max((one.mean for one in spreads if one.mean is not None), default=1.0))
+        heading = f"{TIME_HEADINGS[name]}, {unit}"
+        return Column(heading, heading, tuple(spread_cells(spreads, per_second)))
+    part, _, metric = name.partition("_")
+    if part in PARTS and not any(name in row.metrics for row in rows):
+        return metric_column(metric, part, spreads, named=True)
+    return metric_column(name, evaluated_part(rows), spreads)
