@@ -74,7 +74,7 @@ class Actions:
     def rename(self, number: int, given: dict[str, Any]) -> str:
         """Give a run another title."""
         rename_run(self.store, number, _text(given, "title"))
-        return "renamed"
+        return f"renamed to {_text(given, 'title')}"
 
     def tag(self, number: int, given: dict[str, Any]) -> str:
         """Give a run these tags and no others."""
@@ -82,7 +82,7 @@ class Actions:
         had = set(self.store.find(number)["tags"])
         self.store.tag(number, *sorted(wanted - had))
         self.store.untag(number, *sorted(had - wanted))
-        return "tagged"
+        return f"tagged {' '.join(sorted(wanted))}" if wanted else "has no tags now"
 
     def note(self, number: int, given: dict[str, Any]) -> str:
         """Replace the note of a run."""
@@ -91,7 +91,7 @@ class Actions:
             raise StoreError(f"a note has at most {LONGEST_NOTE:,} letters, not {len(text):,}")
         self.store.find(number)
         self.store.set_note(number, text)
-        return "noted"
+        return "note saved" if text else "note removed"
 
     def remove(self, number: int, given: dict[str, Any]) -> str:
         """Remove a run and its folds; their folders go to the trash."""

@@ -7,8 +7,7 @@ from typing import Any
 from tenfold.board.watch import Watch
 from tenfold.common.files import short_path
 from tenfold.errors import StoreError
-from tenfold.report.differences import differing_fields
-from tenfold.report.formatting import field_value
+from tenfold.report.compare_with import compare_runs
 from tenfold.report.model_quality import model_quality
 from tenfold.report.pages.comparison_page import EVALUATED, comparison_charts, comparison_content, comparison_tables
 from tenfold.report.pages.figures import page_figures
@@ -46,7 +45,7 @@ class Pages:
 
     def run_parts(self, number: int) -> dict[str, str]:
         """Return the parts of a run's page that change while it is running."""
-        return render_parts("runs.html", self._run_content(self.watch.open(number)), RUN_PARTS)
+        return render_parts("runs.html", self._run_content(self.watch.open(number), whole=False), RUN_PARTS)
 
     def comparison(self, numbers: Sequence[int]) -> str:
         """Return the page of several runs side by side."""
@@ -73,10 +72,10 @@ class Pages:
         parts = render_parts("runs.html", content | {"figures": drawn, "clock": drawn["clock"]}, COMPARISON_CHARTS)
         return {"parts": parts, "plots": drawn["plots"], "bars": drawn["bars"]}
 
-    def differences(self, number: int, other: int) -> list[tuple[str, str, str]]:
-        """Return the fields in which the experiments of two runs differ, with both values."""
-        both = [self.watch.open(number), self.watch.open(other)]
-        return [(name, *map(field_value, values)) for name, values in differing_fields(both).items()]  # type: ignore[misc]
+    def versus(self, number: int, other: int) -> str:
+        """Return the table of two runs, with the fields in which they differ, as HTML."""
+        compared = compare_runs(self.watch.open(number), self.watch.open(other))
+        return render_parts("runs.html", {"versus": compared, "board": self._board("run.js")}, ("versus",))["versus"]
 
     def after_end(self, number: int) -> dict[str, Any]:
         """Return what a page shows of a run once it has ended: its model, and the plots of its folds."""
@@ -87,8 +86,8 @@ class Pages:
         """Return the learning curves of a cross-validation's folds so far; empty for any other run."""
         return _fold_figures(self.watch.open(number))
 
-    def _run_content(self, run: Run) -> dict[str, Any]:
-        content = common_content(Comparison([run])) | run_content(run, self.watch.figure(run))
+    def _run_content(self, run: Run, *, whole: bool = True) -> dict[str, Any]:
+        content = common_content(Comparison([run])) | run_content(run, self.watch.figure(run), whole=whole)
         following = _empty_panels(run, content) if run.status == "running" else {}
         downloads = [_link(run, "csv"), _link(run, "json"), _link(run, "html")]
         return content | following | {"board": self._board("run.js", run=run.id), "downloads": downloads}

@@ -62,7 +62,7 @@ class Board:
             Route("/data/run/{run:int}/rest", self.rest_data),
             Route("/data/run/{run:int}/curves", self.curves_data),
             Route("/data/run/{run:int}/lanes", self.lanes_data),
-            Route("/data/run/{run:int}/differences/{other:int}", self.differences_data),
+            Route("/data/run/{run:int}/versus/{other:int}", self.versus_data),
             Route("/feed", self.feed_data),
             Route("/run/{run:int}/{action:str}", self.act, methods=["POST"]),
         ]
@@ -130,10 +130,10 @@ class Board:
         with self.watch.measurements(request.path_params["run"]) as watched:
             return {what: getattr(watched, what).between(first, last, columns)}
 
-    async def differences_data(self, request: Request) -> Response:
-        """Answer with the fields in which two runs differ."""
+    async def versus_data(self, request: Request) -> Response:
+        """Answer with the table of two runs and the fields in which they differ."""
         both = request.path_params["run"], request.path_params["other"]
-        return await _json(lambda: {"differences": self.pages.differences(*both)})
+        return await _json(lambda: {"versus": self.pages.versus(*both)})
 
     async def download(self, request: Request) -> Response:
         """Answer with a run's numbers as CSV or JSON, or with its report."""

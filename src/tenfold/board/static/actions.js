@@ -1,18 +1,38 @@
 import { element } from "./dom.js";
-import { act, ask } from "./live.js";
+import { act } from "./live.js";
 
-// The buttons of a run: stop, resume, rename, tag, note, delete, and what differs from another run.
+// The buttons of a run: stop, resume, rename, tag, note, delete.
+
+// What was done, in one place of the page; the next page says it where an action leads to another.
+const KEPT = "tenfold-said";
+
+export function say(text, failed = false) {
+  const said = document.getElementById("said");
+  said.textContent = text;
+  said.classList.toggle("failed", failed);
+}
+
+export function sayOnNextPage(text) {
+  try { sessionStorage.setItem(KEPT, text); } catch { /* a browser that keeps nothing */ }
+}
+
+export function sayWhatWasDone() {
+  try {
+    const text = sessionStorage.getItem(KEPT);
+    sessionStorage.removeItem(KEPT);
+    if (text) setTimeout(() => say(text), 100); // a text that a region has from the start is not read out
+  } catch { /* a browser that keeps nothing */ }
+}
 
 export function showActions(place, run, changed) {
-  const said = element("span", { role: "status", class: "said" });
   async function go(what, given) {
-    said.textContent = "…";
+    say("…");
     try {
-      said.textContent = await act(run.id, what, given);
-      changed?.(what);
+      const done = `Run ${run.id}: ${await act(run.id, what, given)}`;
+      say(done);
+      changed?.(what, done);
     } catch (error) {
-      said.textContent = error.message;
-      said.classList.add("failed");
+      say(error.message, true);
     }
   }
   const button = (text, onclick, more = {}) => element("button", { type: "button", class: "toggle", onclick, ...more }, text);
@@ -31,30 +51,13 @@ export function showActions(place, run, changed) {
       const note = await askText("Note", "What should be remembered of this run", run.note || "", true);
       if (note !== null) go("note", { note });
     }),
-    button("Compare with", async () => {
-      const other = await askText("What differs from another run", "Number of the other run", "");
-      if (other) showDifferences(run.id, Number(other), said);
-    }),
     run.status === "running" ? null : button("Delete", async () => {
       if (await confirmDialog(`Delete run ${run.id}?`, "Its folder goes to the folder trash beside the others.")) go("remove", { confirmed: true });
     }),
   ];
-  place.replaceChildren(...buttons.filter(Boolean), said);
-  return { say: (text) => { said.textContent = text; } };
-}
-
-async function showDifferences(run, other, said) {
-  try {
-    const { differences } = await ask(`/data/run/${run}/differences/${other}`);
-    const rows = differences.map(([name, ...values]) => element("tr", {}, element("th", { class: "words", scope: "row" }, name), values.map((value) => element("td", {}, value))));
-    const table = element("table", {},
-      element("thead", {}, element("tr", {}, ["field", `run ${run}`, `run ${other}`].map((name, at) => element("th", { class: at ? "" : "words", scope: "col" }, name)))),
-      element("tbody", {}, rows));
-    await openDialog(`Run ${run} and run ${other}`, rows.length ? table : element("p", {}, "Both have the same experiment."), [
-      ["Compare side by side", () => { location.href = `/compare?runs=${run},${other}`; }], ["Close", () => null]]);
-  } catch (error) {
-    said.textContent = error.message;
-  }
+  const focused = document.activeElement?.parentElement === place ? document.activeElement.textContent : null;
+  place.replaceChildren(...buttons.filter(Boolean));
+  if (focused) ([...place.children].find((one) => one.textContent === focused) || place.firstChild).focus();
 }
 
 export function askText(title, label, value, long = false) {

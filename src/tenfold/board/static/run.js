@@ -1,7 +1,7 @@
 import { setUpCopying, setUpDownloads, setUpTheme } from "./theme.js";
 import { mountPanels } from "./panels.js";
 import { ask, extend, follow, hideToken, setParts } from "./live.js";
-import { showActions } from "./actions.js";
+import { sayOnNextPage, sayWhatWasDone, say, showActions } from "./actions.js";
 import { progressText } from "./progress.js";
 
 // The page of one run, which follows it while it is running.
@@ -9,6 +9,7 @@ import { progressText } from "./progress.js";
 const MOST_SPANS = 20000;
 
 hideToken();
+sayWhatWasDone();
 setUpTheme();
 setUpDownloads();
 setUpCopying();
@@ -36,6 +37,21 @@ function showConsole(news) {
     text.lastChild.data = news.rest;
   }
   consolePlace.classList.toggle("empty", !text.textContent);
+}
+
+// The other run that this one is compared with.
+const other = document.getElementById("other");
+other?.addEventListener("change", showOther);
+
+async function showOther() {
+  if (!other) return;
+  const problem = document.getElementById("other-problem");
+  problem.textContent = "";
+  try {
+    setParts(await ask(`/data/run/${number}/versus/${other.value}`));
+  } catch (error) {
+    problem.textContent = error.message;
+  }
 }
 
 const panels = mountPanels(data, {
@@ -82,7 +98,11 @@ function draw() {
 }
 
 function showRow() {
-  showActions(document.getElementById("actions"), row, (what) => { if (what === "remove") location.href = "/"; });
+  showActions(document.getElementById("actions"), row, (what, done) => {
+    if (what !== "remove") return;
+    sayOnNextPage(done);
+    location.href = "/";
+  });
   const about = [...(row.tags || []).map((tag) => `#${tag}`), row.note].filter(Boolean).join(" ");
   document.getElementById("actions").append(progress, Object.assign(document.createElement("span"), { className: "soft", textContent: about }));
 }
@@ -99,14 +119,21 @@ follow(() => ({ runs: `${number}@${position}`, parts: 1, list: "0:0", only: numb
   }
   const own = news.runs?.[number];
   if (!own) return;
-  if (own.gone) document.getElementById("actions").textContent = own.gone;
+  if (own.gone) {
+    document.getElementById("actions").replaceChildren();
+    say(own.gone, true);
+  }
   if (own.position) position = own.position;
-  if (own.status) known.status = own.status;
+  if (own.status && own.status !== known.status) {
+    if (known.status) say(`Run ${number}: ${own.status}`);
+    known.status = own.status;
+  }
   if (own.console) showConsole(own.console);
   if (own.again) return void readAgain();
   if (own.parts) {
     setParts(own.parts);
     if (!figure || own.status !== "running") readRest();
+    if (own.status !== "running") showOther();
   }
   if (figure && own.curves) {
     extend(figure, own.curves);

@@ -3,6 +3,7 @@ import { count, duration, metricValue, NOTHING } from "./format.js";
 import { setUpTheme } from "./theme.js";
 import { ask, follow, hideToken } from "./live.js";
 import { progressText } from "./progress.js";
+import { sayWhatWasDone } from "./actions.js";
 import { groupRows, sortRows } from "./grouping.js";
 
 // The table of all runs: sorted, filtered, grouped, and selected to compare.
@@ -25,6 +26,7 @@ const COLUMNS = [
 ];
 
 hideToken();
+sayWhatWasDone();
 setUpTheme();
 const place = document.getElementById("runs");
 const rows = new Map();

@@ -57,6 +57,7 @@ def _common() -> dict[str, Any]:
         "figures": None,
         "board": None,
         "several": False,
+        "versus": None,
     }
     return {"written": date_time(time.time()), **nothing}
 

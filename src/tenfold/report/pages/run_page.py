@@ -3,7 +3,8 @@
 from typing import Any
 
 from tenfold.report import summary
-from tenfold.report.baselines import find_baseline
+from tenfold.report.baselines import Baseline, find_baseline
+from tenfold.report.compare_with import choose_other, compare_runs, offered_runs, similar_runs
 from tenfold.report.model_quality import model_quality
 from tenfold.report.pages import figures, sections
 from tenfold.report.pages.folds_section import fold_charts, fold_figures, folds_section, folds_so_far
@@ -14,8 +15,11 @@ from tenfold.runs import Run
 from tenfold.runs.store import CROSSVAL
 
 
-def run_content(run: Run, figure: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return what the page of one run shows; `figure` holds its measurements where they have been read already."""
+def run_content(run: Run, figure: dict[str, Any] | None = None, *, whole: bool = True) -> dict[str, Any]:
+    """Return what the page of one run shows; `figure` holds its measurements where they have been read already.
+
+    Not `whole`: without the parts that do not change while it is running.
+    """
     folded = run.kind == CROSSVAL
     figure = figures.run_figure(run) if figure is None else figure
     drawn = fold_figures(run) if folded else [figure]
@@ -47,7 +51,17 @@ def run_content(run: Run, figure: dict[str, Any] | None = None) -> dict[str, Any
         "timelines": [],
         "cores": machine_section(run),
         "console": run.console,
+        "versus": comparison_with_other(run, baseline) if whole else None,
     }
+
+
+def comparison_with_other(run: Run, baseline: Baseline | None) -> dict[str, Any] | None:
+    """Return a run next to its baseline or the one before it, and what else it can be compared with."""
+    similar = similar_runs(run)
+    found = choose_other(run, baseline, similar)
+    if found is None:
+        return None
+    return compare_runs(run, *found) | {"offered": offered_runs(similar, found[0].id)}
 
 
 def about_curves(run: Run) -> str:

@@ -1,0 +1,81 @@
+"""One run next to another: the fields in which they differ, how good they are and how long they took."""
+
+from typing import Any
+
+from tenfold.report import clocks, summary
+from tenfold.report.baselines import Baseline
+from tenfold.report.differences import differing_fields
+from tenfold.report.formatting import NOTHING, count, duration, field_value, metric_value, one_line, plural
+from tenfold.runs import Run
+from tenfold.runs.storage.run_rows import Row
+from tenfold.runs.store import FOLD
+
+MOST_OFFERED = 50
+
+
+def similar_runs(run: Run) -> list[Row]:
+    """Return the other runs of the same model and data, the latest first; none for a fold."""
+    if run.kind == FOLD:
+        return []
+    wanted = _subject(run.recorded_fields)
+    records = (record for record in reversed(run.store.records()) if record["id"] != run.id and record["kind"] != FOLD)
+    return [record for record in records if not record["problems"] and _subject(record["experiment"]) == wanted]
+
+
+def choose_other(run: Run, baseline: Baseline | None, similar: list[Row]) -> tuple[Run, str] | None:
+    """Return the run that a run is compared with first, and what it is: its baseline, the one before it, or another."""
+    if baseline is not None:
+        return baseline.run, "one worker, its baseline"
+    finished = [record["id"] for record in similar if record["status"] == "finished"]
+    for number in sorted(finished, key=lambda number: (number > run.id, -number)):
+        other = run.other(number)
+        if not other.problem:
+            return other, f"the {'previous' if number < run.id else 'latest'} run of this model and data"
+    return None
+
+
+def compare_runs(run: Run, other: Run, what: str = "") -> dict[str, Any]:
+    """Return a table of two runs: metrics, times, and the fields in which they differ, with the values of both."""
+    both = (run, other)
+    names = list(dict.fromkeys(name for one in both for name in summary.ordered_metrics(one)))
+    scores = [
+        (_metric_name(both, name), *(metric_value(name, one.metrics.get(name)) for one in both)) for name in names
+    ]
+    speeds = [one.result.get("samples_per_second") for one in both]
+    times = [("training time", *map(clocks.training_time, both)), ("samples/s", *map(count, speeds))]
+    if any(one.seconds_to_target is not None for one in both):
+        target = [duration(one.seconds_to_target) for one in both]
+        times.insert(1, ("time to the target", *target))
+    differing = differing_fields(both)
+    fields = [(name, *map(field_value, values)) for name, values in differing.items()]
+    return {
+        "run": run.id,
+        "other": other.id,
+        "what": what,
+        "results": [row for row in scores + times if set(row[1:]) != {NOTHING}],
+        "fields": fields,
+    }
+
+
+def offered_runs(similar: list[Row], chosen: int | None) -> list[tuple[int, str]]:
+    """Return the runs to choose from with their labels, the one that is chosen among them."""
+    kept = [record for at, record in enumerate(similar) if at < MOST_OFFERED or record["id"] == chosen]
+    return [(record["id"], _label(record)) for record in kept]
+
+
+def _label(record: Row) -> str:
+    workers = record["experiment"].get("division", {}).get("workers", 1)
+    metrics = record["result"].get("metrics") or {}
+    score = f", accuracy {metric_value('accuracy', metrics['accuracy'])}" if metrics.get("accuracy") is not None else ""
+    state = "" if record["status"] == "finished" else f", {record['status']}"
+    return f"run {record['id']}: {one_line(record['title'])}, {plural(workers, 'worker')}{score}{state}"
+
+
+def _metric_name(both: tuple[Run, Run], name: str) -> str:
+    parts = list(dict.fromkeys(summary.evaluated_part(one) for one in both if name in one.metrics))
+    return f"{' and '.join(parts)} {one_line(name)}".strip()
+
+
+def _subject(fields: dict[str, Any]) -> tuple[Any, Any]:
+    """Return the names of the model and of the data."""
+    return tuple((fields.get(section) or {}).get("name") for section in ("model", "data"))  # type: ignore[return-value]
