@@ -7,9 +7,9 @@ from tenfold.report.pages.sections import run_headline
 from tenfold.runs import Store
 
 
-def virtual_run(folder, workers, accuracy, steps):
-    """Record a run on a virtual cluster without training it."""
-    experiment = tenfold.Experiment(model="mlp", data="digits", workers=workers, engine="virtual", epochs=3)
+def virtual_run(folder, workers, accuracy, steps, engine="virtual"):
+    """Record a run on a virtual cluster, or another engine, without training it."""
+    experiment = tenfold.Experiment(model="mlp", data="digits", workers=workers, engine=engine, epochs=3)
     store = Store(folder)
     facts = {"data": {"shape": [1, 8, 8], "classes": 10, "outputs": 10, "train": 1438}}
     number = store.create(with_defaults(experiment), kind="simulate", facts=facts)
@@ -38,13 +38,20 @@ def test_a_recorded_run_of_one_worker_tells_what_was_lost(tmp_path):
     assert warning(same) == ""
 
 
+def test_a_real_run_of_one_worker_does_the_same_arithmetic(tmp_path):
+    virtual_run(tmp_path, 1, 0.6, steps=69, engine="serial")
+    _, same = virtual_run(tmp_path, 32, 0.6, steps=9)
+    assert warning(same) == ""
+
+
 def test_the_page_of_a_run_shows_the_speedup_that_was_recorded(tmp_path):
     _, run = virtual_run(tmp_path, 4, 0.9, steps=500)
-    module.SimulationBaseline(seconds=10.0, speedup=4.0, warning="").record(run)
+    module.SimulationBaseline(seconds=10.0, speedup=4.0).record(run)
     number = next(
         one for one in run_headline(tenfold.open_run(run.id, runs=tmp_path), None) if "speedup" in one["name"]
     )
     assert (number["name"], number["value"]) == ("speedup, predicted", "4.00")
+    assert module.recorded_baseline(run).speedup == tenfold.open_run(run.id, runs=tmp_path).result["speedup"] == 4.0
     assert number["note"] == "over one worker in 10.0 s, predicted; link 10gbe, the default"
 
 

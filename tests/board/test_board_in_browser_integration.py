@@ -116,6 +116,7 @@ def test_a_training_is_watched_stopped_and_resumed(page, folder):
         epochs.nth(seen).wait_for()
         last = page.locator(".legend .value").first.inner_text()
         expect(page.locator(".legend .value").first).not_to_have_text(last)
+        page.locator(".console pre", has_text="epoch 2/").wait_for()
         page.click("text=Stop")
         page.locator(".facts .interrupted").wait_for()
         assert training.wait(timeout=30) == 130
@@ -128,5 +129,6 @@ def test_a_training_is_watched_stopped_and_resumed(page, folder):
     page.click("button:text-is('Delete')")
     page.locator("dialog button:text-is('Delete')").click()
     page.wait_for_url("**/")
+    page.locator("#said", has_text=f"Run {number}: removed").wait_for()
     rows(page).nth(3).wait_for()
     assert rows(page).filter(has_text="watched").count() == 0

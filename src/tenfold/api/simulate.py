@@ -1,11 +1,13 @@
 """`tenfold.simulate`: train on a virtual cluster."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
 from tenfold.api.train import train
 from tenfold.data import FetchProgress
+from tenfold.errors import TenfoldError
 from tenfold.experiment import Experiment
 from tenfold.experiment.field_types import Fields
 from tenfold.experiment.positional import fields_by_name
@@ -30,10 +32,11 @@ def simulate(
 
     The weights are those of a real run, on CPU bit for bit; `run.seconds` is predicted, with `run.interval` around it.
     `cluster` is a `Cluster`, a table, a file or "here", the processes of this machine; without one, nodes are joined by
-    `link`.
+    `link`. `run.result["baseline_seconds"]` is the predicted time of one worker there, and `run.result["speedup"]` the
+    speedup over it.
     """
     experiment = on_cluster(experiment, **fields)
-    return train(
+    run = train(
         experiment,
         runs=runs,
         callbacks=callbacks,
@@ -43,6 +46,17 @@ def simulate(
         fetching=fetching,
         kind="simulate",
     )
+    _record_baseline(experiment, run)
+    return run
+
+
+def _record_baseline(experiment: Experiment, run: Run) -> None:
+    """Store the predicted time of one worker with a run, and the speedup; a run is complete without them."""
+    from tenfold.api.simulation_baseline import simulation_baseline
+
+    with suppress(TenfoldError):
+        if (baseline := simulation_baseline(experiment, run)) is not None:
+            baseline.record(run)
 
 
 def on_cluster(experiment: Experiment | None, **fields: Any) -> Experiment:

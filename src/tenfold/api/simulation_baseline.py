@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tenfold.api.forecast import forecast
 from tenfold.engines.prepare import settle
 from tenfold.experiment import FOLD_FIELDS, Division, Experiment
-from tenfold.report.baselines import find_baseline
+from tenfold.report.baselines import find_single_worker
 from tenfold.report.formatting import duration, metric_value, plural, ratio
 from tenfold.report.scores import higher_is_better, main_metric
 from tenfold.runs import Run
@@ -24,12 +24,10 @@ class SimulationBaseline:
     seconds: float
     """Its predicted training time."""
     speedup: float
-    warning: str
-    """What the accuracy lost and why; empty if nothing is to be feared."""
 
     def record(self, run: Run) -> None:
-        """Store the time of one worker with the run, so that its page shows the speedup."""
-        run.result["baseline_seconds"] = self.seconds
+        """Store the time of one worker and the speedup with the run, so that its page shows them."""
+        run.result.update(baseline_seconds=self.seconds, speedup=self.speedup)
         run.store.update(run.id, result=run.result)
 
     def line(self, run: Run) -> str:
@@ -42,17 +40,31 @@ class SimulationBaseline:
 
 
 def simulation_baseline(experiment: Experiment, run: Run) -> SimulationBaseline | None:
-    """Return what a simulated run of an experiment is compared with; None for one worker, its own baseline.
-
-    One worker has the defaults of one worker, such as its batch size, where the experiment leaves them open.
-    """
-    division = experiment.division
-    if division.workers == 1 or not run.seconds:
+    """Return what a simulated run of an experiment is compared with; None for one worker, its own baseline."""
+    if experiment.division.workers == 1 or not run.seconds:
         return None
-    alone = experiment.replace(division=Division(**{name: getattr(division, name) for name in FOLD_FIELDS}))
-    seconds = forecast(alone, progress=False).forecasts[0].prediction.seconds
-    batch = settle(alone).training.samples_per_step
-    return SimulationBaseline(seconds, seconds / run.seconds, _warning(run, batch))
+    seconds = forecast(_alone(experiment), progress=False).forecasts[0].prediction.seconds
+    return SimulationBaseline(seconds, seconds / run.seconds)
+
+
+def recorded_baseline(run: Run) -> SimulationBaseline | None:
+    """Return what was recorded with a simulated run; None where nothing was."""
+    result = run.result
+    found = "baseline_seconds" in result and "speedup" in result
+    return SimulationBaseline(result["baseline_seconds"], result["speedup"]) if found else None
+
+
+def _alone(experiment: Experiment) -> Experiment:
+    """Return the experiment with one worker, and its defaults, such as its batch size, where they are left open."""
+    division = experiment.division
+    return experiment.replace(division=Division(**{name: getattr(division, name) for name in FOLD_FIELDS}))
+
+
+def accuracy_warning(experiment: Experiment, run: Run) -> str:
+    """Return what the accuracy of a simulated run lost and why; empty if nothing is to be feared."""
+    if experiment.division.workers == 1:
+        return ""
+    return _warning(run, settle(_alone(experiment)).training.samples_per_step)
 
 
 def _warning(run: Run, batch: int) -> str:
@@ -61,14 +73,14 @@ def _warning(run: Run, batch: int) -> str:
     alone = math.ceil(run.facts["data"]["train"] / batch) * run.result.get("epochs", 0)
     few = f"each replica took {plural(steps, 'step')}, one worker alone would take {alone:,}"
     cure = "train more epochs, or use fewer workers or a smaller batch size"
-    found, name = find_baseline(run), main_metric(run.metrics)
-    if found is not None and name is not None and name in found.run.metrics:
-        ours, theirs = run.metrics[name], found.run.metrics[name]
+    found, name = find_single_worker(run), main_metric(run.metrics)
+    if found is not None and name is not None and name in found.metrics:
+        ours, theirs = run.metrics[name], found.metrics[name]
         loss = (theirs - ours) if higher_is_better(name) else (ours - theirs)
         if loss <= WORSE * abs(theirs):
             return ""
         described = (
-            f"{name} {metric_value(name, ours)}, but {metric_value(name, theirs)} with one worker (run {found.run.id})"
+            f"{name} {metric_value(name, ours)}, but {metric_value(name, theirs)} with one worker (run {found.id})"
         )
         return f"{described}: {few}; {cure}"
     return f"{few}: the accuracy may have suffered; {cure}" if steps < min(FEW_STEPS, alone / 4) else ""

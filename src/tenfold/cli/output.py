@@ -54,8 +54,8 @@ def print_rich(*renderables: Any) -> None:
     console.print(*renderables, sep="\n")
 
 
-def print_run(run: "Run", as_json: bool, report: Path | None = None, **added: Any) -> None:
-    """Print the result of a run, in JSON with further entries, and write its report; only rank 0 does so.
+def print_run(run: "Run", as_json: bool, report: Path | None = None) -> None:
+    """Print the result of a run, and write its report; only rank 0 does so.
 
     The command exits with 2 if a part of the result could not be stored, and with 3 if some folds failed.
     """
@@ -66,7 +66,7 @@ def print_run(run: "Run", as_json: bool, report: Path | None = None, **added: An
     from tenfold.runs.store import CROSSVAL
 
     if as_json:
-        print_json(run.summary() | added)
+        print_json(run.summary())
     else:
         print_rich(result_table(run), *([fold_tables(run)] if run.kind == CROSSVAL else []))
         if report is None:

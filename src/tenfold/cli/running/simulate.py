@@ -1,6 +1,5 @@
 """`tenfold simulate`: an experiment on a virtual cluster."""
 
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +9,6 @@ from tenfold.cli import options
 from tenfold.cli.grids import Form, Values, dimension, grid_of, print_side_by_side, watching
 from tenfold.cli.output import Interruptible, fetching, print_run, showing_progress
 from tenfold.common.catalog import STRATEGIES
-from tenfold.errors import StoreError
 
 if TYPE_CHECKING:
     from tenfold.experiment import Experiment
@@ -106,15 +104,10 @@ def _one(
         fetching(quiet or as_json) as bar,
     ):
         run = tenfold.simulate(experiment, runs=runs, log=log, listen=interruptible.watch(progress), fetching=bar)
-    from tenfold.api.simulation_baseline import simulation_baseline
+    from tenfold.api.simulation_baseline import accuracy_warning, recorded_baseline
 
-    baseline = simulation_baseline(experiment, run)
-    if baseline is not None:
-        with suppress(StoreError):  # what was found out is printed all the same
-            baseline.record(run)
-    added = {"baseline_seconds": baseline.seconds, "speedup": baseline.speedup} if baseline else {}
-    print_run(run, as_json, output, **added)
-    if baseline is not None and not as_json:
+    print_run(run, as_json, output)
+    if (baseline := recorded_baseline(run)) is not None and not as_json:
         typer.echo(baseline.line(run))
-    if baseline is not None and baseline.warning:
-        typer.secho(f"warning: {baseline.warning}", err=True, fg="yellow")
+    if warning := accuracy_warning(experiment, run):
+        typer.secho(f"warning: {warning}", err=True, fg="yellow")

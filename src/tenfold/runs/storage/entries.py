@@ -119,6 +119,7 @@ RESULT: dict[str, Any] = {
     "reasons": list[str],
     "simulated_in": float,
     "baseline_seconds": float,
+    "speedup": float,
     "crossval": FoldResult,
     "mode": str,
     "folds": list[RecordedFold],
