@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from example_program import run_program
-from forked import start_forked
+from forked import start_program
 
 import tenfold
 
@@ -150,7 +150,7 @@ def test_none_is_forgotten() -> None:
 def test_it_runs(name: str, tmp_path: Path) -> None:
     if name == "demo.py" and Path("/usr/share/datasets/mnist").exists():
         pytest.skip("MNIST comes with this machine, and training on it takes long")
-    process = start_forked(run_program, EXAMPLES / name, tmp_path, environment(tmp_path))
+    process = start_program(run_program, EXAMPLES / name, tmp_path, environment(tmp_path))
     process.join(110)
     process.kill()
     process.join()

@@ -9,14 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from forked import start_forked
+from forked import programs_server, start_program
 from launchers import mpirun
 from launching import end_ranks, free_address, rank_environment, torchrun
 
 import tenfold
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_loop.py"
-LAUNCHERS = ["torchrun", "mpirun"]
 BEGIN = """
 import json
 import pathlib
@@ -69,11 +68,12 @@ def launch(launcher: str, program: str, folder: Path) -> tuple[bool, str]:
     (folder / "program.py").write_text(program)
     if launcher != "mpirun":
         if launcher == "torchrun":
-            well = not torchrun(2, run_program, str(folder))
+            with programs_server():
+                well = not torchrun(2, run_program, str(folder))
         else:
             address = free_address()
             own = [rank_environment(rank, 2, 2, address) for rank in range(2)]
-            well = end_ranks([start_forked(run_program, str(folder), one) for one in own]) == [0, 0]
+            well = end_ranks([start_program(run_program, str(folder), one) for one in own]) == [0, 0]
         return well, "".join(path.read_text() for path in sorted(folder.glob("output-*")))
     done = subprocess.run(
         [*mpirun(), "-n", "2", sys.executable, "program.py"],
@@ -89,9 +89,8 @@ def launch(launcher: str, program: str, folder: Path) -> tuple[bool, str]:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_the_example(launcher: str, tmp_path: Path) -> None:
-    well, printed = launch(launcher, EXAMPLE.read_text(), tmp_path)
+def test_the_example(tmp_path: Path) -> None:
+    well, printed = launch("torchrun", EXAMPLE.read_text(), tmp_path)
     assert well, printed
     assert len(re.findall(r"2 ranks, 276 steps each: test accuracy 0\.9", printed)) == 1
 
@@ -110,19 +109,33 @@ def run_program(folder: str, environment: dict[str, str] | None = None) -> None:
 def test_uneven_loops_one_block_after_another_in_a_group_of_ones_own(tmp_path: Path) -> None:
     well, printed = launch("torchrun", BEGIN + GROUP + UNEVEN, tmp_path)
     assert well, printed
-    told = [json.loads((tmp_path / f"told-{rank}").read_text()) for rank in range(2)]
+    assert_told_alike(tmp_path)
+
+
+def assert_told_alike(folder: Path) -> None:
+    told = [json.loads((folder / f"told-{rank}").read_text()) for rank in range(2)]
     assert [(rank, size) for rank, size, *_ in told] == [(0, 2), (1, 2)]
     assert len({(batches, weights) for _, _, batches, weights, _ in told}) == 1
     assert sorted(number for *_, seen in told for number in seen) == list(range(41))
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize(
-    ("launcher", "program"), [("none", FAILING), ("mpirun", BETWEEN)], ids=["in a block", "between blocks"]
-)
-def test_a_mistake_on_one_rank_ends_all(launcher: str, program: str, tmp_path: Path) -> None:
-    well, printed = launch(launcher, BEGIN + program, tmp_path)
+def test_a_mistake_on_one_rank_ends_all(tmp_path: Path) -> None:
+    well, printed = launch("none", BEGIN + FAILING, tmp_path)
     assert not well
+    assert_named(printed)
+
+
+@pytest.mark.timeout(120)
+def test_uneven_loops_and_then_a_mistake_between_blocks_under_mpirun(tmp_path: Path) -> None:
+    """Both in one launch, as ranks under mpirun import everything afresh."""
+    well, printed = launch("mpirun", BEGIN + UNEVEN + BETWEEN, tmp_path)
+    assert not well
+    assert_told_alike(tmp_path)
+    assert_named(printed)
+
+
+def assert_named(printed: str) -> None:
     assert "ZeroDivisionError: a mistake in the loop" in printed
     assert "worker 1" in printed
     assert "SIGABRT" not in printed

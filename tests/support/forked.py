@@ -1,19 +1,42 @@
-"""Processes that tests fork from the server that has torch; their own workers come from it, too."""
+"""Processes that tests fork from a server that has torch; their own workers come from it, too."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing import forkserver
 from typing import Any
 
-from tenfold.workers.pool.worker_pool import context, start_server
+import pytest
+
+from tenfold.workers.pool import worker_pool
+
+_for_programs = forkserver.ForkServer()
+"""A second server: forking from one that has imported more takes longer, so workers come from the first."""
 
 
 def start_forked(target: Callable[..., None], *arguments: Any) -> Any:
     """Call a function in a new process."""
-    start_server()
+    worker_pool.start_server()
     address = forkserver._forkserver._forkserver_address  # type: ignore[attr-defined]
-    process = context().Process(target=_call, args=(address, target, arguments))  # type: ignore[attr-defined]
+    process = worker_pool.context().Process(target=_call, args=(address, target, arguments))  # type: ignore[attr-defined]
     process.start()
     return process
+
+
+def start_program(target: Callable[..., None], *arguments: Any) -> Any:
+    """Call a function that runs a user's program, in a process that has imported what such programs do."""
+    with programs_server():
+        return start_forked(target, *arguments)
+
+
+@contextmanager
+def programs_server() -> Iterator[None]:
+    """Fork the processes that start in this block from the server that has imported what programs do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker_pool, "PRELOADED", "program_imports")
+        patch.setattr(forkserver, "_forkserver", _for_programs)
+        for name in ("ensure_running", "connect_to_new_process", "set_forkserver_preload"):
+            patch.setattr(forkserver, name, getattr(_for_programs, name))
+        yield
 
 
 def _call(address: str, target: Callable[..., None], arguments: tuple[Any, ...]) -> None:
