@@ -1,3 +1,4 @@
+import gc
 import os
 import shutil
 import signal
@@ -32,6 +33,12 @@ settings.load_profile("patient")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the files that take long first, so that processes which share the tests end at the same time."""
     items.sort(key=lambda item: "_integration" not in item.path.name and item.path.parent.name != "tests")
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over what stays for good: the modules and the tests themselves."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,12 @@
 """What programs of users import, for the server that tests fork such programs from."""
 
-import sklearn.datasets
-import sklearn.metrics
-import torch._dynamo  # which torch imports with the first optimizer
+import importlib
 
-import tenfold.api.train
-import tenfold.workers.pool.worker_process
+for name in (
+    "sklearn.datasets",
+    "sklearn.metrics",
+    "torch._dynamo",  # which torch imports with the first optimizer
+    "tenfold.api.train",
+    "tenfold.workers.pool.worker_process",
+):
+    importlib.import_module(name)

@@ -23,11 +23,48 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def browser():
+def only_page():
+    """A page that visits one address after another: making a page takes longer than that."""
     with playwright.sync_playwright() as start:
         browser = start.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
-        yield browser
+        page = browser.new_page()
+        page.problems, page.requests = [], []
+        page.on("console", lambda message: page.problems.append(message.text))
+        page.on("pageerror", lambda error: page.problems.append(str(error)))
+        page.on("dialog", lambda dialog: page.problems.append(dialog.message))
+        page.on("request", lambda request: page.requests.append(request.url))
+        yield page
         browser.close()
+
+
+@pytest.fixture
+def visit(only_page):
+    """Look at an address as one who has never been there."""
+
+    def visit(address, width=1200, scheme="light"):
+        only_page.evaluate("try { localStorage.clear(); sessionStorage.clear() } catch {}")
+        only_page.goto("about:blank")
+        only_page.problems.clear()
+        only_page.requests.clear()
+        only_page.emulate_media(color_scheme=scheme)
+        only_page.set_viewport_size({"width": width, "height": 900})
+        only_page.goto(address)
+        return only_page
+
+    return visit
+
+
+@pytest.fixture
+def visit_well(visit):
+    """Look at an address that must load without a word on the console and fit the window."""
+
+    def visit_well(address, width, scheme="light"):
+        page = visit(address, width, scheme)
+        assert page.problems == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        return page
+
+    return visit_well
 
 
 @pytest.fixture(scope="module")
@@ -42,32 +79,12 @@ def address(run):
     return report.write_report([run], run.store.folder / "report.html").as_uri()
 
 
-@pytest.fixture
-def look(browser, address):
-    pages = []
-
-    def look(scheme="light", width=1200):
-        page = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 900})
-        page.problems, page.requests = [], []
-        page.on("console", lambda message: page.problems.append(message.text))
-        page.on("pageerror", lambda error: page.problems.append(str(error)))
-        page.on("dialog", lambda dialog: page.problems.append(dialog.message))
-        page.on("request", lambda request: page.requests.append(request.url))
-        page.goto(address)
-        pages.append(page)
-        return page
-
-    yield look
-    for page in pages:
-        page.close()
-
-
 def background(page):
     return page.evaluate("getComputedStyle(document.body).backgroundColor")
 
 
-def test_the_page_loads_quietly_and_alone(look, address):
-    page = look()
+def test_the_page_loads_quietly_and_alone(visit, address):
+    page = visit(address)
     assert page.problems == []
     assert page.requests == [address]
     assert page.locator("h1").inner_text() == "seen <script>alert(1)</script>"
@@ -76,19 +93,21 @@ def test_the_page_loads_quietly_and_alone(look, address):
     assert page.locator(".bar .part").count() == 7
 
 
-def test_light_and_dark_differ_and_the_button_switches(look):
-    light, dark = look("light"), look("dark")
-    seen = background(light), background(dark)
-    assert seen[0] != seen[1]
-    for page, other in ((light, seen[1]), (dark, seen[0])):
-        page.click("#theme")
-        assert background(page) == other
-        page.click("#theme")
-        assert background(page) != other
+def test_light_and_dark_differ_and_the_button_switches(visit, address):
+    seen = {}
+    for scheme in ("light", "dark"):
+        page = visit(address, scheme=scheme)
+        seen[scheme] = [background(page)]
+        for _ in range(2):
+            page.click("#theme")
+            seen[scheme].append(background(page))
+    light, dark = seen["light"][0], seen["dark"][0]
+    assert light != dark
+    assert seen == {"light": [light, dark, light], "dark": [dark, light, dark]}
 
 
-def test_curves_switch_zoom_smooth_and_toggle(look):
-    page = look()
+def test_curves_switch_zoom_smooth_and_toggle(visit, address):
+    page = visit(address)
     loss = page.locator(".chart").first
     assert "loss by epoch" in loss.get_attribute("aria-label")
     page.click("text=by training time")
@@ -109,8 +128,8 @@ def test_curves_switch_zoom_smooth_and_toggle(look):
     assert page.problems == []
 
 
-def test_the_download_is_the_csv(look, run):
-    page = look()
+def test_the_download_is_the_csv(visit, address, run):
+    page = visit(address)
     with page.expect_download() as coming:
         page.click("a[download$='.csv']")
     saved = coming.value
@@ -120,52 +139,36 @@ def test_the_download_is_the_csv(look, run):
     assert len(list(csv.DictReader(io.StringIO(text)))) == len(export.measurement_rows(run))
 
 
-@pytest.mark.parametrize("width", [360, 800])
-def test_nothing_sticks_out_sideways(look, width):
-    page = look(width=width)
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+def test_nothing_sticks_out_sideways(visit_well, address):
+    for width in (360, 800):
+        visit_well(address, width)
 
 
-def visit(browser, address, width, scheme="light"):
-    """Return a page that loaded without a word on the console and fits the window."""
-    page = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 900})
-    problems = []
-    page.on("console", lambda message: problems.append(message.text))
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    page.goto(address)
-    assert problems == []
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    return page
-
-
-def test_a_comparison_loads_quietly_and_fits(browser, tmp_path):
+def test_a_comparison_loads_quietly_and_fits(visit_well, tmp_path):
     common = {"steps_per_epoch": 30, "epochs": 1}
     runs = [make_run(tmp_path, **common)]
     for strategy in ("allreduce", "hopping-ring", "parameter-server"):
         runs += [make_run(tmp_path, **common, workers=2, strategy=strategy, sync_every=every) for every in (1, 16)]
     address = report.write_report(runs, tmp_path / "page.html").as_uri()
     for width in (400, 1200):
-        page = visit(browser, address, width)
+        page = visit_well(address, width)
         assert page.locator("table.settings tbody tr").count() == len(runs)
         assert page.locator("[data-plot] .chart canvas >> visible=true").count() == 3
         assert page.locator("[data-panel=curves] .chart canvas >> visible=true").count() == 2
-        page.close()
 
 
 CUT = """[...document.querySelectorAll("table, svg, canvas, .legend li, .tip")]
     .map(one => one.getBoundingClientRect()).filter(box => box.width && box.right > innerWidth).length"""
 
 
-def test_on_a_phone_nothing_is_cut_and_the_accuracy_is_visible(browser, tmp_path):
+def test_on_a_phone_nothing_is_cut_and_the_accuracy_is_visible(visit, tmp_path):
     common = {"steps_per_epoch": 30, "epochs": 1}
     runs = [make_run(tmp_path, **common), make_run(tmp_path, **common, workers=2, strategy="hopping-ring")]
-    page = browser.new_page(viewport={"width": 420, "height": 900})
-    page.goto(report.write_report(runs, tmp_path / "page.html").as_uri())
+    page = visit(report.write_report(runs, tmp_path / "page.html").as_uri(), 420)
     assert page.evaluate(CUT) == 0
     assert page.locator("table.settings td[data-name='test accuracy %'] >> visible=true").count() == len(runs)
     page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
     assert page.evaluate(CUT) == 0
-    page.close()
 
 
 def crossval(folder):
@@ -191,23 +194,22 @@ def devices(folder):
 @pytest.mark.parametrize(
     ("write", "pictures"), [(crossval, "svg.strip"), (forecast, ".chart"), (twin, ".lanes"), (devices, ".labelled-bar")]
 )
-def test_other_pages_load_quietly_and_fit(browser, tmp_path, write, pictures):
+def test_other_pages_load_quietly_and_fit(visit_well, tmp_path, write, pictures):
     address = write(tmp_path).as_uri()
     for width, scheme in ((400, "dark"), (1200, "light")):
-        page = visit(browser, address, width, scheme)
+        page = visit_well(address, width, scheme)
         assert page.locator(f"[data-plot] {pictures} >> visible=true").count() >= 1
         assert page.locator("[data-plot]:empty").count() == 0
         assert page.evaluate(CUT) == 0
-        page.close()
 
 
-def test_plots_tell_values_zoom_and_hide_lines(browser, tmp_path):
+def test_plots_tell_values_zoom_and_hide_lines(visit_well, tmp_path):
     predicted = [
         (Experiment(engine="virtual", workers=n, strategy=name), made_prediction(n))
         for name in ("allreduce", "ring")
         for n in (1, 4, 32)
     ]
-    page = visit(browser, Forecast(predicted).report(tmp_path / "page.html").as_uri(), 1200)
+    page = visit_well(Forecast(predicted).report(tmp_path / "page.html").as_uri(), 1200)
     chart = page.locator("[data-plot=speedup] .chart")
     over = chart.locator(".u-over")
     box = over.bounding_box()
@@ -233,4 +235,3 @@ def test_plots_tell_values_zoom_and_hide_lines(browser, tmp_path):
     name.click()
     assert name.get_attribute("aria-pressed") == "false"
     assert "ideal: number of workers" in before
-    page.close()
