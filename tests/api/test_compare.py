@@ -12,8 +12,8 @@ import tenfold
 from tenfold.api.compare import Turn, compare, experiments_of, parts
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
-from tenfold.experiment.defaults import with_defaults
-from tenfold.experiment.python_objects import PythonObject
+from tenfold.experiment.fields import with_defaults
+from tenfold.experiment.values import PythonObject
 
 SMALL: dict[str, Any] = {"model": "mlp", "data": "digits", "limit": 100, "epochs": 1, "threads": 1, "hidden": [4]}
 

@@ -2,7 +2,7 @@
 
 import tenfold
 from tenfold.api import simulation_baseline as module
-from tenfold.experiment.defaults import with_defaults
+from tenfold.experiment.fields import with_defaults
 from tenfold.report.pages.sections import run_headline
 from tenfold.runs import Store
 

@@ -18,7 +18,7 @@ from tenfold.engines.launched.relaunch import find_begun
 from tenfold.engines.prepare import describe
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
-from tenfold.experiment.defaults import with_defaults
+from tenfold.experiment.fields import with_defaults
 from tenfold.launch.detect import World
 from tenfold.runs import Clock, Store, checkpoint
 from tenfold.transport.network.abstract_network import Network

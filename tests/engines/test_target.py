@@ -10,7 +10,7 @@ from tenfold.engines.fused import train_replicas
 from tenfold.engines.prepare import prepare
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
-from tenfold.experiment.defaults import with_defaults
+from tenfold.experiment.fields import with_defaults
 from tenfold.runs import Clock
 from tenfold.training.measures import is_reached, target_metric
 

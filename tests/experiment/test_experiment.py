@@ -16,7 +16,7 @@ from tenfold.common import catalog
 from tenfold.errors import ExperimentError
 from tenfold.experiment import FIELDS, SECTIONS, Experiment, nested
 from tenfold.experiment import fields as experiment_fields
-from tenfold.experiment.python_objects import PythonObject
+from tenfold.experiment.values import PythonObject
 from tenfold.models.layers import ACTIVATIONS
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

@@ -8,8 +8,7 @@ from pydantic.fields import FieldInfo
 
 from tenfold.experiment import FIELDS, SECTIONS
 from tenfold.experiment import experiment as module
-from tenfold.experiment.python_objects import PythonObject
-from tenfold.experiment.values import AsTable, OneOf, TakesList
+from tenfold.experiment.values import AsTable, OneOf, PythonObject, TakesList
 
 FILE = Path(module.__file__).with_name("field_types.py")
 HEAD = '''"""The types of an experiment's fields as keyword arguments, for editors and type checkers.

@@ -141,7 +141,7 @@ ALLOWED = {
     "prediction/calibration/library_averaging.py": "the same pipes, while calibrating",
     "workers/pool/message_reader.py": "the same pipes, read as far as they have arrived",
     "crossval/fold_pool.py": "the same pipes, of processes that train folds",
-    "experiment/python_objects.py": "a user's own objects, which go through these pipes, and models that are trusted",
+    "experiment/values.py": "a user's own objects, which go through these pipes, and models that are trusted",
     "runs/checkpoint.py": "torch.load with weights_only=True",
 }
 

@@ -18,8 +18,8 @@ from tenfold.engines import require_no_launcher
 from tenfold.engines.prepare import settle
 from tenfold.errors import ExperimentError, TenfoldError
 from tenfold.experiment import FIELDS, FOLD_FIELDS, SECTIONS, Division, Experiment
+from tenfold.experiment.experiment import fields_by_name
 from tenfold.experiment.field_types import Grid
-from tenfold.experiment.positional import fields_by_name
 from tenfold.experiment.values import TakesList
 from tenfold.launch.detect import detect_world
 from tenfold.report.differences import describe_settings

@@ -11,8 +11,8 @@ from tenfold.data import FetchProgress
 from tenfold.engines import RecordedRun, require_no_launcher
 from tenfold.engines.prepare import describe, prepare, settle
 from tenfold.experiment import Experiment
+from tenfold.experiment.experiment import fields_by_name
 from tenfold.experiment.field_types import Fields
-from tenfold.experiment.positional import fields_by_name
 from tenfold.launch.detect import detect_world
 from tenfold.report.live.fold_progress import FoldProgress
 from tenfold.report.live.follow import follow

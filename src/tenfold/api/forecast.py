@@ -11,8 +11,8 @@ from tenfold.data import Splits
 from tenfold.engines import require_no_launcher
 from tenfold.engines.prepare import prepare
 from tenfold.experiment import Data, Experiment
+from tenfold.experiment.experiment import fields_by_name
 from tenfold.experiment.field_types import Grid
-from tenfold.experiment.positional import fields_by_name
 from tenfold.launch.detect import detect_world
 from tenfold.prediction.calibration import ReportProgress
 from tenfold.prediction.task_prediction import predict_task

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tenfold.errors import ModelError
-from tenfold.experiment.python_objects import PythonObject, RecordedObject
+from tenfold.experiment.values import PythonObject, RecordedObject
 from tenfold.runs import Run, Store
 from tenfold.runs.run_filter import filter_runs
 from tenfold.runs.store import MODEL_PICKLE

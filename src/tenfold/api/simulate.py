@@ -9,8 +9,8 @@ from tenfold.api.train import train
 from tenfold.data import FetchProgress
 from tenfold.errors import TenfoldError
 from tenfold.experiment import Experiment
+from tenfold.experiment.experiment import fields_by_name
 from tenfold.experiment.field_types import Fields
-from tenfold.experiment.positional import fields_by_name
 from tenfold.runs import Emit, Run
 
 VIRTUAL: Literal["virtual"] = "virtual"

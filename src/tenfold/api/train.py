@@ -12,8 +12,8 @@ from tenfold.common.files import write_atomically
 from tenfold.data import FetchProgress
 from tenfold.engines import Engine, RecordedRun, Task, choose, validate
 from tenfold.experiment import Experiment
+from tenfold.experiment.experiment import fields_by_name
 from tenfold.experiment.field_types import Fields
-from tenfold.experiment.positional import fields_by_name
 from tenfold.launch.detect import detect_world
 from tenfold.report.exports.trace import chrome_trace
 from tenfold.report.live.follow import follow

@@ -9,8 +9,8 @@ from tenfold.api.train import train
 from tenfold.engines import require_no_launcher
 from tenfold.engines.prepare import prepare, settle
 from tenfold.experiment import Experiment
+from tenfold.experiment.experiment import fields_by_name
 from tenfold.experiment.field_types import Fields
-from tenfold.experiment.positional import fields_by_name
 from tenfold.launch.detect import detect_world
 from tenfold.prediction.task_prediction import predict_task
 from tenfold.report.results.twin_result import Twin

@@ -16,8 +16,8 @@ from tenfold.data.loading import read
 from tenfold.engines.validate import steps_together
 from tenfold.errors import DataError, ExperimentError, StoreError
 from tenfold.experiment import Experiment, Machine
-from tenfold.experiment.defaults import with_defaults
-from tenfold.experiment.python_objects import PythonObject, RecordedObject
+from tenfold.experiment.fields import with_defaults
+from tenfold.experiment.values import PythonObject, RecordedObject
 from tenfold.machine import affinity, cores, devices, facts, threads
 from tenfold.models import parameter_count
 from tenfold.workers.task import Task, make_network

@@ -7,7 +7,7 @@ cores and memory is checked by `prepare`, before a run is recorded.
 from tenfold.common.catalog import NETWORKS
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Division, Experiment
-from tenfold.experiment.defaults import with_defaults
+from tenfold.experiment.fields import with_defaults
 from tenfold.launch.detect import World
 from tenfold.machine import devices
 from tenfold.mixing import Strategy

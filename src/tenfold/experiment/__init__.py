@@ -1,13 +1,8 @@
 """What is asked: an experiment as one value, its fields by section, its TOML form."""
 
-from tenfold.experiment.data import Data
-from tenfold.experiment.division import FOLD_FIELDS, Division
 from tenfold.experiment.experiment import Experiment
 from tenfold.experiment.fields import FIELDS, SECTIONS, nested
-from tenfold.experiment.machine import Machine
-from tenfold.experiment.model import Model
-from tenfold.experiment.section import Section
-from tenfold.experiment.training import Training
+from tenfold.experiment.section_fields import FOLD_FIELDS, Data, Division, Machine, Model, Section, Training
 
 __all__ = [
     "FIELDS",

@@ -1,18 +1,29 @@
-"""The kinds of values that an experiment's fields hold, and how they are checked, written and shown."""
+"""The kinds of values that an experiment's fields hold, and how they are checked, written and shown.
 
+Fields that take a name also take a Python object; the experiment that is recorded with a run keeps the object's name.
+"""
+
+import datetime
+import inspect
 import json
 import math
+import sys
+from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, InstanceOf, PlainSerializer, WithJsonSchema
 from pydantic_core import PydanticCustomError, core_schema
 
+from tenfold.common.files import names_data_file
 from tenfold.common.registry import Registry, suggest
 
 LARGEST = 2**63
 EPOCH = "epoch"
 DEEPEST = 32
+LARGEST_PICKLE = 16 * 2**20
+"""Bytes; a function that holds whole data sets is not kept with each run."""
 
 
 class TakesList(BeforeValidator):
@@ -75,6 +86,11 @@ def _as_tuple(value: object) -> object:
     return tuple(map(plain, value)) if isinstance(value, list | tuple) else value
 
 
+def _as_names(value: object) -> object:
+    """Return a list of names as a tuple, and a single name as a tuple of one."""
+    return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
+
+
 def _as_table(value: object) -> object:
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json", exclude_none=True)
@@ -105,6 +121,7 @@ def shown(value: object) -> str:
 
 Text = Annotated[str, AfterValidator(_check_text)]
 AsTuple = TakesList(_as_tuple)
+AsNames = TakesList(_as_names)
 AsTable = BeforeValidator(_as_table)
 Positive = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
@@ -112,3 +129,152 @@ Count = Annotated[int, Field(gt=0, lt=LARGEST)]
 NonNegative = Annotated[int, Field(ge=0, lt=LARGEST)]
 StepsOrEpoch = Annotated[Count | Literal["epoch"] | None, BeforeValidator(_check_steps)]
 Options = Annotated[dict[str, Any], AfterValidator(_written)]
+
+
+class PythonObject:
+    """A Python object given in place of a name: a callable, tensors, a data set. Equal only to itself."""
+
+    def __init__(self, value: object, name: str | None = None) -> None:
+        self.value = value
+        qualified = getattr(value, "__qualname__", None) or type(value).__name__
+        self.name = name or qualified.rpartition(".")[2].strip("<>")
+
+    @property
+    def import_path(self) -> str | None:
+        """Return "package.module:name" if importing that gives the object again, else None."""
+        module = getattr(self.value, "__module__", None)
+        qualified = getattr(self.value, "__qualname__", None)
+        if isinstance(module, str) and isinstance(qualified, str) and module not in ("__main__", "__mp_main__"):
+            found: Any = sys.modules.get(module)
+            for attribute in qualified.split("."):
+                found = getattr(found, attribute, None)
+            same = found is self.value or (inspect.ismethod(self.value) and found == self.value)
+            if same and self.name == qualified.rpartition(".")[2]:
+                return f"{module}:{qualified}"
+        return None
+
+    def pickled(self) -> bytes | None:
+        """Return the object by value, with the code that makes it; None where that is impossible or too large."""
+        import cloudpickle
+
+        try:
+            content: bytes = cloudpickle.dumps(self.value)
+        except Exception:  # whatever the object's own code raises
+            return None
+        return content if len(content) <= LARGEST_PICKLE else None
+
+    @classmethod
+    def unpickled(cls, content: bytes, name: str) -> "PythonObject":
+        """Return the object again; this runs code that the pickle holds, so it must come from someone to be trusted."""
+        return _unpack(content, name)
+
+    def __repr__(self) -> str:
+        return self.import_path or repr(RecordedObject(self.name))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel by value, so that what is defined in a script or a notebook reaches other processes."""
+        import cloudpickle
+
+        return _unpack, (cloudpickle.dumps(self.value), self.name)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PythonObject) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+@dataclass(frozen=True)
+class RecordedObject:
+    """The name of a Python object that an experiment was run with; the object itself was not recorded."""
+
+    name: str
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
+
+    @classmethod
+    def read(cls, text: str) -> "RecordedObject | str":
+        """Return the recorded object that a text stands for, or the text itself."""
+        return cls(text[1:-1]) if text.startswith("<") and text.endswith(">") and len(text) > 2 else text
+
+
+WANTED = {
+    "model": "an nn.Module, or a callable that returns one",
+    "optimizer": "a class such as torch.optim.NAdam, or a function of the parameters that returns an optimizer",
+    "schedule": "a function of the progress from 0 to 1, or of the optimizer that returns a scheduler",
+}
+"""What an object in the place of a name should be, by kind; for the others, a function of outputs and targets."""
+
+
+OTHER_NAMES = {
+    "loss": {
+        "ce": "cross-entropy",
+        "crossentropy": "cross-entropy",
+        "nll": "cross-entropy",
+        "mae": "l1",
+        "bce_logits": "bce",
+    },
+    "metric": {"acc": "accuracy", "auc": "roc_auc", "mse": "rmse", "l1": "mae", "f1_score": "f1_macro"},
+}
+"""What other libraries call losses and metrics."""
+
+
+def check_name(
+    name: str | PythonObject | RecordedObject, kind: str, known: Collection[str]
+) -> str | PythonObject | RecordedObject:
+    """Refuse a name that is neither built in nor "package.module:callable", and an object that cannot be called."""
+    if isinstance(name, PythonObject):
+        if kind != "data set" and not callable(name.value):
+            article = "an" if kind == "optimizer" else "a"
+            raise ValueError(
+                f"{article} {kind} is a name or {WANTED.get(kind, 'f(outputs, targets)')}, not a {name.name}"
+            )
+    elif isinstance(name, str) and name not in known and ":" not in name:
+        if kind == "data set" and names_data_file(name):
+            return name
+        raise ValueError(
+            f'unknown {kind} {name!r}; {suggest(name, known, OTHER_NAMES.get(kind))}, or "package.module:callable"'
+        )
+    return name
+
+
+def named_or_imported(known: Collection[str]) -> WithJsonSchema:
+    """Return the schema of a field that takes one of the known names or "package.module:callable"."""
+    return WithJsonSchema({"anyOf": [{"type": "string", "enum": list(known)}, {"type": "string", "pattern": ":"}]})
+
+
+def _unpack(value: bytes, name: str) -> PythonObject:
+    import cloudpickle
+
+    return PythonObject(cloudpickle.loads(value), name)
+
+
+def _wrap(value: object) -> object:
+    if isinstance(value, str | Path):
+        return RecordedObject.read(str(value))
+    if isinstance(value, bool | int | float | datetime.date | datetime.time):  # from a file; no object to train with
+        raise ValueError(f'should be a name, "package.module:callable" or a Python object, not {shown(value)}')
+    return value if isinstance(value, PythonObject | RecordedObject) or value is None else PythonObject(value)
+
+
+def _wrap_many(value: object) -> object:
+    if isinstance(value, dict):
+        return tuple(PythonObject(function, name) for name, function in value.items())
+    return tuple(_wrap(one) for one in (value if isinstance(value, list | tuple) else (value,)))
+
+
+def _name_of(value: object) -> object:
+    return repr(value) if isinstance(value, PythonObject | RecordedObject) else value
+
+
+_AS_TEXT = (PlainSerializer(_name_of, when_used="json"), WithJsonSchema({"type": "string"}))
+_Member = Text | InstanceOf[PythonObject] | InstanceOf[RecordedObject]
+NameOrObject = Annotated[_Member, BeforeValidator(_wrap), *_AS_TEXT]
+"""A name, "package.module:callable", or the object itself."""
+NamesOrObjects = Annotated[tuple[Annotated[_Member, *_AS_TEXT], ...], TakesList(_wrap_many)]
+
+
+def label_of(value: str | PythonObject | RecordedObject) -> str:
+    """Return the last part of an import path, or the name of an object."""
+    return value.rpartition(":")[2].rpartition(".")[2] if isinstance(value, str) else value.name

@@ -16,7 +16,7 @@ from tenfold.common.imports import resolve
 from tenfold.common.registry import Registry
 from tenfold.errors import ModelError
 from tenfold.experiment import Model
-from tenfold.experiment.python_objects import PythonObject, RecordedObject
+from tenfold.experiment.values import PythonObject, RecordedObject
 
 __all__ = ["NETWORKS", "build", "parameter_count"]
 

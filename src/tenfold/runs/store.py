@@ -19,7 +19,7 @@ from typing import Any
 from tenfold.common.files import short_path
 from tenfold.errors import StoreError
 from tenfold.experiment import Experiment
-from tenfold.experiment.python_objects import PythonObject
+from tenfold.experiment.values import PythonObject
 from tenfold.runs.events import Event
 from tenfold.runs.storage import run_rows, store_schema
 from tenfold.runs.storage.claim import Claim, taken_over

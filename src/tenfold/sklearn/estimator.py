@@ -17,7 +17,7 @@ from torch import Tensor
 from tenfold.data import Splits
 from tenfold.data.part import Tensors
 from tenfold.experiment import Experiment
-from tenfold.experiment.training import USUAL_BATCH
+from tenfold.experiment.section_fields import USUAL_BATCH
 from tenfold.sklearn.fitting import fit, is_built_in, outputs_of
 
 USUAL_STEPS = 300

@@ -13,7 +13,7 @@ from tenfold.common.registry import Registry
 from tenfold.common.user_code import definition_of
 from tenfold.errors import ExperimentError, ModelError, TenfoldError
 from tenfold.experiment import Training
-from tenfold.experiment.python_objects import PythonObject, RecordedObject, label_of
+from tenfold.experiment.values import PythonObject, RecordedObject, label_of
 from tenfold.training.network_call import Outputs, describe_outputs, main_output
 from tenfold.training.ranking import ranking_metric
 

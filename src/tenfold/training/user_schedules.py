@@ -13,7 +13,7 @@ from tenfold.common.imports import resolve
 from tenfold.common.user_code import user_frames
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
-from tenfold.experiment.python_objects import PythonObject, RecordedObject
+from tenfold.experiment.values import PythonObject, RecordedObject
 from tenfold.training.schedules import SCHEDULES
 
 

@@ -5,7 +5,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from tenfold.errors import DataError
-from tenfold.experiment.section import Section
+from tenfold.experiment.section_fields import Section
 from tenfold.experiment.values import Count, NonNegative
 
 

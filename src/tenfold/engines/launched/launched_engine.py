@@ -32,7 +32,7 @@ from tenfold.engines.recording import Outcome, RecordedRun, reopen, train_record
 from tenfold.engines.recovery import assign_states
 from tenfold.errors import ExperimentError, TrainingError, WorkerLost
 from tenfold.experiment import Experiment
-from tenfold.experiment.defaults import with_defaults
+from tenfold.experiment.fields import with_defaults
 from tenfold.launch.detect import World
 from tenfold.machine import affinity, cores, memory
 from tenfold.runs import Clock, Emit, Store, Warned

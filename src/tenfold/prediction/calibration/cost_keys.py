@@ -5,7 +5,7 @@ from typing import Any
 from tenfold.data import Splits, Tensors
 from tenfold.data.tree import describe_shape
 from tenfold.experiment import Division, Experiment
-from tenfold.experiment.python_objects import PythonObject
+from tenfold.experiment.values import PythonObject
 from tenfold.models import build, parameter_count
 
 

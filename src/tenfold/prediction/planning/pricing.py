@@ -7,7 +7,7 @@ from tenfold.cluster.cluster import Cluster
 from tenfold.cluster.prediction import Prediction
 from tenfold.data import Splits
 from tenfold.engines.prepare import seats
-from tenfold.experiment.training import USUAL_BATCH
+from tenfold.experiment.section_fields import USUAL_BATCH
 from tenfold.machine import cores
 from tenfold.prediction import fit
 from tenfold.prediction.calibration import ReportProgress, complete_profile

@@ -12,7 +12,7 @@ from tenfold.common import catalog
 from tenfold.common.registry import Registry
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
-from tenfold.experiment.training import USUAL_BATCH
+from tenfold.experiment.section_fields import USUAL_BATCH
 from tenfold.training.optimizers.eager_optimizers import eager
 from tenfold.training.optimizers.user_optimizers import has_sparse_gradients, make_own_optimizer, usual_rate
 

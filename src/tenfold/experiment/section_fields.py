@@ -1,0 +1,360 @@
+"""Every field of an experiment, by section: [model], [data], [training], [division] and [machine]."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from tenfold.common.catalog import (
+    COMPRESSIONS,
+    LOSSES,
+    LR_SCALINGS,
+    METRICS,
+    MODELS,
+    NETWORKS,
+    OPTIMIZERS,
+    OUTER,
+    RANKING_METRIC,
+    SCHEDULES,
+    SOURCES,
+    STRATEGIES,
+)
+from tenfold.errors import ExperimentError
+from tenfold.experiment.values import (
+    AsNames,
+    AsTable,
+    AsTuple,
+    Count,
+    Fraction,
+    NameOrObject,
+    NamesOrObjects,
+    NonNegative,
+    OneOf,
+    Options,
+    Positive,
+    PythonObject,
+    RecordedObject,
+    StepsOrEpoch,
+    TakesList,
+    Text,
+    check_name,
+    label_of,
+    named_or_imported,
+)
+
+USUAL_BATCH = 64
+FOLD_FIELDS = ("folds", "fold_kind", "fold_repeats", "fold_mode")
+"""The fields of the division that describe a cross-validation."""
+
+
+class Section(BaseModel):
+    """Common to all sections: frozen, strict, nothing unknown."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        arbitrary_types_allowed=True,
+        use_attribute_docstrings=True,
+        protected_namespaces=(),
+    )
+
+
+class Model(Section):
+    """The network that every replica trains."""
+
+    name: NameOrObject = "lenet5"
+    """A built-in model (lenet5, cnn, mlp, recommender), "package.module:callable", a network, or a
+    callable that returns one."""
+    hidden: Annotated[tuple[Count, ...] | None, AsTuple] = None
+    """Widths of the mlp's hidden layers, such as [128, 64]. Default: [128]."""
+    activation: Literal["relu", "sigmoid", "tanh", "gelu"] | None = None
+    """The function between layers. Default: relu."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """Probability of dropping a unit while training. Default: 0."""
+    batchnorm: bool | None = None
+    """Whether to use batch normalization between layers. Default: false."""
+    options: Options = {}
+    """Further keyword arguments of your own callable."""
+
+    _known = field_validator("name")(lambda name: check_name(name, "model", MODELS))
+
+
+class Data(Section):
+    """The data set, and how it is split into train, validation and test."""
+
+    name: NameOrObject = "mnist"
+    """A built-in data set (digits, mnist, fashion-mnist, tweets, speech), a file (.csv, .parquet, .npy, .npz), a folder
+    of images by class, "package.module:callable", or the data themselves."""
+    test_fraction: Fraction | None = None
+    """Share of all samples kept for testing. Default: the data set's own test part, or 0.2 if it has none."""
+    validation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of the training samples held out for validation; with 0, the test part is watched during training."""
+    stratify: bool = True
+    """Keep the proportions of the classes in every part."""
+    split_seed: NonNegative = 0
+    """Seed of the split; separate from `seed`, so that runs with different seeds use the same parts."""
+    limit: Count | None = None
+    """Use at most this many samples of each part, for a quick test."""
+    groups: Annotated[NameOrObject | None, TakesList(lambda groups: groups)] = None
+    """The group of each training sample, as an array or "package.module:callable"; no group is in two parts."""
+    target_column: Text | None = None
+    """The column of a table, or the key of a dict, that is to be predicted. Default: labels, label, targets, target, y
+    or class, if there is one."""
+    input_columns: Annotated[tuple[Text, ...] | None, AsTuple] = None
+    """The columns or keys that the network is given; several keys are its keyword arguments. Default: all others."""
+    standardize: bool = False
+    """Subtract the mean of each input and divide by its deviation, both of the training part, in a cross-validation of
+    each fold's. They are kept with the weights: a trained network takes inputs as they were given."""
+    collate: NameOrObject | None = None
+    """Makes a batch of a list of a Dataset's samples, such as samples of different length; a function or
+    "package.module:callable". Default: samples are stacked."""
+    distribute: Literal["each", "scatter"] = "each"
+    """Under a launcher: every rank reads the data by itself, or rank 0 reads them and sends each rank its share."""
+    loader_workers: NonNegative = 0
+    """Processes that load batches; 0 loads them where the training runs, fastest for data in memory."""
+    options: Options = {}
+    """Keyword arguments of your own callable, or options of the data set: tweets and speech have some."""
+
+    @field_validator("collate")
+    @classmethod
+    def _callable(cls, collate: Any) -> Any:
+        if isinstance(collate, PythonObject) and not callable(collate.value):
+            raise ValueError(f"should be a function of a list of samples, not a {collate.name}")
+        return collate
+
+    _known = field_validator("name")(lambda name: check_name(name, "data set", SOURCES))
+
+
+class Training(Section):
+    """How one replica learns."""
+
+    epochs: Count = 3
+    """Passes over the training part."""
+    batch_size: Count | None = None
+    """Samples per step of one replica. Default: 64 for up to 8 workers, then fewer as workers grow, down to 16."""
+    optimizer: Annotated[NameOrObject, named_or_imported(OPTIMIZERS)] = "muon"
+    """The optimizer: sgd, adam, adamw, rmsprop, adagrad, lbfgs or muon;
+    "package.module:Optimizer", a class such as torch.optim.NAdam, or a function of the parameters that returns one."""
+    lr: Annotated[float, Field(gt=0)] | None = None
+    """Learning rate. Default: sgd 0.05, muon 0.015 sqrt(batch_size / 64), adagrad 0.01, lbfgs 0.1, others 0.001."""
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """Momentum of sgd and muon; other optimizers have their own."""
+    nesterov: bool = False
+    """Nesterov's momentum, for sgd."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    """Weight decay."""
+    optimizer_options: Options = {}
+    """Further keyword arguments of the optimizer, such as {betas = [0.9, 0.99]}.
+
+    For muon: steps (of Newton-Schulz), block (rows of a large matrix that are orthogonalized together, 64), nesterov,
+    partner (sgd or adamw, for what is not a matrix), partner_lr (the same for any number of workers), and output (muon
+    or partner: which of the two changes the last layer)."""
+    schedule: Annotated[NameOrObject | None, named_or_imported(SCHEDULES)] = None
+    """How the learning rate changes over the run: constant, cosine, linear, one-cycle, "package.module:callable", a
+    function of the progress from 0 to 1, or a scheduler of torch (a class, or a function of the optimizer).
+
+    Default: linear for muon, cosine for the others."""
+    schedule_options: Options = {}
+    """Keyword arguments of a schedule of your own, such as {step_size = 100}."""
+    warmup: Annotated[float, Field(ge=0)] | None = None
+    """Epochs, or a fraction of one, over which the learning rate rises from near zero.
+
+    Default: if several workers scale the rate up, a twentieth of the run where gradients are averaged, and a fifth of
+    it, at most one epoch, where weights are; else none."""
+    clip: Annotated[float, Field(gt=0)] | None = None
+    """Largest norm of a step's gradient. Default: not clipped."""
+    accumulate: Count = 1
+    """Pieces in which the gradient of a batch is computed, one after another, to save memory; `batch_size` is that of
+    the whole step. Layers that look at a whole batch, such as batch normalization, see one piece."""
+    activation_checkpointing: Annotated[bool | tuple[Text, ...], AsNames] = False
+    """Save memory by computing the activations of blocks again in the backward pass: true for the members of
+    nn.Sequential and nn.ModuleList that consist of several layers, or the names of modules, such as ["encoder.*"]."""
+    ema: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Evaluate and keep the exponential moving average of the weights, with this decay per step, such as 0.999.
+
+    Default: the weights themselves."""
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
+    """Number format of forward and backward passes; the weights stay in fp32. tf32 and fp16 are for GPUs; with fp16 the
+    loss is scaled, and steps whose gradients overflow are skipped."""
+    loss: NameOrObject | None = None
+    """cross-entropy, mse, l1, bce, network (the loss that the network computes itself), "package.module:callable", or
+    f(outputs, targets).
+
+    Default: cross-entropy for classes, mse for numbers."""
+    metrics: NamesOrObjects = ()
+    """accuracy, mae, rmse; precision_at_10, recall_at_10, map_at_10, ndcg_at_10 (any number) where a sample has several
+    labels; a scikit-learn scorer (f1_macro); or f(outputs, targets). Default: accuracy for classes."""
+    patience: Count | None = None
+    """Stop after this many epochs without a better watched loss, and keep the best epoch's weights. Default: never."""
+    target: float | None = None
+    """Stop when the watched part reaches this value of the first metric: at least, or for loss, mae, rmse at most.
+
+    The watched part is the validation part, or the test part where there is none. Default: train all epochs."""
+    evaluate_every: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Epochs between two evaluations of the watched part, at most 1; their time is not training time."""
+    seed: NonNegative = 0
+    """Seed of the initial weights, the order of samples, and dropout."""
+    log_every: Count = 20
+    """Steps between two points of the training curve."""
+    save_predictions: bool = True
+    """Store the trained model's outputs on the test part with the run, up to 64 MiB; `run.predictions` reads them."""
+
+    @property
+    def samples_per_step(self) -> int:
+        """The batch size, or the usual one where it is unset."""
+        return self.batch_size or USUAL_BATCH
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """What the metrics are called in results: the last part of an import path, or the name of a function."""
+        return tuple(map(label_of, self.metrics))
+
+    @property
+    def rate_schedule(self) -> "str | PythonObject | RecordedObject":
+        """The schedule, or the usual one of the optimizer where it is unset."""
+        return self.schedule or ("linear" if self.optimizer == "muon" else "cosine")
+
+    @field_validator("target", mode="before")
+    @classmethod
+    def _number(cls, target: object) -> object:
+        if isinstance(target, str):
+            raise ValueError(f"should be a number, not {target!r}; the column to predict is target_column")
+        return target
+
+    _known_optimizer = field_validator("optimizer")(lambda name: check_name(name, "optimizer", OPTIMIZERS))
+    _known_schedule = field_validator("schedule")(lambda name: name and check_name(name, "schedule", SCHEDULES))
+    _known_loss = field_validator("loss")(lambda loss: loss and check_name(loss, "loss", LOSSES))
+    _known_metrics = field_validator("metrics")(
+        lambda metrics: tuple(check_name(metric, "metric", (*METRICS, *_scorers(metric))) for metric in metrics)
+    )
+
+    @property
+    def needs_closure(self) -> bool:
+        """Whether the optimizer is L-BFGS, which evaluates several gradients in one step."""
+        return self.optimizer == "lbfgs" or repr(self.optimizer).endswith(":LBFGS")
+
+
+class Division(Section):
+    """How the training data are divided among replicas, and how these mix."""
+
+    workers: Count = 1
+    """Replicas that train in parallel, each on its own shard."""
+    strategy: Annotated[str, OneOf(STRATEGIES)] = "allreduce"
+    """Who averages with whom in a round."""
+    strategy_options: Options = {}
+    """Keyword arguments of the strategy, such as {sides = 1} for ring."""
+    sync_every: StepsOrEpoch = None
+    """Steps between two rounds, or "epoch" for one round at the end of each epoch; ignored when gradients are averaged
+    (every step) and by asynchronous strategies.
+
+    Default: 4, or 16 with an outer optimizer."""
+    local_after: NonNegative = 0
+    """Mix at every step until this one, then every `sync_every` (post-local SGD)."""
+    average: Literal["auto", "weights", "gradients"] = "auto"
+    """What is averaged: weights in rounds, or gradients before every step. auto: gradients where all replicas average
+    exactly and nothing is said about rounds (sync_every, local_after, outer, compression, optimizer_state)."""
+    outer: Annotated[str, OneOf(OUTER)] = "none"
+    """Optimizer that turns the average of a round into an outer step; none takes the average as it is."""
+    outer_options: Options = {}
+    """Keyword arguments of the outer optimizer."""
+    compression: Annotated[str, OneOf(COMPRESSIONS)] = "none"
+    """How messages between workers are compressed."""
+    compression_options: Options = {}
+    """Keyword arguments of the compression, such as {fraction = 0.01} for topk."""
+    lr_scaling: Annotated[str, OneOf(LR_SCALINGS)] = "auto"
+    """How the learning rate grows with the workers that average in rounds, each of which takes fewer steps. auto:
+    sqrt with muon; with other optimizers sqrt for up to 8 workers, and twice the rate for more."""
+    optimizer_state: Literal["auto", "local", "average", "reset"] = "auto"
+    """What a round does to the state of the optimizers (momenta). auto: average for muon in synchronous rounds of
+    weights, else local."""
+    shards: Literal["iid", "contiguous", "label-skew", "fractions"] = "iid"
+    """How the training samples are divided among the replicas."""
+    skew: Annotated[float, Field(gt=0)] = 0.5
+    """Dirichlet's alpha for label-skew shards: smaller values give more uneven shards."""
+    fractions: Annotated[tuple[Fraction, ...] | None, AsTuple] = None
+    """Each worker's share of the samples, for shards = "fractions"."""
+    folds: Annotated[int, Field(ge=2, lt=2**63)] | None = None
+    """Number of folds of a cross-validation. Default: none."""
+    fold_kind: Literal["auto", "plain", "stratified", "group"] = "auto"
+    """How folds are cut. auto: group where there are groups, else stratified for classes, else plain."""
+    fold_repeats: Count = 1
+    """Repetitions of the cross-validation, each with different folds."""
+    fold_mode: Literal["auto", "folds-over-workers", "data-and-folds", "fold-by-fold", "fused"] = "auto"
+    """How folds are trained. auto: on cpu fold-by-fold for several workers, folds-over-workers for one; else fused."""
+
+    @property
+    def pace(self) -> int | Literal["epoch"]:
+        """Steps between two rounds, or "epoch": `sync_every`, or its default."""
+        return self.sync_every or (4 if self.outer == "none" else 16)
+
+    @property
+    def steps_between_rounds(self) -> int:
+        """Steps between two rounds, where they are known without the data."""
+        if self.pace == "epoch":
+            raise ExperimentError(
+                'division.sync_every = "epoch" needs to know how many steps an epoch has; give the number of steps'
+            )
+        return self.pace
+
+    def counted(self, steps_per_epoch: int) -> "Division":
+        """Return the division with `sync_every` as a number of steps, for epochs of so many."""
+        return self.model_copy(update={"sync_every": steps_per_epoch}) if self.pace == "epoch" else self
+
+    @property
+    def needs_second_buffer(self) -> bool:
+        """Whether gradients or momenta travel, which need a buffer of their own beside the one of the weights."""
+        return self.average == "gradients" or self.optimizer_state == "average"
+
+
+class Machine(Section):
+    """The hardware that runs the experiment."""
+
+    device: Text = "cpu"
+    """cpu, cuda, cuda:1, mps, or auto (the fastest available)."""
+    threads: Count | None = None
+    """Threads per worker, also on the nodes of a virtual cluster that does not set them. Default: the cores that this
+    process may use, divided among the workers; on a virtual cluster 1."""
+    pin: Text = "none"
+    """Cores for the workers: none, compact, scatter, or a list such as "0,1,2,4"."""
+    oversubscribe: bool = False
+    """Allow more threads than there are cores."""
+    engine: Literal["auto", "serial", "processes", "fused", "launched", "virtual"] = "auto"
+    """What hosts the replicas. auto: serial for one worker; for more, processes on cpu and fused (all replicas step
+    together on one device) on a GPU; launched under torchrun or mpirun."""
+    transport: Annotated[str, OneOf(NETWORKS, "auto", "shared-memory")] = "auto"
+    """How tensors move between workers. auto: in shared memory; under a launcher also by torch.distributed or MPI."""
+    on_failure: Literal["end", "continue"] = "end"
+    """When a worker is lost: end the run, which can be resumed, or continue with the others. A worker process is then
+    replaced by another one; under torchrun, the ranks that are restarted continue from the last completed epoch."""
+    replacements: Count = 3
+    """How often a lost worker process is replaced before it has completed an epoch; then the run ends."""
+    stall_after: Positive | None = None
+    """Seconds without progress (a step, an evaluated batch) after which a worker process is lost; also, but at least
+    30, the seconds that the ranks of several hosts wait for each other at the start.
+
+    Default: 20 times the longest seen so far, at least 60; more at startup and in the first steps; 120 for ranks."""
+    fused: Literal["auto", "vmap", "loop"] = "auto"
+    """How replicas on one device step: in the same operations, one by one, or whichever a short probe finds faster."""
+    cluster: Annotated[Text | Options | None, AsTable] = None
+    """Hardware of a virtual cluster: a TOML file, a table, dsmp-c1, dsmp-c2, or "here" for this machine.
+
+    Default: nodes of one worker each, any two of them connected by `link`."""
+    link: Annotated[Text | Options | None, AsTable] = None
+    """The links between the nodes of a virtual cluster: 1gbe, 10gbe, wifi, ..., or a table of latency and bandwidth.
+
+    Default: 10gbe."""
+
+
+def _scorers(metric: object) -> list[str]:
+    """Return the ranking metric or scikit-learn scorer that a metric is or is nearly called, unless it is built in."""
+    if not isinstance(metric, str) or metric in METRICS or ":" in metric:
+        return []
+    if RANKING_METRIC.fullmatch(metric):
+        return [metric]
+    import difflib
+
+    from sklearn.metrics import get_scorer_names
+
+    near = difflib.get_close_matches(metric, get_scorer_names(), n=1, cutoff=0.6)
+    return [name for name in near if name not in METRICS]
