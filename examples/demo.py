@@ -12,7 +12,7 @@ import webbrowser
 from pathlib import Path
 
 import tenfold
-from tenfold.machine.threads import set_wait_policy
+from tenfold.machine.cores import set_wait_policy
 
 set_wait_policy()  # before torch is imported: on a busy machine its threads should sleep while they wait
 target, epochs, source, threads = 0.99, 2, "mnist", None

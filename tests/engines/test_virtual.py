@@ -10,7 +10,7 @@ from threaded import make_task
 from tenfold.cluster.prediction import Prediction
 from tenfold.engines.predicted_events import PredictedEvents
 from tenfold.engines.virtual import free_memory
-from tenfold.machine import cgroups
+from tenfold.machine import limits
 from tenfold.prediction.task_prediction import predict_task
 from tenfold.runs import Event, Metric
 
@@ -37,9 +37,9 @@ def test_a_run_that_stops_early_takes_the_time_of_the_epochs_it_had() -> None:
 
 
 def test_a_container_has_only_its_part_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cgroups, "memory_left", lambda: None)
+    monkeypatch.setattr(limits, "memory_left", lambda: None)
     whole = free_memory(torch.device("cpu"))
-    monkeypatch.setattr(cgroups, "memory_left", lambda: 1000)
+    monkeypatch.setattr(limits, "memory_left", lambda: 1000)
     assert free_memory(torch.device("cpu")) == 1000 < whole
 
 

@@ -1,13 +1,15 @@
 import os
+import re
 from pathlib import Path
 
 import pytest
-from fake_machines import build_cgroup1, build_cgroup2, build_sys, layout, write
+from fake_machines import build_cgroup2, build_sys, layout, write
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenfold.machine import cgroups, cores
-from tenfold.machine.cores import Cpu, Topology, budget, parse_cpus, usable_cpus, write_cpus
+from tenfold.errors import MachineError
+from tenfold.machine import cores
+from tenfold.machine.cores import Cpu, Topology, budget, parse_cpus, usable_cpus, wait_policy_for_children, write_cpus
 
 
 @given(st.lists(st.integers(0, 300), unique=True, min_size=1))
@@ -110,50 +112,77 @@ class TestBudget:
         assert 1 <= budget() <= len(usable_cpus())
 
 
-class TestCgroups:
-    def test_the_tightest_of_nested_quotas_counts(self, tmp_path: Path) -> None:
-        limits = {
-            "pods": {"cpu.max": "400000 100000"},
-            "pods/one": {"cpu.max": "150000 100000"},
-            "pods/one/job": {"cpu.max": "max 100000"},
-        }
-        build_cgroup2(tmp_path, "/pods/one/job", limits)
-        assert cgroups.cpu_quota(tmp_path) == 1.5
+@given(budget=st.integers(1, 256), workers=st.integers(1, 256))
+def test_an_equal_share_fits_the_budget_unless_there_are_more_workers_than_cores(budget: int, workers: int) -> None:
+    each = cores.share(budget, workers)
+    assert each >= 1
+    assert workers * each <= max(budget, workers)
+    assert workers * (each + 1) > budget
 
-    def test_quotas_of_other_groups_do_not_count(self, tmp_path: Path) -> None:
-        build_cgroup2(tmp_path, "/mine", {"mine": {"cpu.max": "max 100000"}, "theirs": {"cpu.max": "100000 100000"}})
-        assert cgroups.cpu_quota(tmp_path) is None
 
-    def test_version_1_quotas_nest_as_well(self, tmp_path: Path) -> None:
-        limits = {
-            "docker": {"cpu.cfs_quota_us": "300000", "cpu.cfs_period_us": "100000"},
-            "docker/abc": {"cpu.cfs_quota_us": "-1", "cpu.cfs_period_us": "100000"},
-        }
-        build_cgroup1(tmp_path, "/docker/abc", limits)
-        assert cgroups.cpu_quota(tmp_path) == 3
+@given(budget=st.integers(1, 64), workers=st.integers(1, 64), asked=st.integers(1, 64))
+def test_threads_that_fit_are_given_and_others_only_on_purpose(budget: int, workers: int, asked: int) -> None:
+    assert cores.share(budget, workers, asked, oversubscribe=True) == asked
+    if workers * asked <= budget:
+        assert cores.share(budget, workers, asked) == asked
+    else:
+        with pytest.raises(MachineError, match="or set oversubscribe to true"):
+            cores.share(budget, workers, asked)
 
-    @pytest.mark.parametrize("build", [build_cgroup1, build_cgroup2])
-    @pytest.mark.parametrize(("path", "shown"), [("/docker/abc", "/docker/abc"), ("/docker/abc", "/"), ("/../x", "/")])
-    def test_a_container_that_sees_only_its_own_group(self, tmp_path: Path, build, path: str, shown: str) -> None:
-        files = {"cpu.max": "200000 100000"}
-        if build is build_cgroup1:
-            files = {"cpu.cfs_quota_us": "200000", "cpu.cfs_period_us": "100000"}
-        build(tmp_path, path, {"": files}, shown=shown)
-        assert cgroups.cpu_quota(tmp_path) == 2
 
-    def test_memory_in_use_is_not_left_but_cached_files_are(self, tmp_path: Path) -> None:
-        used = {"memory.current": "3000", "memory.stat": "anon 1500\ninactive_file 1000"}
-        build_cgroup2(tmp_path / "two", "/a", {"": {"memory.max": "9000"}, "a": {"memory.max": "4096"} | used})
-        assert cgroups.memory_left(tmp_path / "two") == 4096 - 2000
-        build_cgroup2(tmp_path / "free", "/", {"": {"memory.max": "max"} | used})
-        assert cgroups.memory_left(tmp_path / "free") is None
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            (8, 4, 3),
+            "4 workers x 3 threads need 12 cores, but this process may use 8; "
+            "use at most 2 threads each, or set oversubscribe to true",
+        ),
+        (
+            (2, 4, 1),
+            "4 workers x 1 threads need 4 cores, but this process may use 2; "
+            "use at most 2 workers of 1 thread, or set oversubscribe to true",
+        ),
+        ((2, 0), "cannot share 2 cores among 0 workers; there must be at least 1"),
+        ((2, 1, 0), "cannot give each worker 0 threads; there must be at least 1"),
+    ],
+)
+def test_what_does_not_fit_is_explained(arguments: tuple[int, ...], sentence: str) -> None:
+    with pytest.raises(MachineError, match=f"^{re.escape(sentence)}$"):
+        cores.share(*arguments)
 
-    def test_memory_limits_of_both_versions(self, tmp_path: Path) -> None:
-        build_cgroup2(tmp_path / "two", "/a/b", {"a": {"memory.max": "4096"}, "a/b": {"memory.max": "max"}})
-        build_cgroup1(tmp_path / "one", "/a", {"": {"memory.limit_in_bytes": "9223372036854771712"}})
-        assert cgroups.memory_limit(tmp_path / "two") == 4096
-        assert cgroups.memory_limit(tmp_path / "one") is None
 
-    def test_no_cgroups_no_limits(self, tmp_path: Path) -> None:
-        assert cgroups.cpu_quota(tmp_path) is None
-        assert cgroups.memory_limit(tmp_path) is None
+class TestWaiting:
+    @pytest.mark.parametrize(
+        ("load", "now", "policy"),
+        [(0.2, 0.0, None), (7.0, 7.2, "PASSIVE"), (7.0, 0.4, None), (7.0, None, "PASSIVE")],
+        ids=["idle", "busy", "no longer busy", "busy by the last minute"],
+    )
+    def test_threads_sleep_on_a_busy_machine_only(
+        self, load: float, now: float | None, policy: str | None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+        monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+        monkeypatch.setattr(cores, "running_elsewhere", lambda: now)
+        monkeypatch.setattr(os, "cpu_count", lambda: 8)
+        with wait_policy_for_children():
+            assert os.environ.get("OMP_WAIT_POLICY") == policy
+        assert "OMP_WAIT_POLICY" not in os.environ
+
+    def test_what_the_user_set_stays(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+        monkeypatch.setattr(os, "getloadavg", lambda: (1000.0, 0.0, 0.0))
+        with wait_policy_for_children():
+            assert os.environ["OMP_WAIT_POLICY"] == "active"
+        assert os.environ["OMP_WAIT_POLICY"] == "active"
+
+
+@pytest.mark.parametrize(("load", "policy"), [(100.0, "PASSIVE"), (0.0, None)])
+def test_threads_of_the_command_line_sleep_on_a_busy_machine(
+    monkeypatch: pytest.MonkeyPatch, load: float, policy: str | None
+) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, load, load))
+    monkeypatch.setattr(cores, "running_elsewhere", lambda: load)
+    monkeypatch.setattr(os, "environ", {})
+    cores.set_wait_policy()
+    assert os.environ.get("OMP_WAIT_POLICY") == policy

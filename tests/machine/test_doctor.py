@@ -6,7 +6,7 @@ import pytest
 import torch
 from fake_machines import build_cgroup2, build_sys, layout, write
 
-from tenfold.machine import cores, doctor, open_files, threads
+from tenfold.machine import cores, doctor, limits
 from tenfold.machine.devices import Gpu
 from tenfold.machine.doctor import Finding, examine
 
@@ -52,11 +52,11 @@ class Patient:
 
     def load(self, processes: float) -> None:
         self.patch.setattr(doctor.os, "getloadavg", lambda: (processes, 0.0, 0.0))
-        self.patch.setattr(threads, "running_elsewhere", lambda: processes)
+        self.patch.setattr(cores, "running_elsewhere", lambda: processes)
 
     def files(self, limit: int) -> None:
         self.patch.setattr(resource, "getrlimit", lambda _: (limit, limit))
-        self.patch.setattr(open_files, "_open", lambda: 30)
+        self.patch.setattr(limits, "_open_files", lambda: 30)
 
     def programs(self, paths: dict[str, str], beside: dict[str, str] | None = None) -> None:
         found = {None: paths}

@@ -7,7 +7,15 @@ import torch
 from fake_machines import build_cgroup2, build_sys, layout, write
 
 from tenfold.machine import cores
-from tenfold.machine.facts import facts, has_bf16, in_container, instruction_sets, machine_load, processor_name
+from tenfold.machine.facts import (
+    EnergyMeter,
+    facts,
+    has_bf16,
+    in_container,
+    instruction_sets,
+    machine_load,
+    processor_name,
+)
 
 X86 = "processor\t: 0\nmodel name\t: Epyc 9000\nflags\t\t: fpu avx2 avx512f avx512_bf16 amx_tile amx_bf16"
 ARM = "processor\t: 0\nBogoMIPS\t: 50.00\nFeatures\t: fp asimd sve bf16\nCPU implementer\t: 0x41"
@@ -100,3 +108,34 @@ def test_the_load_is_not_negative():
 def test_a_system_without_a_load_average_has_none(monkeypatch):
     monkeypatch.delattr(os, "getloadavg")
     assert machine_load() is None
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A processor that counts to 100 J, and has counted 90."""
+    domain = tmp_path / "intel-rapl:0"
+    domain.mkdir()
+    (domain / "max_energy_range_uj").write_text("100000000\n")
+    (domain / "energy_uj").write_text("90000000\n")
+    (tmp_path / "intel-rapl:0:0").mkdir()  # a part of it
+    monkeypatch.setattr("tenfold.machine.facts.POWERCAP", tmp_path)
+    monkeypatch.setattr("tenfold.machine.facts._gpus", dict)
+    return domain
+
+
+def test_a_counter_that_begins_again_goes_on(package: Path) -> None:
+    meter = EnergyMeter()
+    (package / "energy_uj").write_text("5000000\n")
+    assert meter.joules() == pytest.approx(15)
+
+
+def test_gpus_are_added(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    used = iter([1_000.0, 1_007.0])
+    monkeypatch.setattr("tenfold.machine.facts._gpus", lambda: {"gpu 0": (next(used), 0.0)})
+    assert EnergyMeter().joules() == pytest.approx(7)
+
+
+def test_a_machine_that_counts_nothing_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tenfold.machine.facts.POWERCAP", tmp_path)
+    monkeypatch.setattr("tenfold.machine.facts._gpus", dict)
+    assert EnergyMeter().joules() is None

@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from tenfold.cli.output import INTERRUPTED, launched_rank, prefix, say_interrupted, tell_interrupted
 from tenfold.cli.usage import UsageError, usage_sentence
 from tenfold.errors import TenfoldError, WorkerLost
-from tenfold.machine.threads import set_wait_policy
+from tenfold.machine.cores import set_wait_policy
 
 
 class Verbs(TyperGroup):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from tenfold.crossval.fold_experiment import fold_mode
 from tenfold.experiment import Experiment
-from tenfold.machine import affinity, cores, threads
+from tenfold.machine import affinity, cores
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ def share_cores(experiment: Experiment, models: int) -> CoreSlots:
     by_node = fold_mode(experiment) == "data-and-folds"
     room = workers if by_node or workers > 1 else max(1, usable // (machine.threads or 1))
     at_once = min(room, models)
-    each = threads.share(usable, at_once, machine.threads, oversubscribe=machine.oversubscribe)
+    each = cores.share(usable, at_once, machine.threads, oversubscribe=machine.oversubscribe)
     equal = by_node or machine.threads is not None
     taken = (each,) * models if equal else spread_threads(models, at_once, usable)
     count = max(usable, each * at_once)

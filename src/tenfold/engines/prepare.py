@@ -18,7 +18,7 @@ from tenfold.errors import DataError, ExperimentError, StoreError
 from tenfold.experiment import Experiment, Machine
 from tenfold.experiment.fields import with_defaults
 from tenfold.experiment.values import PythonObject, RecordedObject
-from tenfold.machine import affinity, cores, devices, facts, threads
+from tenfold.machine import affinity, cores, devices, facts
 from tenfold.models import parameter_count
 from tenfold.workers.task import Task, make_network
 
@@ -59,9 +59,9 @@ def seats(machine: Machine, workers: int, budget: int) -> tuple[int, affinity.Co
     Virtual workers only borrow these cores, in turns.
     """
     if machine.engine == "virtual":
-        return min(budget, threads.share(budget, workers, machine.threads, oversubscribe=True)), affinity.NOT_PINNED
+        return min(budget, cores.share(budget, workers, machine.threads, oversubscribe=True)), affinity.NOT_PINNED
     usable = affinity.room(machine.pin, budget)
-    per_worker = threads.share(usable, workers, machine.threads, oversubscribe=machine.oversubscribe)
+    per_worker = cores.share(usable, workers, machine.threads, oversubscribe=machine.oversubscribe)
     return per_worker, affinity.plan(cores.Topology.read(), workers, per_worker, machine.pin)
 
 

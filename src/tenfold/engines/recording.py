@@ -11,8 +11,7 @@ from tenfold.common.files import sweep
 from tenfold.common.user_code import describe_error
 from tenfold.errors import RunTakenOver, StoreError, TenfoldError, WorkerLost
 from tenfold.experiment import Experiment
-from tenfold.machine.energy import EnergyMeter
-from tenfold.machine.facts import machine_load
+from tenfold.machine.facts import EnergyMeter, machine_load
 from tenfold.runs import (
     CheckpointFailed,
     Clock,

@@ -20,7 +20,7 @@ from tenfold.engines.processes import Processes
 from tenfold.engines.recording import Outcome
 from tenfold.errors import MachineError
 from tenfold.experiment import Experiment
-from tenfold.machine import cgroups, cores, devices
+from tenfold.machine import cores, devices, limits
 from tenfold.runs import Clock, Emit, Note
 from tenfold.runs.resumption import Resumption
 from tenfold.training.fused.device_memory import free_memory as left_on_gpu
@@ -92,7 +92,7 @@ def free_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return int(left_on_gpu(device))
     available = int(psutil.virtual_memory().available)
-    left = cgroups.memory_left()
+    left = limits.memory_left()
     return available if left is None else min(available, left)
 
 

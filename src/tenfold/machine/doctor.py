@@ -15,10 +15,9 @@ from typing import Literal
 import psutil
 
 from tenfold.launch.commands import find_mpirun
-from tenfold.machine import cgroups, devices, open_files
-from tenfold.machine.cores import ROOT, Topology, budget
+from tenfold.machine import devices, limits
+from tenfold.machine.cores import ROOT, Topology, budget, load_is_high
 from tenfold.machine.facts import has_bf16, instruction_sets, torch_build
-from tenfold.machine.threads import load_is_high
 
 Status = Literal["ok", "note", "problem"]
 
@@ -63,7 +62,7 @@ def examine(folder: Path | None = None, root: Path = ROOT) -> list[Finding]:
 
 
 def _cores(root: Path) -> Finding:
-    topology, quota, ours = Topology.read(root), cgroups.cpu_quota(root), budget(root)
+    topology, quota, ours = Topology.read(root), limits.cpu_quota(root), budget(root)
     machine = psutil.cpu_count() or 1
     usable = len(topology.cpus)
     parts = [f"{usable} of {machine} logical cpus usable", f"{topology.physical} physical"]
@@ -95,10 +94,10 @@ def _load(ours: int) -> Finding:
 
 
 def _open_files() -> Finding:
-    most = open_files.limit()
+    most = limits.open_file_limit()
     if most is None or most >= _FEW_FILES:
         return Finding("open files", "no limit" if most is None else f"at most {most}")
-    workers = open_files.workers_within(most)
+    workers = limits.workers_within_limit(most)
     advice = f"enough for about {workers} workers; raise it: ulimit -n 4096"
     return Finding("open files", f"at most {most}", "note" if workers >= 1 else "problem", advice)
 
@@ -122,7 +121,7 @@ def _threads(ours: int) -> Finding:
 
 
 def _memory(root: Path) -> Finding:
-    memory, limit = psutil.virtual_memory(), cgroups.memory_limit(root)
+    memory, limit = psutil.virtual_memory(), limits.memory_limit(root)
     limited = limit is not None and limit < memory.total
     found = f"{_size(memory.available)} of {_size(memory.total)} available"
     found += f", cgroup limit {_size(limit)}" if limit is not None and limited else ""

@@ -1,8 +1,10 @@
 """What is recorded about the machine with every run, so that its numbers can be understood later."""
 
+import ctypes
 import os
 import platform
 import re
+from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
 from importlib import metadata
@@ -10,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from tenfold.machine import cgroups, devices
+from tenfold.machine import devices, limits
 from tenfold.machine.cores import ROOT, Topology, budget, write_cpus
 
 JSON = dict[str, "JSON"] | list["JSON"] | str | int | float | bool | None
@@ -29,6 +31,9 @@ _INSTRUCTIONS = {
     "sve": {"sve"},
     "arm_bf16": {"bf16", "arm_bf16"},
 }
+POWERCAP = Path("/sys/class/powercap")
+RAPL_PACKAGES = "intel-rapl:?"
+"""The domains of whole processors; AMD's have the same name. Their parts are in domains of their own."""
 _BF16 = {"avx512_bf16", "amx_bf16", "arm_bf16"}
 
 
@@ -41,7 +46,7 @@ def facts(root: Path = ROOT) -> dict[str, JSON]:
         "container": in_container(root),
         "python": platform.python_version(),
         "cpu": _cpu(root),
-        "memory": {"total": memory.total, "available": memory.available, "limit": cgroups.memory_limit(root)},
+        "memory": {"total": memory.total, "available": memory.available, "limit": limits.memory_limit(root)},
         "torch": torch_build(),
         "gpus": [asdict(gpu) for gpu in devices.gpus()],
         "packages": {**_versions()},
@@ -89,7 +94,7 @@ def _cpu(root: Path) -> dict[str, JSON]:
         "numa_nodes": topology.nodes,
         "packages": topology.packages,
         "layout": topology.layout(),
-        "quota": cgroups.cpu_quota(root),
+        "quota": limits.cpu_quota(root),
         "budget": budget(root),
     }
 
@@ -148,3 +153,54 @@ def machine_load() -> float | None:
         return os.getloadavg()[0]
     except (AttributeError, OSError):
         return None
+
+
+class EnergyMeter:
+    """Counts the energy that the whole machine uses, whoever uses it: processors by RAPL, NVIDIA's GPUs by NVML."""
+
+    def __init__(self) -> None:
+        self._before = _counters()
+
+    def joules(self) -> float | None:
+        """Return the energy used so far; None where the machine does not count it."""
+        used = 0.0
+        for name, (now, limit) in _counters().items():
+            before, _ = self._before.get(name, (now, limit))
+            used += (now - before) % limit if limit else now - before
+        return used if self._before else None
+
+
+def _counters() -> dict[str, tuple[float, float]]:
+    """Return each counter in joules, with the value at which it begins again (0: it does not)."""
+    return _processors() | _gpus()
+
+
+def _processors() -> dict[str, tuple[float, float]]:
+    found = {}
+    for domain in POWERCAP.glob(RAPL_PACKAGES):
+        with suppress(OSError, ValueError):  # only root may read it on most systems
+            used, limit = (int((domain / name).read_text()) / 1e6 for name in ("energy_uj", "max_energy_range_uj"))
+            found[domain.name] = used, limit
+    return found
+
+
+def _gpus() -> dict[str, tuple[float, float]]:
+    try:
+        library = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return {}
+    found: dict[str, tuple[float, float]] = {}
+    if library.nvmlInit_v2() != 0:
+        return found
+    try:
+        count = ctypes.c_uint()
+        library.nvmlDeviceGetCount_v2(ctypes.byref(count))
+        for index in range(count.value):
+            device, used = ctypes.c_void_p(), ctypes.c_ulonglong()
+            if library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)) == 0 and (
+                library.nvmlDeviceGetTotalEnergyConsumption(device, ctypes.byref(used)) == 0
+            ):
+                found[f"gpu {index}"] = used.value / 1e3, 0.0
+    finally:
+        library.nvmlShutdown()
+    return found

@@ -4,7 +4,7 @@ import math
 import os
 from time import perf_counter
 
-from tenfold.machine.threads import running_elsewhere
+from tenfold.machine.cores import running_elsewhere
 from tenfold.mixing.round import exact_round
 from tenfold.prediction.calibration import ReportProgress, cost_keys
 from tenfold.prediction.calibration.probes import step_burst, step_entry

@@ -11,7 +11,7 @@ from tenfold.data import Splits
 from tenfold.engines.prepare import prepare, settle
 from tenfold.errors import MachineError
 from tenfold.experiment import Experiment
-from tenfold.machine import cores, facts, threads
+from tenfold.machine import cores, facts
 from tenfold.prediction.calibration import cost_keys, library_averaging, probes
 from tenfold.prediction.calibration.calibration_data import random_images
 from tenfold.prediction.calibration.probes import ReportProgress
@@ -189,7 +189,7 @@ def _shared(experiment: Experiment, counts: Iterable[int], *, few: bool) -> list
     Where the experiment sets its threads, it has no others.
     """
     asked, budget = experiment.machine.threads, cores.budget()
-    first, *rest = [(threads.share(budget, count, asked, oversubscribe=True), count) for count in counts]
+    first, *rest = [(cores.share(budget, count, asked, oversubscribe=True), count) for count in counts]
     alone = [] if few or asked is not None else [(count, 1) for count in probes.counts_up_to(budget)]
     return [first, *(one for one in alone if one not in (first, *rest)), *rest]
 

@@ -16,7 +16,7 @@ from tenfold.engines.serial import Serial
 from tenfold.engines.virtual import Virtual, check_memory
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
-from tenfold.machine import cores, devices, threads
+from tenfold.machine import cores, devices
 from tenfold.mixing.builders import make_strategy
 from tenfold.prediction.planning.learning_curve import SEED_ERROR, Point
 from tenfold.runs import Clock, Event
@@ -133,9 +133,9 @@ class _Replicas(Virtual):
 
 def _threads(experiment: Experiment) -> int:
     """Return the threads of each replica; a single one beside busy programs, where threads wait for each other."""
-    if threads.load_is_high():
+    if cores.load_is_high():
         return 1
-    return threads.share(cores.budget(), experiment.division.workers, experiment.machine.threads, oversubscribe=True)
+    return cores.share(cores.budget(), experiment.division.workers, experiment.machine.threads, oversubscribe=True)
 
 
 def _some(splits: Splits, samples: int) -> Part:

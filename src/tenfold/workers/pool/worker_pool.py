@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from tenfold.errors import MachineError, WorkerLost, name_workers
-from tenfold.machine import open_files
+from tenfold.machine import limits
+from tenfold.machine.cores import wait_policy_for_children
 from tenfold.machine.process_state import is_stopped
-from tenfold.machine.threads import wait_policy_for_children
 from tenfold.workers.pool.message_reader import MessageReader
 from tenfold.workers.pool.worker_progress import FIELDS, SharedFloats, StallWatch, WorkerProgress, describe_stall
 
@@ -94,7 +94,7 @@ class WorkerPool:
 
         A worker that publishes progress may go without for `stall_after` seconds, or for much longer than it ever took.
         """
-        open_files.check(size)
+        limits.check_open_files(size)
         started = context()
         self.ranks = ranks or [range(place, place + 1) for place in range(size)]
         self.beats = SharedFloats(size * (1 + FIELDS))

@@ -1,4 +1,4 @@
-"""What a container or a service manager allows this process: the limits of its Linux control groups (v1 and v2).
+"""What the system allows this process: the limits of its Linux control groups (v1 and v2), and of open files.
 
 `joblib.cpu_count` is no substitute: it reads only the group at the top of the mount, while the limits of a Slurm job or
 a systemd service are in groups below it, and it rounds 1.5 cores up to 2.
@@ -7,8 +7,14 @@ a systemd service are in groups below it, and it rounds 1.5 cores up to 2.
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
+from tenfold.errors import MachineError
+
 # Version 1 has no word for "unlimited memory": it answers with a number near 2^63.
 _UNLIMITED_BYTES = 2**60
+PER_WORKER = 4
+"""Files for each worker process: its connection, two ends of pipes that show its death, and one in passing."""
+SPARE = 16
+"""For shared memory, the store of runs and imports."""
 
 
 def cpu_quota(root: Path = Path("/")) -> float | None:
@@ -110,3 +116,37 @@ def _lines(path: Path) -> list[str]:
 
 def _words(path: Path) -> list[str]:
     return " ".join(_lines(path)).split()
+
+
+def open_file_limit() -> int | None:
+    """The largest number of open files; None where there is no open_file_limit."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def workers_within_limit(most: int) -> int:
+    """For how many workers so many open files are enough, beside those that are open now."""
+    return max(0, (most - _open_files() - SPARE) // PER_WORKER)
+
+
+def check_open_files(workers: int) -> None:
+    """Refuse more worker processes than the open_file_limit allows."""
+    most = open_file_limit()
+    if most is not None and workers > workers_within_limit(most):
+        needed = _open_files() + SPARE + PER_WORKER * workers
+        raise MachineError(
+            f"{workers} workers need about {needed} open files, but the open_file_limit is {most}; "
+            f"raise it with `ulimit -n {max(1024, 2 * needed)}`, or use at most {workers_within_limit(most)} workers"
+        )
+
+
+def _open_files() -> int:
+    """The number of files that are open in this process."""
+    import psutil
+
+    process = psutil.Process()
+    return int(process.num_fds()) if hasattr(process, "num_fds") else 0
