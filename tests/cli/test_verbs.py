@@ -113,7 +113,7 @@ class TestCtrlC:
         def stop(*_: object, **__: object) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("tenfold.data.load", stop)
+        monkeypatch.setattr("tenfold.data.loading.load", stop)
         said = tenfold_("train", *SMALL)
         assert said.exit_code == 130
         assert "resume" not in said.stderr

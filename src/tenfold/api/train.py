@@ -56,7 +56,9 @@ def train(
     clock, runs = Clock(), absolute(runs)  # before the user's own code can change the current folder
     experiment = Experiment.given(experiment, **fields)
     with follow(lambda: RunProgress(experiment), progress, listen, warn) as shown:
-        listener = with_callbacks(shown, [*listed(callbacks), *make_loggers(log, runs)])
+        listener = shown
+        if callbacks or log or listen:  # each may ask to stop
+            listener = with_callbacks(shown, [*listed(callbacks), *make_loggers(log, runs)])
         engine = engine_for(experiment, clock, listener)
         recorded = engine.train(experiment, runs=runs, kind=kind, clock=clock, listen=listener, fetching=fetching)
     return finished_run(recorded)

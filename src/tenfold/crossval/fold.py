@@ -24,7 +24,7 @@ from tenfold.runs import Clock, Emit, Event, Metric, Store, checkpoint, predicti
 from tenfold.runs.resumption import Resumption
 from tenfold.runs.store import FOLD
 from tenfold.training import all_targets, choose_loss, choose_metrics, measure, predict
-from tenfold.workers.make_predictions import make_predictions
+from tenfold.training.evaluation import make_predictions
 from tenfold.workers.task import Task, make_network
 
 OUTPUTS = "test_outputs.pt"
@@ -80,7 +80,9 @@ def fold_task(whole: Task, job: FoldJob) -> Task:
         groups=None,
         numbers=whole.splits.numbers | {"validation": _numbers(whole, job.split.validation)},
     )
-    splits = with_scaling(splits, standardize=whole.experiment.data.standardize)
+    standardize = whole.experiment.data.standardize
+    if standardize or splits.has_missing:
+        splits = with_scaling(splits, standardize=standardize)
     experiment = fold_experiment(whole.experiment, job.split.name)
     if fold_mode(whole.experiment) == "fold-by-fold":
         return replace(whole, experiment=experiment, splits=splits)
@@ -171,7 +173,7 @@ def _measure(task: Task, outcome: Outcome, validation: dict[str, float]) -> dict
         outputs = predict(network, part, torch.arange(len(part)), precision=experiment.training.precision)
         targets = all_targets(part)
         if name != "train" and experiment.training.save_predictions and name not in outcome.predictions:
-            made = make_predictions(task, name, outputs, targets)
+            made = make_predictions(task.experiment.training, task.splits, name, outputs, targets)
             outcome.predictions.update({name: made} if made is not None else {})
         return measure(outputs, targets, loss, metrics)
 

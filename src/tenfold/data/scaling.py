@@ -17,9 +17,7 @@ MOST_SAMPLES = 10_000
 
 
 def with_scaling(splits: Splits, *, standardize: bool) -> Splits:
-    """Return the splits with the means and deviations of their training part, where inputs are to be changed."""
-    if not standardize and not splits.has_missing:
-        return splits
+    """Return the splits with the means and deviations of their training part."""
     return replace(splits, scaling=fit_scaling(splits.train, standardize=standardize))
 
 

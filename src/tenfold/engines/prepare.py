@@ -12,7 +12,8 @@ import torch
 
 from tenfold import data
 from tenfold.common.imports import resolve
-from tenfold.data.loading import read
+from tenfold.data import loading
+from tenfold.data.table_columns import Columns
 from tenfold.engines.validate import steps_together
 from tenfold.errors import DataError, ExperimentError, StoreError
 from tenfold.experiment import Experiment, Machine
@@ -126,7 +127,7 @@ def audit(task: Task) -> dict[str, Any]:
 def _load(section: Any, fetching: data.FetchProgress | None) -> data.Splits:
     if isinstance(section.name, RecordedObject):
         raise DataError(f"the data {section.name} were given as Python objects; pass them again")
-    return data.load(
+    return loading.load(
         section.name.value if isinstance(section.name, PythonObject) else section.name,
         options=section.options,
         test_fraction=section.test_fraction,
@@ -136,7 +137,7 @@ def _load(section: Any, fetching: data.FetchProgress | None) -> data.Splits:
         limit=section.limit,
         groups=_groups(section.groups),
         loader_workers=section.loader_workers,
-        columns=data.Columns(section.input_columns, section.target_column),
+        columns=Columns(section.input_columns, section.target_column),
         collate=_python_value(section.collate, "collate"),
         standardize=section.standardize,
         progress=fetching,
@@ -146,8 +147,8 @@ def _load(section: Any, fetching: data.FetchProgress | None) -> data.Splits:
 def read_like(experiment: Experiment, given: Any) -> data.Splits:
     """Read other data with the columns and the collate function of an experiment, in the parts that they come in."""
     section = experiment.data
-    columns = data.Columns(section.input_columns, section.target_column)
-    return read(given, columns=columns, collate=_python_value(section.collate, "collate"))
+    columns = Columns(section.input_columns, section.target_column)
+    return loading.read(given, columns=columns, collate=_python_value(section.collate, "collate"))
 
 
 def _groups(given: Any) -> Any:

@@ -23,10 +23,10 @@ from tenfold.runs import (
 )
 from tenfold.runs.predictions import Predictions
 from tenfold.training import all_targets, choose_loss, choose_metrics, join_outputs, measure
+from tenfold.training.evaluation import make_predictions
 from tenfold.training.measures import is_reached, target_metric
 from tenfold.workers.check_metrics import not_measured
 from tenfold.workers.lost_worker import LostWorker, lost_in
-from tenfold.workers.make_predictions import make_predictions
 from tenfold.workers.messages import Decision, Evaluated, Finished, Message, Reviewed, Saved
 from tenfold.workers.task import Task
 
@@ -57,7 +57,7 @@ class Supervisor:
         """Steps and seconds of training after which the target was reached."""
         self.stopped_by = ""
         """What the callback that asked to stop said; "" if none did."""
-        self.lost = list(lost_in(resumed) if lost is None else lost)
+        self.lost = list(lost) if lost is not None else lost_in(resumed) if resumed else []
         """The workers that were lost while the others continued."""
         self.members = list(range(task.workers))
         """The workers that take part."""
@@ -209,7 +209,7 @@ class Supervisor:
             outputs["validation"] = join_outputs(self._watched)
         for name, part in (("test", task.splits.test), ("validation", task.splits.validation)):
             if part is not None and outputs.get(name) is not None:
-                made = make_predictions(task, name, outputs[name], self._targets[id(part)])
+                made = make_predictions(training, task.splits, name, outputs[name], self._targets[id(part)])
                 self.predictions.update({name: made} if made is not None else {})
 
     def _emit_metric(self, review: Reviewed | Evaluated, part: Any, name: str, value: float) -> None:

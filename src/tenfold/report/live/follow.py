@@ -13,8 +13,10 @@ from tenfold.runs import Emit, Event
 
 def is_watched() -> bool:
     """Return whether a person sees what this process shows: a terminal or a notebook, and on a launch rank 0."""
+    if not (sys.stderr and sys.stderr.isatty()) and not ("IPython" in sys.modules and in_notebook()):
+        return False
     world = detect_world()
-    return (world is None or world.rank == 0) and (in_notebook() or bool(sys.stderr and sys.stderr.isatty()))
+    return world is None or world.rank == 0
 
 
 @contextmanager
