@@ -8,8 +8,8 @@ on any number of hosts.
 from tenfold.transport.average import average_in_rank_order, shares
 from tenfold.transport.base import Transport
 from tenfold.transport.memory.segment import Segment, StopReason, clean_up_orphans
+from tenfold.transport.memory.shared_arrays import SharedTensor
 from tenfold.transport.memory.shared_memory import SharedMemory
-from tenfold.transport.memory.shared_tensor import SharedTensor
 from tenfold.transport.network.abstract_network import Network
 from tenfold.transport.network.join import JoinedRank, join
 from tenfold.transport.single_worker import SingleWorkerTransport

@@ -2,8 +2,9 @@
 
 import pytest
 
+from tenfold.transport.memory.shared_arrays import SharedFloats
 from tenfold.workers.pool import worker_progress as module
-from tenfold.workers.pool.worker_progress import SharedFloats, StallWatch, WorkerProgress
+from tenfold.workers.pool.worker_progress import StallWatch, WorkerProgress
 
 
 class Clock:

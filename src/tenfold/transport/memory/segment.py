@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from tenfold.errors import MachineError, TrainingError
 from tenfold.transport.memory.file_lock import FileLock
-from tenfold.transport.memory.reserve import reserve
+from tenfold.transport.memory.shared_arrays import allocate
 from tenfold.transport.memory.shared_integers import KEEPS_STORES_IN_ORDER, WORD, LockedIntegers, SharedIntegers
 
 MAGIC = 0x74656E666F6C6401
@@ -89,14 +89,7 @@ class Segment:
                 f"{size} workers with {numel:,} weights each need {nbytes / 1e6:,.0f} MB of {where} "
                 f"but only {free / 1e6:,.0f} MB are free; use fewer workers or a smaller model"
             )
-        if directory is None:
-            path = None
-            fd = os.memfd_create(f"tenfold-{os.getpid()}")
-            name = f"/proc/{os.getpid()}/fd/{fd}"
-        else:
-            fd, name = tempfile.mkstemp(prefix=f"tenfold-{os.getpid()}-", dir=directory)
-            path = Path(name)
-        reserve(fd, nbytes, path)
+        fd, name, path = allocate(nbytes, directory)
         header = np.array([MAGIC, size, numel, DTYPES.index(dtype)], np.int64)
         os.pwrite(fd, header.tobytes(), 0)
         return cls(name, fd, path)
