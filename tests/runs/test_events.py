@@ -20,8 +20,7 @@ from tenfold.runs import (
     WorkerDropped,
     events,
 )
-from tenfold.runs.events import Clock, Lifecycle
-from tenfold.runs.storage.event_rows import STAGES, as_row, from_row
+from tenfold.runs.events import STAGES, Clock, Lifecycle, as_row, from_row
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 any_event = st.one_of(

@@ -14,7 +14,7 @@ from tenfold.report.scores import ordered
 from tenfold.runs import FoldChanged, FoldsStarted, Run, Started, Store
 from tenfold.runs.run_filter import filter_runs
 from tenfold.runs.storage.follower import Follower
-from tenfold.runs.storage.run_rows import Row
+from tenfold.runs.storage.store_tables import Row
 from tenfold.runs.store import CROSSVAL, FOLD
 
 ALWAYS = ("model", "data", "workers", "strategy", "sync_every", "epochs", "batch_size", "optimizer", "lr", "seed")

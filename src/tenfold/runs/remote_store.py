@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from tenfold.errors import StoreError
-from tenfold.runs.storage import store_schema
+from tenfold.runs.storage import store_tables
 from tenfold.runs.store import Store
 
 
@@ -15,7 +15,7 @@ class RemoteStore(Store):
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self.file = self.folder / "tenfold.db"
-        self.version = store_schema.VERSION
+        self.version = store_tables.VERSION
         self._claims = {}
 
     def _connect(self) -> AbstractContextManager[sqlite3.Connection]:  # type: ignore[override]

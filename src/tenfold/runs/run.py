@@ -12,7 +12,7 @@ from tenfold.runs import checkpoint
 from tenfold.runs.console import read_console
 from tenfold.runs.events import Event, Lifecycle, Metric, Span
 from tenfold.runs.history import History
-from tenfold.runs.storage.run_rows import number
+from tenfold.runs.storage.store_tables import number
 from tenfold.runs.store import CROSSVAL, Store
 
 if TYPE_CHECKING:

@@ -20,12 +20,10 @@ from tenfold.common.files import short_path
 from tenfold.errors import StoreError
 from tenfold.experiment import Experiment
 from tenfold.experiment.values import PythonObject
-from tenfold.runs.events import Event
-from tenfold.runs.storage import run_rows, store_schema
+from tenfold.runs.events import Event, as_row
+from tenfold.runs.storage import store_tables
 from tenfold.runs.storage.claim import Claim, taken_over
-from tenfold.runs.storage.event_rows import as_row
-from tenfold.runs.storage.labels import checked_tag, read_labels, write_note, write_tags
-from tenfold.runs.storage.run_rows import Row
+from tenfold.runs.storage.store_tables import Row, checked_tag, read_labels, write_note, write_tags
 
 MARK_REPEATED = """
 UPDATE events SET superseded = 1 WHERE run = ? AND epoch >= ?
@@ -65,7 +63,7 @@ class Store:
     def __init__(self, folder: str | Path | None = None, *, create: bool = True) -> None:
         self.folder = absolute(folder)
         self.file = self.folder / "tenfold.db"
-        self.version = store_schema.VERSION
+        self.version = store_tables.VERSION
         self._claims: dict[int, Claim] = {}
         with self._explained("opened"):
             if not create and not self.file.exists():
@@ -79,8 +77,8 @@ class Store:
                 )
             self.folder.mkdir(parents=True, exist_ok=True)
             with self._connect() as connection:
-                store_schema.prepare(connection, self.file)
-                self.version = store_schema.version_of(connection)
+                store_tables.prepare_tables(connection, self.file)
+                self.version = store_tables.version_of(connection)
 
     def create(self, experiment: Experiment, *, kind: str, facts: dict[str, Any]) -> int:
         """Record a new run, make its folder, claim it for this process, and return its number."""
@@ -106,7 +104,7 @@ class Store:
 
     def path(self, run: int, title: str) -> Path:
         """Return the folder of a run's artifacts."""
-        return run_rows.path_of(self.folder, run, title)
+        return store_tables.path_of(self.folder, run, title)
 
     def append(self, run: int, events: Iterable[Event]) -> None:
         """Record events, all of them or none."""
@@ -172,7 +170,7 @@ class Store:
         with self._explained("written to"), self._connect() as connection:
             connection.execute("BEGIN IMMEDIATE")
             status, result = connection.execute("SELECT status, result FROM runs WHERE id = ?", (run,)).fetchone()
-            if status == "finished" and not run_rows.decoded(result)[0].get("failed"):  # folds can be trained again
+            if status == "finished" and not store_tables.decoded(result)[0].get("failed"):  # folds can be trained again
                 raise StoreError(f"run {run} is finished; there is nothing to resume")
             connection.execute(
                 "UPDATE runs SET status = 'running', error = '', ended = NULL, host = ?, pid = ? WHERE id = ?",
@@ -180,7 +178,7 @@ class Store:
             )
             connection.execute(MARK_REPEATED, (run, epoch))
             bodies = connection.execute("SELECT body FROM events WHERE run = ?", (run,)).fetchall()
-        return max((run_rows.time_of(body) for (body,) in bodies), default=0.0)
+        return max((store_tables.time_of(body) for (body,) in bodies), default=0.0)
 
     def runs(self) -> list[Row]:
         """Return what a list of all runs shows, oldest first, without reading what the runs hold.
@@ -188,7 +186,7 @@ class Store:
         Of a file that is damaged in places, all runs that can be read.
         """
         with self._explained("read"), self._connect() as connection:
-            return self._known(connection, run_rows.salvaged(connection, f"SELECT {run_rows.LISTED} FROM runs"))
+            return self._known(connection, store_tables.salvaged(connection, f"SELECT {store_tables.LISTED} FROM runs"))
 
     def newest(self, count: int, *, folds: bool) -> tuple[list[Row], int]:
         """Return the newest runs as `runs` does, oldest first, and how many there are; the others are not read."""
@@ -196,7 +194,7 @@ class Store:
         try:
             with self._connect() as connection:
                 total = connection.execute(f"SELECT count(*) FROM runs{chosen}").fetchone()[0]
-                query = f"SELECT {run_rows.LISTED} FROM runs{chosen} ORDER BY id DESC LIMIT ?"
+                query = f"SELECT {store_tables.LISTED} FROM runs{chosen} ORDER BY id DESC LIMIT ?"
                 return self._known(connection, reversed(connection.execute(query, (count,)).fetchall())), total
         except sqlite3.DatabaseError:  # damaged in places: what can be read of all
             found = [row for row in self.runs() if folds or row["kind"] != FOLD]
@@ -206,13 +204,15 @@ class Store:
         """Return all runs of these kinds (of all, if none is named) with what they hold, oldest first."""
         chosen = f" WHERE kind IN ({', '.join('?' * len(kinds))})" if kinds else ""
         with self._explained("read"), self._connect() as connection:
-            query = f"SELECT {run_rows.COLUMNS} FROM runs{chosen}"
-            return self._known(connection, run_rows.salvaged(connection, query, kinds))
+            query = f"SELECT {store_tables.COLUMNS} FROM runs{chosen}"
+            return self._known(connection, store_tables.salvaged(connection, query, kinds))
 
     def folds(self, parent: int) -> list[Row]:
         """Return the folds of a cross-validation with what they hold, oldest first."""
         with self._explained("read"), self._connect() as connection:
-            query = f"SELECT {run_rows.COLUMNS} FROM runs WHERE kind = 'fold' AND {store_schema.PARENT} = ? ORDER BY id"
+            query = (
+                f"SELECT {store_tables.COLUMNS} FROM runs WHERE kind = 'fold' AND {store_tables.PARENT} = ? ORDER BY id"
+            )
             return self._known(connection, connection.execute(query, (parent,)).fetchall())
 
     def find(self, reference: str | int) -> Row:
@@ -221,7 +221,9 @@ class Store:
         with self._explained("read"), self._connect() as connection:
             found = self._matching(connection, text)
             if len(found) == 1:
-                row = connection.execute(f"SELECT {run_rows.COLUMNS} FROM runs WHERE id = ?", (found[0],)).fetchone()
+                row = connection.execute(
+                    f"SELECT {store_tables.COLUMNS} FROM runs WHERE id = ?", (found[0],)
+                ).fetchone()
                 return self._known(connection, [row])[0]
             last = connection.execute("SELECT MAX(id) FROM runs").fetchone()[0]
         if last is None:
@@ -258,9 +260,9 @@ class Store:
         """
         with self._explained("read"), self._connect() as connection:
             query = "SELECT body FROM events WHERE run = ? AND superseded = 0 AND type = COALESCE(?, type)"
-            found = run_rows.salvaged(connection, query, (run, kind))
+            found = store_tables.salvaged(connection, query, (run, kind))
         for (body,) in found:
-            event = run_rows.event_of(body)
+            event = store_tables.event_of(body)
             if event is not None:
                 yield event
 
@@ -300,29 +302,29 @@ class Store:
     def keep_open(self) -> sqlite3.Connection:
         """Return a connection to keep while much is written: closing the last one moves the log into the file."""
         with self._explained("opened"):
-            connection = sqlite3.connect(self.file, timeout=store_schema.LOCK_SECONDS, check_same_thread=False)
+            connection = sqlite3.connect(self.file, timeout=store_tables.LOCK_SECONDS, check_same_thread=False)
             connection.execute("SELECT 1 FROM runs LIMIT 1").fetchone()  # before it has read, it does not count as open
             return connection
 
     def _known(self, connection: sqlite3.Connection, found: Iterable[tuple[Any, ...]]) -> list[Row]:
         labels = read_labels(connection)
-        records = [run_rows.known(self.folder, row) for row in found]
+        records = [store_tables.known(self.folder, row) for row in found]
         for record in records:
             record["tags"], record["note"] = labels.get(record["id"], ((), ""))
         return records
 
     def _check_writable(self) -> None:
-        if self.version > store_schema.VERSION:
+        if self.version > store_tables.VERSION:
             raise StoreError(
                 f"the run store {short_path(self.file)} cannot be written to: a newer version of Tenfold made it "
-                f"(format {self.version}, this version knows {store_schema.VERSION}); update Tenfold, "
+                f"(format {self.version}, this version knows {store_tables.VERSION}); update Tenfold, "
                 "or use another folder"
             )
 
     @contextmanager
     def _connect(self) -> Iterator[sqlite3.Connection]:
-        connection = sqlite3.connect(self.file, timeout=store_schema.LOCK_SECONDS)
-        connection.text_factory = run_rows.as_text
+        connection = sqlite3.connect(self.file, timeout=store_tables.LOCK_SECONDS)
+        connection.text_factory = store_tables.as_text
         # With write-ahead logging a commit that was not forced to the disk yet survives the death of the process; only
         # a power cut may take it, and leaves the store sound. Forcing each costs tens of milliseconds.
         connection.execute("PRAGMA synchronous = NORMAL")
@@ -337,7 +339,7 @@ class Store:
         try:
             yield
         except sqlite3.Error as error:
-            newer = "; a newer version of Tenfold made it" if self.version > store_schema.VERSION else ""
+            newer = "; a newer version of Tenfold made it" if self.version > store_tables.VERSION else ""
             full = "; its disk is full" if self._is_disk_full() else ""
             raise StoreError(f"the run store {short_path(self.file)} cannot be {done}: {error}{newer}{full}") from None
         except OSError as error:

@@ -6,7 +6,7 @@ from typing import Any
 
 from tenfold.report.clocks import MEASURED
 from tenfold.runs import Event, Lifecycle, Run, Span
-from tenfold.runs.storage.event_rows import facts_of
+from tenfold.runs.events import facts_of
 
 MICROSECONDS = 1e6
 

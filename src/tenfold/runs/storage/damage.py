@@ -9,8 +9,8 @@ from pathlib import Path
 from tenfold.errors import StoreError, TenfoldError
 from tenfold.experiment import Experiment
 from tenfold.runs import checkpoint
-from tenfold.runs.storage import run_rows
-from tenfold.runs.storage.run_rows import Row
+from tenfold.runs.storage import store_tables
+from tenfold.runs.storage.store_tables import Row
 from tenfold.runs.store import Store
 
 MOST_MESSAGES = 3
@@ -69,10 +69,10 @@ def _of_record(store: Store, record: Row) -> Iterator[Damage]:
             problem = str(error).replace("\n", "; ")
             problems.append(f"its experiment cannot be read by this version: {problem}")
     with closing(sqlite3.connect(store.file)) as connection:
-        connection.text_factory = run_rows.as_text
+        connection.text_factory = store_tables.as_text
         try:
             bodies = connection.execute("SELECT body FROM events WHERE run = ?", (record["id"],)).fetchall()
-            unread = sum(run_rows.event_of(body) is None for (body,) in bodies)
+            unread = sum(store_tables.event_of(body) is None for (body,) in bodies)
         except sqlite3.DatabaseError as error:
             bodies, unread = [], 0
             problems.append(f"its events cannot be read: {error}")

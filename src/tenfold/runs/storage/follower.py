@@ -4,7 +4,7 @@ import sqlite3
 import threading
 from typing import Any
 
-from tenfold.runs.storage import run_rows, store_schema
+from tenfold.runs.storage import store_tables
 from tenfold.runs.store import Store
 
 SINCE = "SELECT id, body FROM events WHERE run = ? AND superseded = 0 AND id > ? ORDER BY id"
@@ -17,8 +17,8 @@ class Follower:
 
     def __init__(self, store: Store) -> None:
         self._lock = threading.Lock()
-        self._connection = sqlite3.connect(store.file, timeout=store_schema.LOCK_SECONDS, check_same_thread=False)
-        self._connection.text_factory = run_rows.as_text
+        self._connection = sqlite3.connect(store.file, timeout=store_tables.LOCK_SECONDS, check_same_thread=False)
+        self._connection.text_factory = store_tables.as_text
         self._connection.execute("PRAGMA query_only = 1")
 
     def version(self) -> int:
@@ -30,7 +30,7 @@ class Follower:
         """Return the numbers and the values of a run's events after a cursor, and the new cursor."""
         with self._lock:
             found = self._connection.execute(SINCE, (run, after)).fetchall()
-        read = ((number, *run_rows.decoded(body)) for number, body in found)
+        read = ((number, *store_tables.decoded(body)) for number, body in found)
         return [(number, row) for number, row, damaged in read if not damaged], found[-1][0] if found else after
 
     def repeated(self, run: int) -> int:
@@ -49,7 +49,7 @@ class Follower:
     def _bodies(self, query: str, *values: object) -> list[dict[str, Any]]:
         with self._lock:
             found = self._connection.execute(query, values).fetchall()
-        return [row for row, damaged in (run_rows.decoded(body) for (body,) in found) if not damaged]
+        return [row for row, damaged in (store_tables.decoded(body) for (body,) in found) if not damaged]
 
     def close(self) -> None:
         """Close the connection."""

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tenfold.errors import StoreError
-from tenfold.runs.storage.event_rows import as_row
-from tenfold.runs.storage.run_rows import Row
+from tenfold.runs.events import as_row
+from tenfold.runs.storage.store_tables import Row
 from tenfold.runs.store import CROSSVAL, FOLD, Store
 
 TRASH = "trash"

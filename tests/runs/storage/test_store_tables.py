@@ -1,4 +1,4 @@
-"""The version of a store: older ones move forward and are kept as they were, newer ones are read as far as possible."""
+"""The tables of a store: older versions move forward and are kept as they were, newer ones are read; tags and notes."""
 
 import shutil
 import sqlite3
@@ -6,9 +6,10 @@ import sqlite3
 import pytest
 from made_store import DIGITS, new_run, some_events
 
+from tenfold.api.open_run import load_model
 from tenfold.errors import StoreError
-from tenfold.runs import Store
-from tenfold.runs.storage import store_schema
+from tenfold.runs import Run, Store
+from tenfold.runs.storage import store_tables
 
 
 def version(path):
@@ -31,14 +32,14 @@ def made_by_version_0(folder):
 
 def test_a_new_store_has_a_version_and_no_copy(tmp_path):
     Store(tmp_path)
-    assert version(tmp_path / "tenfold.db") == store_schema.VERSION
+    assert version(tmp_path / "tenfold.db") == store_tables.VERSION
     assert not list(tmp_path.glob("*version*"))
 
 
 def test_an_older_store_moves_forward_and_a_copy_is_kept(tmp_path):
     number = made_by_version_0(tmp_path)
     runs = Store(tmp_path, create=False)
-    assert version(tmp_path / "tenfold.db") == store_schema.VERSION
+    assert version(tmp_path / "tenfold.db") == store_tables.VERSION
     assert runs.find(number)["result"] == {"seconds": 1.0}
     assert list(runs.events(number)) == some_events()
     copy = tmp_path / "tenfold.db.version-0"
@@ -54,7 +55,7 @@ def test_a_copy_that_cannot_be_made_leaves_the_store_as_it_was(tmp_path, monkeyp
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(store_schema, "_keep_copy", full)
+    monkeypatch.setattr(store_tables, "_keep_copy", full)
     with pytest.raises(StoreError, match="No space left on device"):
         Store(tmp_path, create=False)
     assert version(tmp_path / "tenfold.db") == 0
@@ -67,11 +68,11 @@ def test_a_newer_store_is_read_but_not_written(tmp_path):
     runs.update(number, result={"seconds": 1.0}, status="interrupted")
     with sqlite3.connect(tmp_path / "tenfold.db") as connection:
         connection.execute("ALTER TABLE runs ADD COLUMN later TEXT")
-        connection.execute(f"PRAGMA user_version = {store_schema.VERSION + 6}")
+        connection.execute(f"PRAGMA user_version = {store_tables.VERSION + 6}")
     newer = Store(tmp_path, create=False)
     assert newer.find("last")["result"] == {"seconds": 1.0}
     assert list(newer.events(number)) == some_events()
-    assert version(tmp_path / "tenfold.db") == store_schema.VERSION + 6
+    assert version(tmp_path / "tenfold.db") == store_tables.VERSION + 6
     for write in (lambda: newer.create(DIGITS, kind="train", facts={}), lambda: newer.reopen(number, epoch=0)):
         with pytest.raises(StoreError, match=r"a newer version of Tenfold made it \(format 8, this version knows 2\)"):
             write()
@@ -81,7 +82,7 @@ def test_what_a_newer_store_no_longer_has_is_explained(tmp_path):
     runs, _ = new_run(tmp_path)
     with sqlite3.connect(tmp_path / "tenfold.db") as connection:
         connection.execute("ALTER TABLE runs RENAME COLUMN facts TO circumstances")
-        connection.execute(f"PRAGMA user_version = {store_schema.VERSION + 1}")
+        connection.execute(f"PRAGMA user_version = {store_tables.VERSION + 1}")
     newer = Store(tmp_path, create=False)
     assert [row["title"] for row in newer.runs()] == ["mlp-digits"], "a list does not need it"
     with pytest.raises(StoreError, match="no such column: facts; a newer version of Tenfold made it"):
@@ -114,3 +115,24 @@ def test_a_damaged_page_hides_only_the_runs_on_it(tmp_path):
     assert 20 < len(numbers) < 61
     assert numbers == sorted(set(numbers))
     assert {1, 61} <= set(numbers)
+
+
+def test_tags_and_a_note_are_kept_with_the_run(tmp_path):
+    store, number = new_run(tmp_path)
+    run = Run(store, store.find(number), build=load_model)
+    run.tag("paper", "baseline", "paper")
+    run.set_note("with the fan on")
+    run.untag("baseline", "never had")
+    assert run.tags == ("paper",)
+    again = Run(Store(tmp_path), Store(tmp_path).runs()[0], build=load_model)
+    assert (again.tags, again.note) == (("paper",), "with the fan on")
+    assert (again.summary()["tags"], again.summary()["note"]) == (["paper"], "with the fan on")
+    run.set_note("")
+    assert Store(tmp_path).find(number)["note"] == ""
+
+
+@pytest.mark.parametrize("name", ["", "two words", "a,b", "a=b", "-x", "x" * 61])
+def test_a_tag_that_no_filter_could_name_is_refused(tmp_path, name):
+    store, number = new_run(tmp_path)
+    with pytest.raises(StoreError, match="is not a tag; write up to 60 letters"):
+        store.tag(number, name)
