@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from tenfold.workers.pool.worker_pool import start_heartbeat
-from tenfold.workers.pool.worker_progress import WorkerProgress
+from tenfold.workers.pool.worker_reports import WorkerProgress
 
 
 def say(connection: Connection, message: Any) -> None:

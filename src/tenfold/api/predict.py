@@ -9,14 +9,21 @@ from torch import Tensor
 from tenfold.data import SOURCES, Tensors
 from tenfold.data.files.column_values import columns_of, is_frame, select_features
 from tenfold.data.part import as_input, as_inputs
-from tenfold.data.tree import describe_shape, has_several, shape_from_record, shape_of, tree_leaves, tree_map
+from tenfold.data.tree import (
+    describe_shape,
+    has_several,
+    main_output,
+    shape_from_record,
+    shape_of,
+    tree_leaves,
+    tree_map,
+)
 from tenfold.data.user_arrays import as_tensor, check_finite
 from tenfold.errors import DataError
 from tenfold.models.input_scaling import scaling_in
 from tenfold.runs import Run
 from tenfold.training import evaluation
 from tenfold.training.measures import output_kind
-from tenfold.training.network_call import main_output
 
 
 def predict(run: Run, x: Any, *, probabilities: bool = False) -> Any:

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from tenfold.crossval.fold import OUTPUTS
-from tenfold.data.tree import tree_combine
+from tenfold.data.tree import find_main_output, tree_combine
 from tenfold.machine import devices
 from tenfold.mixing.round import exact_round
 from tenfold.runs import checkpoint, predictions
 from tenfold.training import FlatState, all_targets, choose_loss, choose_metrics, evaluate, measure
 from tenfold.training.measures import OutputKind, output_kind
-from tenfold.training.network_call import find_main_output, plain_outputs
+from tenfold.training.network_call import plain_outputs
 from tenfold.transport.average import average_in_rank_order, shares
 from tenfold.workers.task import Task, make_network
 

@@ -1,6 +1,6 @@
 """Training one fold: a task like any other, recorded as its own run, and measured on all three parts."""
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from time import perf_counter
 from typing import Any
 
@@ -195,6 +195,6 @@ def _facts(context: FoldContext, job: FoldJob, task: Task) -> dict[str, Any]:
     return context.facts | {
         "data": data | {"train": len(split.train), "validation": len(split.validation)},
         "shards": audit(task),
-        "cores": task.cores.record(),
+        "cores": asdict(task.cores),
         "crossval": {"parent": context.parent, "fold": split.fold, "repeat": split.repeat, "node": split.node},
     }

@@ -6,6 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tenfold.errors import ModelError
+
+MAIN_OUTPUTS = ("logits", "output", "outputs", "prediction", "predictions")
+"""What the main one of several outputs is called, in the order in which it is looked for."""
+
 
 def tree_map(function: Callable[[Any], Any], tree: Any) -> Any:
     """Apply a function to every leaf; tuples and lists become tuples, mappings become dicts."""
@@ -77,3 +82,27 @@ def describe_shape(shape: Any) -> str:
 def has_several(shape: Any) -> bool:
     """Return whether these are the shapes of several tensors."""
     return isinstance(shape, dict) or any(not isinstance(length, int) for length in shape)
+
+
+def find_main_output(outputs: Any) -> Tensor | None:
+    """Return the one tensor among several outputs that is compared with the targets, or None if there is none."""
+    if isinstance(outputs, Tensor):
+        return outputs
+    for key in MAIN_OUTPUTS if isinstance(outputs, dict) else ():
+        if isinstance(outputs.get(key), Tensor):
+            return outputs[key]  # type: ignore[no-any-return]
+    others = {key: one for key, one in outputs.items() if key != "loss"} if isinstance(outputs, dict) else outputs
+    tensors = [leaf for leaf in tree_leaves(others) if leaf.ndim]
+    return tensors[0] if len(tensors) == 1 else None
+
+
+def main_output(outputs: Any, name: str) -> Tensor:
+    """Return the main output for a built-in loss or metric; `name` names it in errors."""
+    found = find_main_output(outputs)
+    if found is not None:
+        return found
+    kind = f"a dict ({', '.join(outputs)})" if isinstance(outputs, dict) else f"a tuple of {len(outputs)}"
+    raise ModelError(
+        f"the network returns {kind}, and {name} needs one tensor; return one, call it 'logits' in a dict, or give a "
+        "function of your own: f(outputs, targets)"
+    )

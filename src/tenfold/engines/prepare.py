@@ -4,6 +4,7 @@ import os
 import shlex
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,9 @@ def seats(machine: Machine, workers: int, budget: int) -> tuple[int, affinity.Co
     """
     if machine.engine == "virtual":
         return min(budget, cores.share(budget, workers, machine.threads, oversubscribe=True)), affinity.NOT_PINNED
+    if machine.pin == "none":
+        threads = cores.share(budget, workers, machine.threads, oversubscribe=machine.oversubscribe)
+        return threads, affinity.CoreMap("none", ((),) * workers)
     usable = affinity.room(machine.pin, budget)
     per_worker = cores.share(usable, workers, machine.threads, oversubscribe=machine.oversubscribe)
     return per_worker, affinity.plan(cores.Topology.read(), workers, per_worker, machine.pin)
@@ -97,7 +101,7 @@ def describe(task: Task) -> dict[str, Any]:
             "fingerprint": splits.fingerprint(),
         },
         "shards": audit(task),
-        "cores": task.cores.record(),
+        "cores": asdict(task.cores),
     }
 
 

@@ -15,7 +15,7 @@ from tenfold.training.precision import multiplying
 from tenfold.training.randomness import undisturbed
 from tenfold.workers.channels import single_worker_channels
 from tenfold.workers.messages import Decision, Message
-from tenfold.workers.pool.worker_progress import WorkerProgress
+from tenfold.workers.pool.worker_reports import WorkerProgress
 from tenfold.workers.supervisor import Supervisor
 from tenfold.workers.task import Task, make_network
 from tenfold.workers.worker import Worker

@@ -5,7 +5,6 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict
 
 import psutil
 
@@ -15,14 +14,6 @@ from tenfold.machine.cores import Cpu, Topology, parse_cpus, write_cpus
 
 Order = Callable[[Topology, int], tuple[int, ...]]
 """All cpus in the order in which workers take them, given that each worker takes so many of them at a time."""
-
-
-class CoreMapRecord(TypedDict):
-    """A core map as it is stored with a run."""
-
-    policy: str
-    workers: list[list[int]]
-    note: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +27,6 @@ class CoreMap:
     def cpus(self, worker: int) -> tuple[int, ...]:
         """The cpus of a worker; none where it is not pinned."""
         return self.workers[worker] if worker < len(self.workers) else ()
-
-    def record(self) -> CoreMapRecord:
-        """The map in JSON's types."""
-        return {"policy": self.policy, "workers": [list(cpus) for cpus in self.workers], "note": self.note}
 
 
 NOT_PINNED = CoreMap("none", ())

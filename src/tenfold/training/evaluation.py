@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tenfold.data import Part, Splits, batches
-from tenfold.data.tree import tree_concatenate, tree_leaves, tree_map
+from tenfold.data.tree import find_main_output, tree_concatenate, tree_leaves, tree_map
 from tenfold.errors import ModelError
 from tenfold.experiment import Training
 from tenfold.runs.predictions import Predictions
 from tenfold.training.measures import Measure, as_number, output_kind
-from tenfold.training.network_call import call_network, find_main_output
+from tenfold.training.network_call import call_network
 from tenfold.training.replica import autocast
 
 BATCH, LARGE_BATCH = 128, 512

@@ -11,10 +11,11 @@ from tenfold.common import catalog
 from tenfold.common.imports import resolve
 from tenfold.common.registry import Registry
 from tenfold.common.user_code import definition_of
+from tenfold.data.tree import main_output
 from tenfold.errors import ExperimentError, ModelError, TenfoldError
 from tenfold.experiment import Training
 from tenfold.experiment.values import PythonObject, RecordedObject, label_of
-from tenfold.training.network_call import Outputs, describe_outputs, main_output
+from tenfold.training.network_call import Outputs, describe_outputs
 from tenfold.training.ranking import ranking_metric
 
 Measure = Callable[[Any, Any], Any]

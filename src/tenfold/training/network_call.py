@@ -90,10 +90,6 @@ def _plain(outputs: Any) -> Any:
     return None
 
 
-MAIN_OUTPUTS = ("logits", "output", "outputs", "prediction", "predictions")
-"""What the main one of several outputs is called, in the order in which it is looked for."""
-
-
 class Outputs(dict[str, Any]):
     """The outputs of a network by name, also as attributes: `outputs.logits`."""
 
@@ -102,30 +98,6 @@ class Outputs(dict[str, Any]):
             return self[name]
         except KeyError:
             raise AttributeError(f"the network returned no '{name}'; it returned {', '.join(self)}") from None
-
-
-def find_main_output(outputs: Any) -> Tensor | None:
-    """Return the one tensor among several outputs that is compared with the targets, or None if there is none."""
-    if isinstance(outputs, Tensor):
-        return outputs
-    for key in MAIN_OUTPUTS if isinstance(outputs, dict) else ():
-        if isinstance(outputs.get(key), Tensor):
-            return outputs[key]  # type: ignore[no-any-return]
-    others = {key: one for key, one in outputs.items() if key != "loss"} if isinstance(outputs, dict) else outputs
-    tensors = [leaf for leaf in tree_leaves(others) if leaf.ndim]
-    return tensors[0] if len(tensors) == 1 else None
-
-
-def main_output(outputs: Any, name: str) -> Tensor:
-    """Return the main output for a built-in loss or metric; `name` names it in errors."""
-    found = find_main_output(outputs)
-    if found is not None:
-        return found
-    kind = f"a dict ({', '.join(outputs)})" if isinstance(outputs, dict) else f"a tuple of {len(outputs)}"
-    raise ModelError(
-        f"the network returns {kind}, and {name} needs one tensor; return one, call it 'logits' in a dict, or give a "
-        "function of your own: f(outputs, targets)"
-    )
 
 
 def describe_outputs(outputs: Any) -> str:

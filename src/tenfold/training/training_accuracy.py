@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tenfold.data.tree import find_main_output
 from tenfold.experiment import Training
 from tenfold.training.measures import Measure, choose_metrics
-from tenfold.training.network_call import find_main_output
 
 MOST_NUMBERS = 1 << 18
 """Outputs are compared with their targets at the latest when so many numbers are kept: 1 MB."""

@@ -29,7 +29,7 @@ from tenfold.workers.check_metrics import check_metrics
 from tenfold.workers.memory_use import memory_use
 from tenfold.workers.messages import Decision, Evaluated, Finished, Message, Reviewed, Saved
 from tenfold.workers.mixers.make_mixer import can_capture, make_mixer
-from tenfold.workers.pool.worker_progress import WorkerProgress
+from tenfold.workers.pool.worker_reports import WorkerProgress
 from tenfold.workers.task import Task, diverged
 from tenfold.workers.timekeeper import Timekeeper
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from tenfold.errors import WorkerLost
 from tenfold.transport import Network
 from tenfold.transport.network.abstract_network import LEAVE_SECONDS
-from tenfold.workers.pool.worker_progress import FIELDS, StallWatch, WorkerProgress, describe_stall
+from tenfold.workers.pool.worker_reports import FIELDS, StallWatch, WorkerProgress, describe_stall
 
 LOOK_SECONDS = 0.5
 

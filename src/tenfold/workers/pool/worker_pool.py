@@ -24,8 +24,7 @@ from tenfold.machine import limits
 from tenfold.machine.cores import wait_policy_for_children
 from tenfold.machine.process_state import is_stopped
 from tenfold.transport.memory.shared_arrays import SharedFloats
-from tenfold.workers.pool.message_reader import MessageReader
-from tenfold.workers.pool.worker_progress import FIELDS, StallWatch, WorkerProgress, describe_stall
+from tenfold.workers.pool.worker_reports import FIELDS, MessageReader, StallWatch, WorkerProgress, describe_stall
 
 BEAT = 0.5
 """Seconds between two heartbeats of a worker."""

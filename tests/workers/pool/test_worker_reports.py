@@ -3,8 +3,8 @@
 import pytest
 
 from tenfold.transport.memory.shared_arrays import SharedFloats
-from tenfold.workers.pool import worker_progress as module
-from tenfold.workers.pool.worker_progress import StallWatch, WorkerProgress
+from tenfold.workers.pool import worker_reports as module
+from tenfold.workers.pool.worker_reports import StallWatch, WorkerProgress
 
 
 class Clock:

@@ -1,11 +1,17 @@
-"""Whether workers make progress: each publishes its own, and the process that started them follows it."""
+"""What worker processes report to the one that started them: messages, and their progress in shared memory."""
 
+import os
+import pickle
+import struct
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from typing import Any
 
 from tenfold.transport.memory.shared_arrays import SharedFloats
 
+CHUNK = 1 << 20
 SHORTEST_LIMIT = 60.0
 """Seconds without progress that are always allowed, unless the experiment sets a limit."""
 SLOW_LIMIT = 600.0
@@ -16,6 +22,52 @@ FIRST_STEPS = 3
 """Steps after which the next ones are expected to take as long."""
 AT, COUNT, LONGEST, SLOW = range(4)
 FIELDS = 4
+
+
+class MessageReader:
+    """Collects what `Connection.send_bytes` wrote, without ever waiting for the rest of a message.
+
+    Each message comes after its length, 4 bytes, or -1 and 8 bytes.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._received = bytearray()
+
+    def read(self) -> tuple[list[Any], bool]:
+        """Return the messages that are complete, and whether the other end is closed."""
+        messages: list[Any] = []
+        try:
+            while self._connection.poll():
+                chunk = os.read(self._connection.fileno(), CHUNK)
+                if not chunk:
+                    return messages, True
+                self._received += chunk
+                messages += self._take_complete()
+        except OSError:
+            return messages, True
+        return messages, False
+
+    def _take_complete(self) -> list[Any]:
+        messages, begin = [], 0
+        while (found := self._find_message(begin)) is not None:
+            start, begin = found
+            messages.append(pickle.loads(self._received[start:begin]))
+        del self._received[:begin]
+        return messages
+
+    def _find_message(self, begin: int) -> tuple[int, int] | None:
+        """Return where the content of the message that begins here starts and ends, if all of it is there."""
+        start, there = begin + 4, len(self._received)
+        if there < start:
+            return None
+        (length,) = struct.unpack_from("!i", self._received, begin)
+        if length == -1:
+            start += 8
+            if there < start:
+                return None
+            (length,) = struct.unpack_from("!Q", self._received, begin + 4)
+        return (start, start + length) if there >= start + length else None
 
 
 class WorkerProgress:
