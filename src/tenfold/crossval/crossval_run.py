@@ -2,7 +2,6 @@
 
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Literal
 
 from tenfold.crossval.ensemble import AVERAGE, FoldModels
@@ -12,7 +11,7 @@ from tenfold.crossval.fold_results import FoldEntry, best_first, combine_results
 from tenfold.crossval.fold_splits import make_fold_splits
 from tenfold.crossval.modes import MODES
 from tenfold.engines import Outcome
-from tenfold.engines.recording import record, run_folder
+from tenfold.engines.recording import record
 from tenfold.errors import StopTraining, StoreError, TrainingError
 from tenfold.runs import (
     Clock,
@@ -198,12 +197,12 @@ class CrossValidationRun:
             "average": {"metrics": {}},
             "vote": {"metrics": {}},
         }
-        folders = {index: self._folder(self.entries[index]["run"]) for index in finished}
+        folders = {index: self.store.folder_of(self.entries[index]["run"]) for index in finished}
         samples = [self.entries[index]["train_samples"] for index in finished]
         models = FoldModels(self.task, list(folders.values()), samples)
         try:
             weights = dict(checkpoint.load(folders[best] / "model.pt"))
-            result["models"]["average"]["metrics"] = models.save_average(self._folder(self.run) / AVERAGE)
+            result["models"]["average"]["metrics"] = models.save_average(self.store.folder_of(self.run) / AVERAGE)
             result["models"]["vote"]["metrics"] = models.measure_vote()
         except StoreError as error:  # a model that could not be saved cannot be averaged
             self._warn(f"the models of the folds cannot be combined: {error}")
@@ -212,9 +211,6 @@ class CrossValidationRun:
         if self.stopped_by:
             result |= {"stopped_early": True, "stopped_by": self.stopped_by}
         return Outcome(result, weights)
-
-    def _folder(self, run: int) -> Path:
-        return run_folder(self.store, run)
 
 
 def earlier_folds(store: Store, parent: int) -> dict[tuple[int, int, int], dict[str, Any]]:

@@ -94,28 +94,23 @@ def record(
     it. A run is finished, and its checkpoints are removed, when its weights and its result are safely stored; until
     then it is interrupted and can be resumed.
     """
-    path = run_folder(store, run)
+    path = store.folder_of(run)
+    load, energy = machine_load(), EnergyMeter()
     with keeping_console(path) as console:
-        journal = _Journal(Recorder(store, run), listen, dict(known or {}), console)
-        return _record(work, journal, path, clock, partial)
+        journal = _Journal(Recorder(store, run), clock, listen, console, dict(known or {}), partial)
+        outcome = _work_recorded(work, journal, path)
+        outcome.result["total_seconds"] = clock.now()
+        outcome.result["listening_seconds"] = journal.listening
+        predicted = outcome.result.get("clock") == "predicted"
+        outcome.result.update(_machine_use(load, energy, predicted=predicted))
+        _finish(outcome, journal, path)
+    return outcome
 
 
-def _record(
-    work: Work, journal: "_Journal", path: Path, clock: Clock, partial: Callable[[], dict[str, Any]] | None
-) -> Outcome:
-    load_before, energy = machine_load(), EnergyMeter()
-
-    def end(status: Ending, error: str = "", result: dict[str, Any] | None = None) -> bool:
-        last = Ended(at=max(clock.now(), journal.latest), status=status, error=error.partition("\n")[0])
-        journal.recorder(last)
-        if result is None:
-            result = partial() if partial is not None else journal.known
-        recorded = journal.recorder.close(result=result, status=status, error=error)
-        journal.listen(last)
-        return recorded
-
+def _work_recorded(work: Work, journal: "_Journal", path: Path) -> Outcome:
+    """Do the work; where it does not come to its end, record that and raise what stopped it."""
     try:
-        journal(Recorded(at=clock.now(), run=journal.recorder.run))
+        journal(Recorded(at=journal.clock.now(), run=journal.recorder.run))
         outcome = work(journal)
         check_claim(path)
     except RunTakenOver:
@@ -123,33 +118,41 @@ def _record(
         raise
     except WorkerLost as error:
         journal.known["lost_rank"] = error.rank
-        end("interrupted", str(error))
+        journal.end("interrupted", str(error))
         raise
     except TenfoldError as error:
-        end("failed", str(error))
+        journal.end("failed", str(error))
         raise
     except KeyboardInterrupt:
-        end("interrupted")
+        journal.end("interrupted")
         raise
     except BaseException as error:
-        end("failed", describe_error(error))
+        journal.end("failed", describe_error(error))
         raise
-    outcome.result["total_seconds"] = clock.now()
-    outcome.result["listening_seconds"] = journal.listening
-    if (joules := energy.joules()) is not None and outcome.result.get("clock") != "predicted":
-        outcome.result["energy_joules"] = joules
+    return outcome
+
+
+def _machine_use(load_before: float | None, energy: EnergyMeter, *, predicted: bool) -> dict[str, Any]:
+    """Return the entries of a result that say how busy the machine was, and which energy it used for measured times."""
+    found: dict[str, Any] = {}
+    if (joules := energy.joules()) is not None and not predicted:
+        found["energy_joules"] = joules
     load_after = machine_load()
     if load_before is not None and load_after is not None:
-        outcome.result["load"] = {"before": load_before, "after": load_after, "cores": os.cpu_count()}
+        found["load"] = {"before": load_before, "after": load_after, "cores": os.cpu_count()}
+    return found
+
+
+def _finish(outcome: Outcome, journal: "_Journal", path: Path) -> None:
+    """Save the files of a run whose work is done, record its result, and then remove its checkpoints."""
     if problem := _save_files(outcome, path, journal.recorder):
         outcome.result["problem"] = problem
-        end("interrupted", problem, outcome.result)
-        return outcome
+        journal.end("interrupted", problem, outcome.result)
+        return
     outcome.result["problem"] = ""
-    if end("finished", result=outcome.result):
+    if journal.end("finished", result=outcome.result):
         checkpoint.remove(path / "checkpoint")
     outcome.result["problem"] = journal.recorder.problem
-    return outcome
 
 
 def _save_files(outcome: Outcome, folder: Path, recorder: Recorder) -> str:
@@ -170,7 +173,7 @@ def train_recorded(
     train: Train, task: Task, store: Store, run: int, clock: Clock, listen: Emit, resumption: Resumption | None = None
 ) -> Outcome:
     """Train a task, for example with an engine's `run`, recorded under a run number, with checkpoints in its folder."""
-    task = replace(task, checkpoints=run_folder(store, run) / "checkpoint")
+    task = replace(task, checkpoints=store.folder_of(run) / "checkpoint")
     known = store.find(run)["result"] if resumption else None
 
     def work(emit: Emit) -> Outcome:
@@ -201,18 +204,23 @@ def reopen(store: Store, record: dict[str, Any], *, force: bool = False) -> tupl
     return clock, Resumption(folder, manifest, problem) if manifest else None
 
 
-def run_folder(store: Store, run: int) -> Path:
-    """Return the folder of a run's files."""
-    return store.path(run, store.find(run)["title"])
-
-
 class _Journal:
     """Passes events on to the recorder and the listener, and remembers how far the run has come."""
 
-    def __init__(self, recorder: Recorder, listen: Emit, known: dict[str, Any], console: ConsoleFile) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        clock: Clock,
+        listen: Emit,
+        console: ConsoleFile,
+        known: dict[str, Any],
+        partial: Callable[[], dict[str, Any]] | None,
+    ) -> None:
         self.recorder = recorder
-        self.console = console
+        self.clock = clock
         self.listen = listen
+        self.console = console
+        self._partial = partial
         self.known = known
         """What is known of the result before the end."""
         self.listening = 0.0
@@ -240,3 +248,16 @@ class _Journal:
             self.listen(event)  # last, because a callback may ask to stop
         finally:
             self.listening += perf_counter() - began
+
+    def end(self, status: Ending, error: str = "", result: dict[str, Any] | None = None) -> bool:
+        """Record how the run ended, tell the listener, and return whether all is recorded.
+
+        Without a result, what came out before the work was interrupted is recorded.
+        """
+        last = Ended(at=max(self.clock.now(), self.latest), status=status, error=error.partition("\n")[0])
+        self.recorder(last)
+        if result is None:
+            result = self._partial() if self._partial is not None else self.known
+        recorded = self.recorder.close(result=result, status=status, error=error)
+        self.listen(last)
+        return recorded

@@ -106,6 +106,11 @@ class Store:
         """Return the folder of a run's artifacts."""
         return store_tables.path_of(self.folder, run, title)
 
+    def folder_of(self, run: int) -> Path:
+        """Return the folder of a run's artifacts by its number; nothing is read for one that this process holds."""
+        claim = self._claims.get(run)
+        return claim.path.parent if claim is not None else self.path(run, self.find(run)["title"])
+
     def append(self, run: int, events: Iterable[Event]) -> None:
         """Record events, all of them or none."""
         self._check_claim(run)
