@@ -4,6 +4,8 @@ A single value is checked when the experiment is made (`tenfold.experiment`); wh
 cores and memory is checked by `prepare`, before a run is recorded.
 """
 
+from collections.abc import Sequence
+
 from tenfold.common.catalog import NETWORKS
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Division, Experiment
@@ -60,21 +62,7 @@ def validate_mixing(experiment: Experiment) -> None:
     strategy = make_strategy(division)
     may_shrink = experiment.machine.on_failure == "continue" and experiment.machine.engine != "virtual"
     make_outer(division)
-    compressor = make_compressor(division, 1)
-    choices = {
-        "outer": division.outer != "none",
-        "compression": compressor.error_feedback,
-        "average": division.average == "gradients",
-    }
-    for field, chosen in choices.items():
-        counts = range(n, 0, -1) if may_shrink else [n]
-        inexact = next((count for count in counts if not _exact(strategy, count)), None)
-        if chosen and inexact is not None:
-            left = f" with the {inexact} workers that may be left" if inexact != n else ""
-            raise ExperimentError(
-                f'division.{field} = "{getattr(division, field)}" requires identical replicas after each round, '
-                f'which "{division.strategy}" does not guarantee{left}; use {EXACT}'
-            )
+    _validate_exactness(division, strategy, range(n, 0, -1) if may_shrink else [n])
     if may_shrink and n > 1:
         _validate_shrinking(division, strategy)
     if division.average == "gradients":
@@ -86,23 +74,44 @@ def validate_mixing(experiment: Experiment) -> None:
     if experiment.training.precision == "fp16":
         _validate_fp16(experiment, asynchronous=strategy.asynchronous)
     if strategy.asynchronous:
-        if experiment.training.ema is not None:
+        _validate_asynchronous(experiment)
+
+
+def _validate_exactness(division: Division, strategy: Strategy, counts: Sequence[int]) -> None:
+    """Raise ExperimentError for what needs identical replicas after each round, with any of these numbers of them."""
+    choices = {
+        "outer": division.outer != "none",
+        "compression": make_compressor(division, 1).error_feedback,
+        "average": division.average == "gradients",
+    }
+    inexact = next((count for count in counts if not _exact(strategy, count)), None)
+    for field, chosen in choices.items():
+        if chosen and inexact is not None:
+            left = f" with the {inexact} workers that may be left" if inexact != division.workers else ""
             raise ExperimentError(
-                f'training.ema needs a strategy with rounds, and division.strategy = "{division.strategy}" has none; '
-                "use one such as butterfly, or leave it unset"
+                f'division.{field} = "{getattr(division, field)}" requires identical replicas after each round, '
+                f'which "{division.strategy}" does not guarantee{left}; use {EXACT}'
             )
-        if experiment.training.evaluate_every < 1:
-            raise ExperimentError(
-                f'training.evaluate_every must be 1 with division.strategy = "{division.strategy}", '
-                "whose workers wait for each other only after an epoch"
-            )
-        for field, plain in (("compression", "none"), ("optimizer_state", "local")):
-            if getattr(division, field) != plain:
-                raise ExperimentError(
-                    f'division.strategy = "{division.strategy}" requires division.{field} = "{plain}"'
-                )
-        if experiment.training.needs_closure:
-            raise ExperimentError(f'training.optimizer = "lbfgs" cannot be used with "{division.strategy}"; use sgd')
+
+
+def _validate_asynchronous(experiment: Experiment) -> None:
+    """Raise ExperimentError for what needs rounds, which asynchronous strategies do not have."""
+    training, division = experiment.training, experiment.division
+    if training.ema is not None:
+        raise ExperimentError(
+            f'training.ema needs a strategy with rounds, and division.strategy = "{division.strategy}" has none; '
+            "use one such as butterfly, or leave it unset"
+        )
+    if training.evaluate_every < 1:
+        raise ExperimentError(
+            f'training.evaluate_every must be 1 with division.strategy = "{division.strategy}", '
+            "whose workers wait for each other only after an epoch"
+        )
+    for field, plain in (("compression", "none"), ("optimizer_state", "local")):
+        if getattr(division, field) != plain:
+            raise ExperimentError(f'division.strategy = "{division.strategy}" requires division.{field} = "{plain}"')
+    if training.needs_closure:
+        raise ExperimentError(f'training.optimizer = "lbfgs" cannot be used with "{division.strategy}"; use sgd')
 
 
 def _validate_fp16(experiment: Experiment, *, asynchronous: bool) -> None:
