@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from largest import expected_largest
 
 from tenfold.cluster import Cluster, Hardware, StepTime, Workload, run_clock
-from tenfold.cluster import clock as clock_module
+from tenfold.cluster import round_clock as clock_module
 from tenfold.cluster.meetings import Meetings
 from tenfold.mixing import STRATEGIES, AsynchronousStrategy, due
 from tenfold.mixing.strategies.gossip import Gossip

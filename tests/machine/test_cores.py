@@ -2,6 +2,7 @@ import os
 import re
 from pathlib import Path
 
+import psutil
 import pytest
 from fake_machines import build_cgroup2, build_sys, layout, write
 from hypothesis import given
@@ -67,7 +68,7 @@ class TestTopology:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: str, physical: int
     ) -> None:
         monkeypatch.setattr(cores.platform, "system", lambda: system)
-        monkeypatch.setattr(cores.psutil, "cpu_count", lambda logical=True: 4 if logical else 2)
+        monkeypatch.setattr(psutil, "cpu_count", lambda logical=True: 4 if logical else 2)
         topology = Topology.read(tmp_path, range(4))
         assert topology.numbers == (0, 1, 2, 3)
         assert topology.physical == physical
@@ -80,13 +81,13 @@ class TestUsableCpus:
 
     def test_windows_asks_psutil(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delattr(os, "sched_getaffinity", raising=False)
-        monkeypatch.setattr(cores.psutil.Process, "cpu_affinity", lambda self: [3, 1], raising=False)
+        monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda self: [3, 1], raising=False)
         assert usable_cpus() == (1, 3)
 
     def test_macos_has_no_mask(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delattr(os, "sched_getaffinity", raising=False)
-        monkeypatch.delattr(cores.psutil.Process, "cpu_affinity", raising=False)
-        monkeypatch.setattr(cores.psutil, "cpu_count", lambda: 3)
+        monkeypatch.delattr(psutil.Process, "cpu_affinity", raising=False)
+        monkeypatch.setattr(psutil, "cpu_count", lambda: 3)
         assert usable_cpus() == (0, 1, 2)
 
 

@@ -1,6 +1,5 @@
 """Virtual hardware and its clock: how long a run would take on machines that you do not have."""
 
-from tenfold.cluster.clock import ClockSpan, Timing, run_clock
 from tenfold.cluster.cluster import Cluster
 from tenfold.cluster.costs import LinkPrice, Wiring
 from tenfold.cluster.event_clock import ClockEvent, clock_events
@@ -8,6 +7,7 @@ from tenfold.cluster.groups import GroupLink, NodeGroup, Stragglers
 from tenfold.cluster.hardware import ExchangePrice, Hardware, RoundPrice, StepTime
 from tenfold.cluster.links import LINKS, Link
 from tenfold.cluster.prediction import Prediction, predict
+from tenfold.cluster.round_clock import ClockSpan, Timing, run_clock
 from tenfold.cluster.workload import Workload
 
 __all__ = [

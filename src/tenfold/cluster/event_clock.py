@@ -11,9 +11,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from tenfold.cluster.clock import SINGLE_STEPS, ClockLanes, ClockSpan, TimeKind, Timing, load
 from tenfold.cluster.hardware import ExchangePrice, Floats, Hardware, RoundPrice
 from tenfold.cluster.meetings import Meetings
+from tenfold.cluster.round_clock import SINGLE_STEPS, ClockLanes, ClockSpan, TimeKind, Timing, load
 from tenfold.cluster.stragglers import Pace
 from tenfold.cluster.workload import Workload
 from tenfold.mixing import AsynchronousStrategy

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tenfold.cluster.clock import ClockSpan, TimeKind, run_clock
 from tenfold.cluster.event_clock import run_event_clock
 from tenfold.cluster.hardware import Floats, Hardware
 from tenfold.cluster.reasons import reasons
+from tenfold.cluster.round_clock import ClockSpan, TimeKind, run_clock
 from tenfold.cluster.workload import Workload
 from tenfold.errors import ExperimentError
 

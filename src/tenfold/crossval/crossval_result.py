@@ -15,8 +15,8 @@ from tenfold.crossval.ensemble import AVERAGE, Vote
 from tenfold.errors import ExperimentError, StoreError
 from tenfold.runs import Run, checkpoint
 from tenfold.runs.fold_name import fold_name
-from tenfold.runs.predictions import Predictions
 from tenfold.runs.store import CROSSVAL
+from tenfold.runs.stored_predictions import Predictions
 from tenfold.training.measures import output_kind
 
 

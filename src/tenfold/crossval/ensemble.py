@@ -13,7 +13,7 @@ from tenfold.crossval.fold import OUTPUTS
 from tenfold.data.tree import find_main_output, tree_combine
 from tenfold.machine import devices
 from tenfold.mixing.round import exact_round
-from tenfold.runs import checkpoint, predictions
+from tenfold.runs import checkpoint, stored_predictions
 from tenfold.training import FlatState, all_targets, choose_loss, choose_metrics, evaluate, measure
 from tenfold.training.measures import OutputKind, output_kind
 from tenfold.training.network_call import plain_outputs
@@ -116,7 +116,7 @@ class FoldModels:
 
 def _test_outputs(folder: Path) -> Any:
     """Return a fold's outputs on the test part, from wherever they were stored."""
-    stored = predictions.load(folder / predictions.FILE, "test")
+    stored = stored_predictions.load(folder / stored_predictions.FILE, "test")
     if stored is None or (folder / OUTPUTS).exists():
         return checkpoint.load(folder / OUTPUTS)
     return torch.from_numpy(stored.outputs)

@@ -20,7 +20,7 @@ from tenfold.errors import TenfoldError
 from tenfold.experiment import Experiment
 from tenfold.machine import devices
 from tenfold.machine.affinity import NOT_PINNED, CoreMap
-from tenfold.runs import Clock, Emit, Event, Metric, Store, checkpoint, predictions
+from tenfold.runs import Clock, Emit, Event, Metric, Store, checkpoint, stored_predictions
 from tenfold.runs.resumption import Resumption
 from tenfold.runs.store import FOLD
 from tenfold.training import all_targets, choose_loss, choose_metrics, measure, predict
@@ -148,7 +148,11 @@ def train_and_measure(
     is_best_epoch = task.experiment.training.patience is not None  # whose metrics are not the last epoch's
     metrics = _measure(task, outcome, {} if is_best_epoch else validation)
     whole = isinstance(outcome.outputs, torch.Tensor)  # of several outputs only the main one is a prediction
-    stored = whole and "test" in outcome.predictions and outcome.predictions["test"].outputs.nbytes <= predictions.LIMIT
+    stored = (
+        whole
+        and "test" in outcome.predictions
+        and outcome.predictions["test"].outputs.nbytes <= stored_predictions.LIMIT
+    )
     if outcome.outputs is not None and task.checkpoints is not None and not stored:
         checkpoint.save(outcome.outputs, task.checkpoints.parent / OUTPUTS)
     times = outcome.result["times"]

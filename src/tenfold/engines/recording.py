@@ -26,13 +26,13 @@ from tenfold.runs import (
     Store,
     Warned,
     checkpoint,
-    predictions,
+    stored_predictions,
 )
 from tenfold.runs.console import ConsoleFile, keeping_console
 from tenfold.runs.events import Ending
-from tenfold.runs.predictions import Predictions
 from tenfold.runs.resumption import Resumption
 from tenfold.runs.storage.claim import check_claim
+from tenfold.runs.stored_predictions import Predictions
 from tenfold.workers.supervisor import Supervisor
 from tenfold.workers.task import Task
 
@@ -163,7 +163,7 @@ def _save_files(outcome: Outcome, folder: Path, recorder: Recorder) -> str:
         recorder.report(str(error))
         return str(error)
     try:
-        predictions.save(outcome.predictions, folder / predictions.FILE)
+        stored_predictions.save(outcome.predictions, folder / stored_predictions.FILE)
     except StoreError as error:  # a run is complete without its predictions
         recorder.report(str(error))
     return ""

@@ -6,7 +6,7 @@ import torch
 
 from tenfold.engines.base import Engine
 from tenfold.engines.recording import Outcome
-from tenfold.machine import affinity, devices, memory
+from tenfold.machine import affinity, devices, malloc
 from tenfold.mixing.builders import make_strategy
 from tenfold.runs import Clock, Emit, Warned
 from tenfold.runs.resumption import Resumption
@@ -37,7 +37,7 @@ class Serial(Engine):
         try:
             precision = task.experiment.training.precision
             with (
-                memory.keeping_freed(),
+                malloc.keeping_freed(),
                 undisturbed(),
                 multiplying(precision),
                 affinity.pinned(task.cores.cpus(0)) as trouble,

@@ -10,9 +10,9 @@ from torch.optim import Optimizer
 from tenfold.engines.validate import validate_mixing
 from tenfold.errors import ExperimentError, ModelError
 from tenfold.experiment import Division, Experiment
+from tenfold.loop.loop_connection import here, joined
 from tenfold.loop.loop_replica import LoopReplica
 from tenfold.loop.loop_worker import LoopWorker
-from tenfold.loop.ranks import here, joined
 from tenfold.mixing import STRATEGIES
 from tenfold.training import flat_size
 from tenfold.workers.channels import Channels

@@ -17,7 +17,7 @@ from tenfold.experiment import Division
 from tenfold.loop.loop_replica import LoopReplica
 from tenfold.workers.channels import Channels
 from tenfold.workers.mixers.make_mixer import make_rounds
-from tenfold.workers.mixers.rounds import exchange
+from tenfold.workers.mixers.replica_rounds import exchange
 
 DONE = -1.0
 

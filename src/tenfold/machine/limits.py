@@ -119,7 +119,7 @@ def _words(path: Path) -> list[str]:
 
 
 def open_file_limit() -> int | None:
-    """The largest number of open files; None where there is no open_file_limit."""
+    """The largest number of open files; None where there is no limit."""
     try:
         import resource
     except ImportError:
@@ -134,12 +134,12 @@ def workers_within_limit(most: int) -> int:
 
 
 def check_open_files(workers: int) -> None:
-    """Refuse more worker processes than the open_file_limit allows."""
+    """Refuse more worker processes than the limit allows."""
     most = open_file_limit()
     if most is not None and workers > workers_within_limit(most):
         needed = _open_files() + SPARE + PER_WORKER * workers
         raise MachineError(
-            f"{workers} workers need about {needed} open files, but the open_file_limit is {most}; "
+            f"{workers} workers need about {needed} open files, but the limit is {most}; "
             f"raise it with `ulimit -n {max(1024, 2 * needed)}`, or use at most {workers_within_limit(most)} workers"
         )
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from tenfold.cluster.clock import ClockSpan
 from tenfold.cluster.cluster import Cluster
 from tenfold.cluster.hardware import Hardware, RoundPrice
 from tenfold.cluster.prediction import Prediction, predict
+from tenfold.cluster.round_clock import ClockSpan
 from tenfold.cluster.workload import Workload
 from tenfold.mixing import Round
 from tenfold.mixing.builders import make_compressor, make_strategy

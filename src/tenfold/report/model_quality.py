@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from tenfold.errors import StoreError
 from tenfold.runs import Run
-from tenfold.runs.predictions import Predictions
 from tenfold.runs.store import CROSSVAL
+from tenfold.runs.stored_predictions import Predictions
 
 LARGEST_CONFUSION_MATRIX = 40
 """With more classes than this, a matrix of all pairs cannot be read."""

@@ -18,7 +18,7 @@ from tenfold.runs.store import CROSSVAL, Store
 if TYPE_CHECKING:
     from torch import nn
 
-    from tenfold.runs.predictions import Predictions
+    from tenfold.runs.stored_predictions import Predictions
 
 
 class ModelLoader(Protocol):
@@ -290,16 +290,20 @@ class Run:
 
     def predictions_on(self, part: str) -> "Predictions":
         """Return the samples of a part ("test" or "validation") with the model's outputs and predictions."""
-        from tenfold.runs import predictions
+        from tenfold.runs import stored_predictions
 
         if self.kind == CROSSVAL:
             folds = [self.other(fold["id"]) for fold in self.store.folds(self.id) if fold["status"] == "finished"]
-            found = [stored for fold in folds if (stored := predictions.load(fold.path / predictions.FILE, part))]
-            stored = predictions.join(found) if found else None
+            found = [
+                stored
+                for fold in folds
+                if (stored := stored_predictions.load(fold.path / stored_predictions.FILE, part))
+            ]
+            stored = stored_predictions.join(found) if found else None
         else:
-            stored = predictions.load(self.path / predictions.FILE, part)
+            stored = stored_predictions.load(self.path / stored_predictions.FILE, part)
         if stored is None:
-            limit = predictions.LIMIT // 2**20
+            limit = stored_predictions.LIMIT // 2**20
             raise StoreError(
                 f"run {self.id} has no stored predictions on a {part} part: they are written when a run finishes, "
                 f"unless training.save_predictions = false, the part is missing, or its outputs exceed {limit} MiB"

@@ -14,7 +14,7 @@ from tenfold.data import Part, Splits, batches
 from tenfold.data.tree import find_main_output, tree_concatenate, tree_leaves, tree_map
 from tenfold.errors import ModelError
 from tenfold.experiment import Training
-from tenfold.runs.predictions import Predictions
+from tenfold.runs.stored_predictions import Predictions
 from tenfold.training.measures import Measure, as_number, output_kind
 from tenfold.training.network_call import call_network
 from tenfold.training.replica import autocast

@@ -21,7 +21,7 @@ from tenfold.runs import (
     WorkerJoined,
     checkpoint,
 )
-from tenfold.runs.predictions import Predictions
+from tenfold.runs.stored_predictions import Predictions
 from tenfold.training import all_targets, choose_loss, choose_metrics, join_outputs, measure
 from tenfold.training.evaluation import make_predictions
 from tenfold.training.measures import is_reached, target_metric

@@ -12,7 +12,7 @@ from tenfold.data import Part
 from tenfold.engines.fused.lockstep import Lockstep
 from tenfold.engines.validate import validate_fused
 from tenfold.errors import ExperimentError, ModelError
-from tenfold.machine import cores, devices, memory
+from tenfold.machine import cores, devices, malloc
 from tenfold.machine.process_state import peak_memory
 from tenfold.runs import Clock, Emit, Metric, Note, Warned
 from tenfold.training import choose_loss, predict
@@ -232,7 +232,7 @@ def on_device(task: Task) -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(task.experiment.machine.threads or cores.budget())
     try:
-        with memory.keeping_freed(), undisturbed(), multiplying(task.experiment.training.precision):
+        with malloc.keeping_freed(), undisturbed(), multiplying(task.experiment.training.precision):
             yield
     finally:
         torch.set_num_threads(before)

@@ -34,7 +34,7 @@ from tenfold.errors import ExperimentError, TrainingError, WorkerLost
 from tenfold.experiment import Experiment
 from tenfold.experiment.fields import with_defaults
 from tenfold.launch.detect import World
-from tenfold.machine import affinity, cores, memory
+from tenfold.machine import affinity, cores, malloc
 from tenfold.runs import Clock, Emit, Store, Warned
 from tenfold.runs.remote_store import RemoteStore
 from tenfold.runs.resumption import Resumption
@@ -254,7 +254,7 @@ class Launched(Engine):
         cpus = task.cores.cpus(self.world.local_rank)
         try:
             with (
-                memory.keeping_freed(),
+                malloc.keeping_freed(),
                 undisturbed(),
                 multiplying(task.experiment.training.precision),
                 affinity.pinned(cpus) as trouble,

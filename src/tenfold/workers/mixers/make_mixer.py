@@ -7,7 +7,7 @@ from tenfold.training import Replica
 from tenfold.workers.channels import Channels
 from tenfold.workers.mixers.asynchronous_mixer import AsynchronousMixer
 from tenfold.workers.mixers.mixer import GradientMixer, Mixer, RoundMixer
-from tenfold.workers.mixers.rounds import MixedReplica, Rounds
+from tenfold.workers.mixers.replica_rounds import MixedReplica, Rounds
 
 
 def can_capture(division: Division) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from tenfold.training import Replica
-from tenfold.workers.mixers.rounds import Rounds
+from tenfold.workers.mixers.replica_rounds import Rounds
 
 
 class Mixer(ABC):

@@ -15,7 +15,7 @@ from torch import nn
 
 from tenfold.common.user_code import describe_error, user_frames
 from tenfold.errors import TenfoldError, UserCodeError
-from tenfold.machine import affinity, memory
+from tenfold.machine import affinity, malloc
 from tenfold.runs import Clock, Emit, Event, Printed, Warned
 from tenfold.runs.console import LIMIT, tap_streams
 from tenfold.runs.resumption import Resumption
@@ -144,7 +144,7 @@ def run_workers(
         if problem and place == 0:
             supervisor.emit(Warned(at=clock.now(), text=problem))
         torch.set_num_threads(task.threads)
-        memory.keep_freed()
+        malloc.keep_freed()
         if len(ranks) == 1 and exchange_times is None:
             channels = _open_channels(shared, ranks[0], supervisor, progress, elastic=elastic)
 

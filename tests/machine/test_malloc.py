@@ -9,7 +9,7 @@ PROGRAM = """
 import resource
 import sys
 import torch
-from tenfold.machine import memory
+from tenfold.machine import malloc
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -18,7 +18,7 @@ def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 if sys.argv[1] == "kept":
-    memory.keep_freed()
+    malloc.keep_freed()
 faults()
 print(faults())
 """
@@ -40,9 +40,9 @@ GIVEN_BACK = """
 import os
 import psutil
 import torch
-from tenfold.machine import memory
+from tenfold.machine import malloc
 
-with memory.keeping_freed():
+with malloc.keeping_freed():
     kept = [torch.ones(40 << 20, dtype=torch.uint8) for _ in range(10)]
     kept = None
     inside = psutil.Process().memory_info().rss

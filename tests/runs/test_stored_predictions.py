@@ -7,8 +7,8 @@ import pytest
 
 import tenfold
 from tenfold.errors import StoreError
-from tenfold.runs import predictions
-from tenfold.runs.predictions import Predictions
+from tenfold.runs import stored_predictions
+from tenfold.runs.stored_predictions import Predictions
 
 
 def made(kind: str = "classes", **changes: object) -> Predictions:
@@ -18,15 +18,15 @@ def made(kind: str = "classes", **changes: object) -> Predictions:
 
 
 def test_what_was_saved_is_read_back(tmp_path: Path) -> None:
-    predictions.save({"test": made()}, tmp_path / predictions.FILE)
-    found = predictions.load(tmp_path / predictions.FILE, "test")
+    stored_predictions.save({"test": made()}, tmp_path / stored_predictions.FILE)
+    found = stored_predictions.load(tmp_path / stored_predictions.FILE, "test")
     assert found is not None
     assert (found.part, found.kind, found.samples.tolist()) == ("test", "classes", [4, 0, 2])
     assert found.predictions.tolist() == [0, 1, 0]
     assert found.right.tolist() == [True, True, False]
     assert found.confusion().tolist() == [[1, 0], [1, 1]]
-    assert predictions.load(tmp_path / predictions.FILE, "validation") is None
-    assert predictions.load(tmp_path / "other.npz", "test") is None
+    assert stored_predictions.load(tmp_path / stored_predictions.FILE, "validation") is None
+    assert stored_predictions.load(tmp_path / "other.npz", "test") is None
 
 
 def test_labels_are_right_one_by_one_and_numbers_are_neither() -> None:
@@ -39,21 +39,21 @@ def test_labels_are_right_one_by_one_and_numbers_are_neither() -> None:
 
 
 def test_models_of_different_samples_are_joined_in_order() -> None:
-    whole = predictions.join([made(), made(samples=np.array([1, 3, 5]))])
+    whole = stored_predictions.join([made(), made(samples=np.array([1, 3, 5]))])
     assert whole.samples.tolist() == [0, 1, 2, 3, 4, 5]
     assert whole.predictions.tolist() == [1, 0, 0, 1, 0, 0]
 
 
 def test_large_outputs_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(predictions, "LIMIT", 8)
-    predictions.save({"test": made()}, tmp_path / predictions.FILE)
+    monkeypatch.setattr(stored_predictions, "LIMIT", 8)
+    stored_predictions.save({"test": made()}, tmp_path / stored_predictions.FILE)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / predictions.FILE).write_bytes(b"PK\x03\x04 nothing")
+    (tmp_path / stored_predictions.FILE).write_bytes(b"PK\x03\x04 nothing")
     with pytest.raises(StoreError, match=r"predictions\.npz is damaged"):
-        predictions.load(tmp_path / predictions.FILE, "test")
+        stored_predictions.load(tmp_path / stored_predictions.FILE, "test")
 
 
 def test_a_run_gives_back_the_numbers_of_its_test_samples(tmp_path: Path) -> None:
