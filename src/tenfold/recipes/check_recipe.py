@@ -6,7 +6,7 @@ from tenfold.common.catalog import METRICS
 from tenfold.common.registry import suggest
 from tenfold.errors import ExperimentError
 from tenfold.experiment import FIELDS
-from tenfold.experiment.python_objects import label_of
+from tenfold.experiment.values import label_of
 from tenfold.recipes.recipe import Recipe
 from tenfold.report.run_values import known_columns
 

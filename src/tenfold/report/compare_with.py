@@ -7,7 +7,7 @@ from tenfold.report.baselines import Baseline
 from tenfold.report.differences import differing_fields
 from tenfold.report.formatting import NOTHING, count, duration, field_value, metric_value, one_line, plural
 from tenfold.runs import Run
-from tenfold.runs.storage.run_rows import Row
+from tenfold.runs.storage.store_tables import Row
 from tenfold.runs.store import FOLD
 
 MOST_OFFERED = 50
