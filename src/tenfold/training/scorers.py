@@ -1,6 +1,7 @@
 """scikit-learn's scorers ("f1_macro", "roc_auc_ovr", "r2", ...) as functions of (outputs, targets)."""
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,35 @@ def scorer(name: str) -> Callable[[Tensor, Tensor], float]:
     them: as probabilities and labels where the targets are classes (0 and 1 as floats are classes, too), else as the
     predicted numbers. A scorer of numbers gets these whatever the targets are, if there is one for each.
     """
-    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
     from sklearn.metrics import get_scorer
 
     judge = get_scorer(name)
+    read_classes, read_numbers = _estimators()
+
+    def measure(outputs: Tensor, targets: Tensor) -> float:
+        right = targets.detach().cpu().numpy()
+        said = outputs.detach().cpu().numpy()
+        numbers = targets.is_floating_point() and not np.isin(right, (0, 1)).all()
+        if numbers or (name.startswith(OF_NUMBERS) and said.size == right.size):
+            return float(judge(read_numbers(right.shape), said, right))
+        if right.ndim > 1 and right.shape[1] > 1 and right.shape == said.shape:
+            return _judge_labels(judge, said, right.astype(np.int64))
+        count = max(2, said[0].size)
+        try:
+            return float(judge(read_classes(count), said, right.astype(np.int64).reshape(len(right))))
+        except ValueError as error:
+            if "average='binary'" not in str(error):
+                raise
+            known = f"{name}_macro, {name}_micro or {name}_weighted"
+            raise ModelError(f"the metric {name} is for two classes, but there are {count}; use {known}") from None
+
+    return measure
+
+
+@cache
+def _estimators() -> tuple[Callable[[int], Any], Callable[[tuple[int, ...]], Any]]:
+    """Return the classes of estimators that read a network's outputs: as classes, so many, and as numbers."""
+    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 
     class Classes(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         def __init__(self, count: int = 2) -> None:
@@ -50,24 +76,7 @@ def scorer(name: str) -> Callable[[Tensor, Tensor], float]:
         def predict(self, outputs: Any) -> Any:
             return outputs.reshape(self.shape)
 
-    def measure(outputs: Tensor, targets: Tensor) -> float:
-        right = targets.detach().cpu().numpy()
-        said = outputs.detach().cpu().numpy()
-        numbers = targets.is_floating_point() and not np.isin(right, (0, 1)).all()
-        if numbers or (name.startswith(OF_NUMBERS) and said.size == right.size):
-            return float(judge(Numbers(right.shape), said, right))
-        if right.ndim > 1 and right.shape[1] > 1 and right.shape == said.shape:
-            return _judge_labels(judge, said, right.astype(np.int64))
-        count = max(2, said[0].size)
-        try:
-            return float(judge(Classes(count), said, right.astype(np.int64).reshape(len(right))))
-        except ValueError as error:
-            if "average='binary'" not in str(error):
-                raise
-            known = f"{name}_macro, {name}_micro or {name}_weighted"
-            raise ModelError(f"the metric {name} is for two classes, but there are {count}; use {known}") from None
-
-    return measure
+    return Classes, Numbers
 
 
 def _judge_labels(judge: Any, logits: Any, labels: Any) -> float:
