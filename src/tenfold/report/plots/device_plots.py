@@ -1,6 +1,6 @@
 """Plots of the same settings on several devices: training time, and how good the model is."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from tenfold.report import clocks
 from tenfold.report.differences import describe_settings
@@ -47,52 +47,41 @@ def device_plots(found: Groups, styles: PlotStyles) -> dict[str, BarChart]:
     part = evaluated_part(rows)
     colours = styles.field_colours("device", list(dict.fromkeys(map(_device, rows))))
 
-    def time_text(row: Row) -> str:
-        apart = f" ± {duration(row.seconds.deviation)}" if row.seconds.deviation is not None else ""
-        gained = f", {ratio(row.factor_against_cpu)} × cpu" if row.factor_against_cpu is not None else ""
-        return f"{duration(row.seconds.mean)}{apart}{gained}"
+    def time_bar(row: Row) -> Bar:
+        return _bar(row, row.seconds.mean, _time_text(row), colours)
 
-    def score(row: Row) -> Spread:
-        return row.metrics.get(metric, Spread())
-
-    def score_text(row: Row) -> str:
-        deviation = score(row).deviation
-        apart = f" ± {metric_value(metric, deviation)}" if deviation is not None else ""
-        return f"{metric_value(metric, score(row).mean)}{apart}"
-
-    def chart(
-        title: str,
-        spread: Callable[[Row], Spread],
-        text: Callable[[Row], str],
-        longest: float | None,
-        named: Groups = found,
-    ) -> BarChart:
-        groups = []
-        for name, group in named.items():
-            texts = {id(row): text(row) for row in group}
-            bars = [
-                Bar(
-                    label=_device(row),
-                    value=spread(row).mean,
-                    text=texts[id(row)],
-                    colour=colours[_device(row)],
-                    note=f"{row.label}: {texts[id(row)]}",
-                )
-                for row in group
-            ]
-            groups.append((name, bars))
-        return BarChart(title=title, groups=groups, longest=longest)
+    def score_bar(row: Row) -> Bar:
+        score = row.metrics.get(metric, Spread())
+        return _bar(row, score.mean, _score_text(metric, score), colours)
 
     return {
-        "device-times": chart(f"training time ({clocks.clock_names(rows)})", lambda row: row.seconds, time_text, None),
-        "device-scores": chart(
-            f"{part} {one_line(metric)}",
-            score,
-            score_text,
-            1.0 if metric.endswith("accuracy") else None,
-            {_how_run(name, group[0]): group for name, group in found.items()},
+        "device-times": BarChart(
+            title=f"training time ({clocks.clock_names(rows)})",
+            groups=[(name, list(map(time_bar, group))) for name, group in found.items()],
+            longest=None,
+        ),
+        "device-scores": BarChart(
+            title=f"{part} {one_line(metric)}",
+            groups=[(_how_run(name, group[0]), list(map(score_bar, group))) for name, group in found.items()],
+            longest=1.0 if metric.endswith("accuracy") else None,
         ),
     }
+
+
+def _bar(row: Row, value: float | None, text: str, colours: Mapping[str, str]) -> Bar:
+    device = _device(row)
+    return Bar(label=device, value=value, text=text, colour=colours[device], note=f"{row.label}: {text}")
+
+
+def _time_text(row: Row) -> str:
+    apart = f" ± {duration(row.seconds.deviation)}" if row.seconds.deviation is not None else ""
+    gained = f", {ratio(row.factor_against_cpu)} × cpu" if row.factor_against_cpu is not None else ""
+    return f"{duration(row.seconds.mean)}{apart}{gained}"
+
+
+def _score_text(metric: str, score: Spread) -> str:
+    apart = f" ± {metric_value(metric, score.deviation)}" if score.deviation is not None else ""
+    return f"{metric_value(metric, score.mean)}{apart}"
 
 
 def _how_run(name: str, row: Row) -> str:
