@@ -150,17 +150,9 @@ class _Heap:
             if exchange is None:
                 walk(worker, at, step)
                 continue
-            other, sent, received = (
-                exchange.partner,
-                exchange.sends * workload.travelling,
-                exchange.receives * workload.travelling,
-            )
-            begin = max(at, free[worker], free[other])
-            end = begin + self.price(worker, other, sent, received)
-            free[worker] = free[other] = end
+            begin, end = self._serve(exchange, worker, step, at, free)
             if self.every_step:
-                heapq.heappush(heap, (begin, next(numbers), worker, step, other))
-            self._note(worker, self.done + step, at, begin, end, sent + received)
+                heapq.heappush(heap, (begin, next(numbers), worker, step, exchange.partner))
             walk(worker, end, step)
         self.done += workload.steps_per_epoch
         self.marks |= {step: np.array([max(times)]) for step, times in sorted(reached.items())}
@@ -169,6 +161,16 @@ class _Heap:
     def _exchange(self, worker: int, step: int) -> Exchange | None:
         """Return the exchange that follows a worker's step of this epoch."""
         return self.strategy.exchange(worker, self.done + step, self.workload.workers)
+
+    def _serve(self, exchange: Exchange, worker: int, step: int, at: float, free: list[float]) -> tuple[float, float]:
+        """Return when an exchange begins and ends, as soon as both sides are free, and note what it takes."""
+        travelling, other = self.workload.travelling, exchange.partner
+        sent, received = exchange.sends * travelling, exchange.receives * travelling
+        begin = max(at, free[worker], free[other])
+        end = begin + self.price(worker, other, sent, received)
+        free[worker] = free[other] = end
+        self._note(worker, self.done + step, at, begin, end, sent + received)
+        return begin, end
 
     def _note(self, worker: int, step: int, at: float, begin: float, end: float, nbytes: int) -> None:
         self.waited[worker] += begin - at
