@@ -59,3 +59,9 @@ def test_python_objects_of_one_name_are_not_taken_for_repeats(tmp_path):
         read_run(run.store, run.id, run.experiment.replace(model=one)) for run, one in zip(runs, models, strict=True)
     ]
     assert len(differences.group_repeats(given)) == 2
+
+
+def test_a_default_that_was_also_set_is_no_difference(tmp_path):
+    common = {"workers": 2, "steps_per_epoch": 2, "epochs": 1, "average": "weights"}
+    runs = [make_run(tmp_path, strategy=strategy, **common) for strategy in ("allreduce", "butterfly")]
+    assert set(differences.differing_fields(runs)) == {"strategy"}

@@ -35,7 +35,7 @@ class Pages:
     def runs(self) -> str:
         """Return the page with the table of all runs."""
         folder = str(short_path(self.watch.store.folder))
-        content = {"title": "Runs", "facts": [folder], "truth": "Times are marked as measured or predicted"}
+        content = {"title": "Runs", "facts": [folder], "truth": "Times were measured, unless marked as predicted"}
         return render_template("board.html", content | {"board": self._board("runs.js")})
 
     def run(self, number: int) -> str:

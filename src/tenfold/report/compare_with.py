@@ -38,9 +38,9 @@ def compare_runs(run: Run, other: Run, what: str = "") -> dict[str, Any]:
     """Return a table of two runs: metrics, times, and the fields in which they differ, with the values of both."""
     both = (run, other)
     names = list(dict.fromkeys(name for one in both for name in summary.ordered_metrics(one)))
-    scores = [
-        (_metric_name(both, name), *(metric_value(name, one.metrics.get(name)) for one in both)) for name in names
-    ]
+    parts = list({summary.evaluated_part(one) for one in both if one.metrics})
+    same = parts[0] if len(parts) == 1 else ""
+    scores = [(f"{same} {one_line(name)}".strip(), *(_score(one, name, same) for one in both)) for name in names]
     speeds = [one.result.get("samples_per_second") for one in both]
     times = [("training time", *map(clocks.training_time, both)), ("samples/s", *map(count, speeds))]
     if any(one.seconds_to_target is not None for one in both):
@@ -71,9 +71,10 @@ def _label(record: Row) -> str:
     return f"run {record['id']}: {one_line(record['title'])}, {plural(workers, 'worker')}{score}{state}"
 
 
-def _metric_name(both: tuple[Run, Run], name: str) -> str:
-    parts = list(dict.fromkeys(summary.evaluated_part(one) for one in both if name in one.metrics))
-    return f"{' and '.join(parts)} {one_line(name)}".strip()
+def _score(run: Run, name: str, same_part: str) -> str:
+    """Return the value of a metric, and on which part it was measured where that is not the same for both runs."""
+    value = run.metrics.get(name)
+    return metric_value(name, value) + ("" if same_part or value is None else f" {summary.evaluated_part(run)}")
 
 
 def _subject(fields: dict[str, Any]) -> tuple[Any, Any]:

@@ -74,12 +74,16 @@ def comparable_fields(experiment: Experiment) -> dict[str, Any]:
 def differing_fields(runs: Sequence[HasExperiment]) -> dict[str, list[Any]]:
     """Return the fields in which the experiments differ, with the value of each.
 
-    A value that follows from other fields, such as a batch size from the number of workers, is no difference.
+    A value that follows from other fields, such as a batch size from the number of workers, is no difference; nor is
+    a value that is the default in one of them and was set in the other.
     """
-    flats = [comparable_fields(run.experiment) for run in runs]
+    flats, whole = [comparable_fields(run.experiment) for run in runs], [run.experiment.flat() for run in runs]
     names = [key for key in flats[0] if key != "name"] if flats else []
-    values = {key: [flat[key] for flat in flats] for key in names}
-    return {key: listed for key, listed in values.items() if any(value != listed[0] for value in listed)}
+    return {key: [flat[key] for flat in flats] for key in names if _differ(flats, key) and _differ(whole, key)}
+
+
+def _differ(flats: Sequence[Mapping[str, Any]], key: str) -> bool:
+    return any(flat[key] != flats[0][key] for flat in flats)
 
 
 def varied_fields(runs: Sequence[HasExperiment]) -> list[str]:

@@ -109,7 +109,7 @@ function rowOf(row) {
 
 function cell(column, row) {
   if (column.name === "run") return element("a", { href: `/run/${row.id}` }, String(row.id));
-  if (column.name === "title") return [element("a", { href: `/run/${row.id}`, class: "title" }, row.title), ...row.tags.map((tag) => element("span", { class: "tag" }, tag)), row.note ? element("span", { class: "soft", title: row.note }, " ✎") : null];
+  if (column.name === "title") return [element("a", { href: `/run/${row.id}`, class: "title" }, row.title), row.fields.folds ? element("span", { class: "soft" }, ` ${row.fields.folds} folds`) : null, ...row.tags.map((tag) => element("span", { class: "tag" }, tag)), row.note ? element("span", { class: "soft", title: row.note }, " ✎") : null];
   if (column.name === "state") {
     const word = element("span", { class: row.status, title: row.error }, row.status);
     if (!row.progress) return word;

@@ -24,7 +24,7 @@ from tenfold.report.selection import (
     quality,
     rows_metric,
 )
-from tenfold.report.tables.columns import OPTIONAL
+from tenfold.report.tables.columns import OPTIONAL, SHARES
 from tenfold.runs import Run
 
 MOST_CURVES = 8
@@ -54,7 +54,9 @@ def comparison_tables(comparison: Comparison) -> dict[str, Any]:
         "headline": _headline(comparison),
         "table": settings_table(comparison, PlotStyles(comparison.rows)),
         "crosstables": comparison.crosstables(),
-        "notes": [note.text for note in comparison.notes()] + _speedup_note(comparison.rows) + _selected(comparison),
+        "notes": [note.text for note in comparison.notes() if note.column != SHARES]
+        + _speedup_note(comparison.rows)
+        + _selected(comparison),
     }
 
 

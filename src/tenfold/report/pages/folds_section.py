@@ -51,12 +51,13 @@ def folds_so_far(run: Run) -> dict[str, Any] | None:
         [
             fold_name(event.fold, event.repeat, event.node),
             event.error or event.status,
+            "" if event.run is None else str(event.run),
             duration(event.seconds),
             *(metric_value(name, event.metrics.get(name)) for name in names),
         ]
         for _, event in sorted(changed.items())
     ]
-    return {"columns": ["fold", "state", f"training, {run.clock}", *names], "rows": rows} if rows else None
+    return {"columns": ["fold", "state", "run", f"training, {run.clock}", *names], "rows": rows} if rows else None
 
 
 def fold_figures(run: Run) -> list[dict[str, Any]]:

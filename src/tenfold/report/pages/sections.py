@@ -52,7 +52,8 @@ def run_headline(run: Run, baseline: Baseline | None) -> list[dict[str, str]]:
     if run.seconds is not None:
         numbers.append(headline_number("training time", duration(run.seconds), clocks.describe_clock(run)))
     if baseline is not None:
-        note = f"over one worker, run {baseline.run.id}{'; doubtful' if baseline.doubts else ''}"
+        slower = "slower than" if baseline.speedup < 1 else "over"
+        note = f"{slower} one worker, run {baseline.run.id}{'; doubtful' if baseline.doubts else ''}"
         numbers.append(headline_number(f"speedup, {run.clock}", ratio(baseline.speedup), note))
     elif (alone := run.result.get("baseline_seconds")) and run.seconds:
         note = f"over one worker in {duration(alone)}, {run.clock}; {summary.describe_hardware(run.experiment)}"

@@ -222,13 +222,17 @@ export class Chart {
     });
   }
 
-  // The values at the cursor, else the last ones.
+  // The values at the cursor, else the last ones where these are what a line has come to.
   showValues() {
     if (!this.plot) return;
     const { left } = this.plot.cursor;
     const at = left >= 0 ? this.plot.posToVal(left, "x") : null;
     for (const line of this.lines) {
       if (!line.shown || !line.x.length) continue;
+      if (at === null && this.options.lastValues === false) {
+        line.shown.textContent = "";
+        continue;
+      }
       const place = at === null ? line.x.length - 1 : nearest(line.x, at);
       line.shown.textContent = this.written(at !== null && line.reference ? between(line, at) : line.y[place]);
     }

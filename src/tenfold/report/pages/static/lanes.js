@@ -165,14 +165,16 @@ export class LanesPanel {
   }
 
   axis(pen, first, last, height) {
-    const rough = (last - first) / Math.max(2, this.width / 120);
+    const most = Math.max(3, this.width / 110);
+    const rough = (last - first) / most;
     const unit = 10 ** Math.floor(Math.log10(rough));
-    const step = [1, 2, 5, 10].map((times) => times * unit).find((one) => one >= rough);
-    const [factor, name] = last - first < 0.02 ? [1e6, "µs"] : last - first < 2 ? [1e3, "ms"] : [1, "s"];
+    const step = [1, 2, 2.5, 5, 10].map((times) => times * unit).find((one) => one >= rough * 0.999);
+    const longest = last - this.origin;
+    const [factor, name] = longest < 0.01 ? [1e6, "µs"] : longest < 1 ? [1e3, "ms"] : [1, "s"];
     pen.fillStyle = colourOf("--soft");
     for (let at = Math.ceil((first - this.origin) / step) * step; at <= last - this.origin; at += step) {
       const x = this.left + ((at + this.origin - first) / (last - first)) * (this.width - this.left);
-      const text = `${Number((at * factor).toPrecision(6)).toLocaleString("en-US")} ${name}`;
+      const text = `${Number((at * factor).toPrecision(8)).toLocaleString("en-US", { maximumFractionDigits: 6 })} ${name}`;
       const wide = pen.measureText(text).width;
       pen.fillRect(x, height - AXIS, 1, 4);
       pen.fillText(text, Math.min(Math.max(this.left, x - wide / 2), this.width - wide), height - AXIS / 2 + 3);

@@ -15,7 +15,7 @@ export class MemoryPanel {
 
   set(figure) {
     for (const [kind, title] of Object.entries(KINDS)) {
-      const all = figure?.curves.filter((curve) => curve.name === kind && curve.step.length > 1) || [];
+      const all = (figure?.curves.filter((curve) => curve.name === kind && curve.step.length > 1) || []).sort((a, b) => a.worker - b.worker);
       if (!all.length) continue;
       const curves = fewWorkers(all);
       const [size, unit] = UNITS.find(([one]) => curves.some((curve) => Math.max(...curve.value) >= one)) || UNITS.at(-1);

@@ -29,7 +29,7 @@ function linePlot(place, plot) {
   chart.heading.after(reset);
   place.replaceChildren(chart.root);
   chart.draw(lines, {
-    label: plot.x_label, logX: plot.x_log, logY: plot.y_log, ticksX: plot.x_ticks, namesX: plot.x_names, bounds: plot.y_range, roomX: true,
+    lastValues: false, label: plot.x_label, logX: plot.x_log, logY: plot.y_log, ticksX: plot.x_ticks, namesX: plot.x_names, bounds: plot.y_range, roomX: true,
     target: plot.target, keys: plot.keys, ticks: plot.unit ? (value) => `${significant(value, 4)}${plot.unit}` : null,
   });
 }

@@ -57,7 +57,7 @@ function calibration({ calibration: bins, calibrationError }) {
   queueMicrotask(() => chart.draw([
     { key: "ideal", label: "ideal", colour: null, dash: [4, 4], alpha: 0.5, x: [0, 1], y: [0, 1] },
     { key: "model", label: "accuracy", colour: "#2d69d2", marks: true, x: bins.map((bin) => bin.confidence), y: bins.map((bin) => bin.accuracy) },
-  ], { label: "confidence", logX: false, logY: false, ticks: (value) => percent(value) }));
+  ], { lastValues: false, label: "confidence", logX: false, logY: false, ticks: (value) => percent(value) }));
   chart.root.append(element("figcaption", {}, `Below the dashed line the model is more sure than it is right. Expected calibration error ${percent(calibrationError)}.`));
   return chart.root;
 }
@@ -80,9 +80,9 @@ function numbers({ true: wanted, predicted, residuals, bias, deviation }) {
     scatter.draw([
       { key: "ideal", label: "ideal", colour: null, dash: [4, 4], alpha: 0.6, x: ends, y: ends },
       { key: "model", label: "predicted", colour: "#2d69d2", scatter: true, alpha: 0.5, x: order.map((at) => wanted[at]), y: order.map((at) => predicted[at]) },
-    ], { label: "true value", logX: false, logY: false });
+    ], { lastValues: false, label: "true value", logX: false, logY: false });
     const counts = [...residuals.counts, residuals.counts.at(-1)];
-    spread.draw([{ key: "count", label: "samples", colour: "#2d69d2", stepped: true, x: residuals.edges, y: counts }], { label: "predicted - true", logX: false, logY: false, bounds: [0, null] });
+    spread.draw([{ key: "count", label: "samples", colour: "#2d69d2", stepped: true, x: residuals.edges, y: counts }], { lastValues: false, label: "predicted - true", logX: false, logY: false, bounds: [0, null] });
   });
   return [element("div", { class: "plots" }, scatter.root, spread.root), element("p", { class: "eyebrow" }, `Residuals: mean ${significant(bias)}, standard deviation ${significant(deviation)}.`)];
 }
