@@ -7,6 +7,8 @@ Settings are compared on a validation part that is taken out of the training par
 training part and shows the test part, for the setting that was chosen. All replicas of a run learn in one process, as
 on a virtual cluster. A cell is the mean over the seeds with half their range, and the difference from the best setting
 with one worker, in points (for the regression in percent of its error). No run starts after `--minutes`.
+The setting "sgd, as long" has the epochs that take SGD as long on a CPU as those of the task take Muon, rounded up; the
+CPU times of their steps are measured first.
 """
 
 import argparse
@@ -16,8 +18,9 @@ import statistics
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Any
 
 import torch
@@ -29,12 +32,16 @@ from tenfold.engines.prepare import prepare, settle
 from tenfold.errors import TenfoldError, TrainingError
 from tenfold.experiment import Experiment
 from tenfold.runs import Clock
+from tenfold.training import Replica, choose_loss
+from tenfold.workers.task import Task, make_network
 
 VALIDATION = 1 / 6
 MUON = {"optimizer": "muon", "lr_scaling": "sqrt"}
+AS_LONG = "sgd, as long"
 SETTINGS: dict[str, dict[str, Any]] = {
     "defaults": {},
     "sgd": {"optimizer": "sgd", "lr_scaling": "auto"},
+    AS_LONG: {"optimizer": "sgd", "lr_scaling": "auto"},
     "adamw": {"optimizer": "adamw", "lr_scaling": "sqrt"},
     "muon": MUON,
     "muon, momentum averaged": MUON | {"optimizer_state": "average"},
@@ -189,6 +196,10 @@ def train(
     fields = TASKS[task] | SETTINGS[setting] | {"workers": workers, "seed": seed, "limit": arguments.samples}
     if arguments.part == "validation":
         fields["validation_fraction"] = VALIDATION
+    if setting == AS_LONG:
+        ratio = step_ratio(task)
+        fields["epochs"] = math.ceil(fields["epochs"] * ratio)
+        print(f"{task}: a step of Muon takes {ratio:.2f} times as long; {fields['epochs']} epochs of SGD", flush=True)
     fields |= {"device": arguments.device, "threads": arguments.threads, "oversubscribe": True, "log_every": 10**6}
     made = prepare(settle(Experiment(**fields)), splits=splits.get(task))
     splits[task] = made.splits
@@ -197,6 +208,30 @@ def train(
     outcome = train_replicas(made, Clock(), lambda _: None)
     metrics = outcome.result["metrics"]
     return float(metrics["rmse" if task == "regression" else "accuracy"])
+
+
+@cache
+def step_ratio(task: str, steps: int = 40) -> float:
+    """Return the CPU time of a step of Muon in units of that of SGD: one thread, the usual batch, medians."""
+    fields = TASKS[task] | {"limit": 256, "threads": 1, "oversubscribe": True}
+    made = {name: prepare(settle(Experiment(**fields, optimizer=name))) for name in ("muon", "sgd")}
+    replicas = {name: make_replica(one) for name, one in made.items()}
+    times: dict[str, list[float]] = {name: [] for name in replicas}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    for step in range(steps):
+        for name, replica in replicas.items():
+            x, y = next(made[name].splits.train.batches([torch.arange(64) + 64 * (step % 3)]))
+            began = thread_time()
+            replica.step(x, y)
+            times[name].append(thread_time() - began)
+    torch.set_num_threads(threads)
+    return statistics.median(times["muon"]) / statistics.median(times["sgd"])
+
+
+def make_replica(task: Task) -> Replica:
+    loss = choose_loss(task.experiment.training, task.splits.classes)
+    return Replica(make_network(task), task.experiment.training, loss, steps_per_epoch=10**6)
 
 
 def print_table(arguments: argparse.Namespace, results: dict[tuple[str, str, int], list[float]]) -> None:
