@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -40,6 +40,8 @@ class Channels:
     exchange_seconds: float = 0.0
     step: int = 0
     """The step that the worker is in, over the run."""
+    is_elastic: ClassVar[bool] = False
+    """Whether workers can be lost and replaced while the others train."""
 
     def mix(self, transport: Transport, make_round: MakeRound, weights: Sequence[float]) -> Round:
         """Carry out a round of training, made for as many replicas as take part; return what was carried out.

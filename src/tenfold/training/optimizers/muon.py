@@ -71,6 +71,8 @@ class Muon(torch.optim.Optimizer):
         if not everything:
             raise ValueError("optimizer got an empty parameter list")
         super().__init__([group for group in groups if group["params"]], defaults)
+        self.own: dict[Tensor, slice] = {}
+        """Which matrices of a parameter's stack a step changes; of parameters that are not in it, all."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -97,12 +99,13 @@ class Muon(torch.optim.Optimizer):
         lr, momentum = group["lr"], group["momentum"]
         torch._foreach_lerp_(buffers, gradients, 1 - momentum)
         found = torch._foreach_lerp(gradients, buffers, momentum) if group["nesterov"] else buffers
+        weights = [self._own(parameter, parameter, shape) for parameter, shape in learnt]
+        updates = [self._own(parameter, one, shape) for (parameter, shape), one in zip(learnt, found, strict=True)]
         if group["weight_decay"]:
-            torch._foreach_mul_(parameters, 1 - lr * group["weight_decay"])
-        updates = [as_matrices(one, shape) for one, (_, shape) in zip(found, learnt, strict=True)]
+            torch._foreach_mul_(weights, 1 - lr * group["weight_decay"])
         products = factors([gram(update) for update in updates], group["steps"])
-        for (parameter, shape), q, z in zip(learnt, products, updates, strict=True):
-            apply(as_matrices(parameter, shape), q, z, -lr * shape_scale(shape))
+        for w, q, z, (_, shape) in zip(weights, products, updates, learnt, strict=True):
+            apply(w, q, z, -lr * shape_scale(shape))
 
     def _sgd(self, group: dict[str, Any]) -> None:
         parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
@@ -144,6 +147,11 @@ class Muon(torch.optim.Optimizer):
             eps=1e-8,
             maximize=False,
         )
+
+    def _own(self, parameter: Tensor, tensor: Tensor, shape: Shape) -> Tensor:
+        """Return the matrices of a tensor like the parameter that a step uses."""
+        matrices = as_matrices(tensor, shape)
+        return matrices[self.own[parameter]] if parameter in self.own else matrices
 
     def _states(self, parameters: list[Tensor], name: str) -> list[Tensor]:
         for parameter in parameters:

@@ -126,6 +126,18 @@ class SharedMemory(Transport):
                 self._meet(())
                 self.bytes_moved += self._mine.nbytes
 
+    def publish(self, parts: Sequence[slice]) -> None:
+        """Copy parts of this worker's weights into all others'; return when everybody has.
+
+        No two workers may publish the same part, and none may use what others publish before this returns.
+        """
+        with self._working:
+            for part in parts:
+                for other in self._others:
+                    np.copyto(self._all[other][part], self._mine[part])
+                    self.bytes_moved += self._mine[part].nbytes
+            self._meet(self._others)
+
     def gather(self, values: Sequence[float]) -> list[list[float]]:
         """Return every worker's values by rank, one mailbox full at a time."""
         room = MAILBOX - 1

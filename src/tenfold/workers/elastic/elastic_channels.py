@@ -16,7 +16,7 @@ import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -32,6 +32,7 @@ from tenfold.workers.messages import EvaluationBegan, Handover, Joining, Members
 class ElasticChannels(Channels):
     """One worker's connections to the others, who may be lost and replaced."""
 
+    is_elastic: ClassVar[bool] = True
     number: int
     """This worker's."""
     members: tuple[int, ...]

@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from tenfold.training import Replica
+from tenfold.workers.mixers.divided_steps import divide_steps
 from tenfold.workers.mixers.replica_rounds import Rounds
 
 
@@ -90,6 +91,10 @@ class RoundMixer(Mixer):
 class GradientMixer(RoundMixer):
     """Averages gradients before every step, weighted by the batches they come from, so that weights never differ."""
 
+    def __init__(self, replica: Replica, rounds: Rounds) -> None:
+        super().__init__(replica, rounds)
+        self.divided = divide_steps(replica, rounds.channels, rounds.strategy)
+
     def step(self, x: Any, y: Any, sizes: Sequence[int]) -> Tensor | None:
         """Average this worker's gradient with the others', then step."""
         self.replica.advance()
@@ -99,7 +104,10 @@ class GradientMixer(RoundMixer):
         self.replica.densify()
         self.rounds.average_gradients([float(size) for size in sizes])
         self.replica.clip()
-        self.replica.optimizer.step()
+        if self.divided is not None:
+            self.divided.step()
+        else:
+            self.replica.optimizer.step()
         return loss
 
     def mix(self, step: int) -> None:

@@ -1,0 +1,77 @@
+"""Workers that step by the same gradients can divide the orthogonalization: each takes some matrices of every step."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from tenfold.training.optimizers.muon import Muon, Shape
+from tenfold.training.optimizers.newton_schulz import SMALL
+
+OPERATIONS_PER_SECOND = 4e10
+"""Multiplications and additions of one core, in products of matrices with 64 rows."""
+BYTES_PER_SECOND = 4e9
+"""Of weights that are written into the memory of another worker."""
+MEETING_SECONDS = 5e-4
+"""What it costs that all workers wait for the slowest once more in every step."""
+
+
+def divisible_stacks(optimizer: torch.optim.Optimizer) -> dict[Tensor, Shape]:
+    """Return the learnt parameters whose matrices can be divided among workers.
+
+    Small matrices are not among them: they are orthogonalized together, in next to no time.
+    """
+    if not isinstance(optimizer, Muon):
+        return {}
+    return {
+        parameter: shape
+        for group in optimizer.param_groups
+        if group["rule"] == "muon"
+        for parameter, shape in zip(group["params"], group["shapes"], strict=True)
+        if parameter.requires_grad and min(shape[1:]) > SMALL
+    }
+
+
+def division_pays(stacks: Sequence[Shape], workers: int) -> bool:
+    """Return whether so many workers save more time by dividing these stacks than it costs them."""
+    if workers == 1 or not stacks:
+        return False
+    saved = (1 - largest_share(stacks, workers)) * sum(map(_operations, stacks)) / OPERATIONS_PER_SECOND
+    return saved > MEETING_SECONDS + stacked_bytes(stacks) / BYTES_PER_SECOND
+
+
+def divide_blocks(stacks: Sequence[Shape], workers: int) -> list[list[slice]]:
+    """Return for each worker which matrices of each stack are its own, so that all have about as much to do."""
+    total, before = sum(map(_operations, stacks)), 0
+    divided: list[list[slice]] = [[] for _ in range(workers)]
+    for stack in stacks:
+        count, each = stack[0], _operations(stack) // stack[0]
+        middles = [2 * (before + place * each) + each for place in range(count)]
+        owners = [workers * middle // (2 * total) for middle in middles]
+        for worker, parts in enumerate(divided):
+            first = sum(owner < worker for owner in owners)
+            parts.append(slice(first, first + owners.count(worker)))
+        before += count * each
+    return divided
+
+
+def largest_share(stacks: Sequence[Shape], workers: int) -> float:
+    """Return which share of the work the worker has that has the most to do."""
+    each = [_operations(stack) // stack[0] for stack in stacks]
+    work: list[int] = [
+        sum(operations * (part.stop - part.start) for operations, part in zip(each, parts, strict=True))
+        for parts in divide_blocks(stacks, workers)
+    ]
+    return max(work) / sum(work)
+
+
+def stacked_bytes(stacks: Sequence[Shape]) -> int:
+    """Return the bytes of all matrices."""
+    return sum(4 * count * rows * columns for count, rows, columns in stacks)
+
+
+def _operations(stack: Shape) -> int:
+    """Return what it takes to orthogonalize a stack: Gram matrices, nine products of these, and the updates."""
+    count, rows, columns = stack
+    size, other = min(rows, columns), max(rows, columns)
+    return count * size * size * (4 * other + 18 * size)

@@ -1,0 +1,50 @@
+"""Steps of Muon by averaged gradients, whose matrices the workers of one machine orthogonalize in parts.
+
+All workers have the same gradients, momenta and weights, so that all would compute the same. Where it saves time, each
+changes only its own part of the large matrices, and writes the result into the others' weights. The products of some
+matrices of a stack have the same bits as those of all, as long as one thread computes them.
+"""
+
+import torch
+
+from tenfold.mixing import Strategy
+from tenfold.training import Replica
+from tenfold.training.optimizers.block_division import divide_blocks, divisible_stacks, division_pays
+from tenfold.training.optimizers.muon import Muon
+from tenfold.transport import SharedMemory
+from tenfold.workers.channels import Channels
+
+
+class DividedStep:
+    """One worker's part of every step."""
+
+    def __init__(self, replica: Replica, optimizer: Muon, transport: SharedMemory) -> None:
+        self._optimizer = optimizer
+        self._transport = transport
+        stacks = divisible_stacks(optimizer)
+        own = divide_blocks(list(stacks.values()), transport.size)[transport.rank]
+        optimizer.own = dict(zip(stacks, own, strict=True))
+        self._places = []
+        for (parameter, (_, rows, columns)), part in zip(stacks.items(), own, strict=True):
+            start = (parameter.data_ptr() - replica.flat.vector.data_ptr()) // parameter.element_size()
+            size = rows * columns
+            self._places.append(slice(start + part.start * size, start + part.stop * size))
+
+    def step(self) -> None:
+        """Change this worker's part of the weights, and have the others' parts written into the rest."""
+        self._optimizer.step()
+        self._transport.publish(self._places)
+
+
+def divide_steps(replica: Replica, channels: Channels, strategy: Strategy) -> DividedStep | None:
+    """Return this worker's part of the steps, or None where every worker is to take whole steps.
+
+    Before a worker writes into another's weights, that one must have its gradient: all of them meet when they average.
+    """
+    transport, optimizer = channels.weights, replica.optimizer
+    if not isinstance(transport, SharedMemory) or not isinstance(optimizer, Muon):
+        return None
+    if channels.is_elastic or not strategy.always_exact or torch.get_num_threads() > 1:
+        return None
+    stacks = list(divisible_stacks(optimizer).values())
+    return DividedStep(replica, optimizer, transport) if division_pays(stacks, transport.size) else None
