@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 
 import tenfold
 from tenfold.experiment import Experiment
+from tenfold.prediction.planning.assessment import describe_candidate
 from tenfold.prediction.planning.candidates import candidates_here
-from tenfold.prediction.planning.planner import describe_candidate
 
 TASKS: dict[str, tuple[dict[str, Any], float, int]] = {
     "mlp": ({"model": "mlp", "data": "digits"}, 0.95, 16),
@@ -51,7 +51,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--budget", type=float, default=90.0, help="seconds of the planner's short runs")
+    parser.add_argument("--budget", type=float, default=90.0, help="seconds that planning may take")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     found = {}

@@ -1,6 +1,7 @@
 """`tenfold.plan`: find the setting that reaches a target soonest."""
 
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from tenfold.cluster import Cluster
@@ -14,6 +15,7 @@ from tenfold.launch.detect import detect_world
 from tenfold.machine import devices
 from tenfold.prediction.calibration import ReportProgress
 from tenfold.prediction.planning import planner
+from tenfold.prediction.planning.assessment import Assessment, Search
 from tenfold.prediction.planning.candidates import Candidate, candidates_here, candidates_on
 from tenfold.prediction.planning.learning_probe import validation_share
 from tenfold.report.live.follow import reporter
@@ -34,8 +36,9 @@ def plan(
 ) -> Plan:
     """Find the workers, threads, batch size and averaging that reach a target soonest, here or on a cluster.
 
-    `target` is a value of the first metric, as in training. The calibrated clock predicts times. Short training runs,
-    about `budget` seconds of them and measured on a validation part, predict the epochs that each setting needs.
+    `target` is a value of the first metric, as in training. `budget` are the seconds that planning may take. Step times
+    and short training runs, measured on a validation part, predict how long each setting takes, and trial runs with
+    several seeds how few epochs are enough.
     `plan.best` is the experiment to run, and watches the same part for the target: where the experiment has no
     validation part, the plan holds one out of the training part. `plan.table` has every setting. `progress` is as in
     `forecast`.
@@ -52,7 +55,7 @@ def plan(
     base = base.replace(target=None, engine="auto", cluster=None, link=None)
     validate(base.replace(workers=1), None)
     hardware = _cluster(cluster)
-    base, splits = _with_validation(base, fetching)
+    base, splits, loading = _with_validation(base, fetching)
     if hardware is not None:
         candidates = candidates_on(hardware, base, most_workers=max_workers)
     else:
@@ -60,21 +63,33 @@ def plan(
         candidates = candidates_here(base, most_workers=max_workers, gpu=None if gpu.type == "cpu" else str(gpu))
     own = Candidate(settle(base))
     found = planner.search(
-        candidates, splits, target, cluster=hardware, given=own, budget=budget, report=reporter(progress)
+        candidates,
+        splits,
+        target,
+        cluster=hardware,
+        given=own,
+        budget=budget,
+        loading=loading,
+        report=reporter(progress),
     )
     return Plan(found, planner.best_of(found, target), _given(found, own), target)
 
 
-def _with_validation(base: Experiment, fetching: FetchProgress | None) -> tuple[Experiment, Splits]:
-    """Return the experiment and its data with a validation part; one that has none holds out some training samples."""
+def _with_validation(base: Experiment, fetching: FetchProgress | None) -> tuple[Experiment, Splits, float]:
+    """Return the experiment and its data with a validation part, and the seconds for which these were loaded.
+
+    One that has no validation part holds out some training samples.
+    """
+    began = perf_counter()
     splits = load(base, "cpu", fetching)
     if splits.validation is None:
         base = base.replace(validation_fraction=validation_share(len(splits.train)))
+        began = perf_counter()
         splits = load(base, "cpu", fetching)
-    return base, splits
+    return base, splits, perf_counter() - began
 
 
-def _given(found: planner.Search, own: Candidate) -> planner.Assessment | None:
+def _given(found: Search, own: Candidate) -> Assessment | None:
     """Return what was found out about the experiment as it was given."""
     equal = [one for one in found.assessments if one.candidate.learning_key == own.learning_key]
     same = [one for one in equal if own.threads is None or one.candidate.threads == own.threads]

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from tenfold.prediction.planning.learning_curve import Point, fit_curves
+from tenfold.prediction.planning.learning_curve import Point, fit_curves, noise_factor
 
 
 def points(height: float, slope: float, samples: list[int], error: float = 0.05) -> list[Point]:
@@ -35,8 +35,19 @@ def test_settings_share_what_they_know_about_the_slope() -> None:
 def test_errors_grow_beyond_the_longest_run() -> None:
     curve = fit_curves({0: points(3.0, 0.5, [1000, 2000, 4000])})[0]
     assert curve.error(4000) < curve.error(16000) < curve.error(256000)
-    assert curve.reaches(curve.gap(8000) * 1.001, 8000)
-    assert not curve.reaches(curve.gap(8000) * 1.001, 8000, deviations=1.0)
+    assert curve.own_error(16000) < curve.error(16000)
+
+
+def test_more_seeds_make_a_curve_more_certain() -> None:
+    once, often = (fit_curves({0: [Point(4000, 0.1, 0.08)] * seeds})[0] for seeds in (1, 4))
+    assert often.error(4000) == pytest.approx(once.error(4000) / 2)
+
+
+def test_the_noise_of_equal_runs_is_what_was_seen_once_many_were() -> None:
+    random.seed(2)
+    groups = [[Point(1000, 0.1 * math.exp(random.gauss(0, 0.12)), 0.06) for _ in range(3)] for _ in range(100)]
+    assert noise_factor([]) == noise_factor([groups[0][:1]]) == 1
+    assert noise_factor(groups) == pytest.approx(2, rel=0.1)
 
 
 def test_the_stated_error_holds_for_noisy_points() -> None:

@@ -1,5 +1,6 @@
 """The search, with learning that follows a formula instead of training."""
 
+import math
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from tenfold.cluster import Cluster
 from tenfold.data import Splits, Tensors
 from tenfold.errors import ExperimentError, TrainingError
 from tenfold.experiment import Experiment
-from tenfold.prediction.planning import planner
+from tenfold.prediction.planning import planner, probing
 from tenfold.prediction.planning.candidates import candidates_on
 from tenfold.prediction.planning.learning_probe import Probe
 
@@ -33,10 +34,11 @@ def _by_formula(monkeypatch: pytest.MonkeyPatch) -> None:
             raise TrainingError("the loss became nan before step 3 (worker 0); try a learning rate below 1")
         trained.append((workers, batch, samples))
         gap = 2.0 * (samples / (workers * batch + 500)) ** -0.9
-        return Probe(samples, samples // batch, "accuracy", 1 - gap, 1.0, {})
+        epochs, seed = samples // len(data.train), experiment.training.seed
+        return Probe(samples, samples // batch, "accuracy", 1 - gap, 1.0, {}, seed=seed, epochs=epochs)
 
-    monkeypatch.setattr(planner, "train_probe", probe)
-    monkeypatch.setattr(planner, "measure_noise", lambda *_: 500.0)
+    monkeypatch.setattr(probing, "train_probe", probe)
+    monkeypatch.setattr(probing, "measure_noise", lambda *_: 500.0)
 
 
 def find(target: float, **options: Any) -> planner.Search:
@@ -51,19 +53,18 @@ def test_the_setting_that_needs_the_fewest_seconds_is_chosen() -> None:
     assert best.experiment.division.average == "gradients"
     samples = (2.0 / 0.1) ** (1 / 0.9) * (best.candidate.batch + 500)
     assert best.epochs is not None
-    assert samples / 6000 <= best.epochs <= 1.5 * samples / 6000 + 1
+    assert best.epochs == math.ceil(samples / 6000)
+    assert (best.tried, best.reached) == (probing.SEEDS, probing.SEEDS)
     assert best.price is not None
     assert best.interval is not None
     assert best.interval[0] <= best.price.training <= best.interval[1]
 
 
-def test_probes_grow_while_fewer_settings_are_left() -> None:
+def test_only_a_few_settings_have_trial_runs_and_none_more_than_it_has_seeds() -> None:
     find(0.9)
-    by_size: dict[int, set[tuple[int, int]]] = {}
-    for workers, batch, samples in trained:
-        by_size.setdefault(samples, set()).add((workers, batch))
-    assert len(by_size[max(by_size)]) <= planner.FINALISTS
-    assert len(set(trained)) == len(trained) or max(trained.count(one) for one in trained) <= 8
+    long = [one for one in trained if one[2] > 6000]
+    assert len({one[:2] for one in long}) < len({one[:2] for one in trained})
+    assert max(trained.count(one) for one in trained) <= probing.SEEDS
 
 
 def test_a_setting_that_diverges_is_named_and_does_not_stop_the_search() -> None:

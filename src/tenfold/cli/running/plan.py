@@ -21,7 +21,7 @@ def plan(
     max_workers: Annotated[
         int | None, typer.Option("--max-workers", help="Use at most so many workers. Default: as many as fit.")
     ] = None,
-    budget: Annotated[float, typer.Option("--budget", help="Seconds for short training runs.")] = 90.0,
+    budget: Annotated[float, typer.Option("--budget", help="Seconds that planning may take.")] = 90.0,
     model: options.Model = None,
     data: options.Data = None,
     seed: options.Seed = None,

@@ -77,11 +77,7 @@ def complete_profile(
     """
     report = report or _silent
     task = experiment if isinstance(experiment, Task) else prepare(settle(experiment))
-    place = Path(path) if path is not None else default_path()
-    if profile is None:
-        profile = Profile.load(place) if place.exists() else Profile(made=_now(), machine=machine())
-    if (problem := profile.check(machine())) is not None:
-        raise MachineError(problem)
+    profile, place = load_profile(profile, path)
     known = profile
     if cluster is None and task.workers > 1 and not known.averaging:
         known = rounds(known, report)
@@ -97,6 +93,19 @@ def complete_profile(
     if known is not profile:
         known.save(place)
     return known
+
+
+def load_profile(profile: Profile | None = None, path: str | Path | None = None) -> tuple[Profile, Path]:
+    """Return a profile of this machine, by default the one at `path`, and where it is kept; a new one if there is none.
+
+    Raise MachineError for one of another machine.
+    """
+    place = Path(path) if path is not None else default_path()
+    if profile is None:
+        profile = Profile.load(place) if place.exists() else Profile(made=_now(), machine=machine())
+    if (problem := profile.check(machine())) is not None:
+        raise MachineError(problem)
+    return profile, place
 
 
 def rounds(profile: Profile, report: ReportProgress | None = None, *, turns: int | None = None) -> Profile:

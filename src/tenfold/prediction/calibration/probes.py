@@ -77,7 +77,7 @@ def steps(
         batch_size, threads, workers = setting
         report(f"steps of {work}: batch {batch_size}, {workers} worker(s) x {threads} thread(s)")
         found = step_burst(experiment, splits, setting, length or lengths.get(setting, lengths[settings[0]]))
-        lengths[setting] = _burst_steps(found)
+        lengths[setting] = burst_length(found)
         return found
 
     measure(settings[0], FEWEST_STEPS)  # says how many steps make a burst
@@ -86,17 +86,7 @@ def steps(
     measured |= measure_interleaved(smaller, measure, (turns or TURNS) // 2 + 1)
     return (
         [step_entry(work, setting, bursts) for setting, bursts in measured.items()],
-        [
-            Evaluating(
-                work=work,
-                threads=threads,
-                workers=workers,
-                samples=bursts[0].evaluated,
-                seconds=statistics.median(one.evaluate for one in bursts),
-            )
-            for (_, threads, workers), bursts in measured.items()
-            if bursts[0].evaluated
-        ],
+        [evaluating_entry(work, setting, bursts) for setting, bursts in measured.items() if bursts[0].evaluated],
     )
 
 
@@ -146,7 +136,7 @@ def round_overhead(
         fields = PLAIN | added.get(name, {}) | {"strategy": "allreduce", "workers": 2, "threads": threads}
         return burst.run(experiment.replace(**fields), splits, length)
 
-    length = _burst_steps(measure("", FEWEST_STEPS))
+    length = burst_length(measure("", FEWEST_STEPS))
     measured = measure_interleaved(["", *added], lambda name: measure(name, length).round or 0.0)
     plain = statistics.median(measured[""])
     return {name: max(0.0, statistics.median(measured[name]) - plain) for name in added}
@@ -203,7 +193,7 @@ def measure_interleaved(
     return found
 
 
-def _burst_steps(before: Burst) -> int:
+def burst_length(before: Burst) -> int:
     """Return how many steps make a burst, by what they took in an earlier one."""
     return int(min(MOST_STEPS, max(FEWEST_STEPS, BURST_SECONDS / float(np.median(before.steps)))))
 
@@ -238,6 +228,18 @@ def step_entry(work: str, setting: tuple[int, int, int], bursts: Sequence[Burst]
         round=statistics.median(rounds) if rounds else None,
         quantiles={f"{level:.1%}": value for level, value in zip(fit.LEVELS, found.quantiles, strict=True)},
         trace=write_trace(relative),
+    )
+
+
+def evaluating_entry(work: str, setting: tuple[int, int, int], bursts: Sequence[Burst]) -> Evaluating:
+    """Return what bursts in one setting (batch size, threads, workers) say about an evaluation."""
+    _, threads, workers = setting
+    return Evaluating(
+        work=work,
+        threads=threads,
+        workers=workers,
+        samples=bursts[0].evaluated,
+        seconds=statistics.median(one.evaluate for one in bursts),
     )
 
 

@@ -5,8 +5,11 @@ different heights; points of longer runs count for more, as the slope changes sl
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
 
 SLOPE, SLOPE_DEVIATION = 0.5, 0.25
 """What is assumed of the slope before anything was seen: errors fall with about the square root of the samples."""
@@ -14,6 +17,8 @@ SEED_ERROR = 0.06
 """By how much the gap of equal runs differs from seed to seed, relative."""
 BEND = 0.1
 """How far a curve may leave its line for each doubling of the samples, relative."""
+ASSUMED = 4
+"""How many runs the assumed noise of equal runs is worth, when it is compared with what was seen."""
 
 
 @dataclass(frozen=True)
@@ -46,25 +51,38 @@ class LearningCurve:
         return math.exp(self.height - self.slope * (math.log(samples) - self.centre))
 
     def error(self, samples: float) -> float:
-        """Return the standard error of the logarithm of the gap of one run."""
+        """Return the standard error of the logarithm of the expected gap: how uncertain the curve is there."""
         apart = math.log(samples) - self.centre
-        beyond = max(0.0, math.log2(samples / self.longest), math.log2(self.shortest / samples)) * BEND
-        return math.sqrt(self.height_error**2 + (apart * self.slope_error) ** 2 + beyond**2 + SEED_ERROR**2)
+        return math.sqrt(self.height_error**2 + (apart * self.slope_error) ** 2 + self._beyond(samples) ** 2)
+
+    def own_error(self, samples: float) -> float:
+        """Return the part of the error that other settings do not share, which all have the same slope."""
+        return math.hypot(self.height_error, self._beyond(samples) / 2)
+
+    def _beyond(self, samples: float) -> float:
+        return max(0.0, math.log2(samples / self.longest), math.log2(self.shortest / samples)) * BEND
 
     def samples_to(self, gap: float) -> float:
         """Return the samples after which a run is expected to have this gap."""
         return math.exp(min(700.0, self.centre + (self.height - math.log(gap)) / self.slope))
 
-    def reaches(self, gap: float, samples: float, deviations: float = 0.0, chance: float = 0.0) -> bool:
-        """Return whether a run over so many samples reaches a gap, even if it is so many standard errors worse.
 
-        `chance` is by how much the gap of equal runs differs in addition, because few samples decide, relative.
-        """
-        error = math.hypot(self.error(samples), chance)
-        return math.log(self.gap(samples)) + deviations * error <= math.log(gap)
+def noise_factor(groups: Iterable[Sequence[Point]]) -> float:
+    """Return how noisy equal runs are relative to the errors of their points; each group differs in the seed only.
+
+    The root of the mean squared deviation, in standard errors, where what is assumed counts as much as ASSUMED further
+    runs.
+    """
+    squares, freedom = float(ASSUMED), float(ASSUMED)
+    for group in groups:
+        logs = [math.log(point.gap) for point in group]
+        mean = sum(logs) / len(logs)
+        squares += sum(((log - mean) / point.error) ** 2 for log, point in zip(logs, group, strict=True))
+        freedom += len(logs) - 1
+    return math.sqrt(squares / freedom)
 
 
-def fit_curves(points: Mapping[int, Sequence[Point]]) -> dict[int, LearningCurve]:
+def fit_curves(points: Mapping[Key, Sequence[Point]]) -> dict[Key, LearningCurve]:
     """Fit a line to the points of every setting, with one slope for all, by weighted least squares.
 
     The weight of a point is 1 / (error^2 + (BEND log2(longest / samples))^2). The slope is that of all settings

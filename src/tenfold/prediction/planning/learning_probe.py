@@ -1,7 +1,7 @@
 """Short training runs of a setting: how good it is after so many samples."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from tenfold.experiment import Experiment
 from tenfold.machine import cores, devices
 from tenfold.mixing.builders import make_strategy
 from tenfold.prediction.planning.learning_curve import SEED_ERROR, Point
-from tenfold.runs import Clock, Event
+from tenfold.runs import Clock, Event, Metric
 from tenfold.training import choose_metrics
 from tenfold.training.measures import LOWER_IS_BETTER, target_metric
 from tenfold.workers.task import Task
@@ -43,10 +43,18 @@ class Probe:
     steps: int
     metric: str
     value: float
-    """The metric on the validation part, after the last epoch."""
+    """The metric on the validation part: the best that it had after an epoch, since a run stops at the target."""
     seconds: float
     """Measured seconds of training."""
     weights: dict[str, Tensor]
+    seed: int = 0
+    epochs: int = 0
+    """Whole epochs; 0 for a part of one."""
+    threads: int = 1
+    start: float = 0.0
+    """Measured seconds before the first step."""
+    evaluation: float = 0.0
+    """Measured seconds of one evaluation of the validation part."""
 
     @property
     def gap(self) -> float:
@@ -107,16 +115,27 @@ def train_probe(experiment: Experiment, splits: Splits, samples: int, predict: C
     asynchronous = make_strategy(short.division).asynchronous
     engine: Any = Serial() if task.workers == 1 else _Replicas(predict(task) if asynchronous else None)
     outcome = engine.run(task, Clock(), events.append)
-    metrics = outcome.result["metrics"]
     metric = target_metric(choose_metrics(short.training, splits.classes))
+    times = outcome.result["times"]
     return Probe(
         samples=len(some.train) * epochs,
         steps=outcome.result["steps"],
         metric=metric,
-        value=float(metrics[metric]),
+        value=_best(events, metric),
         seconds=outcome.result["seconds"],
         weights=outcome.weights,
+        seed=short.training.seed,
+        epochs=epochs if some is splits else 0,
+        threads=task.threads,
+        start=times.get("start", 0.0),
+        evaluation=times.get("evaluate", 0.0) / epochs,
     )
+
+
+def _best(events: Iterable[Event], metric: str) -> float:
+    """Return the best value that a metric had on the validation part after an epoch."""
+    measured = [one for one in events if isinstance(one, Metric) and (one.part, one.name) == ("validation", metric)]
+    return (min if metric in LOWER_IS_BETTER else max)(one.value for one in measured)
 
 
 class _Replicas(Virtual):

@@ -1,7 +1,13 @@
-"""What a candidate's epochs take: from the calibrated clock, or on a device from the probes themselves."""
+"""What a candidate's epochs take: from the calibrated clock, and as soon as it was trained here, from its probes.
 
-from collections.abc import Iterable, Sequence
+Probes train as the planned run will: in this process, in worker processes or on a GPU. On this machine their seconds of
+training, evaluation and startup are those of the run itself.
+"""
+
+import statistics
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from time import perf_counter
 
 from tenfold.cluster.cluster import Cluster
 from tenfold.cluster.prediction import Prediction
@@ -9,17 +15,17 @@ from tenfold.data import Splits
 from tenfold.engines.prepare import seats
 from tenfold.experiment.section_fields import USUAL_BATCH
 from tenfold.machine import cores
-from tenfold.prediction import fit
 from tenfold.prediction.calibration import ReportProgress, complete_profile
 from tenfold.prediction.clock_inputs import predict_from_profile
 from tenfold.prediction.current_speed import profile_now
 from tenfold.prediction.planning.candidates import Candidate
 from tenfold.prediction.planning.learning_probe import Probe
+from tenfold.prediction.planning.step_times import measure_until
 from tenfold.prediction.profile import Profile
 from tenfold.workers.task import Task
 
-DEVICE_ERROR = 0.1
-"""How far the time of a run on a device may be from that of its probes, relative."""
+PROBE_ERROR = 0.1
+"""How far the time of a run may be from that of its probes, relative."""
 
 
 @dataclass(frozen=True)
@@ -38,52 +44,118 @@ class Price:
         return self.training + self.other
 
 
+@dataclass(frozen=True)
+class _Rates:
+    """What the clock says about a candidate, in seconds; all is in proportion to the epochs but for what comes once."""
+
+    first: float
+    """Training in the first epoch, with its slow first steps."""
+    epoch: float
+    """Training in each further epoch."""
+    error: tuple[float, float]
+    """The interval of the training time, relative to it."""
+    start: float
+    evaluation: float
+    save: float
+    """Each once an epoch."""
+
+    def training(self, epochs: float) -> float:
+        return self.first - self.epoch + epochs * self.epoch
+
+
 class Prices:
     """Predicts the seconds of candidates for any number of epochs, on the data of the experiment."""
 
     def __init__(
-        self, candidates: Sequence[Candidate], splits: Splits, cluster: Cluster | None, report: ReportProgress | None
+        self,
+        candidates: Sequence[Candidate],
+        splits: Splits,
+        cluster: Cluster | None,
+        report: ReportProgress | None,
+        *,
+        deadline: float,
+        loading: float = 0.0,
     ) -> None:
+        """Measure the step times that are not known yet, until a deadline of `perf_counter`."""
         self._splits, self._cluster = splits, cluster
-        self._known: dict[tuple[Candidate, int], Price] = {}
-        self._report = report
+        self._report, self._deadline, self._loading = report, deadline, loading
+        self._rates: dict[Candidate, _Rates] = {}
+        self._steps: dict[Candidate, int] = {}
+        self._threads: dict[Candidate, int] = {}
+        self._now: dict[tuple[int, int], tuple[Profile, float]] = {}
+        self._measured: set[tuple[int, int]] = set()
+        """Settings (threads, workers) that were measured just now."""
         self._profile = self._complete(candidates, report)
-        self._now: dict[tuple[int, int, int], tuple[Profile, float]] = {}
+        tested, watched = splits.test, splits.validation
+        self._final = len(tested) / len(watched) if tested is not None and watched is not None else 0.0
+        """The evaluation of the test part at the end, relative to one of the validation part."""
+
+    @property
+    def are_here(self) -> bool:
+        """Whether runs are planned for this machine, so that the seconds of probes count."""
+        return self._cluster is None
 
     def __call__(self, candidate: Candidate, epochs: int, probes: Sequence[Probe] = ()) -> Price | None:
         """Return the price of a run; None for a device on which nothing was probed yet."""
         if candidate.device != "cpu":
-            return self._on_device(candidate, epochs, probes) if probes else None
-        if (candidate, epochs) not in self._known:
-            self._known[candidate, epochs] = self._on_cpu(candidate, epochs)
-        return self._known[candidate, epochs]
+            return self._by_probes(candidate, epochs, probes, None) if probes else None
+        if candidate not in self._rates:
+            self._rates[candidate] = self._by_clock(candidate)
+        rates = self._rates[candidate]
+        threads = self.threads_of(candidate)
+        own = [probe for probe in probes if probe.threads == threads] if self.are_here else []
+        if own:
+            return self._by_probes(candidate, epochs, own, rates)
+        training = rates.training(epochs)
+        low, high = rates.error
+        other = rates.start + epochs * (rates.evaluation + rates.save) + self._final * rates.evaluation
+        return Price(training, (low * training, high * training), other + self._loading * self.are_here)
 
     @property
     def speeds(self) -> list[float]:
         """How fast this machine is now, relative to its calibration, for each setting that was looked at."""
         return [speed for _, speed in self._now.values()]
 
+    def threads_of(self, candidate: Candidate) -> int:
+        """Return the threads of each worker."""
+        if candidate not in self._threads:
+            self._threads[candidate] = self._task(candidate, 1).threads
+        return self._threads[candidate]
+
     def predict(self, task: Task) -> Prediction:
         """Return the clock's prediction for a task; on this machine, by how fast it is now."""
-        profile = self._profile
-        if self._cluster is None:
-            setting = (task.experiment.training.samples_per_step, task.threads, task.workers)
-            if setting not in self._now:
+        profile, setting = self._profile, (task.threads, task.workers)
+        if self._cluster is None and setting not in self._measured:
+            if setting not in self._now and perf_counter() < self._deadline:
                 self._now[setting] = profile_now(task, profile, self._report)
-            profile, _ = self._now[setting]
+            profile, _ = self._now.get(setting, (profile, 1.0))
         return predict_from_profile(task, profile, self._cluster, seed=task.experiment.training.seed)
 
-    def _on_cpu(self, candidate: Candidate, epochs: int) -> Price:
-        found = self.predict(self._task(candidate, epochs))
-        start = 0.0 if candidate.workers == 1 and self._cluster is None else float(found.times["start"].max())
-        review = sum(float(found.times[kind].max()) for kind in ("evaluate", "save") if kind in found.times)
-        return Price(found.seconds, found.interval, start + review)
+    def _by_clock(self, candidate: Candidate) -> _Rates:
+        first, both = (self.predict(self._task(candidate, epochs)) for epochs in (1, 2))
+        alone = candidate.workers == 1 and self.are_here  # no process has to be started
+        evaluation, save = (float(first.times[kind].max()) if kind in first.times else 0.0 for kind in _REVIEW)
+        return _Rates(
+            first=first.seconds,
+            epoch=both.seconds - first.seconds,
+            error=(both.interval[0] / both.seconds, both.interval[1] / both.seconds),
+            start=0.0 if alone else float(first.times["start"].max()),
+            evaluation=evaluation,
+            save=save,
+        )
 
-    def _on_device(self, candidate: Candidate, epochs: int, probes: Iterable[Probe]) -> Price:
-        """Fit seconds = a + b steps to the probes, which ran on the device itself."""
-        line = fit.line(*zip(*((one.steps, one.seconds) for one in probes), strict=True))
-        seconds = line(self._task(candidate, epochs).steps_per_epoch * epochs)
-        return Price(seconds, (seconds * (1 - DEVICE_ERROR), seconds * (1 + DEVICE_ERROR)), 0.0)
+    def _by_probes(self, candidate: Candidate, epochs: int, probes: Sequence[Probe], rates: _Rates | None) -> Price:
+        """Return what a run takes by what its probes took; the long ones count, which are most like it."""
+        if candidate not in self._steps:
+            self._steps[candidate] = self._task(candidate, 1).steps_per_epoch
+        steps = self._steps[candidate] * epochs
+        most = max(probe.steps for probe in probes)
+        long = [probe for probe in probes if 2 * probe.steps >= most]
+        training = steps * statistics.median(probe.seconds / probe.steps for probe in long)
+        start, evaluation = (statistics.median(of(probe) for probe in long) for of in _MEASURED)
+        save = rates.save if rates is not None else 0.0
+        other = self._loading + start + (epochs + self._final) * evaluation + epochs * save
+        return Price(training, (training * (1 - PROBE_ERROR), training * (1 + PROBE_ERROR)), other)
 
     def _task(self, candidate: Candidate, epochs: int) -> Task:
         experiment = candidate.experiment.replace(epochs=epochs)
@@ -96,5 +168,12 @@ class Prices:
         if not on_cpu or (self._cluster is not None and self._cluster.has_given_times):
             return Profile(made="", machine={})
         task = self._task(min(on_cpu, key=lambda one: (abs(one.batch / one.workers - USUAL_BATCH), -one.workers)), 1)
-        seen = {(self._task(one, 1).threads, one.workers) for one in on_cpu} if self._cluster is None else set()
-        return complete_profile(task, report=report, cluster=self._cluster, settings=seen)
+        if self._cluster is not None:
+            return complete_profile(task, report=report, cluster=self._cluster)
+        settings = {(self.threads_of(one), one.workers) for one in on_cpu}
+        profile, self._measured = measure_until(self._deadline, task, settings, report)
+        return profile
+
+
+_REVIEW = ("evaluate", "save")
+_MEASURED: tuple[Callable[[Probe], float], ...] = (lambda probe: probe.start, lambda probe: probe.evaluation)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from tenfold.prediction.planning.planner import Assessment, describe_candidate
+from tenfold.prediction.planning.assessment import Assessment, describe_candidate
 from tenfold.report.formatting import metric_value, one_line, plural
 from tenfold.report.plots import palette
 from tenfold.report.plots.charts import ChartLine, LineChart

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tenfold.experiment import Experiment
-from tenfold.prediction.planning.planner import UNTRIED, Assessment, Search, describe_candidate
+from tenfold.prediction.planning.assessment import UNTRIED, Assessment, Search, describe_candidate
 from tenfold.report import clocks
 from tenfold.report.formatting import NOTHING, duration, interval, metric_value, plural
 from tenfold.report.results.result_table import ResultTable, TableNote
@@ -92,6 +92,7 @@ class Plan(ResultTable):
             column("epochs to target", "epochs", [f"{one.epochs}" if one.epochs else NOTHING for one in shown]),
             column("training to target, predicted", "to target", [_seconds(one) for one in shown]),
             column("in all, predicted", "in all", [duration(one.price.total if one.price else None) for one in shown]),
+            column("runs that reach it", "reach it", [_reaching(one) for one in shown]),
             column(f"{metric} of the longest probe", "probe", [_probed(one) for one in shown]),
             column(
                 "in the search",
@@ -133,9 +134,14 @@ class Plan(ResultTable):
             TableNote("all times are predicted; to target: training time without startup, evaluation, saving"),
             TableNote(f"{clocks.INTERVAL}; in all: with startup, evaluation and saving"),
             TableNote(
-                "epochs: the fewest that reach the target in eight of ten runs, by learning curves of short runs"
+                "epochs: those with the fewest expected seconds in all to the target; a run that misses it is repeated "
+                "with more"
             ),
-            TableNote("probe: the longest of these runs, on the validation part"),
+            TableNote(
+                "reach it: seeds that reached the target in trial runs with these epochs, or (~) the estimated share "
+                "of runs"
+            ),
+            TableNote("probe: the longest of the short runs and trial runs, on the validation part"),
         ]
         notes += [TableNote(text) for text in clocks.speed_notes(self.search.machine_speeds)]
         untried = {reason: sum(one.dropped == reason for one in self.search.assessments) for reason in UNTRIED}
@@ -146,7 +152,7 @@ class Plan(ResultTable):
     def findings(self) -> list[str]:
         """Return the choice, what it should take, and what planning cost."""
         around = interval(*self.interval, self.predicted_seconds)
-        epochs = plural(self.chosen.epochs or 0, "epoch")
+        epochs = plural(self.chosen.epochs or 0, "epoch") + _evidence(self.chosen)
         lines = [
             f"best: {describe_candidate(self.chosen.candidate)}{_threads(self.chosen)}, {epochs}",
             f"predicted: {metric_value(self.search.metric, self.target)} {self.search.metric} after "
@@ -220,6 +226,18 @@ def _threads(one: Assessment) -> str:
     return f", {plural(threads, 'thread')} each" if threads else ""
 
 
+def _evidence(one: Assessment) -> str:
+    if not one.tried:
+        return "; it was not tried with these epochs, so they are extrapolated from shorter runs"
+    return f"; {one.reached} of {plural(one.tried, 'seed')} reached the target in trial runs"
+
+
+def _reaching(one: Assessment) -> str:
+    if one.probability is None:
+        return NOTHING
+    return f"{one.reached} of {one.tried}" if one.tried else f"~{one.probability:.0%}"
+
+
 def _seconds(one: Assessment) -> str:
     if one.price is None or one.interval is None:
         return NOTHING
@@ -250,5 +268,9 @@ def _record(one: Assessment, chosen: bool) -> dict[str, Any]:
         "total_seconds": price.total if price else None,
         "probed_samples": one.probes[-1].samples if one.probes else 0,
         "probed_value": one.probes[-1].value if one.probes else None,
+        "probability": one.probability,
+        "expected_seconds": one.expected,
+        "seeds_tried": one.tried,
+        "seeds_reached": one.reached,
         "dropped": one.dropped,
     }

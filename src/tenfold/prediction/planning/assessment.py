@@ -1,0 +1,85 @@
+"""What a search knows about each setting, and what it found in all."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tenfold.experiment import Experiment
+from tenfold.prediction.planning.candidates import Candidate
+from tenfold.prediction.planning.learning_curve import LearningCurve
+from tenfold.prediction.planning.learning_probe import Probe
+from tenfold.prediction.planning.pricing import Price
+
+UNTRIED = ("averages less often than another, and is hardly faster", "expected to be slower", "no time was left")
+"""Why candidates are not trained at all."""
+DIVERGED = "diverged"
+FELL_BEHIND = "fell behind"
+
+
+@dataclass(eq=False)
+class Assessment:
+    """What the search found out about one candidate."""
+
+    candidate: Candidate
+    probes: list[Probe] = field(default_factory=list)
+    """Shortest first; candidates that learn the same share them."""
+    curve: LearningCurve | None = None
+    epochs: int | None = None
+    """Those with the fewest expected seconds to the target; None: too many to say."""
+    probability: float | None = None
+    """That a run of these epochs reaches the target."""
+    expected: float | None = None
+    """Seconds in all to the target, with what is lost if such a run misses it."""
+    tried: int = 0
+    """Seeds with which it was trained for just these epochs."""
+    reached: int = 0
+    """Those of them that reached the target."""
+    price: Price | None = None
+    """Of a run of these epochs."""
+    interval: tuple[float, float] | None = None
+    """Seconds of training to the target: nine of ten runs should take between these."""
+    epoch_seconds: float | None = None
+    dropped: str = ""
+    """Why it left the search before the end; "" for those that stayed."""
+
+    @property
+    def experiment(self) -> Experiment:
+        """The experiment to run."""
+        return self.candidate.experiment.replace(epochs=self.epochs or 1)
+
+    @property
+    def has_diverged(self) -> bool:
+        """Whether a probe of it diverged."""
+        return self.dropped.startswith(DIVERGED)
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """Orders assessments by the expected seconds to the target; what is not known comes last."""
+        usable = self.expected is not None and not self.has_diverged
+        return not usable, self.expected if self.expected is not None else self.epoch_seconds or math.inf
+
+
+@dataclass(frozen=True)
+class Search:
+    """Everything that a search found, and what it cost."""
+
+    assessments: list[Assessment]
+    """Soonest first; those without a prediction last."""
+    metric: str
+    noise_batch: float
+    """The batch size from which on larger batches mostly cost more samples."""
+    calibration_seconds: float
+    """Measuring step times."""
+    probe_seconds: float
+    machine_speeds: Sequence[float] = ()
+    """How fast this machine was, relative to its calibration, with each number of workers."""
+
+
+def describe_candidate(candidate: Candidate) -> str:
+    """Return a candidate in words."""
+    division, batch = candidate.experiment.division, candidate.experiment.training.samples_per_step
+    where = f" on {candidate.device}" if candidate.device != "cpu" else ""
+    if candidate.workers == 1:
+        return f"1 worker{where}, batch {batch}"
+    rounds = "gradients averaged" if division.average == "gradients" else f"{division.strategy} every {division.pace}"
+    return f"{candidate.workers} workers{where}, batch {batch}, {rounds}"

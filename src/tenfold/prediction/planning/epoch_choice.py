@@ -1,0 +1,105 @@
+"""How many epochs a run should have: those with the fewest expected seconds to the target.
+
+A run of too few epochs misses the target, costs its time, and is repeated with a quarter more, at least one:
+
+    V(E) = T(E) + (1 - p(E)) V(max(E + 1, 1.25 E))
+
+with T(E) the seconds of a run in all, and p(E) the probability that it reaches the target, by its learning curve. The
+curve may be too high or too low for all epochs alike; V is the mean over how far (Gauss-Hermite quadrature).
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tenfold.prediction.planning.learning_curve import LearningCurve
+
+NODES = ((-(3**0.5), 1 / 6), (0.0, 2 / 3), (3**0.5, 1 / 6))
+"""Standard errors and weights of a normal distribution in three points."""
+FARTHEST = 16
+"""How many times as long as its longest probe a run may be for a curve to be believed."""
+LIKELY = 0.5
+"""A setting is only believed to reach the target if its longest schedule does so with this probability."""
+CERTAIN = 0.999
+"""Longer schedules than one with this probability are not looked at."""
+MORE = 1.25
+"""How many times the epochs of a run that missed its target the next one has, at least one more."""
+FAIR = 0.4
+"""The probability with which a schedule is worth trying."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """The gap that a run has to reach, and what an epoch and a seed mean for it."""
+
+    gap: float
+    epoch: int
+    """Samples of an epoch."""
+    noise: float
+    """Standard deviation of the logarithm of the gap from seed to seed."""
+
+
+class Schedule(NamedTuple):
+    """A number of epochs, and what it is worth."""
+
+    epochs: int
+    probability: float
+    """Of reaching the target."""
+    expected: float
+    """Seconds in all until the target is reached, with what is lost if it is missed."""
+
+
+def probability(curve: LearningCurve, goal: Goal, epochs: int, shift: float = 0.0) -> float:
+    """Return the probability that a run of so many epochs reaches the goal; `shift` is added to the curve."""
+    samples = epochs * goal.epoch
+    room = math.log(goal.gap) - math.log(curve.gap(samples)) - shift
+    return _below(room / math.hypot(curve.error(samples), goal.noise))
+
+
+def schedules(
+    curve: LearningCurve, goal: Goal, seconds: Callable[[int], float], *, optimism: float = 0.0
+) -> list[Schedule]:
+    """Return all schedules that are worth a look, shortest first; none if the target is too far away to say.
+
+    `seconds` are those of a run in all. With `optimism` the setting is better than its curve by so many of its own
+    standard errors.
+    """
+    most = max(1, int(FARTHEST * curve.longest / goal.epoch))
+    found: list[tuple[int, float, list[float]]] = []
+    for epochs in range(1, most + 1):
+        samples = epochs * goal.epoch
+        shift = -optimism * curve.own_error(samples)
+        room = math.log(goal.gap) - math.log(curve.gap(samples)) - shift
+        error = curve.error(samples)
+        found.append((epochs, _below(room / math.hypot(error, goal.noise)), [
+            _below((room - z * error) / goal.noise) for z, _ in NODES
+        ]))  # fmt: skip
+        if found[-1][1] > CERTAIN:
+            break
+    if found[-1][1] < LIKELY:
+        return []
+    values: dict[int, list[float]] = {}
+    listed: list[Schedule] = []
+    for epochs, chance, chances in reversed(found):
+        # beyond the longest of these, a run should not miss
+        later = values.get(max(epochs + 1, round(MORE * epochs)), [MORE * seconds(epochs)] * len(NODES))
+        values[epochs] = [seconds(epochs) + (1 - one) * after for one, after in zip(chances, later, strict=True)]
+        expected = sum(weight * value for (_, weight), value in zip(NODES, values[epochs], strict=True))
+        listed.append(Schedule(epochs, chance, expected))
+    return listed[::-1]
+
+
+def best(listed: list[Schedule]) -> Schedule | None:
+    """Return the schedule with the fewest expected seconds; None if there is none."""
+    return min(listed, key=lambda one: one.expected, default=None)
+
+
+def to_try(listed: list[Schedule]) -> Schedule | None:
+    """Return the schedule to train next: the shortest that has a fair chance."""
+    return next((one for one in listed if one.probability >= FAIR), None)
+
+
+def _below(deviations: float) -> float:
+    """Return how much of a normal distribution lies below so many standard deviations."""
+    return 0.5 * math.erfc(-deviations / math.sqrt(2))

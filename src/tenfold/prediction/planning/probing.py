@@ -1,0 +1,315 @@
+"""Which settings a search trains, for how long, and when it knows enough.
+
+First, successive halving: the promising settings train with their full schedules over a few samples, learning curves
+are fitted, and the half that should reach the target soonest trains over twice as many, up to half an epoch. Then
+trial runs: the setting that could be the soonest, if it is a little better than its curve, is trained for the fewest
+epochs that have a fair chance, with one seed after another, the experiment's own first. A schedule with which all seeds
+reach the target is confirmed; after a miss, only longer ones are tried. Each run moves all curves. The search ends when
+no other setting could be sooner than a confirmed one, or with the time.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from time import perf_counter
+
+from tenfold.data import Splits
+from tenfold.errors import TrainingError
+from tenfold.prediction.calibration import ReportProgress
+from tenfold.prediction.planning import epoch_choice
+from tenfold.prediction.planning.assessment import DIVERGED, FELL_BEHIND, UNTRIED, Assessment, describe_candidate
+from tenfold.prediction.planning.candidates import Candidate, undominated
+from tenfold.prediction.planning.gradient_noise import data_factor, measure_noise
+from tenfold.prediction.planning.learning_curve import SEED_ERROR, fit_curves, noise_factor
+from tenfold.prediction.planning.learning_probe import Probe, chance_error, point_of, train_probe
+from tenfold.prediction.planning.pricing import Prices
+from tenfold.prediction.planning.epoch_choice import Goal, Schedule
+from tenfold.workers.task import Task
+
+MOST_PROBED, FEWEST_PROBED = 8, 2
+"""Ways to learn that enter the first round of probes, and the last."""
+FIRST_SHARE, FEWEST_STEPS, MOST_EPOCHS = 8, 64, 4
+"""The first probes see this part of the training samples, but take at least so many steps, within so many epochs."""
+USUAL_EPOCHS = 4
+"""Those of a run with the smallest batch, before anything is known about it."""
+SEEDS, OTHER_SEEDS = 3, 1000
+"""Seeds that confirm a schedule: the experiment's own, and those from so far beyond it on."""
+MOST_TRIALS = 60
+"""Trial runs, however short they are."""
+OPTIMISM = 1.0
+"""Standard errors by which a setting may be better than its curve."""
+MISSED = 0.05
+"""The upper end of an interval has room for repeated runs until no more than this share has missed the target."""
+
+
+class Probing:
+    """Trains candidates until a deadline, and assesses them by what came of it."""
+
+    def __init__(
+        self,
+        candidates: Sequence[Candidate],
+        splits: Splits,
+        prices: Prices,
+        metric: str,
+        gap: float,
+        *,
+        deadline: float,
+        given: Candidate | None = None,
+        report: ReportProgress,
+    ) -> None:
+        self.assessments = [Assessment(one) for one in candidates]
+        self.splits = replace(splits, test=None, groups=None)
+        self.prices, self.metric, self.gap, self.deadline, self.report = prices, metric, gap, deadline, report
+        self.given = given.learning_key if given is not None else ""
+        self.noise_batch = math.inf
+        self.goal = self._goal(1.0)
+        self._runs: dict[str, list[Probe]] = {}
+        """The probes of each way to learn."""
+        self._walls: dict[str, float] = {}
+        """Seconds for each sample of the last probe: of each way to learn, and ("") of any."""
+        self._timed: set[Candidate] = set()
+
+    def run(self) -> None:
+        """Train and assess until the soonest setting is known or the time is over."""
+        self._halve(self._promising())
+        self._try()
+        self._conclude()
+
+    def _promising(self) -> list[Assessment]:
+        """Return the candidates worth a probe: undominated, and soonest by what the noise of gradients says."""
+        for one in self.assessments:
+            one.epoch_seconds = self._epoch_seconds(one)
+        timed = [(one.candidate, one.epoch_seconds) for one in self.assessments if one.epoch_seconds is not None]
+        kept = undominated(timed)
+        left = []
+        for one in self.assessments:
+            worth = one.candidate in kept or one.candidate.learning_key == self.given
+            if one.epoch_seconds is not None and not worth:
+                one.dropped = UNTRIED[0]
+            else:
+                left.append(one)
+        if not left:
+            return []
+        reference = min(left, key=lambda one: one.candidate.batch)
+        first = self._train(reference, self._samples(reference.candidate, 0))
+        if first is not None:
+            task = Task(reference.candidate.experiment, self.splits, 1)
+            self.noise_batch = measure_noise(task, first.weights)
+        fewest = reference.candidate.batch
+
+        def expected(one: Assessment) -> float:
+            return self._seconds(one)(USUAL_EPOCHS * data_factor(one.candidate.batch, fewest, self.noise_batch))
+
+        left = sorted((one for one in left if not one.dropped), key=expected)
+        names = list(dict.fromkeys(one.candidate.learning_key for one in left))[:MOST_PROBED]
+        for one in left:
+            if one.candidate.learning_key not in (*names, self.given) and not one.probes:
+                one.dropped = UNTRIED[1]
+        return [one for one in left if not one.dropped]
+
+    def _halve(self, alive: list[Assessment]) -> None:
+        """Train fewer and fewer settings over more and more samples, up to half an epoch."""
+        room, rung = MOST_PROBED, 0
+        while alive:
+            for one in alive:
+                samples = self._samples(one.candidate, rung)
+                if any(probe.samples >= samples for probe in one.probes):
+                    continue
+                if self._runs and not self._in_time(one, samples):
+                    one.dropped = one.dropped or ("" if one.probes else UNTRIED[2])
+                    continue
+                self._train(one, samples)
+            self._assess()
+            room, rung = max(FEWEST_PROBED, room // 2), rung + 1
+            alive = self._soonest([one for one in alive if one.probes and not one.dropped], room)
+            alive = [one for one in alive if self._samples(one.candidate, rung) < len(self.splits.train)]
+
+    def _try(self) -> None:
+        """Train the settings that could be sooner than any confirmed one for the epochs that they could need."""
+        too_long: set[tuple[str, int]] = set()
+        for _ in range(MOST_TRIALS):
+            sure = {one: epochs for one in self._live() if (epochs := self._confirmed(one)) is not None}
+            soonest = min(sure, key=lambda one: self._seconds(one)(sure[one]), default=None)
+            limit = self._seconds(soonest)(sure[soonest]) if soonest is not None else math.inf
+            trials = [found for one in self._live() if (found := self._trial(one, limit, too_long)) is not None]
+            if not trials:
+                if soonest is None or not self._time_itself(soonest, sure[soonest]):
+                    return
+                continue
+            _, one, epochs = min(trials, key=lambda trial: trial[0])
+            samples = epochs * len(self.splits.train)
+            if not self._in_time(one, samples):
+                too_long.add((one.candidate.learning_key, epochs))
+                continue
+            self._train(one, samples, self._seed(one, len(self._trials(one, epochs))))
+            self._assess()
+
+    def _trial(
+        self, one: Assessment, limit: float, too_long: set[tuple[str, int]]
+    ) -> tuple[float, Assessment, int] | None:
+        """Return the seconds that a setting could need, and the epochs to try; None if it is not below the limit."""
+        assert one.curve is not None
+        seconds, key = self._seconds(one), one.candidate.learning_key
+        missed = max((probe.epochs for probe in one.probes if not self._reaches(probe)), default=0)
+        listed = [
+            found
+            for found in epoch_choice.schedules(one.curve, self.goal, seconds, optimism=OPTIMISM)
+            if found.epochs > missed and seconds(found.epochs) < limit and (key, found.epochs) not in too_long
+        ]
+        best, trial = epoch_choice.best(listed), epoch_choice.to_try(listed)
+        return (best.expected, one, trial.epochs) if best is not None and trial is not None else None
+
+    def _time_itself(self, one: Assessment, epochs: int) -> bool:
+        """Train a confirmed setting with its own threads if only others that learn the same were; False: no need."""
+        own, samples = self.prices.threads_of(one.candidate), epochs * len(self.splits.train)
+        needed = self.prices.are_here and all(probe.threads != own for probe in one.probes)
+        if not needed or one.candidate in self._timed or not self._in_time(one, samples):
+            return False
+        self._timed.add(one.candidate)
+        self._train(one, samples, self._seed(one, 0))
+        self._assess()
+        return True
+
+    def _conclude(self) -> None:
+        """Say who fell behind: those that were never trained for as long as they need."""
+        for one in self.assessments:
+            if one.probes and not one.dropped and not one.tried:
+                one.dropped = FELL_BEHIND
+
+    def _train(self, one: Assessment, samples: int, seed: int | None = None) -> Probe | None:
+        """Train a setting over so many samples; None if it diverges."""
+        experiment = one.candidate.experiment
+        seed = experiment.training.seed if seed is None else seed
+        of = f" with seed {seed}" if seed != experiment.training.seed else ""
+        self.report(f"training {describe_candidate(one.candidate)} over {samples:,} samples{of}")
+        began = perf_counter()
+        try:
+            found = train_probe(experiment.replace(seed=seed), self.splits, samples, self.prices.predict)
+        except TrainingError as error:
+            one.dropped = f"{DIVERGED}: {str(error).partition(';')[0]}"
+            return None
+        key = one.candidate.learning_key
+        self._walls[key] = self._walls[""] = (perf_counter() - began) / found.samples
+        known = self._runs.setdefault(key, [])
+        known.append(replace(found, weights={}))
+        known.sort(key=lambda probe: probe.samples)
+        for other in self.assessments:
+            if other.candidate.learning_key == key and not other.dropped:
+                other.probes = known
+        return found
+
+    def _assess(self) -> None:
+        """Fit all curves, and predict when each candidate reaches the target."""
+        validation, classes = self.splits.validation, self.splits.classes
+        assert validation is not None
+        points = {key: [point_of(one, validation, classes) for one in some] for key, some in self._runs.items()}
+        equal: dict[tuple[str, float], list[int]] = {}
+        for key, some in points.items():
+            for at, point in enumerate(some):
+                equal.setdefault((key, point.samples), []).append(at)
+        factor = noise_factor([points[key][at] for at in places] for (key, _), places in equal.items())
+        self.goal = self._goal(factor)
+        curves = fit_curves(
+            {key: [replace(one, error=one.error * factor) for one in some] for key, some in points.items()}
+        )
+        for one in self.assessments:
+            if one.probes:
+                one.curve = curves[one.candidate.learning_key]
+                one.epoch_seconds = self._epoch_seconds(one)
+                self._choose_epochs(one)
+
+    def _choose_epochs(self, one: Assessment) -> None:
+        """Set the epochs of a setting, and what they should take; all None where the target is too far away."""
+        assert one.curve is not None
+        seconds, confirmed = self._seconds(one), self._confirmed(one)
+        listed = epoch_choice.schedules(one.curve, self.goal, seconds)
+        best = epoch_choice.best(listed)
+        if confirmed is not None:
+            sure = epoch_choice.probability(one.curve, self.goal, confirmed)
+            best = Schedule(confirmed, max(sure, (SEEDS + 1) / (SEEDS + 2)), seconds(confirmed))
+        if best is None:
+            one.epochs = one.probability = one.expected = one.price = one.interval = None
+            return
+        one.epochs, one.probability, one.expected = best
+        trials = self._trials(one, best.epochs)
+        one.tried, one.reached = len(trials), sum(self._reaches(probe) for probe in trials)
+        one.price = self.prices(one.candidate, best.epochs, one.probes)
+        if one.price is not None:
+            low, high = one.price.interval
+            one.interval = low, high if confirmed else self._at_most(one, best.epochs, listed)
+
+    def _at_most(self, one: Assessment, epochs: int, listed: Sequence[Schedule]) -> float:
+        """Return the seconds of training within which nearly all have reached the target, repeated runs included."""
+        missed, seconds = 1.0, 0.0
+        for found in listed:
+            if found.epochs >= epochs and missed > MISSED:
+                price = self.prices(one.candidate, found.epochs, one.probes)
+                seconds += price.interval[1] if price else 0.0
+                missed *= 1 - found.probability
+        return seconds
+
+    def _trials(self, one: Assessment, epochs: int) -> list[Probe]:
+        """Return the runs of a setting with just these epochs, one for each seed."""
+        by_seed = {probe.seed: probe for probe in one.probes if probe.epochs == epochs}
+        return list(by_seed.values())
+
+    def _confirmed(self, one: Assessment) -> int | None:
+        """Return the fewest epochs with which all seeds have reached the target."""
+        lengths = sorted({probe.epochs for probe in one.probes if probe.epochs})
+        for epochs in lengths:
+            trials = self._trials(one, epochs)
+            if len(trials) >= SEEDS and all(map(self._reaches, trials)):
+                return epochs
+        return None
+
+    def _seed(self, one: Assessment, number: int) -> int:
+        """Return the seed of a setting's trial run: the experiment's own, then others."""
+        own = one.candidate.experiment.training.seed
+        return own if number == 0 else own + OTHER_SEEDS + number - 1
+
+    def _reaches(self, probe: Probe) -> bool:
+        return probe.gap <= self.gap
+
+    def _live(self) -> list[Assessment]:
+        return [one for one in self.assessments if one.curve is not None and not one.dropped]
+
+    def _goal(self, factor: float) -> Goal:
+        validation = self.splits.validation
+        assert validation is not None
+        chance = chance_error(self.metric, self.gap, validation, self.splits.classes)
+        return Goal(self.gap, len(self.splits.train), factor * math.hypot(SEED_ERROR, chance))
+
+    def _seconds(self, one: Assessment) -> Callable[[float], float]:
+        """Return the function that gives the seconds in all of a run of so many epochs."""
+        first, both = (self.prices(one.candidate, epochs, one.probes) for epochs in (1, 2))
+        if first is None or both is None:
+            return lambda _: 0.0
+        start, each = first.total, both.total - first.total
+        return lambda epochs: start + (epochs - 1) * each
+
+    def _epoch_seconds(self, one: Assessment) -> float | None:
+        """Return the training seconds of an epoch after the first, which has slow first steps."""
+        first, both = (self.prices(one.candidate, epochs, one.probes) for epochs in (1, 2))
+        return both.training - first.training if first and both else None
+
+    def _soonest(self, some: Iterable[Assessment], room: int) -> list[Assessment]:
+        """Return the candidates with the ways to learn that should reach the target soonest."""
+
+        def seconds(one: Assessment) -> float:
+            """As if an epoch could end anywhere."""
+            assert one.curve is not None
+            return self._seconds(one)(one.curve.samples_to(self.gap) / len(self.splits.train))
+
+        listed = sorted((one for one in some if one.curve is not None), key=seconds)
+        kept = list(dict.fromkeys(one.candidate.learning_key for one in listed))[:room]
+        return [one for one in listed if one.candidate.learning_key in kept]
+
+    def _samples(self, candidate: Candidate, rung: int) -> int:
+        whole = len(self.splits.train)
+        first = max(whole / FIRST_SHARE, min(FEWEST_STEPS * candidate.batch, MOST_EPOCHS * whole))
+        samples = first * (1 << rung)
+        return round(samples) if samples < whole else whole * max(1, round(samples / whole))
+
+    def _in_time(self, one: Assessment, samples: int) -> bool:
+        each = self._walls.get(one.candidate.learning_key, self._walls.get("", 0.0))
+        return perf_counter() + samples * each <= self.deadline

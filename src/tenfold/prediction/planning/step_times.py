@@ -1,0 +1,94 @@
+"""The step times of many settings, measured within a limited time."""
+
+import statistics
+from collections.abc import Iterable
+from time import perf_counter
+
+from tenfold.prediction.calibration import ReportProgress, cost_keys
+from tenfold.prediction.calibration.burst import Burst
+from tenfold.prediction.calibration.measure_machine import BRIEF, load_profile
+from tenfold.prediction.calibration.probes import FEWEST_STEPS, burst_length, evaluating_entry, step_burst, step_entry
+from tenfold.prediction.measurements import Averaging
+from tenfold.prediction.profile import Profile
+from tenfold.workers.task import Task, weight_bytes
+
+TURNS = 3
+"""How often each setting is measured, if there is time."""
+
+Setting = tuple[int, int, int]
+
+
+def measure_until(
+    deadline: float, task: Task, settings: Iterable[tuple[int, int]], report: ReportProgress | None
+) -> tuple[Profile, set[tuple[int, int]]]:
+    """Return a profile with a task's steps in settings (threads, workers), and those that were measured just now.
+
+    What this machine's own profile lacks is measured at two batch sizes, in turns, until a deadline of `perf_counter`;
+    the extremes come first and are measured in any case, what is left out lies between them. Settings that had all
+    their turns are saved for other predictions. Rounds and startup are those of the bursts, where the profile has none.
+    """
+    profile, place = load_profile()
+    name, batch = cost_keys.step_key(task.experiment, task.splits), task.experiment.training.samples_per_step
+    sizes = sorted({batch, max(1, batch // BRIEF)}, reverse=True)
+    lacking = [one for one in settings if not all(profile.has_step(name, size, *one) for size in sizes)]
+    if not lacking:
+        return profile, set()
+    asked = [(size, *one) for size in sizes for one in _extremes_first(lacking)]
+    bursts = _measure(asked, task, deadline, report)
+    entries = {setting: step_entry(name, setting, found) for setting, found in bursts.items()}
+    evaluating = [evaluating_entry(name, setting, found) for setting, found in bursts.items() if found[0].evaluated]
+    whole = [entries[setting] for setting, found in bursts.items() if len(found) == TURNS]
+    if len(whole) == len(asked):
+        profile = profile.add(steps=whole, evaluating=evaluating)
+        profile.save(place)
+    found = profile.add(steps=entries.values(), evaluating=evaluating)
+    return _with_rounds_and_startup(found, bursts, weight_bytes(task)), {setting[1:] for setting in bursts}
+
+
+def _measure(
+    asked: list[Setting], task: Task, deadline: float, report: ReportProgress | None
+) -> dict[Setting, list[Burst]]:
+    """Measure settings (batch size, threads, workers) in turns; the first two in any case."""
+    bursts: dict[Setting, list[Burst]] = {}
+    longest, lengths = 0.0, {asked[0]: FEWEST_STEPS}
+    for turn in range(TURNS):
+        for at, setting in enumerate(asked):
+            if perf_counter() + longest > deadline and (turn or at > 1):
+                return bursts
+            if report is not None:
+                size, threads, workers = setting
+                report(f"step times: batch {size}, {workers} worker(s) x {threads} thread(s)")
+            began = perf_counter()
+            fewer = setting[1] / asked[0][1]  # with fewer threads, steps take at most as much longer
+            length = lengths.get(setting, int(fewer * lengths[asked[0]]))
+            found = step_burst(task.experiment, task.splits, setting, length)
+            lengths[setting] = burst_length(found)
+            longest = max(longest, perf_counter() - began)
+            bursts.setdefault(setting, []).append(found)
+    return bursts
+
+
+def _extremes_first(settings: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return settings (threads, workers): one worker with all threads, most workers, then what lies between."""
+    listed = sorted(settings, key=lambda one: (one[1], -one[0]))
+    return [listed[0], *listed[:0:-1]] if len(listed) > 1 else listed
+
+
+def _with_rounds_and_startup(profile: Profile, bursts: dict[Setting, list[Burst]], nbytes: int) -> Profile:
+    """Return the profile with the rounds and the startup of bursts, for numbers of workers of which it has none."""
+    rounds: dict[int, list[float]] = {}
+    starts: dict[int, list[float]] = {}
+    for (_, _, workers), some in bursts.items():
+        starts.setdefault(workers, []).extend(one.start for one in some)
+        rounds.setdefault(workers, []).extend(max(one.round, 1e-7) for one in some if one.round is not None)
+    start = {workers: statistics.median(seconds) for workers, seconds in starts.items()} | profile.costs.start
+    found = profile.model_copy(update={"costs": profile.costs.model_copy(update={"start": start})})
+    if found.averaging:
+        return found
+    measured = {workers: statistics.median(seconds) for workers, seconds in rounds.items() if seconds}
+    return found.add(
+        averaging=[
+            Averaging.of({nbytes: seconds}, transport="shared-memory", workers=workers, kind="group", fan=workers)
+            for workers, seconds in measured.items()
+        ]
+    )

@@ -1,0 +1,102 @@
+"""What a plan's choice costs relative to the best of an exhaustive grid, with learners whose curves are made up.
+
+The gap of a run falls with the samples as a power, with a bend, both a little different for each setting; equal runs
+differ by their seed. As in `benchmarks/plan.py`, the grid knows for each setting the shortest schedule with which all
+of three seeds reach the target. The planner knows only what it trains, in a limited time.
+"""
+
+import math
+import random
+import statistics
+from typing import Any
+
+import pytest
+import torch
+
+from tenfold.cluster import Cluster
+from tenfold.data import Splits, Tensors
+from tenfold.experiment import Experiment
+from tenfold.prediction.planning import planner, probing
+from tenfold.prediction.planning.candidates import Candidate, candidates_on
+from tenfold.prediction.planning.learning_probe import Probe
+from tenfold.prediction.planning.pricing import Prices
+
+CLUSTER = Cluster(groups=[{"count": 2, "step_seconds": 0.01, "link": "infiniband"}])
+CANDIDATES = [one for one in candidates_on(CLUSTER, Experiment(model="mlp", hidden=[2], lr=0.1)) if one.looseness == 0]
+TARGET, WORLDS = 0.98, 12
+
+
+def splits(train: int, validation: int) -> Splits:
+    parts = [Tensors(torch.zeros(count, 2), torch.arange(count) % 2) for count in (train, validation)]
+    return Splits(name="made", train=parts[0], validation=parts[1], test=None, shape=(2,), classes=2, outputs=2)
+
+
+class World:
+    """Learners that need about so many epochs, and a clock that only their training moves."""
+
+    def __init__(self, number: int, data: Splits, epochs: float, noise: float, epoch_seconds: float) -> None:
+        self.number, self.data, self.epochs, self.noise = number, data, epochs, noise
+        self.epoch_seconds, self.now = epoch_seconds, 0.0
+        drawn = random.Random(number)
+        self.slope, self.bend = drawn.uniform(0.4, 0.9), drawn.uniform(-0.04, 0.04)
+
+    def gap(self, experiment: Experiment, samples: int, seed: int) -> float:
+        batch = experiment.division.workers * experiment.training.samples_per_step
+        own = random.Random(f"{self.number} {batch} {experiment.division.workers}")
+        height = 0.25 * math.log((batch + 500) / 600) + own.gauss(0, 0.06)
+        slope, bend = self.slope + own.gauss(0, 0.03), self.bend + own.gauss(0, 0.02)
+        x = math.log(samples / (self.epochs * len(self.data.train)))
+        luck = random.Random(f"{self.number} {batch} {experiment.division.workers} {samples} {seed}").gauss(0, 1)
+        return min(0.9, (1 - TARGET) * math.exp(height - slope * x + bend * x * x + self.noise * luck))
+
+    def train(self, experiment: Experiment, data: Splits, samples: int, _predict: Any) -> Probe:
+        self.now += 0.3 + self.epoch_seconds * samples / len(data.train)
+        whole, watched = len(data.train), len(data.validation or ())
+        gap = round(self.gap(experiment, samples, experiment.training.seed) * watched) / watched
+        epochs = samples // whole
+        seed = experiment.training.seed
+        return Probe(samples, samples, "accuracy", 1 - gap, 1.0, {}, seed=seed, epochs=epochs)
+
+    def reaches(self, one: Candidate, epochs: int, seeds: range = range(3)) -> float:
+        samples = epochs * len(self.data.train)
+        return statistics.mean(self.gap(one.experiment, samples, seed) <= 1 - TARGET for seed in seeds)
+
+    def soonest(self, prices: Prices) -> float:
+        """Return the seconds of the best setting in the grid."""
+        shortest = [
+            (one, next((epochs for epochs in range(1, 25) if self.reaches(one, epochs) == 1), 25)) for one in CANDIDATES
+        ]
+        return min(seconds(prices, *one) for one in shortest)
+
+
+def seconds(prices: Prices, one: Candidate, epochs: int) -> float:
+    price = prices(one, epochs)
+    assert price is not None
+    return price.total
+
+
+@pytest.mark.parametrize(
+    ("data", "epochs", "noise", "epoch_seconds"),
+    [(splits(50_000, 10_000), 2.0, 0.06, 4.0), (splits(960, 480), 4.0, 0.1, 0.1)],
+    ids=["few epochs", "short epochs"],
+)
+def test_the_choice_is_nearly_as_soon_as_the_best_of_the_grid(
+    data: Splits, epochs: float, noise: float, epoch_seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prices = Prices(CANDIDATES, data, CLUSTER, None, deadline=0)
+    monkeypatch.setattr(probing, "measure_noise", lambda *_: 500.0)
+    ratios, reached, spent = [], [], []
+    for number in range(WORLDS):
+        world = World(number, data, epochs, noise, epoch_seconds)
+        monkeypatch.setattr(probing, "train_probe", world.train)
+        for module in (planner, probing):
+            monkeypatch.setattr(module, "perf_counter", lambda world=world: world.now)
+        best = planner.best_of(planner.search(CANDIDATES, data, TARGET, cluster=CLUSTER, budget=60), TARGET)
+        assert best.epochs is not None
+        ratios.append(seconds(prices, best.candidate, best.epochs) / world.soonest(prices))
+        reached.append(world.reaches(best.candidate, best.epochs, range(5000, 5020)))
+        spent.append(world.now)
+    assert statistics.median(ratios) <= 1.1
+    assert statistics.mean(ratios) <= 1.1
+    assert statistics.mean(reached) >= 0.8  # of runs with seeds that the planner has not tried
+    assert max(spent) <= 60
