@@ -19,11 +19,11 @@ from tenfold.prediction.calibration import ReportProgress
 from tenfold.prediction.planning import epoch_choice
 from tenfold.prediction.planning.assessment import DIVERGED, FELL_BEHIND, UNTRIED, Assessment, describe_candidate
 from tenfold.prediction.planning.candidates import Candidate, undominated
+from tenfold.prediction.planning.epoch_choice import Goal, Schedule
 from tenfold.prediction.planning.gradient_noise import data_factor, measure_noise
 from tenfold.prediction.planning.learning_curve import SEED_ERROR, fit_curves, noise_factor
 from tenfold.prediction.planning.learning_probe import Probe, chance_error, point_of, train_probe
 from tenfold.prediction.planning.pricing import Prices
-from tenfold.prediction.planning.epoch_choice import Goal, Schedule
 from tenfold.workers.task import Task
 
 MOST_PROBED, FEWEST_PROBED = 8, 2
