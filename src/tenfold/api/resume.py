@@ -52,16 +52,7 @@ def resume(
     record = store.find(run.id if isinstance(run, Run) else run)
     number = record["id"]
     callbacks = [*listed(callbacks), *make_loggers(log, store.folder)]
-    if not record["experiment"] or "data" not in record["facts"]:
-        raise StoreError(f"run {number} cannot be resumed: {'; '.join(record['problems'])}")
-    if record["status"] == "finished" and not record["result"].get("failed"):
-        unfinished = [one for one in store.runs() if one["status"] in ("interrupted", "failed")]
-        open_ones = [str(one["id"]) for one in unfinished if one["kind"] != FOLD]
-        others = f"; runs that did not finish: {', '.join(open_ones)}" if open_ones else ""
-        raise StoreError(f"run {number} is finished; there is nothing to resume{others}")
-    if record["kind"] == FOLD:
-        parent = record["facts"]["crossval"]["parent"]
-        raise StoreError(f"run {number} is a fold of run {parent}; `tenfold resume {parent}` resumes all of its folds")
+    _check_resumable(store, record)
     again = {field: value for field, value in given.items() if value is not None}
     experiment = Run(store, record, build=load_model).experiment.replace(**again)
     _check_given(experiment, number)
@@ -87,6 +78,21 @@ def _resume_folds(store: Store, record: dict[str, Any], experiment: Experiment, 
         sweep(store.path(number, record["title"]))
         outcome = crossval.run_cross_validation(task, store, number, facts, clock, listen)
     return finished_run(RecordedRun.finished(store, number, outcome, experiment))
+
+
+def _check_resumable(store: Store, record: dict[str, Any]) -> None:
+    """Raise StoreError for a run that is damaged, finished, or a fold of another."""
+    number = record["id"]
+    if not record["experiment"] or "data" not in record["facts"]:
+        raise StoreError(f"run {number} cannot be resumed: {'; '.join(record['problems'])}")
+    if record["status"] == "finished" and not record["result"].get("failed"):
+        unfinished = [one for one in store.runs() if one["status"] in ("interrupted", "failed")]
+        open_ones = [str(one["id"]) for one in unfinished if one["kind"] != FOLD]
+        others = f"; runs that did not finish: {', '.join(open_ones)}" if open_ones else ""
+        raise StoreError(f"run {number} is finished; there is nothing to resume{others}")
+    if record["kind"] == FOLD:
+        parent = record["facts"]["crossval"]["parent"]
+        raise StoreError(f"run {number} is a fold of run {parent}; `tenfold resume {parent}` resumes all of its folds")
 
 
 def _check_given(experiment: Experiment, number: int) -> None:
