@@ -82,8 +82,15 @@ def engine_for(experiment: Experiment, clock: Clock, listen: Emit) -> Engine:
 
 def finished_run(recorded: RecordedRun) -> Run:
     """Return a run that has just ended, with its weights, and write its trace."""
-    store, weights = recorded.store, recorded.outcome.weights
-    run = Run(store, recorded.record, build=load_model, experiment=recorded.experiment, weights=weights)
+    store, outcome = recorded.store, recorded.outcome
+    run = Run(
+        store,
+        recorded.record,
+        build=load_model,
+        experiment=recorded.experiment,
+        weights=outcome.weights,
+        result=outcome.result,
+    )
     if isinstance(store, RemoteStore):
         return run
     with suppress(OSError):  # the trace is a view of events that are recorded anyway

@@ -60,7 +60,7 @@ Train = Callable[[Task, Clock, Emit, Resumption | None], Outcome]
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """A finished run: where it is recorded, its record, and its outcome."""
+    """A finished run: where it is recorded, what a list of runs shows of it, and its outcome."""
 
     store: Store
     record: dict[str, Any]
@@ -69,8 +69,8 @@ class RecordedRun:
 
     @classmethod
     def finished(cls, store: Store, number: int, outcome: Outcome, experiment: Experiment) -> "RecordedRun":
-        """Return a run that has just ended, with its whole result even where the store could not take it."""
-        return cls(store, store.find(number) | {"result": outcome.result}, outcome, experiment)
+        """Return a run that has just ended; what it holds is at hand and is not read again."""
+        return cls(store, store.listed(number), outcome, experiment)
 
 
 Work = Callable[[Emit], Outcome]

@@ -53,7 +53,9 @@ class Run:
         build: ModelLoader,
         experiment: Experiment | None = None,
         weights: dict[str, Any] | None = None,
+        result: dict[str, Any] | None = None,
     ) -> None:
+        """Show a record; `experiment`, `weights` and `result` are what it holds, where that is at hand."""
         self.store = store
         self.id: int = record["id"]
         self.title: str = record["title"]
@@ -71,6 +73,7 @@ class Run:
         self._experiment = experiment
         self._build = build
         self._weights = weights
+        self._result = result
 
     @property
     def error(self) -> str:
@@ -86,8 +89,9 @@ class Run:
     @property
     def result(self) -> dict[str, Any]:
         """Everything that came out, as numbers and text; the attributes below are its entries."""
-        result: dict[str, Any] = self._held["result"]
-        return result
+        if self._result is None:
+            self._result = self._held["result"]
+        return self._result
 
     @property
     def experiment(self) -> Experiment:

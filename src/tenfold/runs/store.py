@@ -193,6 +193,12 @@ class Store:
         with self._explained("read"), self._connect() as connection:
             return self._known(connection, store_tables.salvaged(connection, f"SELECT {store_tables.LISTED} FROM runs"))
 
+    def listed(self, run: int) -> Row:
+        """Return what a list of all runs shows of one."""
+        with self._explained("read"), self._connect() as connection:
+            query = f"SELECT {store_tables.LISTED} FROM runs WHERE id = ?"
+            return self._known(connection, connection.execute(query, (run,)).fetchall())[0]
+
     def newest(self, count: int, *, folds: bool) -> tuple[list[Row], int]:
         """Return the newest runs as `runs` does, oldest first, and how many there are; the others are not read."""
         chosen = "" if folds else f" WHERE kind != '{FOLD}'"

@@ -185,7 +185,8 @@ class Launched(Engine):
 
     def _dismiss(self, finished: RecordedRun) -> RecordedRun:
         """Send the other ranks the record of the finished run, from rank 0."""
-        self.joined.network.broadcast((str(finished.store.folder), finished.record))
+        whole = finished.store.find(finished.record["id"]) | {"result": finished.outcome.result}
+        self.joined.network.broadcast((str(finished.store.folder), whole))
         return finished
 
     def _follow(self, task: Task, experiment: Experiment, clock: Clock) -> RecordedRun:
