@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 
+from tenfold.common.part_names import PARTS
 from tenfold.common.registry import suggest
 from tenfold.errors import ExperimentError
 from tenfold.report.summary import KIND_NAMES, KINDS, TRAINING_KINDS
 from tenfold.runs import Run
-from tenfold.runs.run import PARTS
 
 MIXING_KINDS = ("wait", "communicate")
 SECONDS = {

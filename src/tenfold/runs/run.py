@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from tenfold.common.html_views import facts_table, short_number, values_table
+from tenfold.common.part_names import PARTS
 from tenfold.errors import ExperimentError, StoreError
 from tenfold.experiment import Experiment
 from tenfold.runs import checkpoint
@@ -37,7 +38,6 @@ class ModelLoader(Protocol):
         ...
 
 
-PARTS = ("train", "validation", "test")
 SHOWN_EPOCHS = 5
 """How many epochs a notebook shows of a run."""
 

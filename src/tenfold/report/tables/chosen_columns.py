@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from tenfold.common.part_names import PARTS
 from tenfold.report.formatting import NOTHING
 from tenfold.report.rows import Row, Spread, spread_of
 from tenfold.report.run_values import EXPLAINED, KIND_SECONDS, SECONDS, is_time, is_timed, run_value
@@ -15,7 +16,6 @@ from tenfold.report.tables.columns import (
     time_column,
     time_unit,
 )
-from tenfold.runs.run import PARTS
 
 TIME_HEADINGS = SECONDS | KIND_SECONDS
 RATIO_CELLS = {
