@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 from made_runs import make_run
 
+from tenfold import __file__ as package
 from tenfold.runs import Store
 
 CHROMIUM = Path("/usr/bin/chromium")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
-TRAIN = ["--model", "mlp", "--data", "digits", "--epochs", "100000", "--workers", "2", "--name", "<b>watched</b>"]
+TRAIN = ["--model", "engine_models:Unhurried", "--data", "digits", "--epochs", "100000", "--name", "<b>watched</b>"]
 TRAIN += ["--set", "limit=200"]
+SOURCES, MODELS = str(Path(package).parents[1]), str(Path(__file__).parents[1] / "support")
 
 playwright = pytest.importorskip("playwright.sync_api", reason="looking at the page needs playwright")
 expect = playwright.expect
@@ -32,7 +34,7 @@ def tenfold(*words):
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        env={**os.environ, "NO_COLOR": "1"},
+        env={**os.environ, "NO_COLOR": "1", "PYTHONPATH": os.pathsep.join([SOURCES, MODELS])},
     )
     try:
         yield process

@@ -71,14 +71,14 @@ def usable(loaded):
     return again.title == loaded.title and shown == {"name", *FIELDS} and written["name"] == loaded.name
 
 
-@settings(deadline=None, derandomize=True, max_examples=300)
+@settings(deadline=None, derandomize=True, max_examples=120)
 @given(tables)
 def test_any_tables(path, fields):
     loaded = load_or_explain(path, tomli_w.dumps(fields).encode())
     assert loaded is None or usable(loaded)
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@settings(deadline=None, derandomize=True, max_examples=80)
 @given(st.sampled_from(sorted(FIELDS)), values)
 def test_any_value_in_any_field(path, short, value):
     section, field = FIELDS[short]
@@ -87,7 +87,7 @@ def test_any_value_in_any_field(path, short, value):
         assert loaded is None or usable(loaded)
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@settings(deadline=None, derandomize=True, max_examples=80)
 @given(st.lists(st.tuples(st.integers(0, len(VALID) - 1), st.integers(1, 255)), min_size=1, max_size=4))
 def test_flipped_bytes(path, flips):
     content = bytearray(VALID)
@@ -97,14 +97,14 @@ def test_flipped_bytes(path, flips):
     assert loaded is None or isinstance(loaded, Experiment)
 
 
-@settings(deadline=None, derandomize=True, max_examples=100)
+@settings(deadline=None, derandomize=True, max_examples=50)
 @given(st.integers(0, len(VALID)), st.binary(max_size=8))
 def test_truncated_files_with_something_at_the_end(path, length, rest):
     loaded = load_or_explain(path, VALID[:length] + rest)
     assert loaded is None or isinstance(loaded, Experiment)
 
 
-@settings(deadline=None, derandomize=True, max_examples=100)
+@settings(deadline=None, derandomize=True, max_examples=50)
 @given(st.binary(max_size=200))
 @example(b"\xef\xbb\xbf")
 @example(b"\x00")
@@ -113,7 +113,7 @@ def test_any_bytes(path, content):
     assert loaded is None or isinstance(loaded, Experiment)
 
 
-@settings(deadline=None, derandomize=True, max_examples=100)
+@settings(deadline=None, derandomize=True, max_examples=50)
 @given(st.sampled_from(sorted(FIELDS)), values, tables)
 def test_a_valid_file_with_one_value_replaced_and_more_on_top(path, short, value, more):
     fields = copy.deepcopy(tomllib.loads(VALID.decode()))
@@ -177,7 +177,7 @@ def test_hopeless_files_are_refused(path, tmp_path, content):
     assert_refused(train(path, "--runs", tmp_path))
 
 
-@settings(deadline=None, derandomize=True, max_examples=40)
+@settings(deadline=None, derandomize=True, max_examples=20)
 @given(tables)
 def test_the_command_line_refuses_any_wrong_tables(path, fields):
     assume(load_or_explain(path, tomli_w.dumps(fields).encode()) is None)

@@ -1,13 +1,15 @@
 """Memory that is freed stays with the process."""
 
-import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
+from forked import start_forked
 
 PROGRAM = """
+import pathlib
 import resource
-import sys
 import torch
 from tenfold.machine import malloc
 
@@ -17,27 +19,30 @@ def faults():
         [torch.ones(40 << 20, dtype=torch.uint8) for _ in range(2)]
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
-if sys.argv[1] == "kept":
+if kept:
     malloc.keep_freed()
 faults()
-print(faults())
+pathlib.Path(result).write_text(str(faults()))
 """
 
 
+def run(program: str, result: Path, **names: Any) -> int:
+    """Run a program in a process of its own, and return the number that it writes."""
+    process = start_forked(exec, program, {"result": str(result), **names})
+    process.join(60)
+    process.kill()
+    return int(result.read_text())
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the C library is told so on Linux only")
-def test_pages_are_not_asked_for_again_and_again() -> None:
-    found = {
-        how: int(
-            subprocess.run([sys.executable, "-c", PROGRAM, how], capture_output=True, text=True, check=True).stdout
-        )
-        for how in ("kept", "usual")
-    }
-    assert found["kept"] < 100
-    assert found["usual"] > 10 * (found["kept"] + 1)
+def test_pages_are_not_asked_for_again_and_again(tmp_path: Path) -> None:
+    kept, usual = (run(PROGRAM, tmp_path / str(kept), kept=kept) for kept in (True, False))
+    assert kept < 100
+    assert usual > 10 * (kept + 1)
 
 
 GIVEN_BACK = """
-import os
+import pathlib
 import psutil
 import torch
 from tenfold.machine import malloc
@@ -46,11 +51,10 @@ with malloc.keeping_freed():
     kept = [torch.ones(40 << 20, dtype=torch.uint8) for _ in range(10)]
     kept = None
     inside = psutil.Process().memory_info().rss
-print(inside - psutil.Process().memory_info().rss)
+pathlib.Path(result).write_text(str(inside - psutil.Process().memory_info().rss))
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the C library is told so on Linux only")
-def test_the_memory_of_a_block_is_returned_after_it() -> None:
-    done = subprocess.run([sys.executable, "-c", GIVEN_BACK], capture_output=True, text=True, check=True)
-    assert int(done.stdout) > 300 << 20
+def test_the_memory_of_a_block_is_returned_after_it(tmp_path: Path) -> None:
+    assert run(GIVEN_BACK, tmp_path / "result") > 300 << 20

@@ -135,6 +135,18 @@ class Blocking(nn.Module):
         return self.linear(x / 100)
 
 
+class Unhurried(nn.Module):
+    """Learns digits a step at a time, and leaves the processor to others between two steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        time.sleep(0.02 if self.training else 0)
+        return self.linear(x.flatten(1))
+
+
 class Unpicklable:
     """A model that can be sent but not received."""
 
