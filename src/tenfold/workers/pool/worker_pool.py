@@ -23,7 +23,6 @@ from tenfold.errors import MachineError, WorkerLost, name_workers
 from tenfold.machine import limits
 from tenfold.machine.cores import wait_policy_for_children
 from tenfold.machine.process_state import is_stopped
-from tenfold.transport.memory.shared_arrays import SharedFloats
 from tenfold.workers.pool.worker_reports import FIELDS, MessageReader, StallWatch, WorkerProgress, describe_stall
 
 BEAT = 0.5
@@ -94,6 +93,8 @@ class WorkerPool:
 
         A worker that publishes progress may go without for `stall_after` seconds, or for much longer than it ever took.
         """
+        from tenfold.transport.memory.shared_arrays import SharedFloats  # not above: it imports torch
+
         limits.check_open_files(size)
         started = context()
         self.ranks = ranks or [range(place, place + 1) for place in range(size)]

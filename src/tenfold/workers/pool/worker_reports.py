@@ -7,9 +7,10 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tenfold.transport.memory.shared_arrays import SharedFloats
+if TYPE_CHECKING:
+    from tenfold.transport.memory.shared_arrays import SharedFloats
 
 CHUNK = 1 << 20
 SHORTEST_LIMIT = 60.0
