@@ -57,7 +57,7 @@ def train(
     experiment = Experiment.given(experiment, **fields)
     with follow(lambda: RunProgress(experiment), progress, listen, warn) as shown:
         listener = shown
-        if callbacks or log or listen:  # each may ask to stop
+        if callbacks != () or log is not None or listen is not None:  # each may ask to stop
             listener = with_callbacks(shown, [*listed(callbacks), *make_loggers(log, runs)])
         engine = engine_for(experiment, clock, listener)
         recorded = engine.train(experiment, runs=runs, kind=kind, clock=clock, listen=listener, fetching=fetching)
