@@ -3,6 +3,7 @@ import os
 import shutil
 import signal
 import sys
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -10,6 +11,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is loaded
 
 import pytest
 import typer.testing
+from forked import programs_server
 from hypothesis import settings
 
 from tenfold.workers.pool import worker_pool as crew
@@ -45,6 +47,14 @@ def pytest_collection_finish() -> None:
 def _warm_server() -> None:
     """Start the server of processes before a test changes the folder, which a relative PYTHONPATH would not survive."""
     crew.start_server()
+
+
+@pytest.fixture(scope="module")
+def _workers_with_imports() -> Iterator[None]:
+    """Fork workers that have imported scikit-learn and what torch's optimizers need, which takes them two seconds."""
+    with programs_server():
+        crew.start_server()
+        yield
 
 
 @pytest.fixture

@@ -108,6 +108,7 @@ def parsed(line: str) -> str:
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.usefixtures("_workers_with_imports")
 @pytest.mark.parametrize("page", named([page for page in PAGES if blocks(page, "python")]))
 def test_its_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The blocks of a page are one program; one that must not run is marked `python no-run`."""

@@ -18,6 +18,7 @@ from tenfold.errors import ExperimentError
 from tenfold.machine import cores
 from tenfold.runs import Clock, Run
 
+pytestmark = pytest.mark.usefixtures("_workers_with_imports")
 EXAMPLES = Path(__file__).parents[1] / "examples"
 TINY: dict[str, Any] = {"limit": 48, "epochs": 1, "batch_size": 16, "workers": 1, "threads": 1}
 PROGRAMS = {

@@ -58,7 +58,7 @@ if __name__ == "__main__":
 def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a copy of the package to which all diffs were applied."""
     folder = tmp_path_factory.mktemp("extended")
-    shutil.copytree(Path(tenfold.__file__).parent, folder / "tenfold", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(Path(tenfold.__file__).parent, folder / "tenfold")  # with what is compiled already
     for diff in re.findall(r"```diff\n(.*?)```", PAGE.read_text(), re.DOTALL):
         changed = re.findall(r"^\+\+\+ src/(\S+)\n(.*?)(?=^\+\+\+ |\Z)", diff, re.DOTALL | re.MULTILINE)
         assert [(folder / path).exists() for path, _ in changed] == [False, True], "a new file, then one line"

@@ -2,13 +2,11 @@
 
 import pytest
 import torch
-from forked import programs_server
 from torch import nn
 
 import tenfold
-from tenfold.workers.pool.worker_pool import start_server
 
-pytestmark = pytest.mark.usefixtures("_workers_that_have_imported_it_all", "_in_a_folder_of_its_own")
+pytestmark = pytest.mark.usefixtures("_workers_with_imports", "_in_a_folder_of_its_own")
 X = torch.randn(128, 5, generator=torch.Generator().manual_seed(0))
 Y = (X.sum(1) > 0).long()
 
@@ -23,14 +21,6 @@ def schedule(optimizer, steps):
 
 BASE = {"model": lambda: nn.Linear(5, 2), "data": (X, Y), "epochs": 4, "batch_size": 16}
 OWN = {"optimizer": optimizer, "schedule": schedule}
-
-
-@pytest.fixture(scope="module")
-def _workers_that_have_imported_it_all():
-    """Each worker would import what optimizers of torch need, which takes a second."""
-    with programs_server():
-        start_server()
-        yield
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from crossval_models import SMALL, Calm, Deadly, Late, Stuck, Touchy, marked, validate_until_a_fold_is_done
-from forked import start_forked
+from forked import programs_server, start_forked
 
 import tenfold
 from tenfold.crossval.fold_splits import make_fold_splits
@@ -29,7 +29,8 @@ MODES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tenfold.CrossValidation:
-    return tenfold.cross_validate(**SMALL, metrics=["accuracy", "f1_macro"], runs=tmp_path_factory.mktemp("whole"))
+    with programs_server():  # as every worker measures by scikit-learn
+        return tenfold.cross_validate(**SMALL, metrics=["accuracy", "f1_macro"], runs=tmp_path_factory.mktemp("whole"))
 
 
 class TestResult:
