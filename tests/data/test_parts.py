@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset, TensorDataset
 
-from tenfold.data import DatasetPart, Part, Tensors, with_loader
+from tenfold.data import DatasetPart, Part, Tensors, load, with_loader
 from tenfold.data.dataset_part import join_parts, quiet_randomness
 
 X = torch.arange(40, dtype=torch.float32).reshape(10, 2, 2)
@@ -117,9 +117,12 @@ def test_batches_of_a_dataset_come_in_the_types_that_training_takes():
     assert y.dtype == torch.float32
 
 
-def test_a_loader_wraps_tensors_only_when_it_has_workers():
+def test_tensors_are_read_through_a_loader_when_that_is_asked_for():
+    assert isinstance(load((X / 40, Y), test_fraction=0.5).train, Tensors)
+    by_one = load((X / 40, Y), test_fraction=0.5, loader="dataloader").train
+    assert (type(by_one), by_one.loader_workers) == (DatasetPart, 0)
+    assert isinstance(load((X / 40, Y), test_fraction=0.5, loader_workers=1).train, DatasetPart)
     part = Tensors(X, Y)
-    assert with_loader(part, 0) is part
     wrapped = with_loader(part, 2)
     assert isinstance(wrapped, DatasetPart)
     assert wrapped.loader_workers == 2

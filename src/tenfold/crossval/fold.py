@@ -78,6 +78,7 @@ def fold_task(whole: Task, job: FoldJob) -> Task:
         train=SubsetPart(whole.splits.train, job.split.train),
         validation=SubsetPart(whole.splits.train, job.split.validation),
         groups=None,
+        copy_seconds=0.0,  # all folds share what was copied once
         numbers=whole.splits.numbers | {"validation": _numbers(whole, job.split.validation)},
     )
     standardize = whole.experiment.data.standardize

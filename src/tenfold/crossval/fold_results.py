@@ -65,6 +65,7 @@ def combine_results(task: Task, entries: Sequence[FoldEntry], results: Sequence[
         "mode": fold_mode(task.experiment),
         "folds": list(entries),
         "spread": spread,
+        **({"start_copy_seconds": task.splits.copy_seconds} if task.splits.copy_seconds else {}),
     }
 
 

@@ -14,6 +14,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorD
 
 from tenfold.common.user_code import user_frames
 from tenfold.data.collate import Collate, different_shapes
+from tenfold.data.copies import CopyTimer
 from tenfold.data.part import Indices, Part, Tensors, as_indices, as_inputs, as_target, digest
 from tenfold.data.tree import tree_concatenate, tree_map
 from tenfold.errors import DataError, TenfoldError
@@ -46,6 +47,7 @@ class DatasetPart(Part):
         self._wanted = _Batches()
         self._loader: DataLoader[Any] | None = None
         self._passes = 0
+        self._copies = CopyTimer(self.device)
 
     def __len__(self) -> int:
         return len(self.dataset)  # type: ignore[arg-type]
@@ -62,7 +64,9 @@ class DatasetPart(Part):
         self._wanted.batches = indices
         self._passes = this_pass = self._passes + 1
         for x, y in self._loaded(self._loader):
-            yield as_inputs(self._moved(x)), tree_map(_as_target, self._moved(y))
+            with self._copies.timing():
+                moved = self._moved(x), self._moved(y)
+            yield as_inputs(moved[0]), tree_map(_as_target, moved[1])
             if self.loader_workers and self._passes != this_pass:
                 raise RuntimeError("a newer pass over this part has begun, and its loader serves one at a time")
 
@@ -85,6 +89,10 @@ class DatasetPart(Part):
     def to(self, device: torch.device | str) -> "DatasetPart":
         """Read the same dataset, and move each batch to `device`."""
         return self._with(device=device)
+
+    def take_copy_seconds(self) -> float:
+        """Return how long the GPU has copied batches since the last time."""
+        return self._copies.take()
 
     def with_workers(self, loader_workers: int) -> "DatasetPart":
         """Read the same dataset with so many processes."""
@@ -183,10 +191,10 @@ class _Batches:
 
 
 def with_loader(part: Part, workers: int) -> Part:
-    """Let a part be read by `workers` loader processes; tensors in memory stay as they are when it is 0."""
+    """Let a part be read sample by sample by `workers` loader processes; by this one when it is 0."""
     if isinstance(part, DatasetPart):
         return part.with_workers(workers)
-    if isinstance(part, Tensors) and workers > 0:
+    if isinstance(part, Tensors):
         return DatasetPart(_dataset(part), workers, targets=part.targets)
     return part
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from tenfold.common.files import names_data_file
 from tenfold.data.dataset_part import with_loader
@@ -28,6 +28,7 @@ def load(
     limit: int | None = None,
     groups: Any = None,
     loader_workers: int = 0,
+    loader: Literal["auto", "dataloader"] = "auto",
     columns: Columns = NOT_NAMED,
     collate: Callable[..., Any] | None = None,
     standardize: bool = False,
@@ -37,8 +38,8 @@ def load(
 
     `name_or_object` is the name of a built-in data set, "package.module:callable", or any object that `as_splits`
     accepts; `options` are passed to a callable. See `split` for how the parts are cut and what `groups` means.
-    With `loader_workers` above 0, samples are read through a DataLoader; with 0, tensors are indexed in place, which
-    is faster.
+    With `loader_workers` above 0 or `loader="dataloader"`, samples are read through a DataLoader; else tensors are
+    indexed in place, which is faster.
     """
     parts = split(
         read(name_or_object, options, progress, columns=columns, collate=collate),
@@ -55,7 +56,7 @@ def load(
         parts = with_scaling(parts, standardize=standardize)
     if not standardize and not (isinstance(name_or_object, str) and name_or_object in SOURCES):
         warn_if_unscaled(parts)
-    if not loader_workers:
+    if not loader_workers and loader == "auto":
         return parts
     return replace(
         parts,

@@ -44,6 +44,10 @@ class Part(ABC):
     def to(self, device: torch.device | str) -> "Part":
         """Return a part whose batches live on `device`."""
 
+    def take_copy_seconds(self) -> float:
+        """Return how long a GPU has copied batches since the last time; 0 where they are on their device already."""
+        return 0.0
+
 
 class Tensors(Part):
     """A part that is in memory; a batch is picked by index, without a per-sample loader."""
@@ -117,6 +121,8 @@ class Splits:
     """Whether inputs are missing (NaN); `scaling` fills them in."""
     scaling: dict[str, Tensor] | None = None
     """The `mean` and `deviation` of the training inputs, by which networks standardize theirs."""
+    copy_seconds: float = 0.0
+    """How long it took to copy them to a GPU; data that a loader reads are copied batch by batch instead."""
     numbers: dict[str, NDArray[np.int64]] = field(default_factory=dict)
     """By part, the number of each sample in the data as they were given; absent: the part is as it was given.
 

@@ -42,6 +42,10 @@ class SubsetPart(Part):
         """Return the same samples of the other part on `device`."""
         return SubsetPart(self.part.to(device), self.indices)
 
+    def take_copy_seconds(self) -> float:
+        """Return how long a GPU has copied batches of the other part since the last time."""
+        return self.part.take_copy_seconds()
+
     @property
     def _place(self) -> torch.device:
         return self.indices.device

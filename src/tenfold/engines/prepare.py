@@ -14,6 +14,7 @@ import torch
 from tenfold import data
 from tenfold.common.imports import resolve
 from tenfold.data import loading
+from tenfold.data.copies import copy_to
 from tenfold.data.table_columns import Columns
 from tenfold.engines.validate import steps_together
 from tenfold.errors import DataError, ExperimentError, StoreError
@@ -72,7 +73,7 @@ def seats(machine: Machine, workers: int, budget: int) -> tuple[int, affinity.Co
 
 def load(experiment: Experiment, device: torch.device | str, fetching: data.FetchProgress | None = None) -> data.Splits:
     """Load the data to a device."""
-    return _load(experiment.data, fetching).to(device)
+    return copy_to(_load(experiment.data, fetching), device)
 
 
 def describe(task: Task) -> dict[str, Any]:
@@ -141,6 +142,7 @@ def _load(section: Any, fetching: data.FetchProgress | None) -> data.Splits:
         limit=section.limit,
         groups=_groups(section.groups),
         loader_workers=section.loader_workers,
+        loader=section.loader,
         columns=Columns(section.input_columns, section.target_column),
         collate=_python_value(section.collate, "collate"),
         standardize=section.standardize,

@@ -32,6 +32,7 @@ class Fields(TypedDict, total=False):
     collate: Any
     distribute: Literal["each", "scatter"]
     loader_workers: int
+    loader: Literal["auto", "dataloader"]
     data_options: Table
     epochs: int
     batch_size: int | None
@@ -130,6 +131,7 @@ class Grid(TypedDict, total=False):
     collate: Any
     distribute: Sequence[Literal["each", "scatter"]] | Literal["each", "scatter"]
     loader_workers: Sequence[int] | int
+    loader: Sequence[Literal["auto", "dataloader"]] | Literal["auto", "dataloader"]
     data_options: Sequence[Table] | Table
     epochs: Sequence[int] | int
     batch_size: Sequence[int | None] | int | None

@@ -113,6 +113,9 @@ class Data(Section):
     """Under a launcher: every rank reads the data by itself, or rank 0 reads them and sends each rank its share."""
     loader_workers: NonNegative = 0
     """Processes that load batches; 0 loads them where the training runs, fastest for data in memory."""
+    loader: Literal["auto", "dataloader"] = "auto"
+    """How batches are read: auto picks samples in memory by index; dataloader reads them one by one through torch's
+    DataLoader, where loader_workers = 0 in the process that trains. auto does so too if loader_workers is above 0."""
     options: Options = {}
     """Keyword arguments of your own callable, or options of the data set: tweets and speech have some."""
 

@@ -133,8 +133,8 @@ class Recipe(Section):
     name: str
     title: str
     needs: list[Literal["gpu", "tweets", "flite", "mpi"]] = []
-    minutes: float = 1.0
-    """How long it takes at scale small on two cores, roughly."""
+    seconds: Annotated[float, Field(ge=0)] = 60.0
+    """How long it took at scale small on two idle cores; with a GPU, its rows come on top."""
     paper: Paper
     experiment: dict[str, Any] = {}
     blocks: list[Block] = []

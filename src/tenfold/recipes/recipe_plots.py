@@ -53,12 +53,12 @@ def _bars(rows: Sequence[ResultRow], columns: Sequence[str]) -> BarTable:
 
 
 class _Scale:
-    """The bars of one column: on one scale, unless the paper's and ours differ by more than a factor of ten."""
+    """The bars of one column: on one scale, unless the paper's times and ours differ by more than a factor of ten."""
 
     def __init__(self, rows: Sequence[ResultRow], column: str) -> None:
         self.column = column
         values = {who: [getattr(row, who)[column] for row in rows if column in getattr(row, who)] for who in WHO}
-        self.common = _one_scale(values["ours"], values["paper"])
+        self.common = not is_time(column) or _one_scale(values["ours"], values["paper"])
         most = {who: max(map(abs, found), default=0.0) or 1.0 for who, found in values.items()}
         self._most = dict.fromkeys(WHO, max(most[who] for who in WHO if values[who])) if self.common else most
         least = min((value / self._most[who] for who in WHO for value in values[who]), default=0.0)
@@ -110,9 +110,11 @@ def _name(family: Family, column: str, among: Sequence[Family]) -> str:
 
 def _lines(rows: Sequence[ResultRow], column: str, over: str, styles: dict[Family, tuple[str, str]]) -> LineChart:
     ours, paper = ([getattr(row, who)[column] for row in rows if column in getattr(row, who)] for who in WHO)
-    relative = is_time(column) and bool(paper) and not _one_scale(ours, paper)
     ticks = _ticks(rows, over)
+    far_apart = is_time(column) and not _one_scale(ours, paper)
+    relative = far_apart and _begin_together(rows, column, over)
     named = not all(isinstance(x, int | float) for x in ticks)
+    logarithmic = far_apart and not relative and min([*ours, *paper]) > 0
     factor, unit = (1, "") if relative else _unit(column)
     lines: list[ChartLine] = []
     for who in WHO:
@@ -141,10 +143,18 @@ def _lines(rows: Sequence[ResultRow], column: str, over: str, styles: dict[Famil
         unit=unit,
         x_ticks=list(range(len(ticks))) if named else ticks,
         x_names=[field_value(x) for x in ticks] if named else (),
-        y_range=(0.0 if is_time(column) or column == "speedup" else None, None),
+        y_range=(0.0 if (is_time(column) or column == "speedup") and not logarithmic else None, None),
+        y_log=10 if logarithmic else 0,
     )
     wide = not named and ticks[0] > 0 and ticks[-1] / ticks[0] >= WIDE_RANGE
     return replace(chart, x_log=2 if all(isinstance(x, int) for x in ticks) else 10) if wide else chart
+
+
+def _begin_together(rows: Sequence[ResultRow], column: str, over: str) -> bool:
+    """Return whether all lines have several points, the first at the same place, so that their shapes compare."""
+    groups = [group for who in WHO for group in _families(rows, column, over, who).values()]
+    begins = {str(_ticks(group, over)[0]) for group in groups}
+    return len(begins) == 1 and min(map(len, groups)) > 1
 
 
 def _ticks(rows: Sequence[ResultRow], over: str) -> list[Any]:

@@ -124,9 +124,14 @@ class RecipeResult:
             found.setdefault((row.label, row.clock), row)
         return list(found.values())
 
+    def table_rows(self) -> list[ResultRow]:
+        """Return the rows of the table: those of the paper, and those with numbers; notes name the others."""
+        rows = self.distinct_rows()
+        return [row for row in rows if row.in_paper or row.ours] or rows
+
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Return the heads and the cells of the table: ours beside the paper's, where the paper has numbers."""
-        rows = self.distinct_rows()
+        rows = self.table_rows()
         quoted = {name for row in rows for name in row.paper}
         pairs = [
             (name, who)

@@ -14,7 +14,7 @@ from tenfold.runs import Run
 
 MACHINE_FIELDS = (
     *("threads", "pin", "oversubscribe", "engine", "transport", "fused", "fold_mode", "link"),
-    *("distribute", "loader_workers", "on_failure", "log_every", "save_predictions"),
+    *("distribute", "loader_workers", "loader", "on_failure", "log_every", "save_predictions"),
 )
 """Fields that say how and where to train, not what is learned: a baseline may differ in them."""
 MOST_SPEEDUP_PER_CORE = 1.15
@@ -82,7 +82,7 @@ class Row:
     """The measurements on the test part, of a selected row alone."""
     bytes_per_worker: float
     times: dict[str, float]
-    """Mean seconds of training by kind: data, compute, wait, communicate."""
+    """Mean seconds of training by kind: data, copy, compute, wait, communicate."""
     speedup: float | None = None
     """T1 / Tn, against one worker with the same settings otherwise."""
     speedup_deviation: float | None = None

@@ -53,11 +53,16 @@ def require_columns(columns: Sequence[str], metrics: Iterable[str]) -> None:
 
 
 def run_value(run: Run, column: str) -> float | None:
-    """Return a number of one run; None where it was not measured, and for ratios, which need several runs."""
+    """Return a number of one run; None where it was not measured, and for ratios, which need several runs.
+
+    A run that copied nothing, as on a CPU, has no seconds of copying.
+    """
     if column in SECONDS:
         return _seconds(run, column)
     if column in KIND_SECONDS:
-        return run.times.get(column.removesuffix("_seconds"), 0.0) if run.times else None
+        seconds = run.times.get(column.removesuffix("_seconds"), 0.0) if run.times else None
+        at_start: float = run.result.get("start_copy_seconds", 0.0) if column == "copy_seconds" else 0.0
+        return (seconds + at_start or None) if column == "copy_seconds" and seconds is not None else seconds
     if column in run.metrics:
         return run.metrics[column]
     part, _, metric = column.partition("_")

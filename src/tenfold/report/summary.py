@@ -11,13 +11,14 @@ from tenfold.report.scores import ordered
 from tenfold.runs import Run
 from tenfold.runs.store import CROSSVAL
 
-KINDS = ("data", "compute", "wait", "communicate", "evaluate", "save", "start")
+KINDS = ("data", "copy", "compute", "wait", "communicate", "evaluate", "save", "start")
 """The kinds of time, in the order in which they are shown."""
-TRAINING_KINDS = KINDS[:4]
+TRAINING_KINDS = KINDS[:5]
 FEW_NAMED = 4
 NOTICED_LISTENING = 0.5
 """Seconds in the display and in callbacks from which on they are shown."""
 KIND_NAMES = {
+    "copy": "copying",
     "evaluate": "evaluation",
     "save": "saving",
     "start": "startup",
@@ -83,6 +84,8 @@ def other_times(run: Run) -> str:
     """Return the time spent on startup, evaluation and saving."""
     times = run.times
     spent = [f"{KIND_NAMES[kind]} {duration(times[kind])}" for kind in ("start", "evaluate", "save") if kind in times]
+    if spent and "start" in times and (copied := run.result.get("start_copy_seconds")):
+        spent[0] += f" (of which copying the data to the GPU {duration(copied)})"
     text = f"{', '.join(spent)}, {run.clock}" if spent else ""
     if (listening := run.result.get("listening_seconds") or 0.0) > NOTICED_LISTENING:
         text += f"{'; ' if text else ''}display and callbacks {duration(listening)}, measured"

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-SpanKind = Literal["data", "compute", "wait", "communicate", "evaluate", "save", "start"]
+SpanKind = Literal["data", "copy", "compute", "wait", "communicate", "evaluate", "save", "start"]
 Ending = Literal["finished", "failed", "interrupted"]
 
 

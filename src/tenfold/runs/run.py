@@ -212,7 +212,7 @@ class Run:
 
     @property
     def times(self) -> dict[str, float]:
-        """Seconds by kind, see `clock`: start, data, compute, wait, communicate, evaluate, save."""
+        """Seconds by kind, see `clock`: start, data, copy, compute, wait, communicate, evaluate, save."""
         return _numbers(self.result.get("times"))
 
     @cached_property

@@ -293,6 +293,7 @@ class Supervisor:
             "threads": self.task.threads,
             "best_epoch": best_epoch,
             "stopped_early": cut or self.epochs < training.epochs,
+            **({"start_copy_seconds": splits.copy_seconds} if splits.copy_seconds else {}),
             **(self.reached or {}),
             **({"stopped_by": self.stopped_by} if self.stopped_by else {}),
         }

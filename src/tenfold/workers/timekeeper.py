@@ -6,7 +6,7 @@ from tenfold.runs import Clock, Emit, Span
 from tenfold.runs.events import SpanKind
 
 SINGLE_SPANS = 600
-TRAINING: tuple[SpanKind, ...] = ("data", "compute", "wait", "communicate")
+TRAINING: tuple[SpanKind, ...] = ("data", "copy", "compute", "wait", "communicate")
 
 
 class Timekeeper:
@@ -27,6 +27,8 @@ class Timekeeper:
         self._since = perf_counter()
         self._window = self._since
         self._sums: dict[SpanKind, tuple[float, int]] = {}
+        self._computed = 0.0
+        """Seconds of computing when copies were last counted."""
 
     def begin(self) -> None:
         """Give everything before the first step to the start; a resumed run has started before."""
@@ -48,6 +50,21 @@ class Timekeeper:
         if communicated:
             self._add("communicate", now - communicated, communicated)
         self._since = now
+
+    def count_copies(self, seconds: float) -> None:
+        """Count what a GPU has spent on copies as copying, out of the computing since the last time.
+
+        The worker waits for both together. What copies overlap with other work adds no time, so there may be less.
+        """
+        if not seconds:
+            return
+        moved = min(seconds, self.times.get("compute", 0.0) - self._computed)
+        self.times["compute"] = self._computed = self.times.get("compute", 0.0) - moved
+        self.times["copy"] = self.times.get("copy", 0.0) + moved
+        if "compute" in self._sums:  # the first spans were emitted one by one
+            computed, count = self._sums["compute"]
+            of_sums = min(moved, computed)
+            self._sums |= {"compute": (computed - of_sums, count), "copy": (of_sums, count)}
 
     def emit_sums(self) -> None:
         """Emit what has been added up since the last time."""

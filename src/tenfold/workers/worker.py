@@ -155,6 +155,8 @@ class Worker:
                 self.replica.synchronize()
             now_waited, now_communicated = self._seconds_waited_and_communicated()
             time.lap("compute", waited=now_waited - waited, communicated=now_communicated - communicated)
+            if logs:
+                time.count_copies(task.splits.train.take_copy_seconds())
             if first + step == 1:  # all at the same time, so that none waits for another
                 self._check_metrics()
             if logs:

@@ -32,18 +32,21 @@ def list_recipes(context: typer.Context, as_json: options.Json = False) -> None:
     found = [load(name) for name in names()]
     if as_json:
         print_json(
-            [{"name": one.name, "title": one.title, "needs": one.needs, "minutes": one.minutes} for one in found]
+            [{"name": one.name, "title": one.title, "needs": one.needs, "seconds": one.seconds} for one in found]
         )
         return
     for citation, group in groupby(found, key=lambda one: one.paper.citation):
         table = Table("recipe", "what it runs", "needs", "small, about", title=citation, title_justify="left")
         for one in group:
             needs = ", ".join(NEEDS[need] for need in one.needs)
-            table.add_row(one.name, f"{one.paper.place}: {one.title}", needs, _time(one.minutes))
+            table.add_row(one.name, f"{one.paper.place}: {one.title}", needs, _time(one.seconds))
         print_rich(table)
-    whole = _time(sum(one.minutes for one in found))
+    whole = _time(sum(one.seconds for one in found if "gpu" not in one.needs))
     typer.echo("`tenfold recipe show NAME` shows one, `tenfold recipe run NAME -o page.html` runs it,")
-    typer.echo(f"`tenfold recipe run --all -o papers.html` runs all, at scale small in about {whole} on two idle cores")
+    typer.echo(
+        f"`tenfold recipe run --all -o papers.html` runs all, at scale small in about {whole}; times are those of"
+    )
+    typer.echo("two idle cores without a GPU, and of the first time: recorded runs are not repeated")
 
 
 @app.command()
@@ -137,9 +140,11 @@ def _run_all(recipes: Sequence["Recipe"], quiet: bool, everything: bool, **optio
     return results
 
 
-def _time(minutes: float) -> str:
+def _time(seconds: float) -> str:
     """Return a rough time."""
-    return f"{60 * minutes:.0f} s" if minutes < 1 else f"{minutes:.0f} min"
+    if seconds < 1:
+        return "at once"
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
 def _record(result: Any) -> dict[str, Any]:

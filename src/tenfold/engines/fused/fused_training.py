@@ -205,7 +205,7 @@ def make_fused(task: Task, k: int, *, scale: float = 1.0, warmup: float | None, 
     if found is None:
         raise ExperimentError(
             "replicas on one device need data that fit on it, but these are read sample by sample; "
-            "give tensors or arrays, and set data.loader_workers = 0"
+            "give tensors or arrays, and set data.loader_workers = 0 and data.loader = auto"
         )
     training, machine = task.experiment.training, task.experiment.machine
     validate_fused(task.experiment)

@@ -12,6 +12,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p")
 
 KIND_COLOURS = {
     "data": GREEN,
+    "copy": MAGENTA,
     "compute": BLUE,
     "wait": RED,
     "communicate": ORANGE,

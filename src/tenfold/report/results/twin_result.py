@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Group
 
 SPANS: dict[str, tuple[str, ...]] = {
-    "data and computing": ("data", "compute"),
+    "data and computing": ("data", "copy", "compute"),
     "waiting": ("wait",),
     "communication": ("communicate",),
     "evaluation": ("evaluate",),

@@ -1,0 +1,84 @@
+"""How long copies to a GPU take, read from events in its stream: training does not wait for a copy to be timed."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from time import perf_counter
+from typing import Any, Protocol
+
+import torch
+
+from tenfold.data.part import Splits
+
+MOST_PENDING = 2048
+"""With more copies than this that nobody has asked about, the older half is read, which the device has done by then."""
+
+
+class StreamEvent(Protocol):
+    """A moment in the work of a device."""
+
+    def record(self) -> None:
+        """Take place after the work that the device has been given so far."""
+
+    def synchronize(self) -> None:
+        """Wait until it has taken place."""
+
+    def elapsed_time(self, end: Any) -> float:
+        """Return the milliseconds until another event."""
+        ...
+
+
+MakeEvent = Callable[[], StreamEvent]
+
+
+class CopyTimer:
+    """Adds up the seconds that a device spends on copies; on a CPU, where nothing is copied, it does nothing."""
+
+    def __init__(self, device: torch.device, make_event: MakeEvent | None = None) -> None:
+        self._make_event = make_event or (_cuda_event if device.type == "cuda" else None)
+        self._pending: list[tuple[StreamEvent, StreamEvent]] = []
+        self._seconds = 0.0
+
+    @contextmanager
+    def timing(self) -> Iterator[None]:
+        """Time the copies that are started inside."""
+        if self._make_event is None:
+            yield
+            return
+        begin, end = self._make_event(), self._make_event()
+        begin.record()
+        yield
+        end.record()
+        self._pending.append((begin, end))
+        if len(self._pending) > MOST_PENDING:
+            self._read(MOST_PENDING // 2)
+
+    def take(self) -> float:
+        """Return the seconds since the last time; it waits for the last copy."""
+        self._read(len(self._pending))
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
+
+    def _read(self, count: int) -> None:
+        read, self._pending = self._pending[:count], self._pending[count:]
+        if read:
+            read[-1][1].synchronize()
+        self._seconds += sum(begin.elapsed_time(end) for begin, end in read) / 1e3
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CopyTimer, (torch.device("cuda" if self._make_event is not None else "cpu"),)
+
+
+def copy_to(splits: Splits, device: torch.device | str) -> Splits:
+    """Return the splits with all parts on a device, and how long copying them to a GPU took."""
+    if torch.device(device).type != "cuda":
+        return splits.to(device)
+    torch.cuda.synchronize(device)  # the first call to a GPU takes long, whatever it does
+    began = perf_counter()
+    moved = splits.to(device)
+    torch.cuda.synchronize(device)
+    return replace(moved, copy_seconds=perf_counter() - began)
+
+
+def _cuda_event() -> StreamEvent:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
