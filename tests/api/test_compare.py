@@ -29,6 +29,15 @@ class TestPlan:
             (seed, lr, momentum) for seed in (0, 1) for lr in (0.1, 0.2) for momentum in (0.0, 0.9)
         ]
 
+    def test_settings_can_change_together(self) -> None:
+        groups = [{"pin": "0", "threads": 1}, {"pin": "0,1", "threads": 2}]
+        planned = experiments_of(Experiment(), {"lr": [0.1, 0.2]}, 1, groups)
+        assert settings(planned, "lr", "pin", "threads") == [
+            *((0.1, "0", 1), (0.1, "0,1", 2), (0.2, "0", 1), (0.2, "0,1", 2))
+        ]
+        with pytest.raises(ExperimentError, match="lr is given twice"):
+            list(experiments_of(Experiment(), {"lr": [0.1]}, 1, [{"lr": 0.2}]))
+
     def test_repeats_count_on_from_the_seed(self) -> None:
         assert settings(experiments_of(Experiment(seed=7), {}, 3), "seed") == [(7,), (8,), (9,)]
 

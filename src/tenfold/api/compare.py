@@ -1,6 +1,6 @@
 """Comparisons: the same experiment over a grid of settings, run in turns, recorded, and put side by side."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from itertools import product
@@ -43,6 +43,7 @@ Watch = Callable[[Turn], None]
 def compare(
     experiment: Experiment | None = None,
     *,
+    together: Sequence[Mapping[str, Any]] = (),
     repeats: int = 1,
     runs: str | Path | None = None,
     fresh: bool = False,
@@ -59,19 +60,24 @@ def compare(
     """Run an experiment with every combination of the listed settings, and return them side by side.
 
     `compare(experiment, workers=[1, 2, 4], strategy=["allreduce", "butterfly"], repeats=3)`: a list is a dimension of
-    the grid, anything else changes the experiment. Repeats differ in the seed and come in turns, so that a machine
-    that slows down slows all down. Where `folds` is set, every setting is cross-validated. What is recorded already is
-    not run again, unless `fresh`; `rerun_doubtful` runs again what other programs have disturbed. `columns` are shown
-    instead of the usual ones (see `Comparison.with_columns`); `select` selects the best setting on the validation part
-    and shows the test part for it alone (see `Comparison.select`). Strategies that
-    exchange the same among so many workers are run once. What fails is reported and does not stop the rest. `watch` is
-    called with a `Turn` when a run begins and when it is done, `listen` with every event of every run, and the
-    `callbacks` with those of each; `log` is that of `train`. `progress` shows a line for each run; by default on
+    the grid, anything else changes the experiment. `together` lists settings that change together and are combined
+    with the rest of the grid: `together=[{"pin": "0", "threads": 1}, {"pin": "0,1", "threads": 2}]`. Repeats differ
+    in the seed and come in turns, so that a machine that slows down slows all down. Where `folds` is set, every
+    setting is cross-validated. What is recorded already is not run again, unless `fresh`; `rerun_doubtful` runs again
+    what other programs have disturbed. Strategies that exchange the same among so many workers are run once. What
+    fails is reported and does not stop the rest.
+
+    `columns` are shown instead of the usual ones (see `Comparison.with_columns`); `select` selects the best setting on
+    the validation part and shows the test part for it alone (see `Comparison.select`).
+
+    `watch` is called with a `Turn` when a run begins and when it is done, `listen` with every event of every run, and
+    the `callbacks` with those of each; `log` is that of `train`. `progress` shows a line for each run; by default on
     a terminal and in a notebook.
     """
     require_no_launcher("a comparison", detect_world())
     base, dimensions = parts(Experiment.given(experiment), dict(grid))
-    planned, left_out = drop_repeated(experiments_of(base, dimensions, repeats))
+    planned, left_out = drop_repeated(experiments_of(base, dimensions, repeats, together))
+    dimensions |= {name: [one[name] for one in together if name in one] for one in together for name in one}
     _require_own_names(planned)
     require_columns(columns, ("accuracy", "loss", *(name for one in planned for name in one.training.metric_names)))
     if select and not any(map(_may_validate, planned)):
@@ -173,23 +179,27 @@ def _run(experiment: Experiment, store: Store, callbacks: Sequence[object], list
     return cross_validate(experiment, runs=store.folder, callbacks=callbacks, listen=listen, progress=False).run
 
 
-def experiments_of(base: Experiment, dimensions: dict[str, list[Any]], repeats: int) -> Iterable[Experiment]:
-    """Yield the experiments of a grid in the order in which they run, each once.
+def experiments_of(
+    base: Experiment, dimensions: dict[str, list[Any]], repeats: int, together: Sequence[Mapping[str, Any]] = ()
+) -> Iterable[Experiment]:
+    """Yield the experiments of a grid in the order in which they run, each once; `together` as in `compare`.
 
     A single worker has nobody to mix with, so settings of the division other than its size and its folds are left at
     their defaults there: one run serves as the baseline of all.
     """
     if repeats < 1:
         raise ExperimentError(f"repeats = {repeats}: should be at least 1")
-    for name in dimensions:
+    for name in (*dimensions, *(name for one in together for name in one)):
         if name not in FIELDS:
             raise ExperimentError(f"'{name}' is not an experiment field; {suggest(name, FIELDS)}")
-        if not dimensions[name]:
+        if name in dimensions and any(name in one for one in together):
+            raise ExperimentError(f"{name} is given twice, in the grid and among settings that change together")
+        if not dimensions.get(name, [name]):
             raise ExperimentError(f"{name} = []: give at least one value to compare")
     seen: list[Experiment] = []
     for repeat in range(repeats):
-        for values in product(*dimensions.values()):
-            one = base.replace(**dict(zip(dimensions, values, strict=True)))
+        for *values, group in product(*dimensions.values(), together or [{}]):
+            one = base.replace(**dict(zip(dimensions, values, strict=True)), **group)
             one = one.replace(seed=one.training.seed + repeat)
             if one.division.workers == 1:
                 kept = {name: getattr(one.division, name) for name in FOLD_FIELDS}

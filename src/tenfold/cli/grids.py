@@ -72,6 +72,14 @@ def varied(text: str) -> tuple[str, list[Any]]:
     return _short(name.strip().replace("-", "_")), several(values.strip())
 
 
+def settings_together(texts: list[str] | None) -> list[dict[str, Any]]:
+    """Read "field=a other=b", settings that change together."""
+    found = [dict(map(parse_setting, text.split())) for text in texts or []]
+    if not all(found):
+        raise ExperimentError("expected settings that change together, such as --together 'pin=0,1 threads=2'")
+    return [{_short(name): value for name, value in one.items()} for one in found]
+
+
 def grid_of(given: dict[str, Values], vary: list[str] | None, settings: list[str] | None) -> dict[str, list[Any]]:
     """Return the grid that options and --vary make; a field is given once, in it or by --set."""
     grid = {name: several(text) for name, text in given.items() if text is not None}

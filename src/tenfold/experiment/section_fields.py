@@ -318,7 +318,7 @@ class Machine(Section):
     threads: Count | None = None
     """Threads per worker, also on the nodes of a virtual cluster that does not set them. Default: the cores that this
     process may use, divided among the workers; on a virtual cluster 1."""
-    pin: Text = "none"
+    pin: Annotated[Text, BeforeValidator(lambda given: str(given) if type(given) is int else given)] = "none"
     """Cores for the workers: none, compact, scatter, or a list such as "0,1,2,4"."""
     oversubscribe: bool = False
     """Allow more threads than there are cores."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tenfold.cli import options
-from tenfold.cli.grids import GRID, Form, Values, dimension, grid_of, print_side_by_side, watching
+from tenfold.cli.grids import GRID, Form, Values, dimension, grid_of, print_side_by_side, settings_together, watching
 from tenfold.cli.output import print_rich
 from tenfold.common.catalog import MODELS, OPTIMIZERS, SOURCES, STRATEGIES
 
@@ -22,6 +22,15 @@ def compare(
         list[str] | None,
         typer.Option(
             "--vary", help="Values of any field: momentum=0,0.9.", metavar="FIELD=A,B,...", rich_help_panel=GRID
+        ),
+    ] = None,
+    together: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--together",
+            help="Settings that change together: 'pin=0,1 threads=2'. Give it once for each group.",
+            metavar="'FIELD=A OTHER=B'",
+            rich_help_panel=GRID,
         ),
     ] = None,
     workers: Annotated[Values, dimension("workers", "Replicas: 1,2,4.")] = None,
@@ -85,6 +94,7 @@ def compare(
     given |= {"data": data, "epochs": epochs, "batch_size": batch_size, "optimizer": optimizer, "lr": lr}
     given |= {"loader_workers": loader_workers, "threads": threads, "device": device}
     grid: dict[str, Any] = grid_of(given, vary, settings)
+    groups = settings_together(together)
     experiment = options.experiment_from(file, settings, name=name, seed=seed, pin=pin, target=target)
     shown_columns = [name.strip() for name in columns.split(",")] if columns is not None else []
     _start_early(grid)
@@ -93,7 +103,7 @@ def compare(
     def run(*, again: bool, renew: bool) -> "Comparison":
         with watching(quiet) as shown:
             watch: dict[str, Any] = {"watch": shown.watch, "listen": shown.listen, "log": log}
-            watch |= {"columns": shown_columns, "select": select}
+            watch |= {"columns": shown_columns, "select": select, "together": groups}
             return run_all(experiment, repeats=repeats, runs=runs, fresh=again, rerun_doubtful=renew, **watch, **grid)
 
     result = run(again=fresh, renew=rerun_doubtful)
