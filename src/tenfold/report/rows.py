@@ -167,9 +167,15 @@ def _row(label: str, group: Sequence[Run], settings: dict[str, Any]) -> Row:
         metrics=_metrics(group),
         part=summary.first_part(group),
         bytes_per_worker=spread_of(run.result.get("bytes_moved") for run in group).mean or 0.0,
-        times={kind: fmean(one.get(kind, 0.0) for one in times) for kind in summary.TRAINING_KINDS} if times else {},
+        times=_mean_times(times),
         doubts=_load_doubts(group),
     )
+
+
+def _mean_times(times: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Return the mean training time by kind; copies only where there were any, on a GPU."""
+    kinds = [kind for kind in summary.TRAINING_KINDS if kind != "copy" or any(kind in one for one in times)]
+    return {kind: fmean(one.get(kind, 0.0) for one in times) for kind in kinds} if times else {}
 
 
 def _metrics(group: Sequence[Run]) -> dict[str, Spread]:
