@@ -1,8 +1,10 @@
 """Short training runs of a setting: how good it is after so many samples."""
 
 import math
+import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -55,6 +57,8 @@ class Probe:
     """Measured seconds before the first step."""
     evaluation: float = 0.0
     """Measured seconds of one evaluation of the validation part."""
+    save: float = 0.0
+    """Measured seconds of one checkpoint."""
 
     @property
     def gap(self) -> float:
@@ -99,8 +103,8 @@ def chance_error(metric: str, gap: float, validation: Part, classes: int | None)
 def train_probe(experiment: Experiment, splits: Splits, samples: int, predict: Callable[[Task], Prediction]) -> Probe:
     """Train a setting with its full schedule over about so many samples: a part of an epoch, or whole epochs.
 
-    Replicas learn what those of a real run would. `predict` is asked for the order in which the workers of an
-    asynchronous strategy take turns.
+    Replicas learn what those of a real run would, and save checkpoints as it does. `predict` is asked for the order in
+    which the workers of an asynchronous strategy take turns.
     """
     whole = len(splits.train)
     epochs = max(1, round(samples / whole))
@@ -114,7 +118,8 @@ def train_probe(experiment: Experiment, splits: Splits, samples: int, predict: C
     events: list[Event] = []
     asynchronous = make_strategy(short.division).asynchronous
     engine: Any = Serial() if task.workers == 1 else _Replicas(predict(task) if asynchronous else None)
-    outcome = engine.run(task, Clock(), events.append)
+    with tempfile.TemporaryDirectory(prefix="tenfold-plan-") as folder:
+        outcome = engine.run(replace(task, checkpoints=Path(folder)), Clock(), events.append)
     metric = target_metric(choose_metrics(short.training, splits.classes))
     times = outcome.result["times"]
     return Probe(
@@ -129,6 +134,7 @@ def train_probe(experiment: Experiment, splits: Splits, samples: int, predict: C
         threads=task.threads,
         start=times.get("start", 0.0),
         evaluation=times.get("evaluate", 0.0) / epochs,
+        save=times.get("save", 0.0) / epochs,
     )
 
 

@@ -1,7 +1,7 @@
 """What a candidate's epochs take: from the calibrated clock, and as soon as it was trained here, from its probes.
 
 Probes train as the planned run will: in this process, in worker processes or on a GPU. On this machine their seconds of
-training, evaluation and startup are those of the run itself.
+training, evaluation, saving and startup are those of the run itself.
 """
 
 import statistics
@@ -98,14 +98,14 @@ class Prices:
     def __call__(self, candidate: Candidate, epochs: int, probes: Sequence[Probe] = ()) -> Price | None:
         """Return the price of a run; None for a device on which nothing was probed yet."""
         if candidate.device != "cpu":
-            return self._by_probes(candidate, epochs, probes, None) if probes else None
+            return self._by_probes(candidate, epochs, probes) if probes else None
         if candidate not in self._rates:
             self._rates[candidate] = self._by_clock(candidate)
         rates = self._rates[candidate]
         threads = self.threads_of(candidate)
         own = [probe for probe in probes if probe.threads == threads] if self.are_here else []
         if own:
-            return self._by_probes(candidate, epochs, own, rates)
+            return self._by_probes(candidate, epochs, own)
         training = rates.training(epochs)
         low, high = rates.error
         other = rates.start + epochs * (rates.evaluation + rates.save) + self._final * rates.evaluation
@@ -144,7 +144,7 @@ class Prices:
             save=save,
         )
 
-    def _by_probes(self, candidate: Candidate, epochs: int, probes: Sequence[Probe], rates: _Rates | None) -> Price:
+    def _by_probes(self, candidate: Candidate, epochs: int, probes: Sequence[Probe]) -> Price:
         """Return what a run takes by what its probes took; the long ones count, which are most like it."""
         if candidate not in self._steps:
             self._steps[candidate] = self._task(candidate, 1).steps_per_epoch
@@ -152,8 +152,7 @@ class Prices:
         most = max(probe.steps for probe in probes)
         long = [probe for probe in probes if 2 * probe.steps >= most]
         training = steps * statistics.median(probe.seconds / probe.steps for probe in long)
-        start, evaluation = (statistics.median(of(probe) for probe in long) for of in _MEASURED)
-        save = rates.save if rates is not None else 0.0
+        start, evaluation, save = (statistics.median(of(probe) for probe in long) for of in _MEASURED)
         other = self._loading + start + (epochs + self._final) * evaluation + epochs * save
         return Price(training, (training * (1 - PROBE_ERROR), training * (1 + PROBE_ERROR)), other)
 
@@ -176,4 +175,8 @@ class Prices:
 
 
 _REVIEW = ("evaluate", "save")
-_MEASURED: tuple[Callable[[Probe], float], ...] = (lambda probe: probe.start, lambda probe: probe.evaluation)
+_MEASURED: tuple[Callable[[Probe], float], ...] = (
+    lambda probe: probe.start,
+    lambda probe: probe.evaluation,
+    lambda probe: probe.save,
+)

@@ -11,6 +11,7 @@ no other setting could be sooner than a confirmed one, or with the time.
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from time import perf_counter
 
 from tenfold.data import Splits
@@ -30,14 +31,17 @@ MOST_PROBED, FEWEST_PROBED = 8, 2
 """Ways to learn that enter the first round of probes, and the last."""
 FIRST_SHARE, FEWEST_STEPS, MOST_EPOCHS = 8, 64, 4
 """The first probes see this part of the training samples, but take at least so many steps, within so many epochs."""
-USUAL_EPOCHS = 4
-"""Those of a run with the smallest batch, before anything is known about it."""
+USUAL_EPOCHS, LOOSE = 4, 0.03
+"""Epochs of a run with the smallest batch before anything is known, and the share of them that replicas need in
+addition for each doubling of the steps between their means."""
 SEEDS, OTHER_SEEDS = 3, 1000
 """Seeds that confirm a schedule: the experiment's own, and those from so far beyond it on."""
 MOST_TRIALS = 60
 """Trial runs, however short they are."""
 OPTIMISM = 1.0
 """Standard errors by which a setting may be better than its curve."""
+SLACK = 1.15
+"""How many times as long as expected a run may take and still has to end in time."""
 MISSED = 0.05
 """The upper end of an interval has room for repeated runs until no more than this share has missed the target."""
 
@@ -98,10 +102,11 @@ class Probing:
         fewest = reference.candidate.batch
 
         def expected(one: Assessment) -> float:
-            return self._seconds(one)(USUAL_EPOCHS * data_factor(one.candidate.batch, fewest, self.noise_batch))
+            factor = data_factor(one.candidate.batch, fewest, self.noise_batch)
+            return self._seconds(one)(USUAL_EPOCHS * factor * (1 + LOOSE * math.log2(1 + one.candidate.looseness)))
 
         left = sorted((one for one in left if not one.dropped), key=expected)
-        names = list(dict.fromkeys(one.candidate.learning_key for one in left))[:MOST_PROBED]
+        names = _of_all_sizes(one.candidate for one in left)[:MOST_PROBED]
         for one in left:
             if one.candidate.learning_key not in (*names, self.given) and not one.probes:
                 one.dropped = UNTRIED[1]
@@ -162,7 +167,8 @@ class Probing:
     def _time_itself(self, one: Assessment, epochs: int) -> bool:
         """Train a confirmed setting with its own threads if only others that learn the same were; False: no need."""
         own, samples = self.prices.threads_of(one.candidate), epochs * len(self.splits.train)
-        needed = self.prices.are_here and all(probe.threads != own for probe in one.probes)
+        here = self.prices.are_here and one.candidate.device == "cpu"
+        needed = here and all(probe.threads != own for probe in one.probes)
         if not needed or one.candidate in self._timed or not self._in_time(one, samples):
             return False
         self._timed.add(one.candidate)
@@ -312,4 +318,14 @@ class Probing:
 
     def _in_time(self, one: Assessment, samples: int) -> bool:
         each = self._walls.get(one.candidate.learning_key, self._walls.get("", 0.0))
-        return perf_counter() + samples * each <= self.deadline
+        return perf_counter() + SLACK * samples * each <= self.deadline
+
+
+def _of_all_sizes(ordered: Iterable[Candidate]) -> list[str]:
+    """Return the ways to learn: the first of every number of workers and batch size, then the second of each, ..."""
+    sizes: dict[tuple[str, int, int], list[str]] = {}
+    for one in ordered:
+        names = sizes.setdefault((one.device, one.workers, one.batch), [])
+        if one.learning_key not in names:
+            names.append(one.learning_key)
+    return [name for row in zip_longest(*sizes.values()) for name in row if name is not None]
