@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tenfold.report import summary
-from tenfold.report.formatting import count, date_time, duration, metric_value, one_line, plural, ratio
+from tenfold.report.formatting import count, date_time, duration, field_value, metric_value, one_line, plural, ratio
 from tenfold.report.pages import figures
 from tenfold.report.pages.sections import describe_run, headline_number, page_title
 from tenfold.report.plots import SCALING, device_plots, scaling_plots, target_plots, timeline_plots
@@ -91,7 +91,8 @@ def _headline(comparison: Comparison) -> list[dict[str, str]]:
     rows, runs = comparison.rows, comparison.runs
     numbers = _target_numbers(rows)
     timed = [row for row in rows if row.seconds.values]
-    if timed:
+    same_task = len({field_value(row.experiment.data.name) for row in rows}) == 1
+    if timed and same_task:
         fastest = min(timed, key=mean_seconds)
         name = f"shortest training, {fastest.clock}"
         numbers.append(headline_number(name, duration(mean_seconds(fastest)), _with_ties(fastest, timed)))
@@ -103,7 +104,7 @@ def _headline(comparison: Comparison) -> list[dict[str, str]]:
         numbers.append(headline_number(name, ratio(top.factor_against_cpu), top.label))
     metric = rows_metric(rows)
     scored = [row for row in rows if metric in row.metrics and row.metrics[metric].values]
-    if scored:
+    if scored and same_task:
         top = max(scored, key=lambda row: quality(row, metric))
         word = "highest" if direction(metric).startswith("higher") else "lowest"
         name = f"{word} {top.part} {metric}"

@@ -15,6 +15,7 @@ from tenfold.report.plots.styles import PlotStyles
 from tenfold.report.results.forecast_result import Forecast
 from tenfold.report.rows import Row
 from tenfold.report.selection import mean_seconds
+from tenfold.report.tables.columns import SHARES
 
 
 def render_forecast(forecast: Forecast) -> str:
@@ -33,7 +34,7 @@ def render_forecast(forecast: Forecast) -> str:
         "truth": clocks.page_statement(forecast.rows),
         "headline": _headline(forecast),
         "table": settings_table(forecast, styles),
-        "notes": [note.text for note in forecast.notes()],
+        "notes": [note.text for note in forecast.notes() if note.column != SHARES],
         "speedup": speedup is not None,
         "bands": forecast_plots.has_bands(forecast.rows),
         "knees": _knee_table(forecast),

@@ -172,4 +172,4 @@ class Twin:
 
 def signed_percent(error: float | None) -> str:
     """Return a signed error in percent."""
-    return NOTHING if error is None else f"{error:+.1%}"
+    return NOTHING if error is None else f"{error:+,.{0 if abs(error) >= 10 else 1}%}"

@@ -90,7 +90,7 @@ export class CurvesPanel {
     const several = this.figures.length > 1;
     const withTraining = !several || this.figures.length <= 3;
     return this.figures.flatMap((figure) => {
-      const curves = name === "samples/s" ? speedOf(figure) : fewWorkers(figure.curves.filter((curve) => curve.name === name || (name === "accuracy" && curve.name === "epoch_accuracy")));
+      const curves = name === "samples/s" ? speedOf(figure) : fewWorkers(figure.curves.filter((curve) => curve.name === name || (name === "accuracy" && curve.name === "epoch_accuracy"))).sort((a, b) => a.worker - b.worker);
       const evaluated = curves.some((curve) => curve.part !== "train");
       return curves.filter((curve) => withTraining || !evaluated || curve.part !== "train").flatMap((curve) => this.lineOf(figure, curve, curves, several));
     });
