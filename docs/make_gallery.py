@@ -57,13 +57,13 @@ def main(folder: Path) -> None:
 
 
 def make_report_picture(picture: Path) -> None:
-    """Train LeNet-5 on MNIST with two workers, and draw the top of its report with few colours, which keeps it small."""
+    """Train LeNet-5 on MNIST with two workers, and draw the top of its report with few colours, to keep it small."""
     from PIL import Image
 
     with tempfile.TemporaryDirectory() as runs:
         run = tenfold.train(model="lenet5", data="mnist", epochs=5, workers=2, threads=1, seed=1, runs=runs)
         take_picture(write_report([run], Path(runs) / "report.html"), picture, "1100,1300")
-    Image.open(picture).convert("RGB").quantize(64).save(picture, optimize=True)
+    Image.open(picture).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(picture, optimize=True)
 
 
 def take_picture(page: Path, picture: Path, size: str = "1280,1600") -> None:

@@ -125,7 +125,7 @@ follow(() => ({ runs: `${number}@${position}`, parts: 1, list: "0:0", only: numb
   }
   if (own.position) position = own.position;
   if (own.status && own.status !== known.status) {
-    if (known.status) say(`Run ${number}: ${own.status}`);
+    if (document.getElementById("said").textContent) say(`Run ${number}: ${own.status}`);
     known.status = own.status;
   }
   if (own.console) showConsole(own.console);
