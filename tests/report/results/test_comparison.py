@@ -374,3 +374,12 @@ def test_the_best_on_validation_is_selected_and_alone_shows_the_test_part(valida
 def test_without_a_validation_part_nothing_is_selected(scaled):
     with pytest.raises(ExperimentError, match="set validation_fraction"):
         scaled.select()
+
+
+def test_trainings_and_cross_validations_side_by_side_name_no_single_part(measured):
+    runs = [measured(8.0), measured(4.0, folds=3)]
+    runs[1].result["part"] = "validation"
+    comparison = Comparison(runs)
+    assert "accuracy %" in comparison.cells()[0]
+    assert any("on the folds left out of training" in line for line in comparison.lines())
+    assert comparison.crosstables() == []

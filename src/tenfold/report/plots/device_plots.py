@@ -61,7 +61,7 @@ def device_plots(found: Groups, styles: PlotStyles) -> dict[str, BarChart]:
             longest=None,
         ),
         "device-scores": BarChart(
-            title=f"{part} {one_line(metric)}",
+            title=f"{part} {one_line(metric)}".strip(),
             groups=[(_how_run(name, group[0]), list(map(score_bar, group))) for name, group in found.items()],
             longest=1.0 if metric.endswith("accuracy") else None,
         ),

@@ -100,7 +100,7 @@ def tradeoff_plot(rows: Sequence[Row], styles: PlotStyles) -> LineChart | None:
 def _scored(rows: Sequence[Row], metric: str) -> str:
     """Return a metric with the part that it is about, where this is not the test part."""
     part = evaluated_part(rows)
-    return metric if part == "test" else f"{part} {metric}"
+    return metric if part in ("test", "") else f"{part} {metric}"
 
 
 def reference_line(label: str, x: Sequence[float], y: Sequence[float], dash: Sequence[float] = ()) -> ChartLine:

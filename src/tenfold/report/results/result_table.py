@@ -30,6 +30,7 @@ NUMBERS = (
     *("speedup", "speedup_deviation", "efficiency", "improvement", "gain"),
     *("factor_against_cpu", "factor_against_cpu_deviation"),
 )
+SEVERAL_PARTS = "metrics of cross-validations are on the folds left out of training, others on the part evaluated last"
 LAYOUTS = ((2, False), (2, True), (1, True))
 """Ways to print a table, of which the first that fits is used: spaces between columns, and broken headings."""
 
@@ -111,6 +112,8 @@ class ResultTable(ABC):
         notes = [TableNote(text)]
         if any(run.kind == CROSSVAL for row in self.rows for run in row.runs):
             notes.append(TableNote(CROSSVAL_TIME))
+        if len({row.part for row in self.rows if row.metrics}) > 1:
+            notes.append(TableNote(SEVERAL_PARTS))
         if any(row.interval for row in self.rows):
             notes.append(TableNote(f"predicted {clocks.INTERVAL}"))
         if any(not row.calibrated for row in self.rows):

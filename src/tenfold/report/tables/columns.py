@@ -166,8 +166,9 @@ def metric_columns(rows: Sequence[Row]) -> list[Column]:
 
 
 def evaluated_part(rows: Sequence[Row]) -> str:
-    """Return the part of the data that the rows' metrics are about."""
-    return next((row.part for row in rows if row.metrics), "test")
+    """Return the part of the data that the rows' metrics are about; "" where they are about several."""
+    parts = {row.part for row in rows if row.metrics} or {"test"}
+    return parts.pop() if len(parts) == 1 else ""
 
 
 def metric_column(name: str, part: str, spreads: Sequence[Spread], *, named: bool = False) -> Column:

@@ -23,7 +23,7 @@ class Crosstable:
 
 
 def make_crosstables(rows: Sequence[Row]) -> list[Crosstable]:
-    """Return tables of time and of what was scored, for each of the other settings; none unless both vary."""
+    """Return tables of time and of what was scored, for each of the other settings with which both vary."""
     if not rows or not set(CROSSED) <= set(rows[0].settings):
         return []
     cells = [columns.time_column(rows), *columns.metric_columns(rows)]
@@ -39,6 +39,8 @@ def make_crosstables(rows: Sequence[Row]) -> list[Crosstable]:
             for at, row in enumerate(rows)
             if row.clock == clock and _belongs(row, other)
         }
+        if min(len({fold for fold, _ in places}), len({count for _, count in places})) < 2:
+            continue
         for column in cells:
             title = f"{column.name}, {clock}" if column is cells[0] else column.name
             title = f"{title}, {clocks.INTERVAL}" if column is cells[0] and clock == clocks.PREDICTED else title
