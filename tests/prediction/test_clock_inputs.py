@@ -10,6 +10,7 @@ from tenfold.cluster.cluster import Cluster
 from tenfold.data import Splits, Tensors
 from tenfold.errors import MachineError
 from tenfold.experiment import Experiment
+from tenfold.mixing.round import exact_round
 from tenfold.prediction.calibration import cost_keys
 from tenfold.prediction.clock_inputs import hardware_here, predict_from_profile, workload_of
 from tenfold.prediction.measurements import Averaging, Costs, Step
@@ -156,3 +157,17 @@ def test_steps_that_were_never_measured_are_named():
     task = task_of()
     with pytest.raises(MachineError, match=r"no steps of mlp hidden=\[4\], 3 -> 1, \w+, fp32"):
         predict_from_profile(task, profile_for(task).model_copy(update={"steps": ()}))
+
+
+def test_workers_that_divide_the_orthogonalization_have_shorter_steps():
+    task = task_of(hidden=[512, 512, 512], optimizer="muon", average="gradients")
+    profile = profile_for(task)
+    work = cost_keys.step_key(task.experiment, task.splits)
+    shared = profile.costs.model_copy(update={"orthogonalization": {work: {BATCH: 0.4}}})
+    known = profile.model_copy(update={"costs": shared})
+    before, after = (hardware_here(task, one, workload_of(task)) for one in (profile, known))
+    assert after.step_time.mean == pytest.approx(STEP * (1 - 0.4 / 2))
+    everybody = exact_round(2)
+    assert after.round_price(everybody, 64) > before.round_price(everybody, 64)
+    whole = task_of(hidden=[512, 512, 512], optimizer="muon", average="gradients", on_failure="continue")
+    assert hardware_here(whole, known, workload_of(whole)).step_time.mean == pytest.approx(STEP)

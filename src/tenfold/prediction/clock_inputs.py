@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from tenfold.cluster.cluster import Cluster
-from tenfold.cluster.hardware import Hardware, RoundPrice
+from tenfold.cluster.hardware import Hardware, RoundPrice, StepTime
 from tenfold.cluster.prediction import Prediction, predict
 from tenfold.cluster.round_clock import ClockSpan
 from tenfold.cluster.workload import Workload
@@ -17,6 +17,8 @@ from tenfold.mixing.round import exact_round
 from tenfold.prediction.calibration import cost_keys
 from tenfold.prediction.measurements import Step
 from tenfold.prediction.profile import Profile
+from tenfold.training.optimizers.block_division import largest_share, stacked_bytes
+from tenfold.workers.mixers.divided_steps import divided_stacks
 from tenfold.workers.pool.snapshot import bytes_to_share
 from tenfold.workers.task import Task, weight_bytes
 
@@ -75,9 +77,12 @@ def hardware_here(task: Task, profile: Profile, workload: Workload) -> Hardware:
     setting = (*_work(task), task.threads, task.workers)
     nearest = profile.nearest_step(*setting)
     price = _price_here(profile, workload, nearest)
+    step_time = profile.step_time(*setting)
+    if workload.average == "gradients":
+        step_time, price = _divided(task, profile, step_time, _with_copies(price, profile.costs.adding), price)
     return Hardware(
-        step_time=profile.step_time(*setting),
-        round_price=_with_copies(price, profile.costs.adding) if workload.average == "gradients" else price,
+        step_time=step_time,
+        round_price=price,
         start=profile.start_seconds(task.workers, bytes_to_share(task.splits)),
         model_error=nearest.standard_error,
         calibrated=True,
@@ -142,6 +147,25 @@ def _price_here(profile: Profile, workload: Workload, nearest: Step) -> RoundPri
         return price
     factor = nearest.round / float(price(exact_round(workload.workers), workload.nbytes))
     return profile.round_price("shared-memory", factor=min(MOST_FACTOR, max(LEAST_FACTOR, factor)))
+
+
+def _divided(
+    task: Task, profile: Profile, step_time: StepTime, price: RoundPrice, plain: RoundPrice
+) -> tuple[StepTime, RoundPrice]:
+    """Return the times of a step and its round where workers divide the orthogonalization.
+
+    To pass its part on, a worker does about half of what it does in a `plain` round: it writes, and meets the others
+    once.
+    """
+    stacks, whole = divided_stacks(task), profile.orthogonalization_seconds(*_work(task), task.threads, task.workers)
+    if not stacks or not whole:
+        return step_time, price
+    saved = min(whole * (1 - largest_share(stacks, task.workers)), step_time.mean / 2)
+    nbytes = stacked_bytes(stacks)
+    return (
+        replace(step_time, mean=step_time.mean - saved, fixed=max(0.0, step_time.fixed - saved)),
+        lambda round_, travelling: price(round_, travelling) + plain(round_, nbytes) / 2,
+    )
 
 
 def _delayed(prediction: Prediction, seconds: float) -> Prediction:

@@ -129,6 +129,8 @@ class Costs(Entry):
     """Copying one byte of data into shared memory."""
     round_overhead: dict[str, dict[int, float]] = {}
     """What a compression or an outer optimizer adds to a round, by the bytes of the weights."""
+    orthogonalization: dict[str, dict[int, float]] = {}
+    """Share of a step that the matrices take which workers divide (Muon), by the work and the batch size."""
     save: dict[int, float] = {}
     """A checkpoint, by the bytes of the weights."""
 

@@ -177,6 +177,17 @@ class Profile(Entry):
         """Return what these compressions and outer optimizers add to a round, where they were measured."""
         return sum(self.costs.round_overhead.get(name, {}).get(nbytes, 0.0) for name in names)
 
+    def orthogonalization_seconds(self, work: str, batch_size: int, threads: int, workers: int) -> float:
+        """Return the seconds of a whole step's orthogonalization; 0 where its share was not measured.
+
+        They do not depend on the batch size.
+        """
+        shares = self.costs.orthogonalization.get(work)
+        if not shares:
+            return 0.0
+        nearest = min(shares, key=lambda size: _apart(size, batch_size))
+        return shares[nearest] * self.step_time(work, nearest, threads, workers).mean
+
     def evaluation_seconds(self, work: str, samples: int, workers: int) -> float:
         """Return the seconds of one evaluation, whose samples the workers share; 0 when none was measured.
 

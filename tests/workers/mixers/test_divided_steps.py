@@ -16,6 +16,7 @@ from tenfold.training.optimizers.block_division import (
     divisible_stacks,
     division_pays,
     largest_share,
+    stacks_to_divide,
 )
 from tenfold.training.optimizers.muon import Muon, as_matrices
 from tenfold.workers.mixers import divided_steps
@@ -40,7 +41,9 @@ def _one_thread() -> Iterator[None]:
 @pytest.fixture
 def choose(monkeypatch: pytest.MonkeyPatch) -> Any:
     def choose(divided: bool) -> None:
-        monkeypatch.setattr(divided_steps, "division_pays", lambda stacks, _: divided and bool(stacks))
+        monkeypatch.setattr(
+            divided_steps, "stacks_to_divide", lambda optimizer, _: divided and divisible_stacks(optimizer)
+        )
 
     return choose
 
@@ -96,6 +99,7 @@ def test_it_pays_for_wide_networks_only() -> None:
     assert not division_pays(lenet5, 2)
     assert not division_pays(lenet5, 16)
     assert not division_pays([], 2)
+    assert not division_pays([(2, 64, 9216)], 16), "two workers would write a lot into fourteen others"
 
 
 @pytest.mark.parametrize("workers", [2, 3])
@@ -109,6 +113,12 @@ def test_training_gives_the_same_bits(choose: Any, workers: int) -> None:
         assert all(same(states[0], state) for state in states)
         found.append(threads.weights)
     assert same(*found)
+
+
+def test_it_does_not_pay_with_convolutions() -> None:
+    layers = nn.Linear(512, 512), nn.Conv2d(1, 4, 3)
+    assert stacks_to_divide(Muon(layers[0]), 2)
+    assert not stacks_to_divide(Muon(nn.Sequential(*layers)), 2)
 
 
 @pytest.mark.timeout(90)

@@ -14,8 +14,10 @@ from tenfold.experiment import Experiment
 from tenfold.machine import cores, facts
 from tenfold.prediction.calibration import cost_keys, library_averaging, probes
 from tenfold.prediction.calibration.calibration_data import random_images
+from tenfold.prediction.calibration.divided_share import measure_divided_share
 from tenfold.prediction.calibration.probes import ReportProgress
 from tenfold.prediction.profile import Profile, default_path
+from tenfold.workers.mixers.divided_steps import divided_stacks
 from tenfold.workers.pool.worker_pool import start_server
 from tenfold.workers.task import Task, weight_bytes
 
@@ -90,6 +92,8 @@ def complete_profile(
         both = sorted(missing | several)
         known = _with_steps(known, task.experiment, task.splits, both, report, smaller_batches=bool(several))
     known = _with_round_overhead(known, task, report)
+    if cluster is None:
+        known = _with_orthogonalization(known, task, {task.workers, *(workers for _, workers in settings)}, report)
     if known is not profile:
         known.save(place)
     return known
@@ -155,6 +159,16 @@ def _with_round_overhead(profile: Profile, task: Task, report: ReportProgress) -
     return _with_costs(
         profile, round_overhead=known | {name: known.get(name, {}) | {nbytes: found[name]} for name in found}
     )
+
+
+def _with_orthogonalization(profile: Profile, task: Task, counts: Iterable[int], report: ReportProgress) -> Profile:
+    """Measure the share of a step that workers divide, where any of these numbers of workers does so."""
+    work, known = cost_keys.step_key(task.experiment, task.splits), profile.costs.orthogonalization
+    if work in known or not any(divided_stacks(task, count) for count in counts):
+        return profile
+    report("the share of a step that workers divide")
+    share = measure_divided_share(task)
+    return _with_costs(profile, orthogonalization=known | {work: {task.experiment.training.samples_per_step: share}})
 
 
 def _with_costs(profile: Profile, **costs: Any) -> Profile:

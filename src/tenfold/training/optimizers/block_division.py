@@ -12,8 +12,8 @@ OPERATIONS_PER_SECOND = 4e10
 """Multiplications and additions of one core, in products of matrices with 64 rows."""
 BYTES_PER_SECOND = 4e9
 """Of weights that are written into the memory of another worker."""
-MEETING_SECONDS = 5e-4
-"""What it costs that all workers wait for the slowest once more in every step."""
+MEETING_SECONDS = 1e-3
+"""What it may cost that all workers wait for the slowest once more in every step, on a machine that is not idle."""
 
 
 def divisible_stacks(optimizer: torch.optim.Optimizer) -> dict[Tensor, Shape]:
@@ -32,12 +32,23 @@ def divisible_stacks(optimizer: torch.optim.Optimizer) -> dict[Tensor, Shape]:
     }
 
 
+def stacks_to_divide(optimizer: torch.optim.Optimizer, workers: int) -> dict[Tensor, Shape]:
+    """Return the parameters whose matrices so many workers divide; none where that does not pay.
+
+    It does not with convolutions, which use their weights at many places: the rest of a step takes far longer.
+    """
+    stacks = divisible_stacks(optimizer)
+    has_convolutions = any(parameter.ndim > 2 for group in optimizer.param_groups for parameter in group["params"])
+    return stacks if not has_convolutions and division_pays(list(stacks.values()), workers) else {}
+
+
 def division_pays(stacks: Sequence[Shape], workers: int) -> bool:
     """Return whether so many workers save more time by dividing these stacks than it costs them."""
     if workers == 1 or not stacks:
         return False
     saved = (1 - largest_share(stacks, workers)) * sum(map(_operations, stacks)) / OPERATIONS_PER_SECOND
-    return saved > MEETING_SECONDS + stacked_bytes(stacks) / BYTES_PER_SECOND
+    written = max(_own_bytes(stacks, parts) for parts in divide_blocks(stacks, workers)) * (workers - 1)
+    return saved > MEETING_SECONDS + written / BYTES_PER_SECOND
 
 
 def divide_blocks(stacks: Sequence[Shape], workers: int) -> list[list[slice]]:
@@ -68,6 +79,11 @@ def largest_share(stacks: Sequence[Shape], workers: int) -> float:
 def stacked_bytes(stacks: Sequence[Shape]) -> int:
     """Return the bytes of all matrices."""
     return sum(4 * count * rows * columns for count, rows, columns in stacks)
+
+
+def _own_bytes(stacks: Sequence[Shape], parts: Sequence[slice]) -> int:
+    own = (len(range(stack[0])[part]) for stack, part in zip(stacks, parts, strict=True))
+    return stacked_bytes([(count, *stack[1:]) for count, stack in zip(own, stacks, strict=True)])
 
 
 def _operations(stack: Shape) -> int:

@@ -8,11 +8,14 @@ matrices of a stack have the same bits as those of all, as long as one thread co
 import torch
 
 from tenfold.mixing import Strategy
+from tenfold.mixing.builders import make_strategy
 from tenfold.training import Replica
-from tenfold.training.optimizers.block_division import divide_blocks, divisible_stacks, division_pays
-from tenfold.training.optimizers.muon import Muon
+from tenfold.training.optimizers.block_division import divide_blocks, divisible_stacks, stacks_to_divide
+from tenfold.training.optimizers.make_optimizer import make_optimizer
+from tenfold.training.optimizers.muon import Muon, Shape
 from tenfold.transport import SharedMemory
 from tenfold.workers.channels import Channels
+from tenfold.workers.task import Task, make_network
 
 
 class DividedStep:
@@ -46,5 +49,18 @@ def divide_steps(replica: Replica, channels: Channels, strategy: Strategy) -> Di
         return None
     if channels.is_elastic or not strategy.always_exact or torch.get_num_threads() > 1:
         return None
-    stacks = list(divisible_stacks(optimizer).values())
-    return DividedStep(replica, optimizer, transport) if division_pays(stacks, transport.size) else None
+    return DividedStep(replica, optimizer, transport) if stacks_to_divide(optimizer, transport.size) else None
+
+
+def divided_stacks(task: Task, workers: int | None = None) -> list[Shape]:
+    """Return the stacks of matrices that worker processes of this task divide; none where they take whole steps.
+
+    `workers` is how many there are, if not the task's own number.
+    """
+    training, machine = task.experiment.training, task.experiment.machine
+    if training.optimizer != "muon" or task.division.average != "gradients":
+        return []
+    if machine.on_failure == "continue" or task.threads > 1 or not make_strategy(task.division).always_exact:
+        return []
+    optimizer = make_optimizer(training, make_network(task))
+    return list(stacks_to_divide(optimizer, workers or task.workers).values())
