@@ -13,7 +13,7 @@ from tenfold.mixing import STRATEGIES, AsynchronousStrategy, due
 from tenfold.mixing.strategies.gossip import Gossip
 
 SYNCHRONOUS = [name for name in STRATEGIES if not issubclass(STRATEGIES[name], AsynchronousStrategy)]
-law = settings(deadline=None, derandomize=True, max_examples=150)
+law = settings(deadline=None, derandomize=True, max_examples=60)
 
 
 def one_price(_round, nbytes):
