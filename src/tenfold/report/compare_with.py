@@ -8,7 +8,7 @@ from tenfold.report.differences import differing_fields
 from tenfold.report.formatting import NOTHING, count, duration, field_value, metric_value, one_line, plural
 from tenfold.runs import Run
 from tenfold.runs.storage.store_tables import Row
-from tenfold.runs.store import FOLD
+from tenfold.runs.store import CROSSVAL, FOLD
 
 MOST_OFFERED = 50
 
@@ -26,8 +26,9 @@ def choose_other(run: Run, baseline: Baseline | None, similar: list[Row]) -> tup
     """Return the run that a run is compared with first, and what it is: its baseline, the one before it, or another."""
     if baseline is not None:
         return baseline.run, "one worker, its baseline"
-    finished = [record["id"] for record in similar if record["status"] == "finished"]
-    for number in sorted(finished, key=lambda number: (number > run.id, -number)):
+    finished = [record for record in similar if record["status"] == "finished"]
+    alike = [record for record in finished if (record["kind"] == CROSSVAL) == (run.kind == CROSSVAL)]
+    for number in sorted((record["id"] for record in alike), key=lambda number: (number > run.id, -number)):
         other = run.other(number)
         if not other.problem:
             return other, f"the {'previous' if number < run.id else 'latest'} run of this model and data"
