@@ -59,6 +59,8 @@ class Probe:
     """Measured seconds of one evaluation of the validation part."""
     save: float = 0.0
     """Measured seconds of one checkpoint."""
+    cold: bool = False
+    """It was the first on its device, so that its seconds say little about others."""
 
     @property
     def gap(self) -> float:

@@ -149,8 +149,9 @@ class Prices:
         if candidate not in self._steps:
             self._steps[candidate] = self._task(candidate, 1).steps_per_epoch
         steps = self._steps[candidate] * epochs
-        most = max(probe.steps for probe in probes)
-        long = [probe for probe in probes if 2 * probe.steps >= most]
+        warm = [probe for probe in probes if not probe.cold] or probes
+        most = max(probe.steps for probe in warm)
+        long = [probe for probe in warm if 2 * probe.steps >= most]
         training = steps * statistics.median(probe.seconds / probe.steps for probe in long)
         start, evaluation, save = (statistics.median(of(probe) for probe in long) for of in _MEASURED)
         other = self._loading + start + (epochs + self._final) * evaluation + epochs * save

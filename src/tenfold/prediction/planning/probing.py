@@ -72,6 +72,8 @@ class Probing:
         self._walls: dict[str, float] = {}
         """Seconds for each sample of the last probe: of each way to learn, and ("") of any."""
         self._timed: set[Candidate] = set()
+        self._warm: set[str] = set()
+        """Devices on which a probe has trained."""
 
     def run(self) -> None:
         """Train and assess until the soonest setting is known or the time is over."""
@@ -197,7 +199,8 @@ class Probing:
         key = one.candidate.learning_key
         self._walls[key] = self._walls[""] = (perf_counter() - began) / found.samples
         known = self._runs.setdefault(key, [])
-        known.append(replace(found, weights={}))
+        known.append(replace(found, weights={}, cold=one.candidate.device not in self._warm))
+        self._warm.add(one.candidate.device)
         known.sort(key=lambda probe: probe.samples)
         for other in self.assessments:
             if other.candidate.learning_key == key and not other.dropped:

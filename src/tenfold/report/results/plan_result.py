@@ -169,7 +169,7 @@ class Plan(ResultTable):
 
     def _cost(self) -> str:
         calibration = self.search.calibration_seconds
-        kept = f", {duration(calibration)} of it for calibration, which is kept" if calibration > 1 else ""
+        kept = f", {duration(calibration)} of it to measure step times" if calibration > 1 else ""
         text = f"planning took {duration(self.cost_seconds)}{kept}"
         repaid = self.repayment
         if repaid is None:
