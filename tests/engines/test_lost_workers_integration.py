@@ -64,11 +64,11 @@ def _everything_was_used_once(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left_behind() -> Iterator[None]:
-    before, files = descriptors(), set(Path(tempfile.gettempdir()).glob("tenfold-*-*"))
+    before, files = descriptors(), set(Path(tempfile.gettempdir()).glob("tenfold-[0-9]*-*"))
     yield
     wait_for(lambda: not workers())
     assert descriptors() <= before
-    assert set(Path(tempfile.gettempdir()).glob("tenfold-*-*")) <= files
+    assert set(Path(tempfile.gettempdir()).glob("tenfold-[0-9]*-*")) <= files
 
 
 class Strike:
