@@ -61,7 +61,7 @@ def plan(
     else:
         gpu = devices.resolve("auto")
         candidates = candidates_here(base, most_workers=max_workers, gpu=None if gpu.type == "cpu" else str(gpu))
-    own = Candidate(settle(base))
+    own = Candidate(settle(base.replace(device="cpu") if hardware is not None else base))
     found = planner.search(
         candidates,
         splits,

@@ -45,6 +45,12 @@ def test_candidates_that_learn_the_same_have_one_name() -> None:
     assert len({one.learning_key for one in alone}) == 1
 
 
+def test_probes_on_a_gpu_say_nothing_of_cpu_times() -> None:
+    found = candidates_here(Experiment(), most_workers=1, gpu="cuda")
+    on_cpu, on_gpu = ({one.learning_key for one in found if one.device == device} for device in ("cpu", "cuda"))
+    assert not on_cpu & on_gpu
+
+
 def test_looser_averaging_has_to_be_faster() -> None:
     two = [one for one in candidates_here(Experiment()) if one.workers == 2 and one.batch == 128]
     assert {one.looseness for one in two} == {0, 4, 16, 64}

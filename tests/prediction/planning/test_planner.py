@@ -54,7 +54,7 @@ def test_the_setting_that_needs_the_fewest_seconds_is_chosen() -> None:
     samples = (2.0 / 0.1) ** (1 / 0.9) * (best.candidate.batch + 500)
     assert best.epochs is not None
     assert best.epochs == math.ceil(samples / 6000)
-    assert (best.tried, best.reached) == (probing.SEEDS, probing.SEEDS)
+    assert (best.tried, best.reached) == (probing.MOST_SEEDS, probing.MOST_SEEDS)
     assert best.price is not None
     assert best.interval is not None
     assert best.interval[0] <= best.price.training <= best.interval[1]
@@ -64,7 +64,7 @@ def test_only_a_few_settings_have_trial_runs_and_none_more_than_it_has_seeds() -
     find(0.9)
     long = [one for one in trained if one[2] > 6000]
     assert len({one[:2] for one in long}) < len({one[:2] for one in trained})
-    assert max(trained.count(one) for one in trained) <= probing.SEEDS
+    assert max(trained.count(one) for one in trained) <= probing.MOST_SEEDS
 
 
 def test_a_setting_that_diverges_is_named_and_does_not_stop_the_search() -> None:

@@ -56,14 +56,14 @@ class Candidate:
 
     @property
     def learning_key(self) -> str:
-        """Names what decides how well it learns; candidates with the same name learn the same."""
+        """Names what decides how well it learns; candidates with the same name learn the same, on the same device."""
         division = self.experiment.division
         mixing = (
             (division.strategy, division.average, division.pace if division.average == "weights" else 1)
             if self.workers > 1
             else ()
         )
-        return f"{self.workers} {self.experiment.training.samples_per_step} {mixing}"
+        return f"{self.device} {self.workers} {self.experiment.training.samples_per_step} {mixing}"
 
 
 def candidates_here(base: Experiment, *, most_workers: int | None = None, gpu: str | None = None) -> list[Candidate]:

@@ -3,9 +3,10 @@
 First, successive halving: the promising settings train with their full schedules over a few samples, learning curves
 are fitted, and the half that should reach the target soonest trains over twice as many, up to half an epoch. Then
 trial runs: the setting that could be the soonest, if it is a little better than its curve, is trained for the fewest
-epochs that have a fair chance, with one seed after another, the experiment's own first. A schedule with which all seeds
-reach the target is confirmed; after a miss, only longer ones are tried. Each run moves all curves. The search ends when
-no other setting could be sooner than a confirmed one, or with the time.
+epochs that have a fair chance, with one seed after another, the experiment's own first. A schedule with which three of
+three seeds reach the target is confirmed, or eight of ten where runs are short; after a miss too many, only longer ones
+are tried. Each run moves all curves. The search ends when no other setting could be sooner than a confirmed one, or
+with the time.
 """
 
 import math
@@ -34,9 +35,14 @@ FIRST_SHARE, FEWEST_STEPS, MOST_EPOCHS = 8, 64, 4
 USUAL_EPOCHS, LOOSE = 4, 0.03
 """Epochs of a run with the smallest batch before anything is known, and the share of them that replicas need in
 addition for each doubling of the steps between their means."""
-SEEDS, OTHER_SEEDS = 3, 1000
-"""Seeds that confirm a schedule: the experiment's own, and those from so far beyond it on."""
-MOST_TRIALS = 60
+SEEDS, MOST_SEEDS, OTHER_SEEDS = 3, 10, 1000
+"""Seeds that confirm a schedule, at least and where runs are short: the experiment's own, and those from so far beyond
+it on."""
+MISSES = 0.2
+"""The share of them that may miss the target."""
+CONFIRMATION_SHARE = 0.1
+"""The part of the time that all seeds of a schedule may take, if these are more than the fewest."""
+MOST_TRIALS = 200
 """Trial runs, however short they are."""
 OPTIMISM = 1.0
 """Standard errors by which a setting may be better than its curve."""
@@ -66,6 +72,9 @@ class Probing:
         self.prices, self.metric, self.gap, self.deadline, self.report = prices, metric, gap, deadline, report
         self.given = given.learning_key if given is not None else ""
         self.noise_batch = math.inf
+        self._time = deadline - perf_counter()
+        self._needed: dict[str, int] = {}
+        """Seeds that confirm a schedule of each way to learn."""
         self.goal = self._goal(1.0)
         self._runs: dict[str, list[Probe]] = {}
         """The probes of each way to learn."""
@@ -157,7 +166,7 @@ class Probing:
         """Return the seconds that a setting could need, and the epochs to try; None if it is not below the limit."""
         assert one.curve is not None
         seconds, key = self._seconds(one), one.candidate.learning_key
-        missed = max((probe.epochs for probe in one.probes if not self._reaches(probe)), default=0)
+        missed = max((probe.epochs for probe in one.probes if self._is_missed(one, probe.epochs)), default=0)
         listed = [
             found
             for found in epoch_choice.schedules(one.curve, self.goal, seconds, optimism=OPTIMISM)
@@ -234,8 +243,9 @@ class Probing:
         listed = epoch_choice.schedules(one.curve, self.goal, seconds)
         best = epoch_choice.best(listed)
         if confirmed is not None:
-            sure = epoch_choice.probability(one.curve, self.goal, confirmed)
-            best = Schedule(confirmed, max(sure, (SEEDS + 1) / (SEEDS + 2)), seconds(confirmed))
+            sure, trials = epoch_choice.probability(one.curve, self.goal, confirmed), self._trials(one, confirmed)
+            seen = (sum(map(self._reaches, trials)) + 1) / (len(trials) + 2)
+            best = Schedule(confirmed, max(sure, seen), seconds(confirmed))
         if best is None:
             one.epochs = one.probability = one.expected = one.price = one.interval = None
             return
@@ -263,13 +273,26 @@ class Probing:
         return list(by_seed.values())
 
     def _confirmed(self, one: Assessment) -> int | None:
-        """Return the fewest epochs with which all seeds have reached the target."""
+        """Return the fewest epochs with which enough seeds have reached the target."""
         lengths = sorted({probe.epochs for probe in one.probes if probe.epochs})
         for epochs in lengths:
-            trials = self._trials(one, epochs)
-            if len(trials) >= SEEDS and all(map(self._reaches, trials)):
+            if len(self._trials(one, epochs)) >= self._enough(one, epochs) and not self._is_missed(one, epochs):
                 return epochs
         return None
+
+    def _is_missed(self, one: Assessment, epochs: int) -> bool:
+        """Return whether too many seeds have missed the target with these epochs."""
+        misses = sum(not self._reaches(probe) for probe in self._trials(one, epochs))
+        return misses > int(MISSES * self._enough(one, epochs))
+
+    def _enough(self, one: Assessment, epochs: int) -> int:
+        """Return how many seeds confirm a schedule: more where they take little of the time."""
+        key = one.candidate.learning_key
+        if key not in self._needed:
+            seconds = self._walls.get(key, math.inf) * len(self.splits.train) * max(1, epochs)
+            room = CONFIRMATION_SHARE * self._time / seconds if seconds else MOST_SEEDS
+            self._needed[key] = max(SEEDS, min(MOST_SEEDS, int(room)))
+        return self._needed[key]
 
     def _seed(self, one: Assessment, number: int) -> int:
         """Return the seed of a setting's trial run: the experiment's own, then others."""
