@@ -89,6 +89,8 @@ def _row(one: Predicted, names: Sequence[str]) -> Row:
     experiment, prediction = one.experiment, one.prediction
     flat = experiment.flat()
     settings = {name: flat[name] for name in names}
+    if experiment.division.average == "gradients":
+        settings["sync_every"] = 1
     workers = experiment.division.workers
     times = {kind: fmean(map(float, each)) for kind, each in prediction.times.items()}
     return Row(
