@@ -114,8 +114,9 @@ class Data(Section):
     loader_workers: NonNegative = 0
     """Processes that load batches; 0 loads them where the training runs, fastest for data in memory."""
     loader: Literal["auto", "dataloader"] = "auto"
-    """How batches are read: auto picks samples in memory by index; dataloader reads them one by one through torch's
-    DataLoader, where loader_workers = 0 in the process that trains. auto does so too if loader_workers is above 0."""
+    """How batches are read. auto: samples in memory are selected by index, or read through a DataLoader if
+    loader_workers is above 0. dataloader: samples are always read one by one through torch's DataLoader; with
+    loader_workers = 0, in the training process."""
     options: Options = {}
     """Keyword arguments of your own callable, or options of the data set: tweets and speech have some."""
 

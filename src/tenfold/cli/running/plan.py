@@ -19,7 +19,7 @@ def plan(
         typer.Option("--cluster", help="Plan for this virtual cluster, a TOML file. Default: this machine."),
     ] = None,
     max_workers: Annotated[
-        int | None, typer.Option("--max-workers", help="Use at most so many workers. Default: as many as fit.")
+        int | None, typer.Option("--max-workers", help="Use at most this many workers. Default: as many as fit.")
     ] = None,
     budget: Annotated[float, typer.Option("--budget", help="Seconds that planning may take.")] = 90.0,
     model: options.Model = None,

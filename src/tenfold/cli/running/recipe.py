@@ -83,7 +83,12 @@ def show(name: Name, as_json: options.Json = False) -> None:
 def run(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="A recipe's name, or your own TOML file.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Run every built-in recipe.")] = False,
-    scale: Annotated[str, typer.Option(help="small (minutes), machine, or full (as in the paper).")] = "small",
+    scale: Annotated[
+        str,
+        typer.Option(
+            help="small (at most half a minute each), machine (the full data, a few epochs), or full (as in the paper)."
+        ),
+    ] = "small",
     device: options.Device = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write an HTML page.")] = None,
     runs: options.Runs = None,
