@@ -10,7 +10,9 @@ from tenfold.cli.output import print_json, print_rich
 
 def show(
     run: options.Reference = "last",
-    shards: Annotated[bool, typer.Option("--shards", help="Show how the training data were divided among the replicas.")] = False,
+    shards: Annotated[
+        bool, typer.Option("--shards", help="Show how the training data were divided among the replicas.")
+    ] = False,
     console: Annotated[bool, typer.Option("--console", help="Print what the run printed, the last 200 kB.")] = False,
     runs: options.Runs = None,
     as_json: options.Json = False,
