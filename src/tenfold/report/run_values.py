@@ -20,7 +20,7 @@ SECONDS = {
 KIND_SECONDS = {f"{kind}_seconds": KIND_NAMES.get(kind, kind) for kind in KINDS}
 """The times of single kinds, with their headings: compute_seconds, communicate_seconds, evaluate_seconds."""
 EXPLAINED = {
-    "seconds_without_averaging": "data, copies to a GPU and computing, without averaging and waiting; mean over the workers",
+    "seconds_without_averaging": "data, copies to a GPU and computing, without averaging; mean over the workers",
     "seconds_with_evaluation": "training and evaluation",
     "seconds_in_all": "startup, training, evaluation and saving",
 }
