@@ -93,7 +93,7 @@ def complete_profile(
         known = _with_steps(known, task.experiment, task.splits, both, report, smaller_batches=bool(several))
     known = _with_round_overhead(known, task, report)
     if cluster is None:
-        known = _with_orthogonalization(known, task, {task.workers, *(workers for _, workers in settings)}, report)
+        known = with_orthogonalization(known, task, {task.workers, *(workers for _, workers in settings)}, report)
     if known is not profile:
         known.save(place)
     return known
@@ -161,7 +161,7 @@ def _with_round_overhead(profile: Profile, task: Task, report: ReportProgress) -
     )
 
 
-def _with_orthogonalization(profile: Profile, task: Task, counts: Iterable[int], report: ReportProgress) -> Profile:
+def with_orthogonalization(profile: Profile, task: Task, counts: Iterable[int], report: ReportProgress) -> Profile:
     """Measure the share of a step that workers divide, where any of these numbers of workers does so."""
     work, known = cost_keys.step_key(task.experiment, task.splits), profile.costs.orthogonalization
     if work in known or not any(divided_stacks(task, count) for count in counts):

@@ -16,11 +16,11 @@ from tenfold.engines.prepare import seats
 from tenfold.experiment.section_fields import USUAL_BATCH
 from tenfold.machine import cores
 from tenfold.prediction.calibration import ReportProgress, complete_profile
+from tenfold.prediction.calibration.step_times import measure_until
 from tenfold.prediction.clock_inputs import predict_from_profile
 from tenfold.prediction.current_speed import profile_now
 from tenfold.prediction.planning.candidates import Candidate
 from tenfold.prediction.planning.learning_probe import Probe
-from tenfold.prediction.planning.step_times import measure_until
 from tenfold.prediction.profile import Profile
 from tenfold.workers.task import Task
 
@@ -95,8 +95,8 @@ class Prices:
         """Whether runs are planned for this machine, so that the seconds of probes count."""
         return self._cluster is None
 
-    def __call__(self, candidate: Candidate, epochs: int, probes: Sequence[Probe] = ()) -> Price | None:
-        """Return the price of a run; None for a device on which nothing was probed yet."""
+    def __call__(self, candidate: Candidate, epochs: float, probes: Sequence[Probe] = ()) -> Price | None:
+        """Return the price of so many epochs; None for a device on which nothing was probed yet."""
         if candidate.device != "cpu":
             return self._by_probes(candidate, epochs, probes) if probes else None
         if candidate not in self._rates:
@@ -144,7 +144,7 @@ class Prices:
             save=save,
         )
 
-    def _by_probes(self, candidate: Candidate, epochs: int, probes: Sequence[Probe]) -> Price:
+    def _by_probes(self, candidate: Candidate, epochs: float, probes: Sequence[Probe]) -> Price:
         """Return what a run takes by what its probes took; the long ones count, which are most like it."""
         if candidate not in self._steps:
             self._steps[candidate] = self._task(candidate, 1).steps_per_epoch
@@ -167,7 +167,9 @@ class Prices:
         on_cpu = [one for one in candidates if one.device == "cpu"]
         if not on_cpu or (self._cluster is not None and self._cluster.has_given_times):
             return Profile(made="", machine={})
-        task = self._task(min(on_cpu, key=lambda one: (abs(one.batch / one.workers - USUAL_BATCH), -one.workers)), 1)
+        # one of the usual batch size; of those, one whose workers divide the most of a step
+        usual = min(on_cpu, key=lambda one: (abs(one.batch / one.workers - USUAL_BATCH), -one.workers, one.looseness))
+        task = self._task(usual, 1)
         if self._cluster is not None:
             return complete_profile(task, report=report, cluster=self._cluster)
         settings = {(self.threads_of(one), one.workers) for one in on_cpu}

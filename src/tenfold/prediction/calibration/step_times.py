@@ -2,11 +2,13 @@
 
 import statistics
 from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
 from time import perf_counter
 
 from tenfold.prediction.calibration import ReportProgress, cost_keys
 from tenfold.prediction.calibration.burst import Burst
-from tenfold.prediction.calibration.measure_machine import BRIEF, load_profile
+from tenfold.prediction.calibration.measure_machine import BRIEF, load_profile, with_orthogonalization
 from tenfold.prediction.calibration.probes import FEWEST_STEPS, burst_length, evaluating_entry, step_burst, step_entry
 from tenfold.prediction.measurements import Averaging
 from tenfold.prediction.profile import Profile
@@ -24,10 +26,14 @@ def measure_until(
     """Return a profile with a task's steps in settings (threads, workers), and those that were measured just now.
 
     What this machine's own profile lacks is measured at two batch sizes, in turns, until a deadline of `perf_counter`;
-    the extremes come first and are measured in any case, what is left out lies between them. Settings that had all
-    their turns are saved for other predictions. Rounds and startup are those of the bursts, where the profile has none.
+    the extremes come first and are measured in any case, what is left out lies between them. If all of them had all
+    their turns, they are saved for other predictions. Rounds and startup are those of the bursts, where the profile has
+    none. Where settings divide the steps of their workers, the share that they divide is measured, too.
     """
     profile, place = load_profile()
+    settings = list(settings)
+    if perf_counter() < deadline:
+        profile = _with_divided_share(profile, place, task, settings, report)
     name, batch = cost_keys.step_key(task.experiment, task.splits), task.experiment.training.samples_per_step
     sizes = sorted({batch, max(1, batch // BRIEF)}, reverse=True)
     lacking = [one for one in settings if not all(profile.has_step(name, size, *one) for size in sizes)]
@@ -43,6 +49,17 @@ def measure_until(
         profile.save(place)
     found = profile.add(steps=entries.values(), evaluating=evaluating)
     return _with_rounds_and_startup(found, bursts, weight_bytes(task)), {setting[1:] for setting in bursts}
+
+
+def _with_divided_share(
+    profile: Profile, place: Path, task: Task, settings: Iterable[tuple[int, int]], report: ReportProgress | None
+) -> Profile:
+    """Return the profile with the share of a step that workers with one thread each divide; it is saved."""
+    counts = {workers for threads, workers in settings if threads == 1 and workers > 1}
+    found = with_orthogonalization(profile, replace(task, threads=1), counts, report or (lambda _: None))
+    if found is not profile:
+        found.save(place)
+    return found
 
 
 def _measure(

@@ -10,9 +10,8 @@ import pytest
 from tenfold.engines.prepare import prepare, settle
 from tenfold.experiment import Experiment
 from tenfold.mixing.round import exact_round
-from tenfold.prediction.calibration import cost_keys
+from tenfold.prediction.calibration import cost_keys, measure_machine, step_times
 from tenfold.prediction.calibration.burst import Burst
-from tenfold.prediction.planning import step_times
 from tenfold.workers.task import Task, weight_bytes
 
 SETTINGS = [(16, 1), (1, 1), (8, 2), (4, 4), (2, 8), (1, 16)]
@@ -46,6 +45,16 @@ def test_without_time_the_extremes_are_measured_and_the_rest_is_interpolated(tas
     assert profile.round_price()(exact_round(4), weight_bytes(task)) > 0
     assert profile.start_seconds(16) == pytest.approx(1.6)
     assert not (tmp_path / "profile.toml").exists()
+
+
+def test_the_share_that_workers_divide_is_measured_and_kept(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure_machine, "measure_divided_share", lambda _: 0.4)
+    wide = settle(Experiment(model="mlp", data="digits", limit=100, hidden=[2048, 2048], optimizer="muon", workers=2))
+    divided = Task(wide, task.splits, threads=2)
+    name, size = cost_keys.step_key(wide, task.splits), wide.training.samples_per_step
+    for settings, share in (([(2, 1)], {}), (SETTINGS, {name: {size: 0.4}}), ([(2, 1)], {name: {size: 0.4}})):
+        profile, _ = step_times.measure_until(perf_counter() + 60, divided, settings, None)
+        assert profile.costs.orthogonalization == share
 
 
 def test_with_time_all_are_measured_once_and_kept(task: Task) -> None:
