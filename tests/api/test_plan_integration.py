@@ -6,16 +6,16 @@ import pytest
 
 import tenfold
 from tenfold.errors import ExperimentError
-from tenfold.prediction.planning import probing
+from tenfold.prediction.planning import trial_search
 
 NODES = {"groups": [{"count": 2, "step_seconds": 0.005, "link": "infiniband"}]}
 
 
 @pytest.mark.timeout(120)
 def test_a_plan_learns_prints_and_can_be_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probing, "MOST_PROBED", 2)
-    monkeypatch.setattr(probing, "SEEDS", 2)
-    monkeypatch.setattr(probing, "MOST_SEEDS", 2)
+    monkeypatch.setattr(trial_search, "MOST_PROBED", 2)
+    monkeypatch.setattr(trial_search, "SEEDS", 2)
+    monkeypatch.setattr(trial_search, "MOST_SEEDS", 2)
     base = tenfold.Experiment(model="mlp", data="digits", limit=400, hidden=[16])
     plan = tenfold.plan(base, target=0.5, cluster=NODES, budget=60)
     assert plan.table[0]["chosen"]

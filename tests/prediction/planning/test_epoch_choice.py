@@ -1,5 +1,7 @@
 """How many epochs a run should have."""
 
+from typing import Any
+
 import pytest
 
 from tenfold.prediction.planning import epoch_choice
@@ -9,10 +11,10 @@ from tenfold.prediction.planning.learning_curve import Point, fit_curves
 EPOCH = 1000
 
 
-def listed(*gaps: float, optimism: float = 0.0) -> list[epoch_choice.Schedule]:
+def listed(*gaps: float, **options: Any) -> list[epoch_choice.Schedule]:
     """Return the schedules of a setting that left these gaps after two epochs, where 0.1 is the goal."""
     curve = fit_curves({0: [Point(2 * EPOCH, gap, 0.06) for gap in gaps]})[0]
-    return epoch_choice.schedules(curve, Goal(0.1, EPOCH, 0.06), float, optimism=optimism)
+    return epoch_choice.schedules(curve, Goal(0.1, EPOCH, 0.06), float, **options)
 
 
 def test_a_schedule_that_nearly_always_reaches_the_target_takes_its_own_seconds() -> None:
@@ -40,6 +42,17 @@ def test_a_little_optimism_tries_fewer_epochs() -> None:
     assert sober is not None
     assert hopeful is not None
     assert hopeful.epochs < sober.epochs
+
+
+def test_a_run_that_reaches_the_target_stops_there() -> None:
+    best = epoch_choice.best(listed(0.08, 0.08, 0.08, stop=0.75))
+    assert best is not None
+    assert (best.epochs, best.expected) == (2, pytest.approx(1.5, abs=0.05))
+
+
+def test_schedules_that_missed_are_not_among_them_even_if_the_curve_is_sure_of_them() -> None:
+    assert [one.epochs for one in listed(0.02, 0.02, 0.02)] == [1]
+    assert [one.epochs for one in listed(0.02, 0.02, 0.02, more_than=3)] == [4]
 
 
 def test_a_target_too_far_away_has_no_schedule() -> None:

@@ -1,6 +1,7 @@
 """The search, with learning that follows a formula instead of training."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,12 +11,14 @@ from tenfold.cluster import Cluster
 from tenfold.data import Splits, Tensors
 from tenfold.errors import ExperimentError, TrainingError
 from tenfold.experiment import Experiment
-from tenfold.prediction.planning import planner, probing
+from tenfold.prediction.planning import planner, trial_search
 from tenfold.prediction.planning.candidates import candidates_on
 from tenfold.prediction.planning.learning_probe import Probe
 
 CLUSTER = Cluster(groups=[{"count": 4, "step_seconds": 0.01, "link": "infiniband"}])
 trained: list[tuple[int, int, int]] = []
+unlucky: list[float] = []
+"""By how much the gap is larger with the experiment's own seed."""
 
 
 def splits(samples: int = 6000) -> Splits:
@@ -26,6 +29,7 @@ def splits(samples: int = 6000) -> Splits:
 @pytest.fixture(autouse=True)
 def _by_formula(monkeypatch: pytest.MonkeyPatch) -> None:
     trained.clear()
+    unlucky.clear()
 
     def probe(experiment: Experiment, data: Splits, samples: int, _predict: Any) -> Probe:
         assert data.test is None
@@ -35,10 +39,12 @@ def _by_formula(monkeypatch: pytest.MonkeyPatch) -> None:
         trained.append((workers, batch, samples))
         gap = 2.0 * (samples / (workers * batch + 500)) ** -0.9
         epochs, seed = samples // len(data.train), experiment.training.seed
-        return Probe(samples, samples // batch, "accuracy", 1 - gap, 1.0, {}, seed=seed, epochs=epochs)
+        gap *= math.prod(unlucky) if seed == 0 else 1
+        values = (*[0.0] * (epochs - 1), 1 - gap)
+        return Probe(samples, samples // batch, "accuracy", values, 1e-6, {}, seed=seed, epochs=epochs)
 
-    monkeypatch.setattr(probing, "train_probe", probe)
-    monkeypatch.setattr(probing, "measure_noise", lambda *_: 500.0)
+    monkeypatch.setattr(trial_search, "train_probe", probe)
+    monkeypatch.setattr(trial_search, "measure_noise", lambda *_: 500.0)
 
 
 def find(target: float, **options: Any) -> planner.Search:
@@ -54,17 +60,42 @@ def test_the_setting_that_needs_the_fewest_seconds_is_chosen() -> None:
     samples = (2.0 / 0.1) ** (1 / 0.9) * (best.candidate.batch + 500)
     assert best.epochs is not None
     assert best.epochs == math.ceil(samples / 6000)
-    assert (best.tried, best.reached) == (probing.MOST_SEEDS, probing.MOST_SEEDS)
+    assert (best.tried, best.reached) == (trial_search.MOST_SEEDS, trial_search.MOST_SEEDS)
     assert best.price is not None
     assert best.interval is not None
     assert best.interval[0] <= best.price.training <= best.interval[1]
+
+
+def test_epochs_with_which_the_experiments_own_seed_missed_are_not_recommended() -> None:
+    unlucky.append(1.3)
+    best = planner.best_of(find(0.9), 0.9)
+    [own] = [probe for probe in best.probes if probe.seed == 0 and probe.epochs == best.epochs]
+    assert own.value >= 0.9
+
+
+def test_a_run_that_stops_early_takes_only_the_epochs_to_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    late = planner.best_of(find(0.9), 0.9)
+    by_formula = trial_search.train_probe
+
+    def soon(*arguments: Any) -> Probe:
+        found = by_formula(*arguments)
+        return replace(found, values=(found.values[-1],) * len(found.values))
+
+    monkeypatch.setattr(trial_search, "train_probe", soon)
+    early = planner.best_of(find(0.9), 0.9)
+    assert late.stops_after == late.epochs == early.epochs
+    assert early.stops_after == 1
+    assert early.price is not None
+    assert late.price is not None
+    assert early.price.total == pytest.approx(early.expected)
+    assert early.price.total < late.price.total
 
 
 def test_only_a_few_settings_have_trial_runs_and_none_more_than_it_has_seeds() -> None:
     find(0.9)
     long = [one for one in trained if one[2] > 6000]
     assert len({one[:2] for one in long}) < len({one[:2] for one in trained})
-    assert max(trained.count(one) for one in trained) <= probing.MOST_SEEDS
+    assert max(trained.count(one) for one in trained) <= trial_search.MOST_SEEDS
 
 
 def test_a_setting_that_diverges_is_named_and_does_not_stop_the_search() -> None:

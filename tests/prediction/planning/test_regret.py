@@ -1,8 +1,9 @@
 """What a plan's choice costs relative to the best of an exhaustive grid, with learners whose curves are made up.
 
 The gap of a run falls with the samples as a power, with a bend, both a little different for each setting; equal runs
-differ by their seed. As in `benchmarks/plan.py`, the grid knows for each setting the shortest schedule with which all
-of three seeds reach the target. The planner knows only what it trains, in a limited time.
+differ by their seed. Towards the end of a schedule a run gets better with each epoch, and stops at the target. As in
+`benchmarks/plan.py`, the grid knows for each setting the shortest schedule with which all of three seeds reach the
+target. The planner knows only what it trains, in a limited time.
 """
 
 import math
@@ -16,7 +17,7 @@ import torch
 from tenfold.cluster import Cluster
 from tenfold.data import Splits, Tensors
 from tenfold.experiment import Experiment
-from tenfold.prediction.planning import planner, probing
+from tenfold.prediction.planning import planner, trial_search
 from tenfold.prediction.planning.candidates import Candidate, candidates_on
 from tenfold.prediction.planning.learning_probe import Probe
 from tenfold.prediction.planning.pricing import Prices
@@ -24,6 +25,8 @@ from tenfold.prediction.planning.pricing import Prices
 CLUSTER = Cluster(groups=[{"count": 2, "step_seconds": 0.01, "link": "infiniband"}])
 CANDIDATES = [one for one in candidates_on(CLUSTER, Experiment(model="mlp", hidden=[2], lr=0.1)) if one.looseness == 0]
 TARGET, WORLDS = 0.98, 12
+LAST_EPOCHS = 1.0
+"""By how much the logarithm of the gap falls during a run, after its first steps."""
 
 
 def splits(train: int, validation: int) -> Splits:
@@ -50,29 +53,37 @@ class World:
         return min(0.9, (1 - TARGET) * math.exp(height - slope * x + bend * x * x + self.noise * luck))
 
     def train(self, experiment: Experiment, data: Splits, samples: int, _predict: Any) -> Probe:
-        self.now += 0.3 + self.epoch_seconds * samples / len(data.train)
-        whole, watched = len(data.train), len(data.validation or ())
-        gap = round(self.gap(experiment, samples, experiment.training.seed) * watched) / watched
-        epochs = samples // whole
-        seed = experiment.training.seed
-        return Probe(samples, samples, "accuracy", 1 - gap, 1.0, {}, seed=seed, epochs=epochs)
+        training = self.epoch_seconds * samples / len(data.train)
+        self.now += 0.3 + training
+        epochs, seed = samples // len(data.train), experiment.training.seed
+        values = self.values(experiment, samples, seed)
+        return Probe(samples, samples, "accuracy", values, training, {}, seed=seed, epochs=epochs)
+
+    def values(self, experiment: Experiment, samples: int, seed: int) -> tuple[float, ...]:
+        """Return the accuracy after each epoch of a run."""
+        watched, epochs = len(self.data.validation or ()), max(1, samples // len(self.data.train))
+        last = self.gap(experiment, samples, seed)
+        gaps = [min(0.9, last * math.exp(LAST_EPOCHS * (1 - at / epochs))) for at in range(1, epochs + 1)]
+        return tuple(1 - round(gap * watched) / watched for gap in gaps)
 
     def reaches(self, one: Candidate, epochs: int, seeds: range = range(3)) -> float:
         samples = epochs * len(self.data.train)
-        return statistics.mean(self.gap(one.experiment, samples, seed) <= 1 - TARGET for seed in seeds)
+        return statistics.mean(max(self.values(one.experiment, samples, seed)) >= TARGET for seed in seeds)
+
+    def seconds(self, prices: Prices, one: Candidate, epochs: int) -> float:
+        """Return the seconds in all until runs with three seeds stop, in the mean."""
+        runs = [self.values(one.experiment, epochs * len(self.data.train), seed) for seed in range(3)]
+        stops = [next((at for at, value in enumerate(run, 1) if value >= TARGET), epochs) for run in runs]
+        price = prices(one, statistics.mean(stops))
+        assert price is not None
+        return price.total
 
     def soonest(self, prices: Prices) -> float:
         """Return the seconds of the best setting in the grid."""
         shortest = [
             (one, next((epochs for epochs in range(1, 25) if self.reaches(one, epochs) == 1), 25)) for one in CANDIDATES
         ]
-        return min(seconds(prices, *one) for one in shortest)
-
-
-def seconds(prices: Prices, one: Candidate, epochs: int) -> float:
-    price = prices(one, epochs)
-    assert price is not None
-    return price.total
+        return min(self.seconds(prices, *one) for one in shortest)
 
 
 @pytest.mark.parametrize(
@@ -84,16 +95,16 @@ def test_the_choice_is_nearly_as_soon_as_the_best_of_the_grid(
     data: Splits, epochs: float, noise: float, epoch_seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prices = Prices(CANDIDATES, data, CLUSTER, None, deadline=0)
-    monkeypatch.setattr(probing, "measure_noise", lambda *_: 500.0)
+    monkeypatch.setattr(trial_search, "measure_noise", lambda *_: 500.0)
     ratios, reached, spent = [], [], []
     for number in range(WORLDS):
         world = World(number, data, epochs, noise, epoch_seconds)
-        monkeypatch.setattr(probing, "train_probe", world.train)
-        for module in (planner, probing):
+        monkeypatch.setattr(trial_search, "train_probe", world.train)
+        for module in (planner, trial_search):
             monkeypatch.setattr(module, "perf_counter", lambda world=world: world.now)
         best = planner.best_of(planner.search(CANDIDATES, data, TARGET, cluster=CLUSTER, budget=60), TARGET)
         assert best.epochs is not None
-        ratios.append(seconds(prices, best.candidate, best.epochs) / world.soonest(prices))
+        ratios.append(world.seconds(prices, best.candidate, best.epochs) / world.soonest(prices))
         reached.append(world.reaches(best.candidate, best.epochs, range(5000, 5020)))
         spent.append(world.now)
     assert statistics.median(ratios) <= 1.1

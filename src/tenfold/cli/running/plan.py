@@ -21,7 +21,9 @@ def plan(
     max_workers: Annotated[
         int | None, typer.Option("--max-workers", help="Use at most this many workers. Default: as many as fit.")
     ] = None,
-    budget: Annotated[float, typer.Option("--budget", help="Seconds that planning may take.")] = 90.0,
+    budget: Annotated[
+        float, typer.Option("--budget", help="Seconds for measuring step times and for training runs.")
+    ] = 90.0,
     model: options.Model = None,
     data: options.Data = None,
     seed: options.Seed = None,
@@ -35,8 +37,8 @@ def plan(
 ) -> None:
     """Find the workers, threads, batch size and averaging that reach a target soonest.
 
-    Seconds per step come from the profile of this machine, steps to the target from short training runs. Nothing is
-    recorded, and the result is a prediction.
+    Step times and short training runs predict how long each setting takes; trial runs with several seeds show how few
+    epochs are enough. Nothing is recorded, and the result is a prediction.
 
     Examples: [cyan]tenfold plan lenet.toml --target 0.99 -o best.toml[/],
     [cyan]tenfold plan lenet.toml --target 0.99 --cluster lab.toml --max-workers 64[/]

@@ -10,7 +10,10 @@ from tenfold.prediction.planning.learning_curve import LearningCurve
 from tenfold.prediction.planning.learning_probe import Probe
 from tenfold.prediction.planning.pricing import Price
 
-UNTRIED = ("averages less often than another, and is hardly faster", "expected to be slower", "no time was left")
+HARDLY_FASTER = "averages less often than another, and is hardly faster"
+EXPECTED_SLOWER = "expected to be slower"
+NO_TIME = "no time was left"
+UNTRIED = (HARDLY_FASTER, EXPECTED_SLOWER, NO_TIME)
 """Why candidates are not trained at all."""
 DIVERGED = "diverged"
 FELL_BEHIND = "fell behind"
@@ -34,8 +37,10 @@ class Assessment:
     """Seeds with which it was trained for just these epochs."""
     reached: int = 0
     """Those of them that reached the target."""
+    stops_after: float | None = None
+    """The epochs after which such a run should reach the target and stop, in the mean."""
     price: Price | None = None
-    """Of a run of these epochs."""
+    """Of such a run, until it stops."""
     interval: tuple[float, float] | None = None
     """Seconds of training to the target: nine of ten runs should take between these."""
     epoch_seconds: float | None = None

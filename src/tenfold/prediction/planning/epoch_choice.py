@@ -2,10 +2,11 @@
 
 A run of too few epochs misses the target, costs its time, and is repeated with a quarter more, at least one:
 
-    V(E) = T(E) + (1 - p(E)) V(max(E + 1, 1.25 E))
+    V(E) = p(E) T(s E) + (1 - p(E)) (T(E) + V(max(E + 1, 1.25 E)))
 
-with T(E) the seconds of a run in all, and p(E) the probability that it reaches the target, by its learning curve. The
-curve may be too high or too low for all epochs alike; V is the mean over how far (Gauss-Hermite quadrature).
+with T(E) the seconds of E epochs in all, p(E) the probability that a run reaches the target, by its learning curve, and
+s the part of its epochs after which it does so and stops. The curve may be too high or too low for all epochs alike; V
+is the mean over how far (Gauss-Hermite quadrature).
 """
 
 import math
@@ -50,41 +51,52 @@ class Schedule(NamedTuple):
     """Seconds in all until the target is reached, with what is lost if it is missed."""
 
 
-def probability(curve: LearningCurve, goal: Goal, epochs: int, shift: float = 0.0) -> float:
-    """Return the probability that a run of so many epochs reaches the goal; `shift` is added to the curve."""
-    samples = epochs * goal.epoch
-    room = math.log(goal.gap) - math.log(curve.gap(samples)) - shift
-    return _below(room / math.hypot(curve.error(samples), goal.noise))
+def next_epochs(epochs: int) -> int:
+    """Return the epochs of the run that follows one which missed the target."""
+    return max(epochs + 1, round(MORE * epochs))
+
+
+def probability(curve: LearningCurve, goal: Goal, epochs: int, *, optimism: float = 0.0) -> float:
+    """Return the probability that a run of so many epochs reaches the goal.
+
+    With `optimism` the setting is better than its curve by so many of its own standard errors.
+    """
+    return _below(_room(curve, goal, epochs, optimism) / math.hypot(curve.error(epochs * goal.epoch), goal.noise))
 
 
 def schedules(
-    curve: LearningCurve, goal: Goal, seconds: Callable[[int], float], *, optimism: float = 0.0
+    curve: LearningCurve,
+    goal: Goal,
+    seconds: Callable[[float], float],
+    *,
+    stop: float = 1.0,
+    more_than: int = 0,
+    optimism: float = 0.0,
 ) -> list[Schedule]:
     """Return all schedules that are worth a look, shortest first; none if the target is too far away to say.
 
-    `seconds` are those of a run in all. With `optimism` the setting is better than its curve by so many of its own
-    standard errors.
+    `seconds` are those of so many epochs in all; a run that reaches the target stops after the part `stop` of its
+    epochs. They have more epochs than `more_than`. `optimism` is as in `probability`.
     """
     most = max(1, int(FARTHEST * curve.longest / goal.epoch))
     found: list[tuple[int, float, list[float]]] = []
-    for epochs in range(1, most + 1):
-        samples = epochs * goal.epoch
-        shift = -optimism * curve.own_error(samples)
-        room = math.log(goal.gap) - math.log(curve.gap(samples)) - shift
-        error = curve.error(samples)
-        found.append((epochs, _below(room / math.hypot(error, goal.noise)), [
-            _below((room - z * error) / goal.noise) for z, _ in NODES
-        ]))  # fmt: skip
+    for epochs in range(more_than + 1, most + 1):
+        room, error = _room(curve, goal, epochs, optimism), curve.error(epochs * goal.epoch)
+        chances = [_below((room - z * error) / goal.noise) for z, _ in NODES]
+        found.append((epochs, probability(curve, goal, epochs, optimism=optimism), chances))
         if found[-1][1] > CERTAIN:
             break
-    if found[-1][1] < LIKELY:
+    if not found or found[-1][1] < LIKELY:
         return []
     values: dict[int, list[float]] = {}
     listed: list[Schedule] = []
     for epochs, chance, chances in reversed(found):
         # beyond the longest of these, a run should not miss
-        later = values.get(max(epochs + 1, round(MORE * epochs)), [MORE * seconds(epochs)] * len(NODES))
-        values[epochs] = [seconds(epochs) + (1 - one) * after for one, after in zip(chances, later, strict=True)]
+        later = values.get(next_epochs(epochs), [seconds(next_epochs(epochs))] * len(NODES))
+        values[epochs] = [
+            one * seconds(stop * epochs) + (1 - one) * (seconds(epochs) + after)
+            for one, after in zip(chances, later, strict=True)
+        ]
         expected = sum(weight * value for (_, weight), value in zip(NODES, values[epochs], strict=True))
         listed.append(Schedule(epochs, chance, expected))
     return listed[::-1]
@@ -98,6 +110,12 @@ def best(listed: list[Schedule]) -> Schedule | None:
 def to_try(listed: list[Schedule]) -> Schedule | None:
     """Return the schedule to train next: the shortest that has a fair chance."""
     return next((one for one in listed if one.probability >= FAIR), None)
+
+
+def _room(curve: LearningCurve, goal: Goal, epochs: int, optimism: float) -> float:
+    """Return by how much the gap after so many epochs should be smaller than the goal's, as a logarithm."""
+    samples = epochs * goal.epoch
+    return math.log(goal.gap) - math.log(curve.gap(samples)) + optimism * curve.own_error(samples)
 
 
 def _below(deviations: float) -> float:

@@ -44,8 +44,8 @@ class Probe:
     """Samples that all replicas together saw."""
     steps: int
     metric: str
-    value: float
-    """The metric on the validation part: the best that it had after an epoch, since a run stops at the target."""
+    values: tuple[float, ...]
+    """The metric on the validation part after every epoch."""
     seconds: float
     """Measured seconds of training."""
     weights: dict[str, Tensor]
@@ -63,9 +63,19 @@ class Probe:
     """It was the first on its device, so that its seconds say little about others."""
 
     @property
+    def value(self) -> float:
+        """The best that the metric was after an epoch, since a run stops at the target."""
+        return (min if self.metric in LOWER_IS_BETTER else max)(self.values)
+
+    @property
     def gap(self) -> float:
-        """How far the metric is from perfect."""
+        """How far that is from perfect."""
         return gap_of(self.metric, self.value)
+
+    def epochs_to(self, gap: float) -> int | None:
+        """Return after how many epochs the gap was first as small as this; None if it never was."""
+        near = (epochs for epochs, value in enumerate(self.values, 1) if gap_of(self.metric, value) <= gap)
+        return next(near, None)
 
 
 def gap_of(metric: str, value: float) -> float:
@@ -128,7 +138,7 @@ def train_probe(experiment: Experiment, splits: Splits, samples: int, predict: C
         samples=len(some.train) * epochs,
         steps=outcome.result["steps"],
         metric=metric,
-        value=_best(events, metric),
+        values=_by_epoch(events, metric),
         seconds=outcome.result["seconds"],
         weights=outcome.weights,
         seed=short.training.seed,
@@ -140,10 +150,10 @@ def train_probe(experiment: Experiment, splits: Splits, samples: int, predict: C
     )
 
 
-def _best(events: Iterable[Event], metric: str) -> float:
-    """Return the best value that a metric had on the validation part after an epoch."""
+def _by_epoch(events: Iterable[Event], metric: str) -> tuple[float, ...]:
+    """Return the values that a metric had on the validation part after each epoch."""
     measured = [one for one in events if isinstance(one, Metric) and (one.part, one.name) == ("validation", metric)]
-    return (min if metric in LOWER_IS_BETTER else max)(one.value for one in measured)
+    return tuple({one.epoch: one.value for one in sorted(measured, key=lambda one: one.epoch)}.values())
 
 
 class _Replicas(Virtual):

@@ -5,7 +5,7 @@
 2. A first short run tells how noisy gradients are. That says how many more samples larger batches need, and thereby
    which candidates are expected to be slow. The others continue.
 3. Short runs give each a learning curve, and trial runs with several seeds show how few epochs reach the target
-   (see `probing`). What these runs take says what each setting takes here.
+   (see `trial_search`). What these runs take says what each setting takes here.
 4. The setting and the epochs with the fewest expected seconds to the target are chosen, where a run that misses it
    costs its time and is repeated with more epochs (see `epoch_choice`).
 """
@@ -21,7 +21,7 @@ from tenfold.prediction.planning.assessment import Assessment, Search, describe_
 from tenfold.prediction.planning.candidates import Candidate
 from tenfold.prediction.planning.learning_probe import target_gap
 from tenfold.prediction.planning.pricing import Prices
-from tenfold.prediction.planning.probing import Probing
+from tenfold.prediction.planning.trial_search import TrialSearch
 
 BUDGET = 90.0
 """Seconds that planning may take."""
@@ -50,11 +50,11 @@ def search(
     began = perf_counter()
     prices = Prices(candidates, splits, cluster, report, deadline=began + CALIBRATION_SHARE * budget, loading=loading)
     calibrated = perf_counter() - began
-    probing = Probing(candidates, splits, prices, metric, gap, deadline=began + budget, given=given, report=report)
-    probing.run()
-    assessments = sorted(probing.assessments, key=lambda one: one.rank)
+    trials = TrialSearch(candidates, splits, prices, metric, gap, deadline=began + budget, given=given, report=report)
+    trials.run()
+    assessments = sorted(trials.assessments, key=lambda one: one.rank)
     probed = perf_counter() - began - calibrated
-    return Search(assessments, metric, probing.noise_batch, calibrated, probed, prices.speeds)
+    return Search(assessments, metric, trials.noise_batch, calibrated, probed, prices.speeds)
 
 
 def best_of(found: Search, target: float) -> Assessment:

@@ -134,8 +134,8 @@ class Plan(ResultTable):
             TableNote("all times are predicted; to target: training time without startup, evaluation, saving"),
             TableNote(f"{clocks.INTERVAL}; in all: with startup, evaluation and saving"),
             TableNote(
-                "epochs: those with the fewest expected seconds in all to the target; a run that misses it is repeated "
-                "with more"
+                "epochs: those with the fewest expected seconds in all to the target, where a run stops; one that "
+                "misses it is repeated with more"
             ),
             TableNote(
                 "reach it: seeds that reached the target in trial runs with these epochs, or (~) the estimated share "
@@ -229,7 +229,9 @@ def _threads(one: Assessment) -> str:
 def _evidence(one: Assessment) -> str:
     if not one.tried:
         return "; it was not tried with these epochs, so they are extrapolated from shorter runs"
-    return f"; {one.reached} of {plural(one.tried, 'seed')} reached the target in trial runs"
+    early = one.stops_after is not None and one.epochs is not None and one.stops_after < one.epochs
+    after = f", which stop after {one.stops_after:.1f} epochs on average" if early else ""
+    return f"; {one.reached} of {plural(one.tried, 'seed')} reached the target in trial runs{after}"
 
 
 def _reaching(one: Assessment) -> str:
@@ -261,6 +263,7 @@ def _record(one: Assessment, chosen: bool) -> dict[str, Any]:
         "average": experiment.division.average,
         "sync_every": experiment.division.pace if experiment.division.average == "weights" else 1,
         "epochs": one.epochs,
+        "epochs_to_target": one.stops_after,
         "epoch_seconds": one.epoch_seconds,
         "seconds_to_target": price.training if price else None,
         "seconds_low": low,

@@ -4,12 +4,14 @@ First, successive halving: the promising settings train with their full schedule
 are fitted, and the half that should reach the target soonest trains over twice as many, up to half an epoch. Then
 trial runs: the setting that could be the soonest, if it is a little better than its curve, is trained for the fewest
 epochs that have a fair chance, with one seed after another, the experiment's own first. A schedule with which three of
-three seeds reach the target is confirmed, or eight of ten where runs are short; after a miss too many, only longer ones
-are tried. Each run moves all curves. The search ends when no other setting could be sooner than a confirmed one, or
-with the time.
+three seeds reach the target is confirmed, or eight of ten where runs are short, the experiment's own among them; after
+a miss too many, only longer ones are tried. A run stops at the target, so a schedule takes as long as its trial runs
+took to get there. Each run moves all curves. The search ends when no other setting could be sooner than a confirmed
+one, or with the time.
 """
 
 import math
+import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import zip_longest
@@ -19,13 +21,22 @@ from tenfold.data import Splits
 from tenfold.errors import TrainingError
 from tenfold.prediction.calibration import ReportProgress
 from tenfold.prediction.planning import epoch_choice
-from tenfold.prediction.planning.assessment import DIVERGED, FELL_BEHIND, UNTRIED, Assessment, describe_candidate
+from tenfold.prediction.planning.assessment import (
+    DIVERGED,
+    EXPECTED_SLOWER,
+    FELL_BEHIND,
+    HARDLY_FASTER,
+    NO_TIME,
+    Assessment,
+    describe_candidate,
+)
 from tenfold.prediction.planning.candidates import Candidate, undominated
 from tenfold.prediction.planning.epoch_choice import Goal, Schedule
 from tenfold.prediction.planning.gradient_noise import data_factor, measure_noise
 from tenfold.prediction.planning.learning_curve import SEED_ERROR, fit_curves, noise_factor
 from tenfold.prediction.planning.learning_probe import Probe, chance_error, point_of, train_probe
-from tenfold.prediction.planning.pricing import Prices
+from tenfold.prediction.planning.pricing import Price, Prices
+from tenfold.prediction.planning.trials import Trials, WallTimes, stop_share
 from tenfold.workers.task import Task
 
 MOST_PROBED, FEWEST_PROBED = 8, 2
@@ -52,7 +63,7 @@ MISSED = 0.05
 """The upper end of an interval has room for repeated runs until no more than this share has missed the target."""
 
 
-class Probing:
+class TrialSearch:
     """Trains candidates until a deadline, and assesses them by what came of it."""
 
     def __init__(
@@ -73,13 +84,12 @@ class Probing:
         self.given = given.learning_key if given is not None else ""
         self.noise_batch = math.inf
         self._time = deadline - perf_counter()
-        self._needed: dict[str, int] = {}
-        """Seeds that confirm a schedule of each way to learn."""
+        self._needed: dict[tuple[str, int], int] = {}
+        """Seeds that confirm each schedule: a way to learn and its epochs."""
         self.goal = self._goal(1.0)
         self._runs: dict[str, list[Probe]] = {}
         """The probes of each way to learn."""
-        self._walls: dict[str, float] = {}
-        """Seconds for each sample of the last probe: of each way to learn, and ("") of any."""
+        self._walls = WallTimes(len(splits.train))
         self._timed: set[Candidate] = set()
         self._warm: set[str] = set()
         """Devices on which a probe has trained."""
@@ -100,7 +110,7 @@ class Probing:
         for one in self.assessments:
             worth = one.candidate in kept or one.candidate.learning_key == self.given
             if one.epoch_seconds is not None and not worth:
-                one.dropped = UNTRIED[0]
+                one.dropped = HARDLY_FASTER
             else:
                 left.append(one)
         if not left:
@@ -120,7 +130,7 @@ class Probing:
         names = _of_all_sizes(one.candidate for one in left)[:MOST_PROBED]
         for one in left:
             if one.candidate.learning_key not in (*names, self.given) and not one.probes:
-                one.dropped = UNTRIED[1]
+                one.dropped = EXPECTED_SLOWER
         return [one for one in left if not one.dropped]
 
     def _halve(self, alive: list[Assessment]) -> None:
@@ -132,7 +142,7 @@ class Probing:
                 if any(probe.samples >= samples for probe in one.probes):
                     continue
                 if self._runs and not self._in_time(one, samples):
-                    one.dropped = one.dropped or ("" if one.probes else UNTRIED[2])
+                    one.dropped = one.dropped or ("" if one.probes else NO_TIME)
                     continue
                 self._train(one, samples)
             self._assess()
@@ -142,42 +152,42 @@ class Probing:
 
     def _try(self) -> None:
         """Train the settings that could be sooner than any confirmed one for the epochs that they could need."""
-        too_long: set[tuple[str, int]] = set()
-        for _ in range(MOST_TRIALS):
-            sure = {one: epochs for one in self._live() if (epochs := self._confirmed(one)) is not None}
+        too_long: dict[str, int] = {}
+        """The fewest epochs of each way to learn that do not fit into the time."""
+        runs = 0
+        while runs < MOST_TRIALS:
+            sure = {one: self._stop(one, epochs) for one in self._live() if (epochs := self._confirmed(one))}
             soonest = min(sure, key=lambda one: self._seconds(one)(sure[one]), default=None)
             limit = self._seconds(soonest)(sure[soonest]) if soonest is not None else math.inf
             trials = [found for one in self._live() if (found := self._trial(one, limit, too_long)) is not None]
             if not trials:
-                if soonest is None or not self._time_itself(soonest, sure[soonest]):
+                if soonest is None or not self._time_itself(soonest):
                     return
                 continue
             _, one, epochs = min(trials, key=lambda trial: trial[0])
             samples = epochs * len(self.splits.train)
             if not self._in_time(one, samples):
-                too_long.add((one.candidate.learning_key, epochs))
+                too_long[one.candidate.learning_key] = epochs
                 continue
+            runs += 1
             self._train(one, samples, self._seed(one, len(self._trials(one, epochs))))
             self._assess()
 
-    def _trial(
-        self, one: Assessment, limit: float, too_long: set[tuple[str, int]]
-    ) -> tuple[float, Assessment, int] | None:
+    def _trial(self, one: Assessment, limit: float, too_long: dict[str, int]) -> tuple[float, Assessment, int] | None:
         """Return the seconds that a setting could need, and the epochs to try; None if it is not below the limit."""
-        assert one.curve is not None
-        seconds, key = self._seconds(one), one.candidate.learning_key
-        missed = max((probe.epochs for probe in one.probes if self._is_missed(one, probe.epochs)), default=0)
+        seconds, stop = self._seconds(one), self._stop_share(one)
+        room = too_long.get(one.candidate.learning_key, math.inf)
         listed = [
             found
-            for found in epoch_choice.schedules(one.curve, self.goal, seconds, optimism=OPTIMISM)
-            if found.epochs > missed and seconds(found.epochs) < limit and (key, found.epochs) not in too_long
+            for found in self._schedules(one, optimism=OPTIMISM)
+            if seconds(stop * found.epochs) < limit and found.epochs < room
         ]
         best, trial = epoch_choice.best(listed), epoch_choice.to_try(listed)
         return (best.expected, one, trial.epochs) if best is not None and trial is not None else None
 
-    def _time_itself(self, one: Assessment, epochs: int) -> bool:
+    def _time_itself(self, one: Assessment) -> bool:
         """Train a confirmed setting with its own threads if only others that learn the same were; False: no need."""
-        own, samples = self.prices.threads_of(one.candidate), epochs * len(self.splits.train)
+        own, samples = self.prices.threads_of(one.candidate), (self._confirmed(one) or 1) * len(self.splits.train)
         here = self.prices.are_here and one.candidate.device == "cpu"
         needed = here and all(probe.threads != own for probe in one.probes)
         if not needed or one.candidate in self._timed or not self._in_time(one, samples):
@@ -203,18 +213,23 @@ class Probing:
         try:
             found = train_probe(experiment.replace(seed=seed), self.splits, samples, self.prices.predict)
         except TrainingError as error:
-            one.dropped = f"{DIVERGED}: {str(error).partition(';')[0]}"
+            for other in self._alike(one):
+                other.dropped = f"{DIVERGED}: {str(error).partition(';')[0]}"
             return None
         key = one.candidate.learning_key
-        self._walls[key] = self._walls[""] = (perf_counter() - began) / found.samples
+        self._walls.add(key, perf_counter() - began, found)
         known = self._runs.setdefault(key, [])
         known.append(replace(found, weights={}, cold=one.candidate.device not in self._warm))
         self._warm.add(one.candidate.device)
         known.sort(key=lambda probe: probe.samples)
-        for other in self.assessments:
-            if other.candidate.learning_key == key and not other.dropped:
-                other.probes = known
+        for other in self._alike(one):
+            other.probes = known
         return found
+
+    def _alike(self, one: Assessment) -> list[Assessment]:
+        """Return the settings still in the search that learn the same as this one, itself included."""
+        key = one.candidate.learning_key
+        return [other for other in self.assessments if other.candidate.learning_key == key and not other.dropped]
 
     def _assess(self) -> None:
         """Fit all curves, and predict when each candidate reaches the target."""
@@ -239,68 +254,97 @@ class Probing:
     def _choose_epochs(self, one: Assessment) -> None:
         """Set the epochs of a setting, and what they should take; all None where the target is too far away."""
         assert one.curve is not None
-        seconds, confirmed = self._seconds(one), self._confirmed(one)
-        listed = epoch_choice.schedules(one.curve, self.goal, seconds)
+        confirmed, listed = self._confirmed(one), self._schedules(one)
         best = epoch_choice.best(listed)
         if confirmed is not None:
-            sure, trials = epoch_choice.probability(one.curve, self.goal, confirmed), self._trials(one, confirmed)
-            seen = (sum(map(self._reaches, trials)) + 1) / (len(trials) + 2)
-            best = Schedule(confirmed, max(sure, seen), seconds(confirmed))
+            trials, sure = self._trials(one, confirmed), epoch_choice.probability(one.curve, self.goal, confirmed)
+            seen = (trials.reached + 1) / (len(trials) + 2)
+            best = Schedule(confirmed, max(sure, seen), self._seconds(one)(self._stop(one, confirmed)))
         if best is None:
-            one.epochs = one.probability = one.expected = one.price = one.interval = None
+            one.epochs = one.probability = one.expected = one.stops_after = one.price = one.interval = None
+            one.tried = one.reached = 0
             return
         one.epochs, one.probability, one.expected = best
         trials = self._trials(one, best.epochs)
-        one.tried, one.reached = len(trials), sum(self._reaches(probe) for probe in trials)
-        one.price = self.prices(one.candidate, best.epochs, one.probes)
-        if one.price is not None:
-            low, high = one.price.interval
-            one.interval = low, high if confirmed else self._at_most(one, best.epochs, listed)
+        one.tried, one.reached, one.stops_after = len(trials), trials.reached, self._stop(one, best.epochs)
+        one.price = self._price(one, one.stops_after)
+        stops: list[float] = [*trials.stops] or [one.stops_after]
+        first, last = self._price(one, min(stops)), self._price(one, max(stops))
+        if first is not None and last is not None:
+            high = last.interval[1] if confirmed else self._at_most(one, best.epochs, listed)
+            one.interval = first.interval[0], high
 
     def _at_most(self, one: Assessment, epochs: int, listed: Sequence[Schedule]) -> float:
         """Return the seconds of training within which nearly all have reached the target, repeated runs included."""
+        chances = {found.epochs: found.probability for found in listed}
         missed, seconds = 1.0, 0.0
-        for found in listed:
-            if found.epochs >= epochs and missed > MISSED:
-                price = self.prices(one.candidate, found.epochs, one.probes)
-                seconds += price.interval[1] if price else 0.0
-                missed *= 1 - found.probability
+        while missed > MISSED:
+            price = self._price(one, epochs)
+            seconds += price.interval[1] if price else 0.0
+            missed *= 1 - chances.get(epochs, 1.0)  # beyond the longest, a run should not miss
+            epochs = epoch_choice.next_epochs(epochs)
         return seconds
 
-    def _trials(self, one: Assessment, epochs: int) -> list[Probe]:
-        """Return the runs of a setting with just these epochs, one for each seed."""
-        by_seed = {probe.seed: probe for probe in one.probes if probe.epochs == epochs}
-        return list(by_seed.values())
+    def _price(self, one: Assessment, epochs: float) -> Price | None:
+        return self.prices(one.candidate, epochs, one.probes)
+
+    def _schedules(self, one: Assessment, optimism: float = 0.0) -> list[Schedule]:
+        """Return the schedules of a setting that may reach the target: longer than any that missed it."""
+        assert one.curve is not None
+        return epoch_choice.schedules(
+            one.curve,
+            self.goal,
+            self._seconds(one),
+            stop=self._stop_share(one),
+            more_than=max((epochs for epochs in self._lengths(one) if self._is_missed(one, epochs)), default=0),
+            optimism=optimism,
+        )
+
+    def _stop(self, one: Assessment, epochs: int) -> float:
+        """Return the epochs after which a run of so many stops, in the mean of its trial runs, or as others do."""
+        stops = self._trials(one, epochs).stops
+        return statistics.mean(stops) if stops else self._stop_share(one) * epochs
+
+    def _stop_share(self, one: Assessment) -> float:
+        """Return the part of its epochs after which a run stops: as seen with this setting, or else with any."""
+        own = stop_share(one.probes, self.gap)
+        if own is None:
+            own = stop_share((probe for some in self._runs.values() for probe in some), self.gap)
+        return own if own is not None else 1.0
+
+    def _trials(self, one: Assessment, epochs: int) -> Trials:
+        """Return the runs of a setting with just these epochs."""
+        return Trials.among(one.probes, epochs, self.gap)
+
+    def _lengths(self, one: Assessment) -> list[int]:
+        """Return the numbers of epochs for which a setting was trained; parts of an epoch do not count."""
+        return sorted({probe.epochs for probe in one.probes if probe.epochs})
 
     def _confirmed(self, one: Assessment) -> int | None:
         """Return the fewest epochs with which enough seeds have reached the target."""
-        lengths = sorted({probe.epochs for probe in one.probes if probe.epochs})
-        for epochs in lengths:
+        for epochs in self._lengths(one):
             if len(self._trials(one, epochs)) >= self._enough(one, epochs) and not self._is_missed(one, epochs):
                 return epochs
         return None
 
     def _is_missed(self, one: Assessment, epochs: int) -> bool:
-        """Return whether too many seeds have missed the target with these epochs."""
-        misses = sum(not self._reaches(probe) for probe in self._trials(one, epochs))
-        return misses > int(MISSES * self._enough(one, epochs))
+        """Return whether too many seeds have missed the target with these epochs, or the experiment's own has."""
+        missed = self._trials(one, epochs).missed
+        return self._seed(one, 0) in missed or len(missed) > int(MISSES * self._enough(one, epochs))
 
     def _enough(self, one: Assessment, epochs: int) -> int:
         """Return how many seeds confirm a schedule: more where they take little of the time."""
         key = one.candidate.learning_key
-        if key not in self._needed:
-            seconds = self._walls.get(key, math.inf) * len(self.splits.train) * max(1, epochs)
+        if (key, epochs) not in self._needed:
+            seconds = self._walls.predict(key, epochs * len(self.splits.train))
             room = CONFIRMATION_SHARE * self._time / seconds if seconds else MOST_SEEDS
-            self._needed[key] = max(SEEDS, min(MOST_SEEDS, int(room)))
-        return self._needed[key]
+            self._needed[key, epochs] = max(SEEDS, min(MOST_SEEDS, int(room)))
+        return self._needed[key, epochs]
 
     def _seed(self, one: Assessment, number: int) -> int:
         """Return the seed of a setting's trial run: the experiment's own, then others."""
         own = one.candidate.experiment.training.seed
         return own if number == 0 else own + OTHER_SEEDS + number - 1
-
-    def _reaches(self, probe: Probe) -> bool:
-        return probe.gap <= self.gap
 
     def _live(self) -> list[Assessment]:
         return [one for one in self.assessments if one.curve is not None and not one.dropped]
@@ -343,8 +387,8 @@ class Probing:
         return round(samples) if samples < whole else whole * max(1, round(samples / whole))
 
     def _in_time(self, one: Assessment, samples: int) -> bool:
-        each = self._walls.get(one.candidate.learning_key, self._walls.get("", 0.0))
-        return perf_counter() + SLACK * samples * each <= self.deadline
+        seconds = self._walls.predict(one.candidate.learning_key, samples)
+        return perf_counter() + SLACK * seconds <= self.deadline
 
 
 def _of_all_sizes(ordered: Iterable[Candidate]) -> list[str]:

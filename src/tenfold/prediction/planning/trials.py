@@ -1,0 +1,80 @@
+"""Trial runs with one schedule: which seeds reached the target, after how many epochs, and what any run takes."""
+
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tenfold.prediction.planning.learning_probe import Probe
+
+
+@dataclass(frozen=True)
+class Trials:
+    """The runs of a setting with just so many epochs, one for each seed."""
+
+    epochs: int
+    probes: tuple[Probe, ...]
+    gap: float
+    """What a run may lack at the target."""
+
+    @classmethod
+    def among(cls, probes: Iterable[Probe], epochs: int, gap: float) -> "Trials":
+        """Return those of some probes that have so many epochs; of equal ones the last."""
+        by_seed = {probe.seed: probe for probe in probes if probe.epochs == epochs}
+        return cls(epochs, tuple(by_seed.values()), gap)
+
+    def __len__(self) -> int:
+        return len(self.probes)
+
+    @property
+    def missed(self) -> list[int]:
+        """The seeds that missed the target."""
+        return [probe.seed for probe in self.probes if probe.epochs_to(self.gap) is None]
+
+    @property
+    def reached(self) -> int:
+        """How many reached it."""
+        return len(self.probes) - len(self.missed)
+
+    @property
+    def stops(self) -> list[int]:
+        """The epochs after which such a run stops: at the target, or at its end."""
+        return [probe.epochs_to(self.gap) or self.epochs for probe in self.probes]
+
+
+def stop_share(probes: Iterable[Probe], gap: float) -> float | None:
+    """Return the part of their epochs after which runs reached the target, in the mean; None if none reached it."""
+    whole = [(probe.epochs_to(gap), probe.epochs) for probe in probes if probe.epochs]
+    shares = [after / epochs for after, epochs in whole if after is not None]
+    return statistics.mean(shares) if shares else None
+
+
+class _Wall(NamedTuple):
+    """What a probe took, in seconds of wall time."""
+
+    once: float
+    sample: float
+    epoch: float
+
+
+class WallTimes:
+    """Predicts how long probes take by what earlier ones took: of the same way to learn, or else the last one."""
+
+    def __init__(self, epoch: int) -> None:
+        """Start with nothing known; `epoch` are the samples of one."""
+        self._epoch = epoch
+        self._known: dict[str, _Wall] = {}
+        self._last: _Wall | None = None
+
+    def add(self, key: str, seconds: float, probe: Probe) -> None:
+        """Learn from a probe that took so many seconds; what is neither training nor review comes once a run."""
+        review = probe.evaluation + probe.save
+        once = seconds - probe.seconds - len(probe.values) * review
+        self._last = self._known[key] = _Wall(max(0.0, once), probe.seconds / probe.samples, review)
+
+    def predict(self, key: str, samples: int) -> float:
+        """Return the seconds that a probe over so many samples should take; 0 where nothing is known."""
+        wall = self._known.get(key, self._last)
+        if wall is None:
+            return 0.0
+        return wall.once + samples * wall.sample + max(1, round(samples / self._epoch)) * wall.epoch
