@@ -111,7 +111,10 @@ def test_several_workers_step_together_on_a_gpu(device: str, monkeypatch: pytest
     with pytest.raises(ExperimentError, match="replicas on one device step together; use a strategy with rounds"):
         validate(several.replace(strategy="downpour"), None)
     validate(Experiment(workers=1, device=device), None)
-    validate(Experiment(workers=2, device=device, engine="virtual"), None)
+    virtual = Experiment(workers=2, device=device, engine="virtual")
+    validate(virtual, None)
+    with pytest.raises(ExperimentError, match="accumulate = 2: replicas on one device fit into memory already"):
+        validate(virtual.replace(accumulate=2), None)
 
 
 def test_auto_is_the_cpu_where_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,12 @@ def shares_folds(experiment: Experiment) -> bool:
     return mode == "fold-by-fold" or (mode == "fused" and experiment.division.workers > 1)
 
 
+def trains_folds_together(experiment: Experiment) -> bool:
+    """Return whether all folds are trained together on one device, not each by itself."""
+    mode, machine = fold_mode(experiment), experiment.machine
+    return mode == "fused" or (mode == "data-and-folds" and (machine.device != "cpu" or machine.engine == "fused"))
+
+
 def fold_experiment(experiment: Experiment, name: str) -> Experiment:
     """Return the experiment that trains one fold: without folds, and with one worker unless all share each fold."""
     defaults = Division()

@@ -6,7 +6,7 @@ from dataclasses import replace
 from tenfold.common.registry import Registry
 from tenfold.crossval.core_slots import share_cores
 from tenfold.crossval.fold import FoldContext, FoldJob, fold_task, try_fold
-from tenfold.crossval.fold_experiment import fold_experiment
+from tenfold.crossval.fold_experiment import fold_experiment, trains_folds_together
 from tenfold.crossval.fold_pool import Done, FoldPool, Relay
 from tenfold.engines import Outcome, choose
 from tenfold.engines.fused import train_folds
@@ -35,9 +35,8 @@ def data_and_folds(
     task: Task, context: FoldContext, jobs: Sequence[FoldJob], relay: Relay, done: Done, stopped: Stopped
 ) -> None:
     """Train the folds of all nodes, which are independent: in processes, or together on one device."""
-    machine = task.experiment.machine
-    together = machine.device != "cpu" or machine.engine == "fused"
-    (fused if together else folds_over_workers)(task, context, jobs, relay, done, stopped)
+    train = fused if trains_folds_together(task.experiment) else folds_over_workers
+    train(task, context, jobs, relay, done, stopped)
 
 
 def fold_by_fold(

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from tenfold.common.part_names import PARTS
-from tenfold.crossval.fold_experiment import fold_experiment, fold_mode
+from tenfold.crossval.fold_experiment import fold_experiment, fold_mode, trains_folds_together
 from tenfold.data import join_parts
 from tenfold.engines import validate
 from tenfold.engines.validate import validate_fused
@@ -35,7 +35,7 @@ def check_folds(experiment: Experiment) -> None:
             f'"{experiment.machine.device}"; use fused or fold-by-fold'
         )
     one = fold_experiment(experiment, "fold")
-    if mode == "fused":
+    if trains_folds_together(experiment):
         validate_fused(one)
         one = one.replace(engine="fused")
     validate(one, None)

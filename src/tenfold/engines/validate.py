@@ -31,6 +31,8 @@ def validate(experiment: Experiment, world: World | None) -> None:
         from tenfold.engines.virtual_cluster import cluster_of
 
         cluster_of(experiment)
+        if _device(experiment) != "cpu":
+            validate_fused(experiment)
     elif world is not None and is_launched(experiment, world):
         _validate_ranks(experiment, world)
         experiment = experiment.replace(workers=world.size)
