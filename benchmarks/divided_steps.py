@@ -18,9 +18,9 @@ import torch
 import torch.multiprocessing as mp
 from torch import nn
 
+from tenfold.common.catalog import MODELS
 from tenfold.experiment import Division, Training
 from tenfold.machine import cores
-from tenfold.models import NETWORKS
 from tenfold.training import Replica, flat_size
 from tenfold.training.optimizers.block_division import stacks_to_divide
 from tenfold.workers.channels import SharedChannels
@@ -105,7 +105,7 @@ def work(rank: int, workers: int, shared: SharedChannels, name: str, batch_size:
 def network(name: str) -> nn.Module:
     torch.manual_seed(0)
     kind, options, _ = NETWORKS_AND_STEPS[name]
-    return NETWORKS[kind]((1, 28, 28), 10, **options).to(memory_format=torch.channels_last)
+    return MODELS[kind]((1, 28, 28), 10, **options).to(memory_format=torch.channels_last)
 
 
 def show(row: dict[str, Any]) -> None:

@@ -15,8 +15,8 @@ from time import thread_time
 import torch
 from torch import nn
 
+from tenfold.common.catalog import MODELS
 from tenfold.experiment import Training
-from tenfold.models import NETWORKS
 from tenfold.training import Replica
 
 GOALS = {"lenet5": 1.2, "cnn": 1.15}
@@ -62,7 +62,7 @@ def measure(model: str, optimizers: list[str], batch_size: int, steps: int) -> d
 
 def replica(model: str, optimizer: str) -> Replica:
     torch.manual_seed(0)
-    made = NETWORKS["mlp"]((1, 28, 28), 10, hidden=WIDE) if model == "wide mlp" else NETWORKS[model]((1, 28, 28), 10)
+    made = MODELS["mlp"]((1, 28, 28), 10, hidden=WIDE) if model == "wide mlp" else MODELS[model]((1, 28, 28), 10)
     network = made.to(memory_format=torch.channels_last)
     return Replica(network, Training(optimizer=optimizer), nn.functional.cross_entropy, steps_per_epoch=10**6)
 

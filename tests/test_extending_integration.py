@@ -17,7 +17,7 @@ PROGRAM = """
 import json
 import tenfold
 from tenfold.cli import app
-from tenfold.common.catalog import NETWORKS
+from tenfold.common.catalog import NETWORK_TRANSPORTS
 from tenfold.report.pages.write_report import write_report
 from typer.testing import CliRunner
 
@@ -45,7 +45,7 @@ if __name__ == "__main__":
     page = write_report(compared, "page.html").read_text()
     print(json.dumps({
         "strategies": found,
-        "transport": [tenfold.Experiment(transport="ordered").machine.transport, NETWORKS["ordered"].name],
+        "transport": [tenfold.Experiment(transport="ordered").machine.transport, NETWORK_TRANSPORTS["ordered"].name],
         "drawn": "steps of each setting" in page,
         "folder": CliRunner().invoke(app, ["folder", "1"]).output,
         "help": CliRunner().invoke(app, ["train", "--help"], terminal_width=200).output,

@@ -1,4 +1,4 @@
-"""One idea has one name: no two modules and no two public classes share theirs."""
+"""One idea has one name: no two modules, public classes or registries share theirs."""
 
 import ast
 from collections import Counter, defaultdict
@@ -47,6 +47,21 @@ def test_no_two_public_classes_have_the_same_name() -> None:
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     ]
     assert repeated(names) == {}
+
+
+def test_a_registry_has_one_name_and_this_name_has_one_registry() -> None:
+    defined, renamed = [], []
+    for place, path in modules().items():
+        for node in ast.parse(path.read_text()).body:
+            if not isinstance(node, ast.AnnAssign) or not ast.unparse(node.annotation).startswith("Registry["):
+                continue
+            name, value = ast.unparse(node.target), ast.unparse(node.value) if node.value else ""
+            if not value.startswith("catalog."):
+                defined.append((name, place))
+            elif value != f"catalog.{name}":
+                renamed.append((name, value))
+    assert len(defined) > 10
+    assert (repeated(defined), renamed) == ({}, [])
 
 
 def test_no_room_is_crowded() -> None:

@@ -6,12 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from tenfold.common.catalog import MODELS
 from tenfold.errors import ModelError
 from tenfold.experiment import Model
-from tenfold.models import NETWORKS, build, parameter_count
+from tenfold.models import build, parameter_count
 from tenfold.models.layers import ACTIVATIONS
 
-FOR_ANY_IMAGE = [name for name in NETWORKS if name != "recommender"]
+FOR_ANY_IMAGE = [name for name in MODELS if name != "recommender"]
 SHAPES = {"digits": (1, 8, 8), "mnist": (1, 28, 28), "colour": (3, 32, 32)}
 
 

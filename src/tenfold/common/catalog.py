@@ -45,7 +45,7 @@ COMPRESSIONS: Registry[Any] = LazyRegistry(
         "1bit": "tenfold.mixing.compression.onebit:OneBit",
     },
 )
-NETWORKS: Registry[Any] = LazyRegistry(
+NETWORK_TRANSPORTS: Registry[Any] = LazyRegistry(
     "transport",
     {
         "torch": "tenfold.transport.network.torch_distributed:TorchDistributed",

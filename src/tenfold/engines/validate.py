@@ -6,7 +6,7 @@ cores and memory is checked by `prepare`, before a run is recorded.
 
 from collections.abc import Sequence
 
-from tenfold.common.catalog import NETWORKS
+from tenfold.common.catalog import NETWORK_TRANSPORTS
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Division, Experiment
 from tenfold.experiment.fields import with_defaults
@@ -174,7 +174,7 @@ def _device(experiment: Experiment) -> str:
 
 def _validate_one_machine(experiment: Experiment) -> None:
     machine, workers = experiment.machine, experiment.division.workers
-    if machine.engine == "launched" or machine.transport in NETWORKS:
+    if machine.engine == "launched" or machine.transport in NETWORK_TRANSPORTS:
         field = "engine" if machine.engine == "launched" else "transport"
         raise ExperimentError(
             f'machine.{field} = "{getattr(machine, field)}" requires a launcher; start the program with torchrun, '

@@ -10,7 +10,7 @@ from tenfold.common.catalog import (
     LR_SCALINGS,
     METRICS,
     MODELS,
-    NETWORKS,
+    NETWORK_TRANSPORTS,
     OPTIMIZERS,
     OUTER,
     RANKING_METRIC,
@@ -326,7 +326,7 @@ class Machine(Section):
     engine: Literal["auto", "serial", "processes", "fused", "launched", "virtual"] = "auto"
     """What hosts the replicas. auto: serial for one worker; for more, processes on cpu and fused (all replicas step
     together on one device) on a GPU; launched under torchrun or mpirun."""
-    transport: Annotated[str, OneOf(NETWORKS, "auto", "shared-memory")] = "auto"
+    transport: Annotated[str, OneOf(NETWORK_TRANSPORTS, "auto", "shared-memory")] = "auto"
     """How tensors move between workers. auto: in shared memory; under a launcher also by torch.distributed or MPI."""
     on_failure: Literal["end", "continue"] = "end"
     """When a worker is lost: end the run, which can be resumed, or continue with the others. A worker process is then

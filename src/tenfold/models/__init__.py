@@ -11,16 +11,13 @@ import torch
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
-from tenfold.common import catalog
+from tenfold.common.catalog import MODELS
 from tenfold.common.imports import resolve
-from tenfold.common.registry import Registry
 from tenfold.errors import ModelError
 from tenfold.experiment import Model
 from tenfold.experiment.values import PythonObject, RecordedObject
 
-__all__ = ["NETWORKS", "build", "parameter_count"]
-
-NETWORKS: Registry[Callable[..., nn.Module]] = catalog.MODELS
+__all__ = ["build", "parameter_count"]
 
 
 def build(model: Model, shape: Any, outputs: int, *, seed: int) -> nn.Module:
@@ -31,7 +28,7 @@ def build(model: Model, shape: Any, outputs: int, *, seed: int) -> nn.Module:
     """
     chosen = {key: getattr(model, key) for key in ("hidden", "activation", "dropout", "batchnorm")}
     options = {key: value for key, value in chosen.items() if value is not None}
-    if isinstance(model.name, str) and model.name in NETWORKS:
+    if isinstance(model.name, str) and model.name in MODELS:
         if model.options:
             raise ModelError(
                 f"model.options are for a callable of your own, but model {model.name} was given "
@@ -43,7 +40,7 @@ def build(model: Model, shape: Any, outputs: int, *, seed: int) -> nn.Module:
                 f"model {model.name} takes one input, but a sample of the data has {len(shape)}{names}; use a model of "
                 "your own whose forward takes them, or select one with data.input_columns"
             )
-        make, offered, who = NETWORKS[model.name], {"shape": shape, "outputs": outputs}, model.name
+        make, offered, who = MODELS[model.name], {"shape": shape, "outputs": outputs}, model.name
     else:
         options |= model.options
         make, who = _callable(model.name), str(model.name)

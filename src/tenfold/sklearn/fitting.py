@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tenfold.api.train import engine_for, finished_run, warn
+from tenfold.common.catalog import MODELS
 from tenfold.data import Splits
 from tenfold.engines import RecordedRun, require_no_launcher
 from tenfold.engines.prepare import describe, prepare, settle
@@ -16,7 +17,6 @@ from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.launch.detect import detect_world
 from tenfold.machine import devices
-from tenfold.models import NETWORKS
 from tenfold.runs import Clock, Event, Run, Store
 from tenfold.runs.callbacks import with_callbacks
 from tenfold.runs.history import History
@@ -76,4 +76,4 @@ def outputs_of(network: nn.Module, x: Tensor, *, exact: bool) -> Tensor:
 
 def is_built_in(model: object) -> bool:
     """Return whether a model is one of the built-in networks, which compute in any precision."""
-    return model is None or (isinstance(model, str) and model in NETWORKS)
+    return model is None or (isinstance(model, str) and model in MODELS)

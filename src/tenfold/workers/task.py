@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from tenfold.common.catalog import MODELS
 from tenfold.data import Part, Splits, batch_sizes, make_shards
 from tenfold.data.shards import Shard
 from tenfold.errors import TrainingError
@@ -15,7 +16,7 @@ from tenfold.experiment import Division, Experiment
 from tenfold.machine.affinity import NOT_PINNED, CoreMap
 from tenfold.mixing.builders import make_strategy
 from tenfold.mixing.round_schedule import ends_equal
-from tenfold.models import NETWORKS, build
+from tenfold.models import build
 from tenfold.models.activation_checkpointing import checkpoint_activations
 from tenfold.models.input_scaling import scale_inputs
 from tenfold.training import flat_size, learning_rate
@@ -127,7 +128,7 @@ def make_network(task: Task) -> nn.Module:
     network = build(experiment.model, splits.shape, splits.outputs, seed=experiment.training.seed)
     if splits.scaling is not None:
         scale_inputs(network, splits.scaling)
-    if experiment.model.name in NETWORKS and not experiment.training.needs_closure:
+    if experiment.model.name in MODELS and not experiment.training.needs_closure:
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if experiment.training.activation_checkpointing:
         checkpoint_activations(network, experiment.training.activation_checkpointing)

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
+from tenfold.common.catalog import MODELS
 from tenfold.data import Tensors
 from tenfold.experiment import Training
-from tenfold.models import NETWORKS
 from tenfold.training import Replica
 from tenfold.training.fused.fused_replicas import Fused
 from tenfold.training.fused.updates import make_rule
@@ -30,7 +30,7 @@ def plain(z, steps=STEPS):
 
 def lenet(seed=0, **options):
     torch.manual_seed(seed)
-    return NETWORKS["lenet5"]((1, 28, 28), 10, **options)
+    return MODELS["lenet5"]((1, 28, 28), 10, **options)
 
 
 @pytest.mark.parametrize("steps", [1, 3, 5])

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from tenfold.common.catalog import NETWORKS
+from tenfold.common.catalog import NETWORK_TRANSPORTS
 from tenfold.errors import MachineError
 from tenfold.launch.detect import World
 from tenfold.machine.stop_guard import end_guard, start_guard
@@ -73,7 +73,7 @@ def join(world: World, transport: str = "auto", stall_after: float | None = None
         seconds = max(stall_after or 0.0, SHORTEST_START_SECONDS) if shorter else START_SECONDS
         start_guard(world, report_stop)
         try:
-            network: Network = NETWORKS[name].join(world, seconds)
+            network: Network = NETWORK_TRANSPORTS[name].join(world, seconds)
         finally:
             end_guard()
         atexit.register(_leave, network)
