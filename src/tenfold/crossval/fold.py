@@ -1,6 +1,7 @@
 """Training one fold: a task like any other, recorded as its own run, and measured on all three parts."""
 
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -117,27 +118,24 @@ def train_fold(train: Train, whole: Task, context: FoldContext, job: FoldJob, li
     else:
         clock, resumption = reopen(store, store.find(run))
 
-    def train_measured(task: Task, clock: Clock, emit: Emit, resumption: Resumption | None) -> Outcome:
-        began = job.began
-        if began is None:  # a fold's clock starts with it, but that of a resumed one starts earlier
-            began = context.clock.now() if resumption else clock.origin - context.clock.origin
-        outcome = train_and_measure(train, task, clock, emit, resumption)
-        outcome.result["crossval"] |= {
-            "began": began,
-            "ended": context.clock.now(),
-            "cores": list(job.cores),
-            "threads": job.threads,
-        }
-        return outcome
-
-    return train_recorded(train_measured, task, store, run, clock, listen, resumption).result
+    train_this = partial(train_and_measure, train, context, job)
+    return train_recorded(train_this, task, store, run, clock, listen, resumption).result
 
 
 def train_and_measure(
-    train: Train, task: Task, clock: Clock, emit: Emit, resumption: Resumption | None = None
+    train: Train,
+    context: FoldContext,
+    job: FoldJob,
+    task: Task,
+    clock: Clock,
+    emit: Emit,
+    resumption: Resumption | None,
 ) -> Outcome:
-    """Train a fold, then measure its network on all three parts; the result's "crossval" holds these metrics."""
+    """Train a fold, then measure its network on all three parts; the result's "crossval" has what this gave."""
     validation: dict[str, float] = {}
+    began = job.began
+    if began is None:  # a fold's clock starts with it, but that of a resumed one starts earlier
+        began = context.clock.now() if resumption else clock.origin - context.clock.origin
 
     def watch(event: Event) -> None:
         if isinstance(event, Metric) and event.part == "validation":
@@ -145,21 +143,30 @@ def train_and_measure(
         emit(event)
 
     outcome = train(task, clock, watch, resumption)
-    began = perf_counter()
+    measuring = perf_counter()
     is_best_epoch = task.experiment.training.patience is not None  # whose metrics are not the last epoch's
     metrics = _measure(task, outcome, {} if is_best_epoch else validation)
-    whole = isinstance(outcome.outputs, torch.Tensor)  # of several outputs only the main one is a prediction
-    stored = (
-        whole
-        and "test" in outcome.predictions
-        and outcome.predictions["test"].outputs.nbytes <= stored_predictions.LIMIT
-    )
-    if outcome.outputs is not None and task.checkpoints is not None and not stored:
-        checkpoint.save(outcome.outputs, task.checkpoints.parent / OUTPUTS)
+    _save_outputs(task, outcome)
     times = outcome.result["times"]
-    times["evaluate"] = times.get("evaluate", 0.0) + perf_counter() - began
-    outcome.result["crossval"] = {"metrics": metrics}
+    times["evaluate"] = times.get("evaluate", 0.0) + perf_counter() - measuring
+    outcome.result["crossval"] = {
+        "metrics": metrics,
+        "began": began,
+        "ended": context.clock.now(),
+        "cores": list(job.cores),
+        "threads": job.threads,
+    }
     return outcome
+
+
+def _save_outputs(task: Task, outcome: Outcome) -> None:
+    """Save a fold's outputs on the test part for the vote, unless they are stored as its predictions anyway."""
+    if outcome.outputs is None or task.checkpoints is None:
+        return
+    predictions = outcome.predictions.get("test")
+    whole = isinstance(outcome.outputs, torch.Tensor)  # of several outputs only the main one is a prediction
+    if not whole or predictions is None or predictions.outputs.nbytes > stored_predictions.LIMIT:
+        checkpoint.save(outcome.outputs, task.checkpoints.parent / OUTPUTS)
 
 
 def _measure(task: Task, outcome: Outcome, validation: dict[str, float]) -> dict[str, dict[str, float]]:

@@ -137,30 +137,30 @@ class FoldPool:
 
 
 def fold_worker(
-    process: int, connection: Connection, lifeline: Connection, beats: Any, snapshot: TaskSnapshot, context: FoldContext
+    process: int, pipe: Connection, lifeline: Connection, beats: Any, snapshot: TaskSnapshot, context: FoldContext
 ) -> None:
     """Train the folds that this process is given, one after another."""
     start_heartbeat(process, lifeline, beats)
     progress = WorkerProgress(beats, process)
-    worker = WorkerConnection(connection, waiting=progress.mark_waiting)
+    connection = WorkerConnection(pipe, waiting=progress.mark_waiting)
     try:
         task, request = snapshot.open(), JobRequest()
-        while (job := _next_job(connection, request)) is not None:
-            request = JobRequest(_train(task, context, job, worker, progress))
-            worker.flush()
+        while (job := _next_job(pipe, request)) is not None:
+            request = JobRequest(_do_job(task, context, job, connection, progress))
+            connection.flush()
             progress.clear()  # from here on it waits for another fold
     except BaseException as error:
-        worker.fail(error)
+        connection.fail(error)
 
 
-def _next_job(connection: Connection, request: JobRequest) -> FoldJob | None:
-    connection.send_bytes(pickle.dumps(request))
-    job: FoldJob | None = pickle.loads(connection.recv_bytes())
+def _next_job(pipe: Connection, request: JobRequest) -> FoldJob | None:
+    pipe.send_bytes(pickle.dumps(request))
+    job: FoldJob | None = pickle.loads(pipe.recv_bytes())
     return job
 
 
-def _train(
-    task: Task, context: FoldContext, job: FoldJob, worker: WorkerConnection, progress: WorkerProgress
+def _do_job(
+    task: Task, context: FoldContext, job: FoldJob, connection: WorkerConnection, progress: WorkerProgress
 ) -> FoldEnd:
     torch.set_num_threads(job.threads)
     if job.pinned:
@@ -169,20 +169,20 @@ def _train(
     def listen(event: Event) -> None:
         event = replace(event, worker=job.index)
         if isinstance(event, EpochEnded):
-            if reason := worker.ask(event):
+            if reason := connection.ask(event):
                 raise StopTraining(reason)
             return
-        worker.emit(event)
+        connection.emit(event)
         if isinstance(event, Lifecycle):  # sent at once, so that it is known even if this process dies
-            worker.flush()
+            connection.flush()
 
-    forward_warnings(worker.emit, context.clock, job.index)
+    forward_warnings(connection.emit, context.clock, job.index)
     with ExitStack() as more_time:
         more_time.enter_context(progress.allow_more_time())
 
-        def train(task: Task, clock: Clock, emit: Emit, resumption: Resumption | None = None) -> Outcome:
+        def run_serially(task: Task, clock: Clock, emit: Emit, resumption: Resumption | None = None) -> Outcome:
             outcome = Serial(progress).run(task, clock, emit, resumption)
             more_time.enter_context(progress.allow_more_time())  # what comes then publishes no progress
             return outcome
 
-        return try_fold(train, task, context, job, listen)
+        return try_fold(run_serially, task, context, job, listen)
