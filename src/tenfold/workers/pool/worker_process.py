@@ -32,7 +32,7 @@ from tenfold.workers.pool.worker_reports import WorkerProgress
 from tenfold.workers.task import Task, make_network
 from tenfold.workers.worker import Worker
 
-remove_server_folder_at_exit()  # only the server that worker processes are forked from imports this module
+remove_server_folder_at_exit()  # does something only in the server of worker processes, where the variable is set
 
 EVENTS_TOGETHER = 256
 SECONDS_BETWEEN = 0.25
@@ -43,9 +43,9 @@ ELASTIC_POLL_SECONDS = 0.02
 class WorkerConnection:
     """A worker process's connection to the supervisor: events go in batches, messages wait for their answer."""
 
-    def __init__(self, connection: Connection, waiting: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, pipe: Connection, waiting: Callable[[], None] = lambda: None) -> None:
         """Connect; `waiting` is called again and again while an answer is awaited."""
-        self.connection = connection
+        self._pipe = pipe
         self.is_outdated: Callable[[], bool] | None = None
         """Says whether other workers take part now, so that the answer to `report` will not come."""
         self._waiting = waiting
@@ -79,12 +79,12 @@ class WorkerConnection:
         self._send(content)
         seconds = POLL_SECONDS if is_outdated is None else ELASTIC_POLL_SECONDS
         try:
-            while not self.connection.poll(seconds):
+            while not self._pipe.poll(seconds):
                 self._waiting()
                 # Whoever changes the members has sent its earlier answers before.
-                if is_outdated is not None and is_outdated() and not self.connection.poll():
+                if is_outdated is not None and is_outdated() and not self._pipe.poll():
                     raise MembersChanged
-            answer = self.connection.recv_bytes()
+            answer = self._pipe.recv_bytes()
         except (EOFError, ConnectionResetError):
             os._exit(1)
         return pickle.loads(answer)
@@ -108,14 +108,14 @@ class WorkerConnection:
     def _send(self, content: Any) -> None:
         content = pickle.dumps(content)
         try:
-            self.connection.send_bytes(content)
+            self._pipe.send_bytes(content)
         except (BrokenPipeError, ConnectionResetError):  # the parent is gone: there is nobody to report to
             os._exit(1)
 
 
 def run_workers(
     place: int,
-    connection: Connection,
+    pipe: Connection,
     lifeline: Connection,
     beats: Any,
     snapshot: TaskSnapshot,
@@ -134,25 +134,25 @@ def run_workers(
     """
     start_heartbeat(place, lifeline, beats)
     progress, ranks = WorkerProgress(beats, place), ranks_by_process[place]
-    supervisor = WorkerConnection(connection, progress.mark_waiting)
+    connection = WorkerConnection(pipe, progress.mark_waiting)
     try:
-        forward_warnings(supervisor.emit, clock, ranks[0])
-        forward_prints(supervisor, clock, ranks[0])
+        forward_warnings(connection.emit, clock, ranks[0])
+        forward_prints(connection, clock, ranks[0])
         with progress.allow_more_time():
             task = snapshot.open()
         problem = affinity.apply(task.cores.cpus(place))
         if problem and place == 0:
-            supervisor.emit(Warned(at=clock.now(), text=problem))
+            connection.emit(Warned(at=clock.now(), text=problem))
         torch.set_num_threads(task.threads)
         malloc.keep_freed()
         if len(ranks) == 1 and exchange_times is None:
-            channels = _open_channels(shared, ranks[0], supervisor, progress, elastic=elastic)
+            channels = _open_channels(shared, ranks[0], connection, progress, elastic=elastic)
 
             def report(message: Message) -> Decision:
-                return supervisor.report((message,))
+                return connection.report((message,))
 
             with progress.allow_more_time():
-                worker = Worker(task, _make_network(task, shared), channels, clock, supervisor.emit, report, progress)
+                worker = Worker(task, _make_network(task, shared), channels, clock, connection.emit, report, progress)
             if joining:
                 assert isinstance(channels, ElasticChannels)
                 worker.join(channels.join())
@@ -160,21 +160,21 @@ def run_workers(
             else:
                 _train(worker, resumption)
         else:
-            _train_several(ranks, task, shared, clock, supervisor, resumption, exchange_times, progress)
+            _train_several(ranks, task, shared, clock, connection, resumption, exchange_times, progress)
     except BaseException as error:
-        supervisor.fail(error)
+        connection.fail(error)
 
 
 def _open_channels(
-    shared: SharedChannels, rank: int, supervisor: WorkerConnection, progress: WorkerProgress, *, elastic: bool
+    shared: SharedChannels, rank: int, connection: WorkerConnection, progress: WorkerProgress, *, elastic: bool
 ) -> Channels:
     if not elastic:
         return shared.open(rank, waiting=progress.mark_waiting)
     members = tuple(range(shared.workers))
-    make = partial(ElasticChannels, number=rank, members=members, ask=supervisor.ask, send=supervisor.send)
+    make = partial(ElasticChannels, number=rank, members=members, ask=connection.ask, send=connection.send)
     channels = shared.open(rank, waiting=progress.mark_waiting, make=make)
     assert isinstance(channels, ElasticChannels)
-    supervisor.is_outdated = channels.is_outdated
+    connection.is_outdated = channels.is_outdated
     return channels
 
 
@@ -194,7 +194,7 @@ def forward_warnings(emit: Emit, clock: Clock, rank: int) -> None:
     warnings.showwarning = show
 
 
-def forward_prints(supervisor: WorkerConnection, clock: Clock, rank: int) -> None:
+def forward_prints(connection: WorkerConnection, clock: Clock, rank: int) -> None:
     """In a worker process: send what it prints to the supervisor with its events, besides printing it."""
     kept: list[str] = []
 
@@ -205,7 +205,7 @@ def forward_prints(supervisor: WorkerConnection, clock: Clock, rank: int) -> Non
         kept.clear()
         return [Printed(at=clock.now(), text=text, worker=rank)]
 
-    supervisor.printed = printed
+    connection.printed = printed
     tap_streams(kept.append)
 
 
@@ -221,14 +221,14 @@ def _train_several(
     task: Task,
     shared: SharedChannels,
     clock: Clock,
-    supervisor: WorkerConnection,
+    connection: WorkerConnection,
     resumption: Resumption | None,
     exchange_times: NDArray[Any] | None,
     progress: WorkerProgress,
 ) -> None:
     """Train several replicas, each until it has to wait for another."""
     scheduler = Scheduler(exchange_times, progress.mark_waiting)
-    batch = MessageBatch(len(ranks), supervisor.report, scheduler)
+    batch = MessageBatch(len(ranks), connection.report, scheduler)
 
     def train_at(place: int) -> None:
         RngState.apart()
@@ -237,7 +237,7 @@ def _train_several(
         channels = shared.open(rank, scheduler.wait_until, lock)
         report: Callable[[Message], Decision] = partial(batch.report, place)
         with progress.allow_more_time():
-            worker = Worker(task, _make_network(task, shared), channels, clock, supervisor.emit, report, progress)
+            worker = Worker(task, _make_network(task, shared), channels, clock, connection.emit, report, progress)
         if lock is not None:
             lock.step = lambda: worker.replica.steps
         _train(worker, resumption)
