@@ -113,10 +113,10 @@ class LoopWorker:
             else:
                 self._rounds.carry_out()
 
-    def _sit_out(self, weights: list[float]) -> None:
+    def _sit_out(self, samples: list[float]) -> None:
         """Add nothing to the others' gradients."""
         self._channels.second.buffer.zero_()
-        exchange(self._channels, self._rounds.begin(), [], weights)
+        exchange(self._channels, self._rounds.begin(), [], samples)
 
     @torch.no_grad()
     def _consensus(self) -> None:

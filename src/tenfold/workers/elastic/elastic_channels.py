@@ -52,7 +52,7 @@ class ElasticChannels(Channels):
     def __post_init__(self) -> None:
         self._regroup(self.members, 0, 0)
 
-    def mix(self, transport: Transport, make_round: MakeRound, weights: Sequence[float]) -> Round:
+    def mix(self, transport: Transport, make_round: MakeRound, samples: Sequence[float]) -> Round:
         """Carry out a round of training with those who take part at its end."""
         if self._mixes < self._completed_by_others:
             self._complete()
@@ -62,7 +62,7 @@ class ElasticChannels(Channels):
         while True:
             round_ = make_round(transport.size)
             try:
-                self.mix_once(transport, lambda _, same=round_: same, weights)  # type: ignore[misc]
+                self.mix_once(transport, lambda _, same=round_: same, samples)  # type: ignore[misc]
                 break
             except MembersChanged:
                 self._pause()
@@ -74,11 +74,11 @@ class ElasticChannels(Channels):
         self._complete()
         return round_
 
-    def mix_once(self, transport: Transport, make_round: MakeRound, weights: Sequence[float]) -> Round:
+    def mix_once(self, transport: Transport, make_round: MakeRound, samples: Sequence[float]) -> Round:
         """Carry out a round, unless the members change meanwhile."""
         assert isinstance(transport, SharedMemory)
         transport.check_members()
-        return super().mix_once(transport, make_round, [weights[member] for member in self.members])
+        return super().mix_once(transport, make_round, [samples[member] for member in self.members])
 
     def repeat(self, attempt: Callable[[], Result]) -> Result:
         """Do what all members do together, from its beginning again whenever the members change."""

@@ -193,13 +193,13 @@ class Rounds:
         self.bytes_moved += round_.bytes_per_worker(nbytes)[self.channels.weights.rank]
 
 
-def exchange(channels: Channels, make_round: MakeRound, tensors: list[Tensor], weights: Sequence[float]) -> Round:
+def exchange(channels: Channels, make_round: MakeRound, tensors: list[Tensor], samples: Sequence[float]) -> Round:
     """Mix tensors that are not part of the replica's flat state, in place, through the second transport."""
     buffer, start = channels.second.buffer, 0
     for tensor in tensors:
         buffer[start : start + tensor.numel()].copy_(tensor.reshape(-1))
         start += tensor.numel()
-    round_ = channels.mix(channels.second, make_round, weights)
+    round_ = channels.mix(channels.second, make_round, samples)
     start = 0
     for tensor in tensors:
         tensor.copy_(buffer[start : start + tensor.numel()].view_as(tensor))
