@@ -40,7 +40,7 @@ class LoopWorker:
     @property
     def rounds(self) -> int:
         """Rounds so far."""
-        return self._rounds.rounds
+        return self._rounds.count
 
     @property
     def bytes_sent(self) -> int:
@@ -83,7 +83,7 @@ class LoopWorker:
         if self._replica.skips:
             return
         self._replica.unscale()
-        self._rounds.average_gradients(self._busy(self._announce(self._rounds.rounds)))
+        self._rounds.average_gradients(self._busy(self._announce(self._rounds.count)))
 
     @torch.no_grad()
     def _after_step(self, *_: Any) -> None:
@@ -94,7 +94,7 @@ class LoopWorker:
         if self._gradients or not self._rounds.is_due(self.steps):
             return
         if not self._rounds.upcoming.is_idle:
-            self._announce(self._rounds.rounds)
+            self._announce(self._rounds.count)
         self._rounds.carry_out()
 
     def _announce(self, number: float) -> list[float]:
@@ -107,7 +107,7 @@ class LoopWorker:
     def _wait_for_all(self) -> None:
         """Join the rounds of those who are not here yet."""
         while max(numbers := self._announce(DONE)) != DONE:
-            self._rounds.rounds = int(max(numbers))
+            self._rounds.count = int(max(numbers))
             if self._gradients:
                 self._sit_out(self._busy(numbers))
             else:

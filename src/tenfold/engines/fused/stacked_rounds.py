@@ -21,7 +21,7 @@ REMEMBERED = 64
 
 class StackedRounds:
     """The rounds of replicas that average with each other: all of them, or those in some rows, such as those of
-    one fold. `workers.mixers.rounds.Rounds` does the same for one replica."""
+    one fold. `workers.mixers.replica_rounds.Rounds` does the same for one replica."""
 
     def __init__(self, division: Division, fused: Fused, samples: Sequence[float], rows: slice = ALL) -> None:
         self.division = division
@@ -42,7 +42,7 @@ class StackedRounds:
         self.compressors = [make_compressor(division, size) for _ in range(self.size)]
         self.compressed = self.compressors[0].name != "none"
         self.reference = self.weights.clone() if self.compressed and division.average != "gradients" else None
-        self.rounds = 0
+        self.count = 0
         self.bytes_moved = [0.0] * self.size
         self._measure_spread = True
         self._spread: Tensor | None = None
@@ -79,7 +79,7 @@ class StackedRounds:
         elif self.division.optimizer_state == "average":
             for role in optimizer.roles.values():
                 role[self.rows].copy_(product(matrix, role[self.rows]))
-        self._count(round_, nbytes)
+        self._count_bytes(round_, nbytes)
 
     def take_spread(self) -> list[float]:
         """Return |x - mean| / |mean| of each replica's weights x before the first round since the last call.
@@ -99,7 +99,7 @@ class StackedRounds:
             nbytes = self._compress_gradients(gradient)
             matrix = torch.as_tensor(round_.matrix([float(size) for size in sizes])).to(gradient)
             gradient.copy_(product(matrix, gradient))
-            self._count(round_, nbytes)
+            self._count_bytes(round_, nbytes)
         self.fused.optimizer.step(self.rows)
 
     def consensus(self) -> None:
@@ -112,11 +112,11 @@ class StackedRounds:
         """Return the state that a checkpoint stores."""
         errors = [compressor.error for compressor in self.compressors]
         kept = {"outer": self.outer_state, "reference": self.reference, "errors": errors}
-        return kept | {"rounds": self.rounds, "bytes_moved": self.bytes_moved}
+        return kept | {"rounds": self.count, "bytes_moved": self.bytes_moved}
 
     def load(self, state: dict[str, Any]) -> None:
         """Restore a state that `state` returned."""
-        self.rounds, self.bytes_moved = state["rounds"], state["bytes_moved"]
+        self.count, self.bytes_moved = state["rounds"], state["bytes_moved"]
         self.outer_state = {name: tensor.to(self.weights.device) for name, tensor in state["outer"].items()}
         if self.reference is not None:
             self.reference.copy_(state["reference"])
@@ -124,8 +124,8 @@ class StackedRounds:
             compressor.error = None if error is None else error.to(self.weights.device)
 
     def _next(self) -> Round:
-        self.rounds += 1
-        return self.strategy.round(self.rounds - 1, self.size)
+        self.count += 1
+        return self.strategy.round(self.count - 1, self.size)
 
     def _matrix(self, round_: Round) -> Tensor:
         if id(round_) not in self._matrices:  # by identity: comparing a thousand sources costs more than mixing them
@@ -158,6 +158,6 @@ class StackedRounds:
             row[self.columns] = compressor.decode(packed, learnt)
         return packed.nbytes
 
-    def _count(self, round_: Round, nbytes: int) -> None:
+    def _count_bytes(self, round_: Round, nbytes: int) -> None:
         sent = round_.bytes_per_worker(nbytes)
         self.bytes_moved = [before + now for before, now in zip(self.bytes_moved, sent, strict=True)]

@@ -61,7 +61,8 @@ class Rounds:
         self.replica = replica
         self.channels = channels
         self.samples = samples
-        self.rounds = 0
+        self.count = 0
+        """The rounds so far."""
         self.measure_spread = True
         """Whether to measure in the next round how far this replica is from the average."""
         self.spread: float | None = None
@@ -74,12 +75,12 @@ class Rounds:
     @property
     def upcoming(self) -> Round:
         """The round that comes next."""
-        return self.strategy.round(self.rounds, self.channels.weights.size)
+        return self.strategy.round(self.count, self.channels.weights.size)
 
     def begin(self) -> MakeRound:
         """Count the round that comes next, and return what makes it for any number of replicas."""
-        number = self.rounds
-        self.rounds += 1
+        number = self.count
+        self.count += 1
         return lambda size: self.strategy.round(number, size)
 
     def is_due(self, step: int) -> bool:
@@ -93,14 +94,14 @@ class Rounds:
 
     def carry_out(self) -> None:
         """Mix the replica's state with the others', as the next round says."""
-        upcoming, transport = self.begin(), self.channels.weights
-        if upcoming(transport.size).is_idle:
-            self.channels.mix(transport, upcoming, self.samples)
+        make_round, transport = self.begin(), self.channels.weights
+        if make_round(transport.size).is_idle:
+            self.channels.mix(transport, make_round, self.samples)
             return
         nbytes = self._compress()
         before = self.parameters.clone() if self.measure_spread else None
         self.replica.flat.to_moments()
-        round_ = self.channels.mix(transport, upcoming, self.samples)
+        round_ = self.channels.mix(transport, make_round, self.samples)
         self.replica.flat.to_variances(alike=round_.is_exact)
         if before is not None:
             self.spread = float((before - self.parameters).norm() / self.parameters.norm().clamp_min(1e-30))
@@ -109,8 +110,8 @@ class Rounds:
         if self.reference is not None:
             self.reference.copy_(self.parameters)
         if self.division.optimizer_state in ("average", "reset"):
-            self._mix_optimizer(upcoming)
-        self._count(round_, nbytes)
+            self._mix_optimizer(make_round)
+        self._count_bytes(round_, nbytes)
 
     def consensus(self, samples: Sequence[float] | None = None) -> None:
         """Take the mean of all replicas."""
@@ -126,22 +127,22 @@ class Rounds:
 
         One without samples joins in with a gradient of zero.
         """
-        upcoming = self.begin()
+        make_round = self.begin()
         learning = self.replica.learning
         for parameter in learning:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         gradients = [parameter.grad for parameter in learning if parameter.grad is not None]
-        if upcoming(self.channels.second.size).is_idle:
-            self.channels.mix(self.channels.second, upcoming, samples)
+        if make_round(self.channels.second.size).is_idle:
+            self.channels.mix(self.channels.second, make_round, samples)
             return
         nbytes = self._compress_gradients(gradients)
-        self._count(exchange(self.channels, upcoming, gradients, samples), nbytes)
+        self._count_bytes(exchange(self.channels, make_round, gradients, samples), nbytes)
 
     def state(self) -> dict[str, Any]:
         """Return rounds, outer momentum, and what compression has not sent yet."""
         return {
-            "rounds": self.rounds,
+            "rounds": self.count,
             "outer": self.outer_state,
             "reference": self.reference,
             "error": self.compressor.error,
@@ -151,7 +152,7 @@ class Rounds:
     def load(self, state: dict[str, Any]) -> None:
         """Restore a saved state."""
         device, error = self.parameters.device, state["error"]
-        self.rounds, self.bytes_moved = state["rounds"], state["bytes_moved"]
+        self.count, self.bytes_moved = state["rounds"], state["bytes_moved"]
         self.outer_state = {name: tensor.to(device) for name, tensor in state["outer"].items()}
         if self.reference is not None:
             self.reference.copy_(state["reference"])
@@ -168,7 +169,7 @@ class Rounds:
         self.parameters.add_(self.reference)
         return packed.nbytes + self.replica.flat.vector.nbytes - self.parameters.nbytes
 
-    def _mix_optimizer(self, upcoming: MakeRound) -> None:
+    def _mix_optimizer(self, make_round: MakeRound) -> None:
         optimizer = self.replica.optimizer
         if self.division.optimizer_state == "reset":
             optimizer.state.clear()
@@ -177,7 +178,7 @@ class Rounds:
         for key in dict.fromkeys(key for state in states for key in state):
             tensors = [state[key] for state in states if isinstance(state.get(key), Tensor) and state[key].ndim]
             if tensors:
-                exchange(self.channels, upcoming, tensors, self.samples)
+                exchange(self.channels, make_round, tensors, self.samples)
 
     def _compress_gradients(self, gradients: list[Tensor]) -> int:
         if self.compressor.name == "none":
@@ -189,7 +190,7 @@ class Rounds:
             gradient.copy_(new.view_as(gradient))
         return packed.nbytes
 
-    def _count(self, round_: Round, nbytes: int) -> None:
+    def _count_bytes(self, round_: Round, nbytes: int) -> None:
         self.bytes_moved += round_.bytes_per_worker(nbytes)[self.channels.weights.rank]
 
 
