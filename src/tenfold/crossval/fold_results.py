@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
-from tenfold.crossval import statistics
+from tenfold.crossval import fold_statistics
 from tenfold.crossval.fold_experiment import fold_mode
 from tenfold.crossval.fold_splits import FoldSplit
 from tenfold.workers.task import Task
@@ -43,7 +43,7 @@ def combine_results(task: Task, entries: Sequence[FoldEntry], results: Sequence[
     core with the longest sum counts; "times" are means over the cores.
     """
     seconds = max(_per_core(results, [one["seconds"] for one in results]))
-    spread = statistics.spread(entries)
+    spread = fold_statistics.spread(entries)
     cores = {core for one in entries for core in one["cores"]}
     samples = sum(one["samples"] for one in results)
     kinds = sorted({kind for one in results for kind in one["times"]})

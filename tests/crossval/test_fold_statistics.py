@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from tenfold.crossval.statistics import interval, spread, summary
+from tenfold.crossval.fold_statistics import interval, spread, summary
 
 # By hand: the mean of 0.90, 0.92, 0.94, 0.96, 0.98 is 0.94; the squared deviations add up to 0.0040, so that
 # s = sqrt(0.0040 / 4) = 0.0316228; t(0.975, 4) = 2.776445; the reach is 2.776445 * 0.0316228 / sqrt(5) = 0.0392649.
