@@ -28,7 +28,7 @@ import torch
 
 from tenfold.mixing.round import exact_round
 from tenfold.prediction.calibration.library_averaging import mpirun
-from tenfold.transport import Segment, SharedMemory
+from tenfold.transport import Segment, SharedMemoryTransport
 
 SIZES = {"0.25 MB": (61_706, 60), "4.8 MB": (1_200_000, 20), "100 MB": (25_000_000, 5)}
 """For each size the number of weights, and of turns."""
@@ -104,12 +104,12 @@ def work(name: str, folder: str, repeats: float, cold: bool) -> None:
     os.sched_setaffinity(0, [cores[rank % len(cores)]])
     pinned = torch.distributed.new_group(backend="gloo")
     rows = []
-    with SharedMemory(Segment.attach(name), rank, timeout=120) as control:
+    with SharedMemoryTransport(Segment.attach(name), rank, timeout=120) as control:
         for label, (numel, turns) in SIZES.items():
             shared = Segment.create(n, numel) if rank == 0 else None
             owner, fd = (int(part) for part in control.gather(address(shared))[0])
             segment = shared or Segment.attach(f"/proc/{owner}/fd/{fd}")
-            with SharedMemory(segment, rank, timeout=120) as ours:
+            with SharedMemoryTransport(segment, rank, timeout=120) as ours:
                 times = take_turns(ours, contestants(ours, pinned), max(2, round(turns * repeats)), cold)
             rows.append({"workers": n, "weights": label, "seconds": times})
     if rank == 0:
@@ -121,7 +121,7 @@ def address(segment: Segment | None) -> list[float]:
     return [float(part) for part in segment.name.split("/") if part.isdigit()] if segment else []
 
 
-def contestants(ours: SharedMemory, pinned: Any) -> dict[str, tuple[torch.Tensor, Callable[[], object]]]:
+def contestants(ours: SharedMemoryTransport, pinned: Any) -> dict[str, tuple[torch.Tensor, Callable[[], object]]]:
     everybody = exact_round(ours.size)
     private = torch.zeros_like(ours.buffer)
     methods: dict[str, tuple[torch.Tensor, Callable[[], object]]] = {
@@ -137,7 +137,7 @@ def contestants(ours: SharedMemory, pinned: Any) -> dict[str, tuple[torch.Tensor
 
 
 def take_turns(
-    ours: SharedMemory, methods: dict[str, tuple[torch.Tensor, Callable[[], object]]], turns: int, cold: bool
+    ours: SharedMemoryTransport, methods: dict[str, tuple[torch.Tensor, Callable[[], object]]], turns: int, cold: bool
 ) -> dict[str, list[float]]:
     """Return for each method [first quartile, median, third quartile] of the slowest worker's seconds."""
     seconds: dict[str, list[float]] = {name: [] for name in methods}

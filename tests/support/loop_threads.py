@@ -11,7 +11,7 @@ from tenfold.experiment import Division
 from tenfold.loop.averaging import loop_worker
 from tenfold.loop.loop_worker import LoopWorker
 from tenfold.training import flat_size
-from tenfold.transport import Segment, SharedMemory
+from tenfold.transport import Segment, SharedMemoryTransport
 from tenfold.workers.channels import Channels
 
 T = TypeVar("T")
@@ -61,7 +61,7 @@ def together(size: int, numel: int, life: Callable[[int, Channels], T]) -> list[
             errors.append((rank, error))
 
     def opened(rank: int) -> Channels:
-        weights, second = (SharedMemory(Segment.attach(segment.name), rank) for segment in shared)
+        weights, second = (SharedMemoryTransport(Segment.attach(segment.name), rank) for segment in shared)
         return Channels(weights, second, torch.empty(0), torch.empty(0), [], [])
 
     threads = [threading.Thread(target=live, args=(rank, opened(rank)), daemon=True) for rank in range(size)]

@@ -28,7 +28,7 @@ from transport_contract import (
 
 from tenfold.errors import WorkerLost
 from tenfold.mixing import Round
-from tenfold.transport import SharedMemory, Transport
+from tenfold.transport import SharedMemoryTransport, Transport
 from tenfold.transport.network.multi_host_transport import Hosts, MultiHostTransport, connect, hosts_of
 from tenfold.transport.network.network_transport import NetworkTransport
 
@@ -115,7 +115,7 @@ def test_only_the_first_of_a_host_talks_over_the_network(crew: WorkerPool) -> No
 
 @pytest.mark.parametrize(
     ("hosts", "kind"),
-    [(((0, 1, 2),), "SharedMemory"), (((0,), (1,), (2,)), "NetworkTransport")],
+    [(((0, 1, 2),), "SharedMemoryTransport"), (((0,), (1,), (2,)), "NetworkTransport")],
     ids=["one-host", "apart"],
 )
 def test_where_there_is_nothing_to_combine_there_is_one_way(crew: WorkerPool, hosts: Hosts, kind: str) -> None:
@@ -124,7 +124,7 @@ def test_where_there_is_nothing_to_combine_there_is_one_way(crew: WorkerPool, ho
     assert (
         {name for name, *_ in told}
         == {kind}
-        == {SharedMemory.__name__ if len(hosts) == 1 else NetworkTransport.__name__}
+        == {SharedMemoryTransport.__name__ if len(hosts) == 1 else NetworkTransport.__name__}
     )
 
 

@@ -6,7 +6,7 @@ import torch
 
 from tenfold.errors import MachineError, TrainingError
 from tenfold.machine.process_state import is_alive
-from tenfold.transport import Segment, SharedMemory, clean_up_orphans
+from tenfold.transport import Segment, SharedMemoryTransport, clean_up_orphans
 from tenfold.transport.memory.segment import LINE, PAGE, StopReason
 from tenfold.transport.memory.shared_integers import LockedIntegers
 
@@ -42,14 +42,14 @@ def test_memory_without_a_file_leaves_none() -> None:
         return sorted(Path("/dev/shm").glob("tenfold*"))
 
     before = files()
-    with Segment.create(2, 10) as segment, SharedMemory(Segment.attach(segment.name), 0):
+    with Segment.create(2, 10) as segment, SharedMemoryTransport(Segment.attach(segment.name), 0):
         assert "memfd" in str(Path(segment.name).readlink())
         assert files() == before
     assert not Path(segment.name).exists()
 
 
 def test_the_buffer_outlives_the_transport() -> None:
-    with Segment.create(1, 4) as segment, SharedMemory(segment, 0) as transport:
+    with Segment.create(1, 4) as segment, SharedMemoryTransport(segment, 0) as transport:
         weights = transport.buffer
     del transport, segment
     weights.fill_(3)

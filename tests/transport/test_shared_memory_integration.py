@@ -25,18 +25,18 @@ from transport_contract import (
 
 from tenfold.errors import TrainingError
 from tenfold.mixing import Round
-from tenfold.transport import Segment, SharedMemory, clean_up_orphans
+from tenfold.transport import Segment, SharedMemoryTransport, clean_up_orphans
 from tenfold.transport.memory.shared_integers import LockedIntegers
 
 
-def join(name: str, timeout: float, rank: int) -> SharedMemory:
-    return SharedMemory(Segment.attach(name), rank, timeout)
+def join(name: str, timeout: float, rank: int) -> SharedMemoryTransport:
+    return SharedMemoryTransport(Segment.attach(name), rank, timeout)
 
 
-def join_fenced(name: str, rank: int) -> SharedMemory:
+def join_fenced(name: str, rank: int) -> SharedMemoryTransport:
     segment = Segment.attach(name)
     segment.words = LockedIntegers(segment.words, segment._fd)
-    return SharedMemory(segment, rank, timeout=30)
+    return SharedMemoryTransport(segment, rank, timeout=30)
 
 
 @pytest.fixture(scope="module")

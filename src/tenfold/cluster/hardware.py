@@ -1,6 +1,6 @@
 """Hardware as the clock sees it: how long a step takes, and what a round costs.
 
-Channels, described by hand, give a `RoundPrice`, and so does a calibrated profile; the clock does not care which.
+Links, described by hand, give a `RoundPrice`, and so does a calibrated profile; the clock does not care which.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,15 +1,15 @@
 """How weights move between the workers of one run.
 
 The replicas' weights lie in flat buffers; `Transport.mix` carries out one round on them. `SingleWorkerTransport` is for
-one worker, `SharedMemory` for processes of one machine, and `join` connects the ranks that torchrun or mpirun started
-on any number of hosts.
+one worker, `SharedMemoryTransport` for processes of one machine, and `join` connects the ranks that torchrun or mpirun
+started on any number of hosts.
 """
 
 from tenfold.transport.average import average_in_rank_order, shares
 from tenfold.transport.base import Transport
 from tenfold.transport.memory.segment import Segment, StopReason, clean_up_orphans
 from tenfold.transport.memory.shared_arrays import SharedTensor
-from tenfold.transport.memory.shared_memory import SharedMemory
+from tenfold.transport.memory.shared_memory import SharedMemoryTransport
 from tenfold.transport.network.abstract_network import Network
 from tenfold.transport.network.join import JoinedRank, join
 from tenfold.transport.single_worker import SingleWorkerTransport
@@ -18,7 +18,7 @@ __all__ = [
     "JoinedRank",
     "Network",
     "Segment",
-    "SharedMemory",
+    "SharedMemoryTransport",
     "SharedTensor",
     "SingleWorkerTransport",
     "StopReason",

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tenfold.errors import ModelError
 from tenfold.mixing import Round
-from tenfold.transport import Segment, SharedMemory, SingleWorkerTransport, StopReason, Transport
+from tenfold.transport import Segment, SharedMemoryTransport, SingleWorkerTransport, StopReason, Transport
 from tenfold.transport.memory.counters import Until
 
 Result = TypeVar("Result")
@@ -139,8 +139,8 @@ class SharedChannels:
         count = self.workers + 1
         locks = self.locks or [centre.lock(number) for number in range(count)]
         return make(
-            SharedMemory(weights, rank, timeout, until=until, check=check),
-            SharedMemory(second, rank, timeout, until=until, check=check),
+            SharedMemoryTransport(weights, rank, timeout, until=until, check=check),
+            SharedMemoryTransport(second, rank, timeout, until=until, check=check),
             torch.from_numpy(centre.buffers),
             torch.from_numpy(weights.buffers),
             centre.mailboxes.reshape(-1),

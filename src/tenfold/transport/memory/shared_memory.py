@@ -40,7 +40,7 @@ class ReadPlan:
     nbytes: int
 
 
-class SharedMemory(Transport):
+class SharedMemoryTransport(Transport):
     """One of N processes on one machine.
 
     A round takes two ticks of the counters (see `counters.py`): "my weights are ready" and "I have read". Between them

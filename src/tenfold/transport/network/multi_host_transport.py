@@ -15,7 +15,7 @@ from tenfold.mixing import Round
 from tenfold.mixing.round import exact_round
 from tenfold.transport.base import Transport, check_size
 from tenfold.transport.memory.segment import Segment
-from tenfold.transport.memory.shared_memory import SharedMemory
+from tenfold.transport.memory.shared_memory import SharedMemoryTransport
 from tenfold.transport.network.abstract_network import Network
 from tenfold.transport.network.network_transport import ExchangePlan, NetworkTransport, make_plan
 from tenfold.transport.network.weight_exchange import WeightExchange
@@ -47,7 +47,7 @@ def connect(
     if segment is None:
         return NetworkTransport(network, numel, dtype, device)
     host = next(host for host in hosts if network.rank in host)
-    inner = SharedMemory(segment, host.index(network.rank), ranks=host, check=network.check)
+    inner = SharedMemoryTransport(segment, host.index(network.rank), ranks=host, check=network.check)
     return inner if len(hosts) == 1 else MultiHostTransport(network, hosts, inner)
 
 
@@ -60,7 +60,7 @@ class MultiHostTransport(Transport):
     - Everything else goes over the network, from rank to rank.
     """
 
-    def __init__(self, network: Network, hosts: Hosts, inner: SharedMemory) -> None:
+    def __init__(self, network: Network, hosts: Hosts, inner: SharedMemoryTransport) -> None:
         super().__init__(network.rank, network.size)
         self.buffer = inner.buffer
         self._network = network

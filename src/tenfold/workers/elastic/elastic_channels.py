@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from tenfold.mixing import Round
-from tenfold.transport import SharedMemory, Transport
+from tenfold.transport import SharedMemoryTransport, Transport
 from tenfold.transport.memory.counters import MembersChanged
 from tenfold.workers.channels import Channels, MakeRound, Result
 from tenfold.workers.messages import EvaluationBegan, Handover, Joining, Membership, Paused, Ready, Welcome
@@ -76,7 +76,7 @@ class ElasticChannels(Channels):
 
     def mix_once(self, transport: Transport, make_round: MakeRound, samples: Sequence[float]) -> Round:
         """Carry out a round, unless the members change meanwhile."""
-        assert isinstance(transport, SharedMemory)
+        assert isinstance(transport, SharedMemoryTransport)
         transport.check_members()
         return super().mix_once(transport, make_round, [samples[member] for member in self.members])
 
@@ -122,7 +122,7 @@ class ElasticChannels(Channels):
 
     def is_outdated(self) -> bool:
         """Return whether another membership is asked for."""
-        assert isinstance(self.weights, SharedMemory)
+        assert isinstance(self.weights, SharedMemoryTransport)
         try:
             self.weights.check_members()
         except MembersChanged:
@@ -145,7 +145,7 @@ class ElasticChannels(Channels):
     def _regroup(self, members: tuple[int, ...], number: int, ticks: int) -> None:
         self.members, self._membership = members, number
         for transport in (self.weights, self.second):
-            assert isinstance(transport, SharedMemory)
+            assert isinstance(transport, SharedMemoryTransport)
             transport.regroup(members, number, ticks)
 
 

@@ -13,7 +13,7 @@ from tenfold.training import Replica
 from tenfold.training.optimizers.block_division import divide_blocks, divisible_stacks, stacks_to_divide
 from tenfold.training.optimizers.make_optimizer import make_optimizer
 from tenfold.training.optimizers.muon import Muon, Shape
-from tenfold.transport import SharedMemory
+from tenfold.transport import SharedMemoryTransport
 from tenfold.workers.channels import Channels
 from tenfold.workers.task import Task, make_network
 
@@ -21,7 +21,7 @@ from tenfold.workers.task import Task, make_network
 class DividedStep:
     """One worker's part of every step."""
 
-    def __init__(self, replica: Replica, optimizer: Muon, transport: SharedMemory) -> None:
+    def __init__(self, replica: Replica, optimizer: Muon, transport: SharedMemoryTransport) -> None:
         self._optimizer = optimizer
         self._transport = transport
         stacks = divisible_stacks(optimizer)
@@ -45,7 +45,7 @@ def divide_steps(replica: Replica, channels: Channels, strategy: Strategy) -> Di
     Before a worker writes into another's weights, that one must have its gradient: all of them meet when they average.
     """
     transport, optimizer = channels.weights, replica.optimizer
-    if not isinstance(transport, SharedMemory) or not isinstance(optimizer, Muon):
+    if not isinstance(transport, SharedMemoryTransport) or not isinstance(optimizer, Muon):
         return None
     if channels.is_elastic or not strategy.always_exact or torch.get_num_threads() > 1:
         return None
