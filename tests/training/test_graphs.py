@@ -7,9 +7,10 @@ from torch.nn import functional
 
 from tenfold.data import DatasetPart, SubsetPart, Tensors
 from tenfold.experiment import Training
-from tenfold.training import Replica, graphs
+from tenfold.training import Replica
 from tenfold.training.fused import fused_replicas as fused
-from tenfold.training.graphs import Graphed, make_replica
+from tenfold.training.graphs import Graphed
+from tenfold.training.make_replica import make_replica
 from tenfold.training.precision import multiplying, product
 
 SAMPLES, BATCH, STEPS = 40, 8, 20
@@ -71,8 +72,8 @@ def recorder(monkeypatch):
 
         return replay
 
-    for module in (fused, graphs):
-        monkeypatch.setattr(module, "captures", lambda device: True)
+    for module in ("fused.fused_replicas", "make_replica"):
+        monkeypatch.setattr(f"tenfold.training.{module}.captures", lambda device: True)
     monkeypatch.setattr(fused, "capture", capture)
     return recorded
 

@@ -1,6 +1,6 @@
 """Whole training steps as CUDA graphs: recorded once, then replayed without Python or launches in between."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -8,9 +8,7 @@ from torch import Tensor, nn
 
 from tenfold.data import Part
 from tenfold.data.tree import select_rows
-from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
-from tenfold.training.capture import captures
 from tenfold.training.fused.fused_replicas import Fused, resident
 from tenfold.training.measures import Measure
 from tenfold.training.replica import Replica
@@ -85,30 +83,3 @@ class Graphed(Replica):
         for name, tensor in state["optimizer"].items():
             own[name].copy_(tensor)
         super().load(state | {"optimizer": self.optimizer.state_dict()})
-
-
-def make_replica(
-    network: nn.Module,
-    training: Training,
-    loss: Measure,
-    *,
-    part: Part,
-    warn: Callable[[str], None],
-    capturing: bool = True,
-    **options: Any,
-) -> Replica:
-    """Return a replica that steps as fast as its device allows, or say once why it does not.
-
-    `capturing` says whether steps may be captured as a whole, as far as the caller is concerned.
-    """
-    device = next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
-    if not captures(device):
-        return Replica(network, training, loss, **options)
-    why = obstacle(training, part) if capturing else "the replicas mix more than their weights"
-    if not why:
-        try:
-            return Graphed(network, training, loss, part=part, **options)
-        except ExperimentError as error:
-            why = str(error)
-    warn(slow(why))
-    return Replica(network, training, loss, **options)

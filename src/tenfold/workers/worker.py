@@ -19,7 +19,7 @@ from tenfold.machine.process_state import peak_memory
 from tenfold.mixing.learning_rate import rate_scale, warmup_epochs
 from tenfold.runs import Clock, Emit, Metric, Warned, checkpoint
 from tenfold.training import choose_loss, predict
-from tenfold.training.graphs import make_replica
+from tenfold.training.make_replica import make_replica
 from tenfold.training.measures import describe_failure
 from tenfold.training.randomness import seed_everything
 from tenfold.training.training_accuracy import make_training_accuracy
