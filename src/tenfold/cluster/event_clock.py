@@ -13,7 +13,7 @@ import numpy as np
 
 from tenfold.cluster.hardware import ExchangePrice, Floats, Hardware, RoundPrice
 from tenfold.cluster.meetings import Meetings
-from tenfold.cluster.round_clock import SINGLE_STEPS, ClockLanes, ClockSpan, TimeKind, Timing, load
+from tenfold.cluster.round_clock import SINGLE_STEPS, ClockLanes, ClockSpan, TimeKind, Timing, relative_step_times
 from tenfold.cluster.stragglers import Pace
 from tenfold.cluster.workload import Workload
 from tenfold.mixing import AsynchronousStrategy
@@ -80,7 +80,7 @@ class _Heap:
         self.workload, self.hardware, self.every_step = workload, hardware, every_step
         self.price = hardware.exchange_price or price_as_rounds(hardware.round_price, n)
         self.pace = Pace(step_times, 1, np.random.default_rng(seed))
-        self.load = load(workload, step_times)
+        self.relative_times = relative_step_times(workload, step_times)
         self.final = Meetings(workload.strategy, n, workload.travelling, hardware.round_price).final
         self.done = 0
         self.now = np.full(n, hardware.start)
@@ -115,7 +115,7 @@ class _Heap:
         """Go through one epoch, all workers from where they are to their last step."""
         workload = self.workload
         drawn = self.pace.draw(workload.steps_per_epoch)[0]
-        seconds = drawn if self.load is None else drawn * self.load
+        seconds = drawn if self.relative_times is None else drawn * self.relative_times
         self.computed += seconds.sum(axis=0)
         marked = {step for step in workload.marks if self.done < step <= self.done + workload.steps_per_epoch}
         reached: dict[int, list[float]] = {step: [] for step in marked}

@@ -88,7 +88,7 @@ class _Clock:
         self.workload, self.hardware, self.repeats = workload, hardware, repeats
         step_times = hardware.step_times(n)
         self.pace = Pace(step_times, repeats, np.random.default_rng(seed))
-        self.load = load(workload, step_times)
+        self.relative_times = relative_step_times(workload, step_times)
         self.meetings = Meetings(workload.strategy, n, workload.travelling, hardware.round_price)
         self.final = self.meetings.final
         self.now = np.full((repeats, n), hardware.start)
@@ -138,8 +138,8 @@ class _Clock:
         workload = self.workload
         steps = np.arange(first, last + 1)
         drawn = self.pace.draw(len(steps))
-        if self.load is not None:
-            drawn = drawn * self.load[(first - 1) % workload.steps_per_epoch :][: len(steps)]
+        if self.relative_times is not None:
+            drawn = drawn * self.relative_times[(first - 1) % workload.steps_per_epoch :][: len(steps)]
         due = workload.is_due(first, last)
         marked = np.isin(steps, workload.marks) | (steps % workload.steps_per_epoch == 0)
         stops = np.flatnonzero(due | marked | (steps <= SINGLE_STEPS) | (steps == last))
@@ -206,7 +206,7 @@ class _Clock:
             self.lanes.add("save", together, self.now[0])
 
 
-def load(workload: Workload, step_times: Iterable[StepTime]) -> Floats | None:
+def relative_step_times(workload: Workload, step_times: Iterable[StepTime]) -> Floats | None:
     """Return each step's seconds relative to one with a full batch, [steps of an epoch, workers]; None: all are full.
 
     A batch of k out of B samples takes (fixed + (mean - fixed) k/B) / mean; none takes no time.

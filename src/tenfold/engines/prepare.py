@@ -73,7 +73,7 @@ def seats(machine: Machine, workers: int, budget: int) -> tuple[int, affinity.Co
 
 def load(experiment: Experiment, device: torch.device | str, fetching: data.FetchProgress | None = None) -> data.Splits:
     """Load the data to a device."""
-    return copy_to(_load(experiment.data, fetching), device)
+    return copy_to(_read_section(experiment.data, fetching), device)
 
 
 def describe(task: Task) -> dict[str, Any]:
@@ -129,7 +129,8 @@ def audit(task: Task) -> dict[str, Any]:
     }
 
 
-def _load(section: Any, fetching: data.FetchProgress | None) -> data.Splits:
+def _read_section(section: Any, fetching: data.FetchProgress | None) -> data.Splits:
+    """Read the data that an experiment's section `data` describes."""
     if isinstance(section.name, RecordedObject):
         raise DataError(f"the data {section.name} were given as Python objects; pass them again")
     return loading.load(

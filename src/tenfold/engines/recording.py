@@ -95,14 +95,14 @@ def record(
     then it is interrupted and can be resumed.
     """
     path = store.folder_of(run)
-    load, energy = machine_load(), EnergyMeter()
+    load_before, energy = machine_load(), EnergyMeter()
     with keeping_console(path) as console:
         journal = _Journal(Recorder(store, run), clock, listen, console, dict(known or {}), partial)
         outcome = _work_recorded(work, journal, path)
         outcome.result["total_seconds"] = clock.now()
         outcome.result["listening_seconds"] = journal.listening
         predicted = outcome.result.get("clock") == "predicted"
-        outcome.result.update(_machine_use(load, energy, predicted=predicted))
+        outcome.result.update(_machine_use(load_before, energy, predicted=predicted))
         _finish(outcome, journal, path)
     return outcome
 
