@@ -55,7 +55,7 @@ class CrossValidationRun:
         self.listen = listen
         """Also hears the metrics of the folds, which are recorded in their own runs only."""
         self.mode = fold_mode(task.experiment)
-        self.splits = make_fold_splits(task.experiment, task.splits, task.shards)
+        self.fold_splits = make_fold_splits(task.experiment, task.splits, task.shards)
         self.entries: dict[int, FoldEntry] = {}
         """The folds that have ended, by index."""
         self.stopped_by = ""
@@ -69,6 +69,7 @@ class CrossValidationRun:
     def train(self, emit: Emit) -> Outcome:
         """Train every fold that is not finished yet, and return the combined result with the best fold's weights."""
         self._emit = emit
+        # Through JSON, as the store has it: Python objects become names, which the runs of the folds record.
         recorded = type(self.task.experiment)(**self.task.experiment.model_dump(mode="json"))
         context = FoldContext(recorded, self.store, self.run, self.facts, self.clock)
         earlier = earlier_folds(self.store, self.run)
@@ -76,13 +77,13 @@ class CrossValidationRun:
             FoldsStarted(
                 at=self.clock.now(),
                 mode=self.mode,
-                names=tuple(split.name for split in self.splits),
+                names=tuple(split.name for split in self.fold_splits),
                 epochs=self.task.experiment.training.epochs,
                 resumed=bool(earlier),
             )
         )
         jobs = []
-        for index, split in enumerate(self.splits):
+        for index, split in enumerate(self.fold_splits):
             before = earlier.get(split.key)
             if before is not None and before["status"] == "finished":
                 self._runs[index] = before["id"]
@@ -97,7 +98,7 @@ class CrossValidationRun:
             first = self._entries_in_order()[0]
             sentence, newline, lines = first["error"].partition("\n")
             raise TrainingError(
-                f"all {len(self.splits)} folds failed; {self.splits[0].name}: {sentence} "
+                f"all {len(self.fold_splits)} folds failed; {self.fold_splits[0].name}: {sentence} "
                 f"(for details: `tenfold show {first['run'] or self.run}`){newline}{lines}"
             )
         return self._outcome()
@@ -113,7 +114,7 @@ class CrossValidationRun:
         """
         if isinstance(event, Metric | EpochEnded):
             try:
-                self.listen(replace(event, fold=self.splits[index].fold))
+                self.listen(replace(event, fold=self.fold_splits[index].fold))
             except StopTraining as stop:
                 if stop.all_folds:
                     self.stopped_by = self.stopped_by or str(stop)
@@ -125,7 +126,7 @@ class CrossValidationRun:
             self._report(index, status, steps_per_epoch=event.steps_per_epoch)
         elif isinstance(event, Warned | WorkerDropped) and event.text not in self._warned:
             self._warned.add(event.text)  # of all folds that say the same, one is enough
-            self._warn(f"{self.splits[index].name}: {event.text}")
+            self._warn(f"{self.fold_splits[index].name}: {event.text}")
 
     def _done(self, job: FoldJob, end: FoldEnd) -> None:
         if end.result is not None:
@@ -147,7 +148,7 @@ class CrossValidationRun:
 
     def _finish(self, index: int, result: dict[str, Any]) -> None:
         self._results[index] = result
-        split, seconds = self.splits[index], result["seconds"]
+        split, seconds = self.fold_splits[index], result["seconds"]
         self.entries[index] = fold_entry(split, self._runs.get(index), result["crossval"], seconds)
         self._report(index, "finished", seconds=seconds)
         if result.get("problem"):
@@ -156,7 +157,7 @@ class CrossValidationRun:
     def _report(
         self, index: int, status: Status, *, steps_per_epoch: int = 0, seconds: float | None = None, error: str = ""
     ) -> None:
-        split = self.splits[index]
+        split = self.fold_splits[index]
         self._announce(
             FoldChanged(
                 at=self.clock.now(),
@@ -192,6 +193,7 @@ class CrossValidationRun:
         finished = sorted(self._results)
         best = min(finished, key=lambda index: best_first(self.entries[index]["metrics"]["validation"]))
         weights: dict[str, Any] = {}
+        # Its "fold" is its position in the list of folds, from 1: elsewhere "fold" counts within a repeat and node.
         result["models"] = {
             "best": {"fold": sorted(self.entries).index(best) + 1, "metrics": self.entries[best]["metrics"]["test"]},
             "average": {"metrics": {}},
@@ -207,7 +209,7 @@ class CrossValidationRun:
         except StoreError as error:  # a model that could not be saved cannot be averaged
             self._warn(f"the models of the folds cannot be combined: {error}")
         failed = [index for index in sorted(self.entries) if self.entries[index]["status"] == "failed"]
-        result["failed"] = [f"{self.splits[index].name}: {self.entries[index]['error']}" for index in failed]
+        result["failed"] = [f"{self.fold_splits[index].name}: {self.entries[index]['error']}" for index in failed]
         if self.stopped_by:
             result |= {"stopped_early": True, "stopped_by": self.stopped_by}
         return Outcome(result, weights)
