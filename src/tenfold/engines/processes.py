@@ -69,7 +69,10 @@ class Processes(Engine):
         return None
 
     def _supervise(self, pool: WorkerPool, supervisor: Supervisor, emit: Emit, replacement: Replacement | None) -> None:
-        """Pass events on, and answer the workers whenever all have sent the same kind of message."""
+        """Pass events on, and answer the workers whenever all have sent the same kind of message, until all finish.
+
+        Without `replacement`, the loss of a worker ends this.
+        """
         received: dict[int, tuple[Message, ...]] = {}
         warned: set[str] = set()
         while True:
@@ -86,20 +89,27 @@ class Processes(Engine):
                     awaited = replacement.roster.members if replacement is not None else range(len(pool.processes))
                     if not received or len(received) < len(awaited):
                         continue
-                    messages = [message for place in sorted(received) for message in received[place]]
-                    decision = supervisor.decide(messages)
-                    for place in received:
-                        pool.send(place, decision)
-                    received = {}
-                    if replacement is not None:
-                        replacement.answered(messages[0])
-                    if isinstance(messages[0], Finished):
+                    if _answer_all(received, pool, supervisor, replacement):
                         return
+                    received = {}
             except WorkerLost as lost:
                 if replacement is None:
                     raise
                 replacement.lose(lost)
                 received = {}
+
+
+def _answer_all(
+    received: dict[int, tuple[Message, ...]], pool: WorkerPool, supervisor: Supervisor, replacement: Replacement | None
+) -> bool:
+    """Send all processes what the supervisor decides on their messages; return whether the training has finished."""
+    messages = [message for place in sorted(received) for message in received[place]]
+    decision = supervisor.decide(messages)
+    for place in received:
+        pool.send(place, decision)
+    if replacement is not None:
+        replacement.answered(messages[0])
+    return isinstance(messages[0], Finished)
 
 
 def _pass_on(events: list[Event], emit: Emit, warned: set[str]) -> None:
