@@ -23,7 +23,10 @@ class PredictedEvents:
         self._seconds = [prediction.marks[step] for step in self._steps]
 
     def __call__(self, event: Event) -> None:
-        """Pass an event on with its time on the virtual cluster."""
+        """Pass an event on with its time on the virtual cluster.
+
+        Measured spans are dropped, because the prediction has its own.
+        """
         if isinstance(event, Metric) and event.name in MEMORY_METRICS:
             return  # that of this machine, not of the cluster
         if isinstance(event, Metric):

@@ -96,7 +96,7 @@ class Worker:
             self.channels.repeat(self.channels.weights.barrier)
         self.time.begin()
         while self.epoch < training.epochs and not stopped:
-            if not self.joins:
+            if not self.joins:  # how join points are numbered: `ElasticChannels.reach_join_point`
                 self.channels.reach_join_point(2 * self.epoch * self.task.steps_per_epoch + 1, self._state)
             self.joins = False
             loss, samples, last = self._train_epoch()

@@ -58,10 +58,10 @@ def crossval(
     [cyan]tenfold crossval --model mlp --data digits --folds 5 --fold-repeats 3[/],
     [cyan]tenfold crossval lenet.toml --workers 4 --fold-mode data-and-folds[/]
     """
-    experiment = options.experiment_of(context.params)
+    experiment = options.experiment_of(context.params)  # all fields above are read from `context.params`
     from tenfold.workers.pool.worker_pool import start_server
 
-    start_server()
+    start_server()  # it starts while torch is imported here
     import tenfold
     from tenfold.report.live.fold_progress import FoldProgress
 
