@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Unpack
 from tenfold.api.open_run import load_model
 from tenfold.common.files import write_atomically
 from tenfold.data import FetchProgress
-from tenfold.engines import Engine, RecordedRun, Task, choose, validate
+from tenfold.engines import Engine, RecordedRun, choose, validate
 from tenfold.experiment import Experiment
 from tenfold.experiment.experiment import fields_by_name
 from tenfold.experiment.field_types import Fields
@@ -23,6 +23,7 @@ from tenfold.runs import Clock, Emit, Event, Note, Run, Warned, WorkerDropped
 from tenfold.runs.callbacks import listed, with_callbacks
 from tenfold.runs.remote_store import RemoteStore
 from tenfold.runs.store import absolute
+from tenfold.workers.task import Task
 
 if TYPE_CHECKING:
     from tenfold.cluster.prediction import Prediction

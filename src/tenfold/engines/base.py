@@ -1,4 +1,4 @@
-"""What every engine does: place the replicas, train them to the end, and record the run; and which engine to use."""
+"""What every engine does: place the replicas, train them to the end, and record the run."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tenfold.data import FetchProgress
 from tenfold.engines.prepare import check_same_data, describe, prepare, settle
 from tenfold.engines.recording import Outcome, RecordedRun, reopen, train_recorded
-from tenfold.engines.validate import is_launched, steps_together
 from tenfold.experiment import Experiment
-from tenfold.launch.detect import World
 from tenfold.runs import Clock, Emit, Store
 from tenfold.runs.resumption import Resumption
 from tenfold.workers.task import Task, make_network
@@ -62,31 +60,3 @@ class Engine(ABC):
         clock, resumption = reopen(store, record, force=force)
         outcome = train_recorded(self.run, task, store, record["id"], clock, listen, resumption)
         return RecordedRun.finished(store, record["id"], outcome, task.experiment)
-
-
-def choose(experiment: Experiment, world: World | None = None, predict: Predict | None = None) -> Engine:
-    """Return the engine that a valid experiment asks for, or the one that fits it.
-
-    `world` is what a launcher started, None without one. A virtual engine calls `predict` before it trains.
-    """
-    machine, workers = experiment.machine, experiment.division.workers
-    if machine.engine == "virtual":
-        from tenfold.engines.virtual import Virtual
-
-        assert predict is not None, "a virtual engine needs predicted times"
-        return Virtual(predict)
-    if world is not None and is_launched(experiment, world):
-        from tenfold.engines.launched.launched_engine import Launched
-
-        return Launched(world, machine.transport, machine.stall_after)
-    if steps_together(experiment):
-        from tenfold.engines.one_device import OneDevice
-
-        return OneDevice()
-    if machine.engine == "processes" or workers > 1:
-        from tenfold.engines.processes import Processes
-
-        return Processes()
-    from tenfold.engines.serial import Serial
-
-    return Serial()

@@ -16,7 +16,7 @@ from tenfold.common.imports import resolve
 from tenfold.data import loading
 from tenfold.data.copies import copy_to
 from tenfold.data.table_columns import Columns
-from tenfold.engines.validate import steps_together
+from tenfold.engines.choose import steps_together
 from tenfold.errors import DataError, ExperimentError, StoreError
 from tenfold.experiment import Experiment, Machine
 from tenfold.experiment.fields import with_defaults

@@ -7,11 +7,11 @@ cores and memory is checked by `prepare`, before a run is recorded.
 from collections.abc import Sequence
 
 from tenfold.common.catalog import NETWORK_TRANSPORTS
+from tenfold.engines.choose import is_launched, steps_together, trains_on_cpu
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Division, Experiment
 from tenfold.experiment.fields import with_defaults
 from tenfold.launch.detect import World
-from tenfold.machine import devices
 from tenfold.mixing import Strategy
 from tenfold.mixing.builders import make_compressor, make_outer, make_strategy
 
@@ -31,7 +31,7 @@ def validate(experiment: Experiment, world: World | None) -> None:
         from tenfold.engines.virtual_cluster import cluster_of
 
         cluster_of(experiment)
-        if _device(experiment) != "cpu":
+        if not trains_on_cpu(experiment):
             validate_fused(experiment)
     elif world is not None and is_launched(experiment, world):
         _validate_ranks(experiment, world)
@@ -39,13 +39,6 @@ def validate(experiment: Experiment, world: World | None) -> None:
     else:
         _validate_one_machine(experiment)
     validate_mixing(experiment)
-
-
-def is_launched(experiment: Experiment, world: World) -> bool:
-    """Return whether the workers are a launcher's ranks; a single rank trains alone unless it is asked to or left."""
-    machine = experiment.machine
-    survivor = world.restarts > 0 and machine.on_failure == "continue"
-    return world.size > 1 or machine.engine == "launched" or survivor
 
 
 def require_no_launcher(what: str, world: World | None) -> None:
@@ -118,7 +111,7 @@ def _validate_asynchronous(experiment: Experiment) -> None:
 
 def _validate_fp16(experiment: Experiment, *, asynchronous: bool) -> None:
     """Raise ExperimentError where steps cannot be skipped when their gradients overflow."""
-    if _device(experiment) == "cpu":
+    if trains_on_cpu(experiment):
         raise ExperimentError(
             'training.precision = "fp16" is for GPUs; on a CPU use "bf16", which needs no loss scaling'
         )
@@ -130,14 +123,6 @@ def _validate_fp16(experiment: Experiment, *, asynchronous: bool) -> None:
             f'{skipping} a worker cannot do alone while gradients are exchanged; use "bf16", or division.average = '
             '"weights" with a strategy that has rounds'
         )
-
-
-def steps_together(experiment: Experiment) -> bool:
-    """Return whether all replicas step together on one device: several workers on a GPU, or where that is asked for."""
-    engine, division = experiment.machine.engine, experiment.division
-    if engine == "fused" or (engine != "virtual" and division.folds is not None and division.fold_mode == "fused"):
-        return True
-    return engine == "auto" and division.workers > 1 and _device(experiment) != "cpu"
 
 
 def validate_fused(experiment: Experiment) -> None:
@@ -167,11 +152,6 @@ def validate_fused(experiment: Experiment) -> None:
         )
 
 
-def _device(experiment: Experiment) -> str:
-    device = experiment.machine.device
-    return devices.resolve("auto").type if device == "auto" else device
-
-
 def _validate_one_machine(experiment: Experiment) -> None:
     machine, workers = experiment.machine, experiment.division.workers
     if machine.engine == "launched" or machine.transport in NETWORK_TRANSPORTS:
@@ -186,7 +166,7 @@ def _validate_one_machine(experiment: Experiment) -> None:
         )
     if steps_together(experiment):
         validate_fused(experiment)
-    elif workers > 1 and _device(experiment) != "cpu":
+    elif workers > 1 and not trains_on_cpu(experiment):
         raise ExperimentError(
             f'machine.engine = "{machine.engine}" runs several workers on CPU only, but machine.device = '
             f'"{machine.device}"; use auto, with which all step together on one GPU, or start one rank per GPU with '
