@@ -166,7 +166,7 @@ def test_a_reference_is_kept_only_where_weights_are_compressed() -> None:
     )
     assert kept.reference is not None
     gradients.load(kept.state() | {"rounds": 7})
-    assert (gradients.rounds, gradients.reference, plain.reference) == (7, None, None)
+    assert (gradients.count, gradients.reference, plain.reference) == (7, None, None)
 
 
 def test_plain_gradients_are_counted_as_they_are() -> None:
