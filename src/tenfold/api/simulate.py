@@ -33,7 +33,8 @@ def simulate(
     The weights are those of a real run, on CPU bit for bit; `run.seconds` is predicted, with `run.interval` around it.
     `cluster` is a `Cluster`, a table, a file or "here", the processes of this machine; without one, nodes are joined by
     `link`. `run.result["baseline_seconds"]` is the predicted time of one worker there, and `run.result["speedup"]` the
-    speedup over it.
+    speedup over it; both are left out where the run stopped early or reached a target, because nobody knows when one
+    worker would have done so.
     """
     experiment = on_cluster(experiment, **fields)
     run = train(

@@ -40,8 +40,14 @@ class SimulationBaseline:
 
 
 def simulation_baseline(experiment: Experiment, run: Run) -> SimulationBaseline | None:
-    """Return what a simulated run of an experiment is compared with; None for one worker, its own baseline."""
+    """Return what a simulated run of an experiment is compared with; None where there is nothing to compare it with.
+
+    One worker is its own baseline. A run that stopped before its last step, or reached its target, took less training
+    than the forecast of one worker is about.
+    """
     if experiment.division.workers == 1 or not run.seconds:
+        return None
+    if run.result.get("stopped_early") or run.seconds_to_target is not None:
         return None
     seconds = forecast(_alone(experiment), progress=False).forecasts[0].prediction.seconds
     return SimulationBaseline(seconds, seconds / run.seconds)

@@ -55,9 +55,10 @@ def run_headline(run: Run, baseline: Baseline | None) -> list[dict[str, str]]:
         slower = "slower than" if baseline.speedup < 1 else "over"
         note = f"{slower} one worker, run {baseline.run.id}{'; doubtful' if baseline.doubts else ''}"
         numbers.append(headline_number(f"speedup, {run.clock}", ratio(baseline.speedup), note))
-    elif (alone := run.result.get("baseline_seconds")) and run.seconds:
-        note = f"over one worker in {duration(alone)}, {run.clock}; {summary.describe_hardware(run.experiment)}"
-        numbers.append(headline_number(f"speedup, {run.clock}", ratio(alone / run.seconds), note))
+    elif "baseline_seconds" in result and "speedup" in result:
+        alone = duration(result["baseline_seconds"])
+        note = f"over one worker in {alone}, {run.clock}; {summary.describe_hardware(run.experiment)}"
+        numbers.append(headline_number(f"speedup, {run.clock}", ratio(result["speedup"]), note))
     if run.experiment.training.target is not None and run.seconds_to_target is not None:
         name = f"to the target {run.experiment.training.target:g}"
         numbers.append(headline_number(name, duration(run.seconds_to_target), run.clock))
