@@ -1,5 +1,9 @@
 """Copies to a GPU: how their times are added up, with a device that is made up."""
 
+import pickle
+from typing import Any
+
+import pytest
 import torch
 
 from tenfold.data.copies import MOST_PENDING, CopyTimer, copy_to
@@ -55,6 +59,25 @@ def test_copies_that_nobody_asks_about_do_not_pile_up() -> None:
             pass
     assert len(timer._pending) <= MOST_PENDING
     assert round(timer.take(), 6) == round(3 * MOST_PENDING * 0.002, 6)
+
+
+def test_copies_to_the_second_gpu_are_timed_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[torch.device] = []
+
+    class OnStream(Event):
+        def record(self, stream: Any = None) -> None:
+            used.append(stream)
+            super().record()
+
+    device = Device()
+    monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: OnStream(device))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: device)
+    second = torch.device("cuda:1")
+    timer = pickle.loads(pickle.dumps(CopyTimer(second)))
+    with timer.timing():
+        pass
+    assert timer.take() == 0.002
+    assert used == [second, second]
 
 
 def test_a_loader_times_the_copies_of_its_batches() -> None:

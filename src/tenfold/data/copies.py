@@ -35,7 +35,8 @@ class CopyTimer:
     """Adds up the seconds that a device spends on copies; on a CPU, where nothing is copied, it does nothing."""
 
     def __init__(self, device: torch.device, make_event: MakeEvent | None = None) -> None:
-        self._make_event = make_event or (_cuda_event if device.type == "cuda" else None)
+        self._device = device
+        self._make_event = make_event or (self._cuda_event if device.type == "cuda" else None)
         self._pending: list[tuple[StreamEvent, StreamEvent]] = []
         self._seconds = 0.0
 
@@ -66,7 +67,30 @@ class CopyTimer:
         self._seconds += sum(begin.elapsed_time(end) for begin, end in read) / 1e3
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return CopyTimer, (torch.device("cuda" if self._make_event is not None else "cpu"),)
+        return CopyTimer, (self._device,)
+
+    def _cuda_event(self) -> StreamEvent:
+        return CudaEvent(self._device)
+
+
+class CudaEvent:
+    """An event in the stream of one GPU, whichever GPU is the current one of this process."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+    def record(self) -> None:
+        """Take place after the copies that were given to the stream so far."""
+        self._event.record(torch.cuda.current_stream(self._device))  # type: ignore[no-untyped-call]
+
+    def synchronize(self) -> None:
+        """Wait until it has taken place."""
+        self._event.synchronize()  # type: ignore[no-untyped-call]
+
+    def elapsed_time(self, end: "CudaEvent") -> float:
+        """Return the milliseconds until another event of the same GPU."""
+        return self._event.elapsed_time(end._event)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def copy_to(splits: Splits, device: torch.device | str) -> Splits:
@@ -78,7 +102,3 @@ def copy_to(splits: Splits, device: torch.device | str) -> Splits:
     moved = splits.to(device)
     torch.cuda.synchronize(device)
     return replace(moved, copy_seconds=perf_counter() - began)
-
-
-def _cuda_event() -> StreamEvent:
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
