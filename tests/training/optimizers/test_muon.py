@@ -102,6 +102,9 @@ def test_queries_keys_and_values_are_three_matrices():
         ((64, 784), 64, (1, 64, 784)),
         ((784, 64), 64, (1, 784, 64)),
         ((101, 200), 64, (1, 101, 200)),  # a prime number of rows
+        ((10006, 784), 64, (1, 10006, 784)),  # divisible by 2 and by a large prime only
+        ((1018, 784), 64, (1, 1018, 784)),
+        ((148, 200), 64, (4, 37, 200)),
         ((512, 784), 1000, (1, 512, 784)),
     ],
 )
@@ -168,6 +171,25 @@ def test_a_loaded_state_goes_on_bit_for_bit(options):
         first.step(x, y)
         second.step(x, y)
     assert torch.equal(first.flat.vector, second.flat.vector)
+
+
+def test_a_state_that_divides_matrices_otherwise_leaves_the_division_alone():
+    def stepped(block):
+        torch.manual_seed(0)
+        layer = nn.Linear(128, 128)
+        optimizer = Muon(layer, block=block)
+        layer(torch.ones(1, 128)).sum().backward()
+        optimizer.step()
+        return optimizer
+
+    whole, blocks = stepped(128), stepped(64)
+    blocks.load_state_dict(whole.state_dict())
+    assert [group.get("shapes") for group in blocks.param_groups] == [[(2, 64, 128)], None]
+    weight, saved = blocks.param_groups[0]["params"][0], whole.param_groups[0]["params"][0]
+    assert torch.equal(blocks.state[weight]["momentum_buffer"], whole.state[saved]["momentum_buffer"])
+    copied = copy.deepcopy(blocks)
+    copied.step()
+    assert copied.param_groups[0]["shapes"] == [(2, 64, 128)]
 
 
 def test_a_schedule_scales_both_rates():

@@ -29,11 +29,12 @@ class Muon(torch.optim.Optimizer):
         W <- (1 - lr weight_decay) W - lr max(1, r/c)^0.5 NS(Z)
 
     NS(Z) is what `steps` Newton-Schulz steps make of Z: with Z = U S V^T, nearly U V^T. A matrix with more than `block`
-    rows and columns is divided into equal matrices of about so many rows. Where the trained network is
-    given, convolutions are matrices with a row per output channel, other stacks are taken apart, and embeddings belong
-    to the partner; where parameters are given, all with two or more dimensions are matrices. `output` says which
-    rule ("muon" or "partner") changes the last matrix of the network. The partner's groups keep `lr_ratio`, their
-    learning rate in units of Muon's, for schedules that set all rates at once.
+    rows and columns is divided into equal matrices of about so many rows; it stays whole where no number of rows from
+    block/2 to 4 block divides it, such as one with a prime number of rows. Where the trained network is given,
+    convolutions are matrices with a row per output channel, other stacks are taken apart, and embeddings belong to the
+    partner; where parameters are given, all with two or more dimensions are matrices. `output` says which rule ("muon"
+    or "partner") changes the last matrix of the network. The partner's groups keep `lr_ratio`, their learning rate in
+    units of Muon's, for schedules that set all rates at once.
     """
 
     def __init__(
@@ -73,6 +74,15 @@ class Muon(torch.optim.Optimizer):
         super().__init__([group for group in groups if group["params"]], defaults)
         self.own: dict[Tensor, slice] = {}
         """Which matrices of a parameter's stack a step changes; of parameters that are not in it, all."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take on a saved or copied state, but keep dividing matrices as before: a saved state may divide otherwise."""
+        shapes = [group.get("shapes") for group in self.__dict__.get("param_groups", ())]
+        super().__setstate__(state)
+        self.__dict__.setdefault("own", {})
+        for group, own in zip(self.param_groups, shapes, strict=False):  # a copy has no shapes yet, and takes all
+            if own is not None:
+                group["shapes"] = own
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -211,12 +221,15 @@ def _stack_shape(module: nn.Module, name: str, parameter: Tensor) -> Shape | Non
 
 
 def _in_blocks(shape: Shape, block: int) -> Shape:
-    """Divide matrices that are large in both directions into equal ones of about `block` rows."""
+    """Divide matrices that are large in both directions into equal ones of about `block` rows, if their rows allow.
+
+    Orthogonalizing blocks of a few rows does little more than scale each row to the same length.
+    """
     count, rows, columns = shape
     if min(rows, columns) <= block:
         return shape
-    divisors = [divisor for divisor in range(1, rows + 1) if rows % divisor == 0]
-    size = min(divisors, key=lambda divisor: abs(math.log(divisor / block)))
+    sizes = [size for size in range(math.ceil(block / 2), min(4 * block, rows) + 1) if rows % size == 0]
+    size = min(sizes, key=lambda size: abs(math.log(size / block)), default=rows)
     return count * (rows // size), size, columns
 
 
