@@ -61,6 +61,19 @@ def test_a_folder_that_is_gone_stops_nothing(tmp_path):
     assert read_console(tmp_path / "gone") == ""
 
 
+def test_a_file_that_cannot_be_read_or_written_stops_nothing(tmp_path):
+    (tmp_path / FILE).mkdir()
+    console = ConsoleFile(tmp_path / FILE)
+    console.add("text\n")
+    console.close()
+    assert read_console(tmp_path) == ""
+    console = ConsoleFile(tmp_path / "gone" / FILE)
+    for _ in range(3):
+        console.add("text\n")
+        console.write()
+    assert console._waiting == []
+
+
 def test_streams_are_given_back_however_blocks_end(capsys):
     before = sys.stdout, sys.stderr
     first, second, heard = ExitStack(), ExitStack(), []
@@ -91,6 +104,29 @@ def test_a_stream_that_was_replaced_meanwhile_is_left_alone(tmp_path, monkeypatc
     assert sys.stdout is theirs
     held.write("passed on, but not recorded\n")
     assert read_console(tmp_path) == ""
+
+
+class Passing(io.StringIO):
+    """A user's own stream, which writes to the one it found."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def write(self, text):
+        return self.inner.write(text)
+
+
+def test_a_stream_that_holds_an_old_tap_reports_once(monkeypatch, capsys):
+    heard = []
+    with listening_to_prints(heard.append):
+        theirs = Passing(sys.stdout)
+        monkeypatch.setattr(sys, "stdout", theirs)
+        print("first", end="")
+    with listening_to_prints(heard.append):
+        print("second", end="")
+    assert "".join(heard) == "firstsecond"
+    assert capsys.readouterr().out == "firstsecond"
 
 
 class Talking:

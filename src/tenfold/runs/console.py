@@ -43,23 +43,24 @@ def _last_state(line: str) -> str:
 
 
 class ConsoleFile:
-    """Writes what a run prints to a file, a few times per second; a file that cannot be written is left alone."""
+    """Writes what a run prints to a file, a few times per second; one that cannot be read or written is left alone."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._own, self._pid = LineBuffer(), os.getpid()
         self._workers: dict[int, LineBuffer] = {}
-        before = path.read_bytes() if path.exists() else b""
+        self._changed = self._failed = False
+        before = self._read()
         self._waiting: list[str] = [""] if before and not before.endswith(b"\n") else []  # ends a line that was cut off
         self._written = time.monotonic()
-        self._changed = self._failed = False
         self._lock = threading.RLock()
         self._size = len(before)
         """Bytes of the complete lines in the file; a line that is not complete follows them."""
 
     def add(self, text: str, worker: int | None = None) -> None:
         """Keep a text that was printed here, or by a worker process, which its lines then name."""
-        if os.getpid() != self._pid:  # a process that was forked from this one
+        forked = os.getpid() != self._pid
+        if forked or self._failed:
             return
         with self._lock:
             if worker is None:
@@ -94,6 +95,16 @@ class ConsoleFile:
             except OSError:  # a full disk: the run matters more than what it prints
                 self._failed = True
             self._waiting, self._changed = [], False
+
+    def _read(self) -> bytes:
+        """Return what the file holds from before, such as the first part of a resumed run."""
+        try:
+            return self.path.read_bytes()
+        except FileNotFoundError:
+            return b""
+        except OSError:
+            self._failed = True
+            return b""
 
     def _cut(self) -> None:
         """Replace the file by one with its last part."""
@@ -136,9 +147,13 @@ class Tap:
         self.name_in_sys = name
 
     def write(self, text: str) -> int:
-        """Write to the stream, then to who listens."""
+        """Write to the stream, then to who listens.
+
+        A tap that was taken out, but that somebody's own stream still holds, only passes on: there is another by now.
+        """
         written = self.stream.write(text)
-        print_to_runs(text)
+        if self in _taps:
+            print_to_runs(text)
         return written
 
     def writelines(self, lines: Any) -> None:
