@@ -171,3 +171,13 @@ def test_workers_that_divide_the_orthogonalization_have_shorter_steps():
     assert after.round_price(everybody, 64) > before.round_price(everybody, 64)
     whole = task_of(hidden=[512, 512, 512], optimizer="muon", average="gradients", on_failure="continue")
     assert hardware_here(whole, known, workload_of(whole)).step_time.mean == pytest.approx(STEP)
+
+
+@pytest.mark.parametrize(("share", "left"), [(0.8, 1 - 0.8 * 3 / 4), (1.5, 1 / 4)])
+def test_what_dividing_saves_is_a_share_of_the_orthogonalization_which_is_part_of_the_step(share, left):
+    task = task_of(workers=4, hidden=[512, 512, 512], optimizer="muon", average="gradients")
+    profile = profile_for(task)
+    work = cost_keys.step_key(task.experiment, task.splits)
+    costs = profile.costs.model_copy(update={"orthogonalization": {work: {BATCH: share}}})
+    hardware = hardware_here(task, profile.model_copy(update={"costs": costs}), workload_of(task))
+    assert hardware.step_time.mean == pytest.approx(STEP * left)

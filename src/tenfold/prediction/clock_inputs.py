@@ -155,12 +155,12 @@ def _divided(
     """Return the times of a step and its round where workers divide the orthogonalization.
 
     To pass its part on, a worker does about half of what it does in a `plain` round: it writes, and meets the others
-    once.
+    once. The orthogonalization, which may have been measured at another batch size, takes at most a whole step.
     """
     stacks, whole = divided_stacks(task), profile.orthogonalization_seconds(*_work(task), task.threads, task.workers)
     if not stacks or not whole:
         return step_time, price
-    saved = min(whole * (1 - largest_share(stacks, task.workers)), step_time.mean / 2)
+    saved = min(whole, step_time.mean) * (1 - largest_share(stacks, task.workers))
     nbytes = stacked_bytes(stacks)
     return (
         replace(step_time, mean=step_time.mean - saved, fixed=max(0.0, step_time.fixed - saved)),

@@ -19,7 +19,11 @@ class Mixer(ABC):
     @property
     @abstractmethod
     def bytes_moved(self) -> float:
-        """The bytes that this worker has sent so far, as a network would count them."""
+        """The bytes that this worker has sent so far, as a network would count them.
+
+        What divided steps write is not among them: they exist only in the memory of one machine, and the number is
+        that of the same run on a cluster.
+        """
 
     def step(self, x: Any, y: Any, sizes: Sequence[int]) -> Tensor | None:  # noqa: ARG002
         """Learn from one batch; `sizes` are all workers' batches in this step, 0 for those that have none left."""
