@@ -52,12 +52,6 @@ def select_rows(tree: Any, rows: Tensor) -> Any:
     return tree_map(lambda tensor: tensor.index_select(0, rows), tree)
 
 
-def device_of(tree: Any) -> torch.device:
-    """Return the device of the first tensor."""
-    device: torch.device = tree_leaves(tree)[0].device
-    return device
-
-
 def shape_of(tree: Any) -> Any:
     """Return the shape of a tensor, or the shapes of a tuple or dict of tensors in the same form."""
     return tree_map(lambda tensor: tuple(tensor.shape), tree)

@@ -67,15 +67,13 @@ def complete_profile(
     report: ReportProgress | None = None,
     *,
     cluster: Cluster | None = None,
-    settings: Iterable[tuple[int, int]] = (),
     path: str | Path | None = None,
 ) -> Profile:
     """Return a profile with all that a prediction of this experiment needs; what is missing is measured and saved.
 
     What is measured are the steps of its workers on this machine, in a few seconds, and rounds where none were measured
     yet; or the steps of the workers on one node of each group of a cluster; and what its compression and its outer
-    optimizer add to a round. `settings` (threads, workers) are further ones of this machine, to be known at any batch
-    size. Without a profile it is the one at `path` (default: this machine's own), or a new one.
+    optimizer add to a round. Without a profile it is the one at `path` (default: this machine's own), or a new one.
     """
     report = report or _silent
     task = experiment if isinstance(experiment, Task) else prepare(settle(experiment))
@@ -85,15 +83,11 @@ def complete_profile(
         known = rounds(known, report)
     asked = {(task.threads, task.workers)} if cluster is None else _on_nodes(cluster)
     name, batch = cost_keys.step_key(task.experiment, task.splits), task.experiment.training.samples_per_step
-    missing = {setting for setting in asked if not known.has_step(name, batch, *setting)}
-    sizes = (batch, max(1, batch // BRIEF))
-    several = {setting for setting in settings if not all(known.has_step(name, size, *setting) for size in sizes)}
-    if missing or several:
-        both = sorted(missing | several)
-        known = _with_steps(known, task.experiment, task.splits, both, report, smaller_batches=bool(several))
+    if missing := sorted(setting for setting in asked if not known.has_step(name, batch, *setting)):
+        known = _with_steps(known, task.experiment, task.splits, missing, report)
     known = _with_round_overhead(known, task, report)
     if cluster is None:
-        known = with_orthogonalization(known, task, {task.workers, *(workers for _, workers in settings)}, report)
+        known = with_orthogonalization(known, task, {task.workers}, report)
     if known is not profile:
         known.save(place)
     return known
@@ -182,20 +176,18 @@ def _with_steps(
     asked: Iterable[tuple[int, int]],
     report: ReportProgress,
     *,
-    smaller_batches: bool = False,
     turns: int | None = None,
 ) -> Profile:
     """Measure an experiment's steps in settings (threads, workers), at its batch size.
 
-    The first and the last of them, or all with `smaller_batches`, are also measured at a smaller batch size.
+    The first and the last of them are also measured at a smaller batch size.
     """
     if experiment.machine.device != "cpu":
         raise MachineError(f'machine.device = "{experiment.machine.device}": steps are measured on CPU only; use cpu')
     asked, batch = list(asked), experiment.training.samples_per_step
     smaller = {max(1, batch // BRIEF)} - {batch}
     settings = [(batch, *setting) for setting in asked]
-    twice = asked if smaller_batches else {asked[0], asked[-1]}
-    settings += [(size, *setting) for size in smaller for setting in twice]
+    settings += [(size, *setting) for size in smaller for setting in {asked[0], asked[-1]}]
     name = cost_keys.step_key(experiment, splits)
     steps, evaluating = probes.steps(name, experiment, splits, settings, report, turns)
     return profile.add(steps=steps, evaluating=evaluating)
