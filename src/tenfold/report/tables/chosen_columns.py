@@ -3,14 +3,15 @@
 from collections.abc import Sequence
 
 from tenfold.common.part_names import PARTS
-from tenfold.report.formatting import NOTHING
 from tenfold.report.rows import Row, Spread, spread_of
 from tenfold.report.run_values import EXPLAINED, KIND_SECONDS, SECONDS, is_time, is_timed, run_value
 from tenfold.report.tables.columns import (
+    RATIO_FORMATS,
     Column,
     clock_columns,
     evaluated_part,
     metric_column,
+    ratio_column,
     setting_columns,
     spread_cells,
     time_column,
@@ -18,13 +19,6 @@ from tenfold.report.tables.columns import (
 )
 
 TIME_HEADINGS = SECONDS | KIND_SECONDS
-RATIO_CELLS = {
-    "speedup": ("speedup", "speedup", ".2f", 1),
-    "efficiency": ("efficiency", "efficiency %", ".0f", 100),
-    "PI": ("improvement", "PI %", ".1f", 1),
-    "gain": ("gain", "gain %", ".0f", 1),
-}
-"""The field of a row that has a ratio, its heading, its form, and what it is multiplied by."""
 
 
 def chosen_columns(rows: Sequence[Row], names: Sequence[str]) -> list[Column]:
@@ -51,8 +45,8 @@ def explain_columns(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
 
 def row_value(row: Row, name: str) -> Spread:
     """Return a number of a setting over its repeats; on the test part nothing, if another setting was selected."""
-    if name in RATIO_CELLS:
-        return spread_of([getattr(row, RATIO_CELLS[name][0])])
+    if name in RATIO_FORMATS:
+        return spread_of([getattr(row, RATIO_FORMATS[name].field)])
     if name in row.metrics:
         return row.metrics[name]
     if row.selected is not None and name.startswith("test_"):
@@ -63,11 +57,9 @@ def row_value(row: Row, name: str) -> Spread:
 def _column(rows: Sequence[Row], name: str) -> Column:
     if name == "seconds":
         return time_column(rows)
+    if name in RATIO_FORMATS:
+        return ratio_column(rows, name)
     spreads = [row_value(row, name) for row in rows]
-    if name in RATIO_CELLS:
-        _, heading, form, factor = RATIO_CELLS[name]
-        cells = [NOTHING if one.mean is None else f"{one.mean * factor:{form}}" for one in spreads]
-        return Column(heading, heading, tuple(cells))
     if is_time(name):
         per_second, unit = time_unit(max((one.mean for one in spreads if one.mean is not None), default=1.0))
         heading = f"{TIME_HEADINGS[name]}, {unit}"

@@ -11,16 +11,35 @@ from tenfold.report.rows import Interval, Row, Spread
 
 SENT = "sent"
 SHARES = "compute/wait/communicate %"
-EFFICIENCY = "efficiency %"
 HOST_FIELDS = ("workers", "threads")
 UNITS = ((1.0, 1e3, "ms"), (600.0, 1.0, "s"), (math.inf, 1 / 60, "min"))
 """Up to how many seconds a unit is used, the units per second, and its name."""
 WIDE_RANGE = 100
 """Where the largest mean exceeds the smallest by more than this factor, each gets its own number of decimals."""
-OPTIONAL = (SHARES, SENT, "gain %", "PI %", EFFICIENCY)
+OPTIONAL = (SHARES, SENT, "gain %", "PI %", "efficiency %")
 """Columns that are omitted on a narrow terminal, in this order."""
 DOUBT = "!"
 """Marks a row whose time or speedup should not be trusted."""
+
+
+@dataclass(frozen=True)
+class RatioFormat:
+    """How the column of a ratio looks."""
+
+    field: str
+    """The attribute of a row that has it."""
+    heading: str
+    short: str
+    form: str
+    factor: float = 1
+
+
+RATIO_FORMATS = {
+    "speedup": RatioFormat("speedup", "speedup", "speedup", ".2f"),
+    "efficiency": RatioFormat("efficiency", "efficiency %", "eff %", ".0f", 100),
+    "PI": RatioFormat("improvement", "PI %", "PI %", ".1f"),
+    "gain": RatioFormat("gain", "gain %", "gain %", ".0f"),
+}
 
 
 @dataclass(frozen=True)
@@ -52,12 +71,8 @@ def comparison_columns(rows: Sequence[Row]) -> list[Column]:
     found += _to_target(rows)
     found += clock_columns(rows)
     if not alone:
-        found += [
-            _column("speedup", "speedup", rows, lambda row: _number(row.speedup, ".2f")),
-            _column(EFFICIENCY, "eff %", rows, lambda row: _number(row.efficiency, ".0f", 100)),
-            _column("PI %", "PI %", rows, lambda row: _number(row.improvement, ".1f")),
-        ]
-    found.append(_column("gain %", "gain %", rows, lambda row: _number(row.gain, ".0f")))
+        found += [ratio_column(rows, name) for name in ("speedup", "efficiency", "PI")]
+    found.append(ratio_column(rows, "gain"))
     if any(row.factor_against_cpu is not None for row in rows):
         found.append(_column("factor against cpu", "× cpu", rows, lambda row: _number(row.factor_against_cpu, ".2f")))
     found += metric_columns(rows)
@@ -108,6 +123,14 @@ def _fields(rows: Sequence[Row]) -> list[Column]:
         return Column(heading, heading, tuple(cells), words)
 
     return [field(name) for name in names]
+
+
+def ratio_column(rows: Sequence[Row], name: str) -> Column:
+    """Return the values of a ratio, by its name in RATIO_FORMATS."""
+    ratio = RATIO_FORMATS[name]
+    return _column(
+        ratio.heading, ratio.short, rows, lambda row: _number(getattr(row, ratio.field), ratio.form, ratio.factor)
+    )
 
 
 def time_unit(longest: float) -> tuple[float, str]:
