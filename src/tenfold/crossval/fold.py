@@ -82,9 +82,7 @@ def fold_task(whole: Task, job: FoldJob) -> Task:
         copy_seconds=0.0,  # all folds share what was copied once
         numbers=whole.splits.numbers | {"validation": _numbers(whole, job.split.validation)},
     )
-    standardize = whole.experiment.data.standardize
-    if standardize or splits.has_missing:
-        splits = with_scaling(splits, standardize=standardize)
+    splits = with_scaling(splits, standardize=whole.experiment.data.standardize)
     experiment = fold_experiment(whole.experiment, job.split.name)
     if fold_mode(whole.experiment) == "fold-by-fold":
         return replace(whole, experiment=experiment, splits=splits)

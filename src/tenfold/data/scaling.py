@@ -17,7 +17,12 @@ MOST_SAMPLES = 10_000
 
 
 def with_scaling(splits: Splits, *, standardize: bool) -> Splits:
-    """Return the splits with the means and deviations of their training part."""
+    """Return the splits with the means and deviations of their training part, where the inputs need them.
+
+    They do where they are to be standardized, and where values are missing, which means replace.
+    """
+    if not standardize and not splits.has_missing:
+        return splits
     return replace(splits, scaling=fit_scaling(splits.train, standardize=standardize))
 
 

@@ -65,7 +65,7 @@ def seats(machine: Machine, workers: int, budget: int) -> tuple[int, affinity.Co
         return min(budget, cores.share(budget, workers, machine.threads, oversubscribe=True)), affinity.NOT_PINNED
     if machine.pin == "none":
         threads = cores.share(budget, workers, machine.threads, oversubscribe=machine.oversubscribe)
-        return threads, affinity.CoreMap("none", ((),) * workers)
+        return threads, affinity.unpinned(workers)
     usable = affinity.room(machine.pin, budget)
     per_worker = cores.share(usable, workers, machine.threads, oversubscribe=machine.oversubscribe)
     return per_worker, affinity.plan(cores.Topology.read(), workers, per_worker, machine.pin)

@@ -32,6 +32,11 @@ class CoreMap:
 NOT_PINNED = CoreMap("none", ())
 
 
+def unpinned(workers: int) -> CoreMap:
+    """Return the map of workers that are not pinned."""
+    return CoreMap("none", ((),) * workers)
+
+
 def compact(topology: Topology, threads: int) -> tuple[int, ...]:  # noqa: ARG001 - every order is asked alike
     """Neighbours first: the SMT siblings of a core, then the cores of a NUMA node, then the next node."""
     return tuple(cpu.number for cpu in sorted(topology.cpus, key=lambda cpu: (*_place(cpu), cpu.siblings, cpu.number)))
@@ -81,7 +86,7 @@ def plan(topology: Topology, workers: int, threads: int, policy: str) -> CoreMap
     except MachineError as error:
         raise MachineError(f"{error}, or a list of cpus such as '0-3,8'") from None
     if not order:
-        return CoreMap(policy, ((),) * workers)
+        return unpinned(workers)
     taken = [
         [order[(worker * threads + thread) % len(order)] for thread in range(threads)] for worker in range(workers)
     ]
