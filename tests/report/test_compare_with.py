@@ -31,3 +31,12 @@ def test_a_report_shows_what_differs_and_nothing_where_there_is_no_other_run(tmp
     assert "Compared with another run" in page
     assert '<td class="words">0.25</td><td class="words">0.1</td>' in page
     assert "<select" not in page
+
+
+def test_a_run_that_is_offered_is_labelled_with_its_main_metric():
+    record = {"id": 3, "title": "house prices", "status": "running", "experiment": {}}
+    metrics = {"loss": 0.25, "r2": 0.5}
+    [(_, label)] = offered_runs([record | {"result": {"metrics": metrics}}], None)
+    assert label == "run 3: house prices, 1 worker, r2 0.5000, running"
+    [(_, label)] = offered_runs([record | {"result": {}}], None)
+    assert label == "run 3: house prices, 1 worker, running"

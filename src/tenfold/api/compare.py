@@ -28,7 +28,7 @@ from tenfold.report.live.grid_progress import GridProgress, Turn
 from tenfold.report.loggers.make_loggers import make_loggers
 from tenfold.report.results.comparison import Comparison
 from tenfold.report.run_values import require_columns
-from tenfold.report.select_setting import NOT_VALIDATED
+from tenfold.report.select_by_validation import NOT_VALIDATED
 from tenfold.runs import Emit, Run, Store
 from tenfold.runs.callbacks import listed
 from tenfold.runs.store import CROSSVAL

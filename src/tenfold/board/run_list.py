@@ -14,7 +14,7 @@ from tenfold.report.scores import ordered
 from tenfold.runs import FoldChanged, FoldsStarted, Run, Started, Store
 from tenfold.runs.run_filter import filter_runs
 from tenfold.runs.storage.follower import Follower
-from tenfold.runs.storage.store_tables import Row
+from tenfold.runs.storage.store_tables import RunRecord
 from tenfold.runs.store import CROSSVAL, FOLD
 
 ALWAYS = ("model", "data", "workers", "strategy", "sync_every", "epochs", "batch_size", "optimizer", "lr", "seed")
@@ -85,14 +85,14 @@ class RunList:
             if (chosen is None or one.run.id in chosen) and all(word in _text(one.row) for word in words)
         ]
 
-    def _read(self, changed: list[int]) -> Iterable[Row]:
+    def _read(self, changed: list[int]) -> Iterable[RunRecord]:
         """Return the records of runs; all at once where there are many."""
         if len(changed) <= 20:
             return [self.store.find(run) for run in changed]
         wanted = set(changed)
         return (record for record in self.store.records() if record["id"] in wanted)
 
-    def _put(self, number: int, run: Run, record: Row | None) -> None:
+    def _put(self, number: int, run: Run, record: RunRecord | None) -> None:
         before = self._listed.get(number)
         fixed = self._fixed(run) if record is not None or before is None else before.row
         row = {**fixed, "progress": progress_of(run, self.follower) if run.status == "running" else None}
@@ -171,7 +171,7 @@ def _text(row: dict[str, Any]) -> str:
     return " ".join([*shown, *(fields.get(name, "") for name in ("model", "data", "strategy", "optimizer"))]).lower()
 
 
-def _token(record: Row) -> tuple[Any, ...]:
+def _token(record: RunRecord) -> tuple[Any, ...]:
     return tuple(record.get(name) for name in ("title", "status", "ended", "tags", "note"))
 
 

@@ -6,14 +6,15 @@ from tenfold.report import clocks, summary
 from tenfold.report.baselines import Baseline
 from tenfold.report.differences import differing_fields
 from tenfold.report.formatting import NOTHING, count, duration, field_value, metric_value, one_line, plural
+from tenfold.report.scores import main_metric
 from tenfold.runs import Run
-from tenfold.runs.storage.store_tables import Row
+from tenfold.runs.storage.store_tables import RunRecord
 from tenfold.runs.store import CROSSVAL, FOLD
 
 MOST_OFFERED = 50
 
 
-def similar_runs(run: Run) -> list[Row]:
+def similar_runs(run: Run) -> list[RunRecord]:
     """Return the other runs of the same model and data, the latest first; none for a fold."""
     if run.kind == FOLD:
         return []
@@ -22,7 +23,7 @@ def similar_runs(run: Run) -> list[Row]:
     return [record for record in records if not record["problems"] and _subject(record["experiment"]) == wanted]
 
 
-def choose_other(run: Run, baseline: Baseline | None, similar: list[Row]) -> tuple[Run, str] | None:
+def choose_other(run: Run, baseline: Baseline | None, similar: list[RunRecord]) -> tuple[Run, str] | None:
     """Return the run that a run is compared with first, and what it is: its baseline, the one before it, or another."""
     if baseline is not None:
         return baseline.run, "one worker, its baseline"
@@ -58,16 +59,17 @@ def compare_runs(run: Run, other: Run, what: str = "") -> dict[str, Any]:
     }
 
 
-def offered_runs(similar: list[Row], chosen: int | None) -> list[tuple[int, str]]:
+def offered_runs(similar: list[RunRecord], chosen: int | None) -> list[tuple[int, str]]:
     """Return the runs to choose from with their labels, the one that is chosen among them."""
     kept = [record for at, record in enumerate(similar) if at < MOST_OFFERED or record["id"] == chosen]
     return [(record["id"], _label(record)) for record in kept]
 
 
-def _label(record: Row) -> str:
+def _label(record: RunRecord) -> str:
     workers = record["experiment"].get("division", {}).get("workers", 1)
     metrics = record["result"].get("metrics") or {}
-    score = f", accuracy {metric_value('accuracy', metrics['accuracy'])}" if metrics.get("accuracy") is not None else ""
+    name = main_metric(name for name, value in metrics.items() if value is not None)
+    score = f", {one_line(name)} {metric_value(name, metrics[name])}" if name is not None else ""
     state = "" if record["status"] == "finished" else f", {record['status']}"
     return f"run {record['id']}: {one_line(record['title'])}, {plural(workers, 'worker')}{score}{state}"
 

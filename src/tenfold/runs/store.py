@@ -23,7 +23,7 @@ from tenfold.experiment.values import PythonObject
 from tenfold.runs.events import Event, as_row
 from tenfold.runs.storage import store_tables
 from tenfold.runs.storage.claim import Claim, taken_over
-from tenfold.runs.storage.store_tables import Row, checked_tag, read_labels, write_note, write_tags
+from tenfold.runs.storage.store_tables import RunRecord, checked_tag, read_labels, write_note, write_tags
 
 MARK_REPEATED = """
 UPDATE events SET superseded = 1 WHERE run = ? AND epoch >= ?
@@ -185,7 +185,7 @@ class Store:
             bodies = connection.execute("SELECT body FROM events WHERE run = ?", (run,)).fetchall()
         return max((store_tables.time_of(body) for (body,) in bodies), default=0.0)
 
-    def runs(self) -> list[Row]:
+    def runs(self) -> list[RunRecord]:
         """Return what a list of all runs shows, oldest first, without reading what the runs hold.
 
         Of a file that is damaged in places, all runs that can be read.
@@ -193,13 +193,13 @@ class Store:
         with self._explained("read"), self._connect() as connection:
             return self._known(connection, store_tables.salvaged(connection, f"SELECT {store_tables.LISTED} FROM runs"))
 
-    def listed(self, run: int) -> Row:
+    def listed(self, run: int) -> RunRecord:
         """Return what a list of all runs shows of one."""
         with self._explained("read"), self._connect() as connection:
             query = f"SELECT {store_tables.LISTED} FROM runs WHERE id = ?"
             return self._known(connection, connection.execute(query, (run,)).fetchall())[0]
 
-    def newest(self, count: int, *, folds: bool) -> tuple[list[Row], int]:
+    def newest(self, count: int, *, folds: bool) -> tuple[list[RunRecord], int]:
         """Return the newest runs as `runs` does, oldest first, and how many there are; the others are not read."""
         chosen = "" if folds else f" WHERE kind != '{FOLD}'"
         try:
@@ -211,14 +211,14 @@ class Store:
             found = [row for row in self.runs() if folds or row["kind"] != FOLD]
             return found[-count:], len(found)
 
-    def records(self, *kinds: str) -> list[Row]:
+    def records(self, *kinds: str) -> list[RunRecord]:
         """Return all runs of these kinds (of all, if none is named) with what they hold, oldest first."""
         chosen = f" WHERE kind IN ({', '.join('?' * len(kinds))})" if kinds else ""
         with self._explained("read"), self._connect() as connection:
             query = f"SELECT {store_tables.COLUMNS} FROM runs{chosen}"
             return self._known(connection, store_tables.salvaged(connection, query, kinds))
 
-    def folds(self, parent: int) -> list[Row]:
+    def folds(self, parent: int) -> list[RunRecord]:
         """Return the folds of a cross-validation with what they hold, oldest first."""
         with self._explained("read"), self._connect() as connection:
             query = (
@@ -226,7 +226,7 @@ class Store:
             )
             return self._known(connection, connection.execute(query, (parent,)).fetchall())
 
-    def find(self, reference: str | int) -> Row:
+    def find(self, reference: str | int) -> RunRecord:
         """Return a run by its number, by "last", or by its title or folder when only one has it."""
         text = str(reference)
         with self._explained("read"), self._connect() as connection:
@@ -317,7 +317,7 @@ class Store:
             connection.execute("SELECT 1 FROM runs LIMIT 1").fetchone()  # before it has read, it does not count as open
             return connection
 
-    def _known(self, connection: sqlite3.Connection, found: Iterable[tuple[Any, ...]]) -> list[Row]:
+    def _known(self, connection: sqlite3.Connection, found: Iterable[tuple[Any, ...]]) -> list[RunRecord]:
         labels = read_labels(connection)
         records = [store_tables.known(self.folder, row) for row in found]
         for record in records:

@@ -14,8 +14,8 @@ from tenfold.report.results.comparison import Comparison
 from tenfold.report.results.result_table import ResultTable
 from tenfold.report.rows import Row
 from tenfold.report.scores import direction
-from tenfold.report.select_setting import describe_selected
-from tenfold.report.selection import (
+from tenfold.report.select_by_validation import describe_selected
+from tenfold.report.row_ranking import (
     choose_rows,
     is_clearly_faster,
     mean_seconds,

@@ -8,8 +8,8 @@ from tenfold.report.formatting import duration, metric_value, one_line, ratio
 from tenfold.report.plots.charts import Bar, BarChart
 from tenfold.report.plots.styles import PlotStyles
 from tenfold.report.rows import CPU, Row, Spread
-from tenfold.report.selection import choose_rows, mean_seconds, rows_metric
-from tenfold.report.tables.columns import evaluated_part
+from tenfold.report.row_ranking import choose_rows, mean_seconds, rows_metric
+from tenfold.report.tables.columns import common_part
 
 MOST_GROUPS = 12
 Groups = Mapping[str, Sequence[Row]]
@@ -44,7 +44,7 @@ def device_plots(found: Groups, styles: PlotStyles) -> dict[str, BarChart]:
     if not rows:
         return {}
     metric = rows_metric(rows)
-    part = evaluated_part(rows)
+    part = common_part(rows)
     colours = styles.field_colours("device", list(dict.fromkeys(map(_device, rows))))
 
     def time_bar(row: Row) -> Bar:

@@ -12,8 +12,8 @@ from tenfold.report.plots.charts import ChartLine, LineChart
 from tenfold.report.plots.styles import PlotStyles, Style, dash_pixels, page_colour
 from tenfold.report.rows import Row, Spread
 from tenfold.report.scores import direction
-from tenfold.report.selection import mean_seconds, pareto_front, quality, rows_metric
-from tenfold.report.tables.columns import evaluated_part, time_unit
+from tenfold.report.row_ranking import mean_seconds, pareto_front, quality, rows_metric
+from tenfold.report.tables.columns import common_part, time_unit
 
 MOST_LINES = 12
 Curve = tuple[str, Style, list[Row]]
@@ -99,7 +99,7 @@ def tradeoff_plot(rows: Sequence[Row], styles: PlotStyles) -> LineChart | None:
 
 def _scored(rows: Sequence[Row], metric: str) -> str:
     """Return a metric with the part that it is about, where this is not the test part."""
-    part = evaluated_part(rows)
+    part = common_part(rows)
     return metric if part in ("test", "") else f"{part} {metric}"
 
 

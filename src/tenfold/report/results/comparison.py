@@ -10,7 +10,7 @@ from tenfold.report.formatting import plural
 from tenfold.report.results.result_table import ResultTable, TableNote
 from tenfold.report.rows import Row, Spread, make_rows
 from tenfold.report.run_values import RATIOS, is_timed, require_columns
-from tenfold.report.select_setting import describe_selected, select_by_validation
+from tenfold.report.select_by_validation import describe_selected, select_by_validation
 from tenfold.report.tables.chosen_columns import explain_columns
 from tenfold.runs import Run
 

@@ -9,7 +9,7 @@ from tenfold.report.tables.columns import (
     RATIO_FORMATS,
     Column,
     clock_columns,
-    evaluated_part,
+    common_part,
     metric_column,
     ratio_column,
     setting_columns,
@@ -67,4 +67,4 @@ def _column(rows: Sequence[Row], name: str) -> Column:
     part, _, metric = name.partition("_")
     if part in PARTS and not any(name in row.metrics for row in rows):
         return metric_column(metric, part, spreads, named=True)
-    return metric_column(name, evaluated_part(rows), spreads)
+    return metric_column(name, common_part(rows), spreads)

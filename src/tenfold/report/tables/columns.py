@@ -177,7 +177,7 @@ def metric_columns(rows: Sequence[Row]) -> list[Column]:
     """Return the final metrics, the loss only where there is no other; where a row was selected, on two parts."""
     names = list(dict.fromkeys(name for row in rows for name in row.metrics))
     names = [name for name in names if name != "loss"] or names
-    part = evaluated_part(rows)
+    part = common_part(rows)
     if not any(row.selected for row in rows):
         return [metric_column(name, part, [row.metrics.get(name, Spread()) for row in rows]) for name in names]
     found = []
@@ -188,7 +188,7 @@ def metric_columns(rows: Sequence[Row]) -> list[Column]:
     return found
 
 
-def evaluated_part(rows: Sequence[Row]) -> str:
+def common_part(rows: Sequence[Row]) -> str:
     """Return the part of the data that the rows' metrics are about; "" where they are about several."""
     parts = {row.part for row in rows if row.metrics} or {"test"}
     return parts.pop() if len(parts) == 1 else ""

@@ -10,7 +10,7 @@ from tenfold.errors import StoreError, TenfoldError
 from tenfold.experiment import Experiment
 from tenfold.runs import checkpoint
 from tenfold.runs.storage import store_tables
-from tenfold.runs.storage.store_tables import Row
+from tenfold.runs.storage.store_tables import RunRecord
 from tenfold.runs.store import Store
 
 MOST_MESSAGES = 3
@@ -60,7 +60,7 @@ def _of_file(store: Store) -> Iterator[Damage]:
         yield Damage("store", f"{store.file.name} is damaged: {problem}", advice)
 
 
-def _of_record(store: Store, record: Row) -> Iterator[Damage]:
+def _of_record(store: Store, record: RunRecord) -> Iterator[Damage]:
     problems = list(record["problems"])
     if record["experiment"]:
         try:
@@ -82,7 +82,7 @@ def _of_record(store: Store, record: Row) -> Iterator[Damage]:
         yield Damage(_name(record), "; ".join(problems), _advice(store, record))
 
 
-def _of_files(store: Store, record: Row) -> Iterator[Damage]:
+def _of_files(store: Store, record: RunRecord) -> Iterator[Damage]:
     folder, name = store.path(record["id"], record["title"]), _name(record)
     again = f"`tenfold train {folder / 'experiment.toml'}` trains it again"
     if record["status"] == "finished":
@@ -100,7 +100,7 @@ def _of_files(store: Store, record: Row) -> Iterator[Damage]:
                 yield Damage(name, problem, f"`tenfold resume {record['id']}` continues from the checkpoint before it")
 
 
-def _advice(store: Store, record: Row) -> str:
+def _advice(store: Store, record: RunRecord) -> str:
     folder = store.path(record["id"], record["title"])
     saved = []
     try:
@@ -116,5 +116,5 @@ def _advice(store: Store, record: Row) -> str:
     return "; ".join(saved)
 
 
-def _name(record: Row) -> str:
+def _name(record: RunRecord) -> str:
     return f"run {record['id']}"

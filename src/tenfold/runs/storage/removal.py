@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tenfold.errors import StoreError
 from tenfold.runs.events import as_row
-from tenfold.runs.storage.store_tables import Row
+from tenfold.runs.storage.store_tables import RunRecord
 from tenfold.runs.store import CROSSVAL, FOLD, Store
 
 TRASH = "trash"
@@ -19,7 +19,7 @@ def trash_folder(store: Store) -> Path:
     return store.folder / TRASH
 
 
-def to_remove(store: Store, record: Row) -> list[Row]:
+def to_remove(store: Store, record: RunRecord) -> list[RunRecord]:
     """Return a run with the runs that go with it, the folds of a cross-validation; StoreError for a single fold."""
     if record["kind"] == FOLD and (parent := record["facts"].get("crossval", {}).get("parent")):
         raise StoreError(
@@ -29,7 +29,7 @@ def to_remove(store: Store, record: Row) -> list[Row]:
     return [*folds, record]
 
 
-def remove_run(store: Store, record: Row) -> Path:
+def remove_run(store: Store, record: RunRecord) -> Path:
     """Move a run's folder to the trash with a record of all the store knew of it, delete it from the store, and return
     its place in the trash; StoreError while it is running.
     """
@@ -77,7 +77,7 @@ def _files(folder: Path) -> Iterator[Path]:
     return (path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else iter(())
 
 
-def _free_place(store: Store, record: Row) -> Path:
+def _free_place(store: Store, record: RunRecord) -> Path:
     """Return the run's place in the trash; its number is used once, so another run has it only after a new start."""
     place = trash_folder(store) / store.path(record["id"], record["title"]).name
     at = 1

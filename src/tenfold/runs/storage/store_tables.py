@@ -50,7 +50,7 @@ MIGRATIONS = {
 """What leads to each version from the one before; version 0 is the tables alone."""
 VERSION = max(MIGRATIONS)
 LOCK_SECONDS = 30
-Row = dict[str, Any]
+RunRecord = dict[str, Any]
 """A run: id, title, kind, status, created, ended, tags, note; where it was read whole, experiment, facts, result,
 error and problems as well."""
 LISTED = "id, title, kind, status, created, ended"
@@ -116,9 +116,9 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
             time.sleep(0.01)
 
 
-def known(folder: Path, row: tuple[Any, ...]) -> Row:
+def known(folder: Path, row: tuple[Any, ...]) -> RunRecord:
     """Return a run as a dictionary; one whose process is gone without having said how it ended is interrupted."""
-    record: Row = dict(zip(COLUMNS.split(", "), row, strict=False))
+    record: RunRecord = dict(zip(COLUMNS.split(", "), row, strict=False))
     for name in ("title", "kind", "status", "error", "host"):
         if name in record:
             record[name] = str(record[name])
