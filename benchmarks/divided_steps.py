@@ -22,7 +22,7 @@ from tenfold.common.catalog import MODELS
 from tenfold.experiment import Division, Training
 from tenfold.machine import cores
 from tenfold.training import Replica, flat_size
-from tenfold.training.optimizers.block_division import stacks_to_divide
+from tenfold.training.optimizers.block_division import stacks_worth_sharing
 from tenfold.workers.channels import SharedChannels
 from tenfold.workers.mixers.divided_steps import DividedStep
 from tenfold.workers.mixers.make_mixer import make_mixer
@@ -97,7 +97,7 @@ def work(rank: int, workers: int, shared: SharedChannels, name: str, batch_size:
                 if step:
                     wall[kind].append(perf_counter() - began)
                     cpu[kind].append(thread_time() - began_cpu)
-    pays = bool(stacks_to_divide(replica.optimizer, workers))
+    pays = bool(stacks_worth_sharing(replica.optimizer, workers))
     answers.put((*({kind: statistics.median(one[kind]) for kind in one} for one in (wall, cpu)), pays))
     channels.weights.barrier()
 

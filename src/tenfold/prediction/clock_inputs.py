@@ -18,7 +18,7 @@ from tenfold.prediction.calibration import cost_keys
 from tenfold.prediction.measurements import Step
 from tenfold.prediction.profile import Profile
 from tenfold.training.optimizers.block_division import largest_share, stacked_bytes
-from tenfold.workers.mixers.divided_steps import divided_stacks
+from tenfold.workers.mixers.divided_steps import shared_stacks
 from tenfold.workers.pool.snapshot import bytes_to_share
 from tenfold.workers.task import Task, weight_bytes
 
@@ -157,7 +157,7 @@ def _divided(
     To pass its part on, a worker does about half of what it does in a `plain` round: it writes, and meets the others
     once. The orthogonalization, which may have been measured at another batch size, takes at most a whole step.
     """
-    stacks, whole = divided_stacks(task), profile.orthogonalization_seconds(*_work(task), task.threads, task.workers)
+    stacks, whole = shared_stacks(task), profile.orthogonalization_seconds(*_work(task), task.threads, task.workers)
     if not stacks or not whole:
         return step_time, price
     saved = min(whole, step_time.mean) * (1 - largest_share(stacks, task.workers))

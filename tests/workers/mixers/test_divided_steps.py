@@ -12,11 +12,11 @@ from threaded import Threads, make_task
 from torch import nn
 
 from tenfold.training.optimizers.block_division import (
-    divide_blocks,
-    divisible_stacks,
+    assign_matrices,
+    large_stacks,
     division_pays,
     largest_share,
-    stacks_to_divide,
+    stacks_worth_sharing,
 )
 from tenfold.training.optimizers.muon import Muon, as_matrices
 from tenfold.workers.mixers import divided_steps
@@ -42,7 +42,7 @@ def _one_thread() -> Iterator[None]:
 def choose(monkeypatch: pytest.MonkeyPatch) -> Any:
     def choose(divided: bool) -> None:
         monkeypatch.setattr(
-            divided_steps, "stacks_to_divide", lambda optimizer, _: divided and divisible_stacks(optimizer)
+            divided_steps, "stacks_worth_sharing", lambda optimizer, _: divided and large_stacks(optimizer)
         )
 
     return choose
@@ -64,27 +64,27 @@ def test_parts_of_a_step_have_the_bits_of_the_whole(
     def stepped(rank: int | None) -> Muon:
         parameters = [nn.Parameter(one.clone()) for one in start]
         optimizer = Muon(parameters, block=block, weight_decay=0.1)
-        stacks = divisible_stacks(optimizer)
+        stacks = large_stacks(optimizer)
         if rank is not None and stacks:
-            optimizer.own = dict(zip(stacks, divide_blocks([*stacks.values()], workers)[rank], strict=True))
+            optimizer.own = dict(zip(stacks, assign_matrices([*stacks.values()], workers)[rank], strict=True))
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient.clone()
         optimizer.step()
         return optimizer
 
-    whole = divisible_stacks(stepped(None))
+    whole = large_stacks(stepped(None))
     parts = [stepped(rank) for rank in range(workers)]
     for place, (parameter, shape) in enumerate(whole.items()):
         pieces = []
         for optimizer in parts:
-            mine = list(divisible_stacks(optimizer))[place]
+            mine = list(large_stacks(optimizer))[place]
             pieces.append(as_matrices(mine.detach(), shape)[optimizer.own[mine]])
         assert torch.equal(torch.cat(pieces), as_matrices(parameter.detach(), shape))
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(33, 80), st.integers(33, 800)), min_size=1), st.integers(1, 9))
 def test_every_matrix_has_one_owner(stacks: list[tuple[int, int, int]], workers: int) -> None:
-    divided = divide_blocks(stacks, workers)
+    divided = assign_matrices(stacks, workers)
     for place, (count, *_) in enumerate(stacks):
         owned = [number for parts in divided for number in range(count)[parts[place]]]
         assert owned == list(range(count))
@@ -117,8 +117,8 @@ def test_training_gives_the_same_bits(choose: Any, workers: int) -> None:
 
 def test_it_does_not_pay_with_convolutions() -> None:
     layers = nn.Linear(512, 512), nn.Conv2d(1, 4, 3)
-    assert stacks_to_divide(Muon(layers[0]), 2)
-    assert not stacks_to_divide(Muon(nn.Sequential(*layers)), 2)
+    assert stacks_worth_sharing(Muon(layers[0]), 2)
+    assert not stacks_worth_sharing(Muon(nn.Sequential(*layers)), 2)
 
 
 @pytest.mark.timeout(90)

@@ -8,7 +8,7 @@ from time import thread_time
 import torch
 
 from tenfold.training import Replica, choose_loss
-from tenfold.training.optimizers.block_division import divisible_stacks
+from tenfold.training.optimizers.block_division import large_stacks
 from tenfold.training.optimizers.muon import Muon
 from tenfold.workers.task import Task, make_network
 
@@ -21,7 +21,7 @@ def measure_divided_share(task: Task) -> float:
     training = task.experiment.training
     replica = Replica(make_network(task), training, choose_loss(training, task.splits.classes), steps_per_epoch=10**6)
     assert isinstance(replica.optimizer, Muon)
-    nothing = dict.fromkeys(divisible_stacks(replica.optimizer), slice(0, 0))
+    nothing = dict.fromkeys(large_stacks(replica.optimizer), slice(0, 0))
     rows = torch.arange(training.samples_per_step) % len(task.splits.train)
     [(x, y)] = task.splits.train.batches([rows])
     times: dict[bool, list[float]] = {True: [], False: []}

@@ -17,7 +17,7 @@ from tenfold.prediction.calibration.calibration_data import random_images
 from tenfold.prediction.calibration.divided_share import measure_divided_share
 from tenfold.prediction.calibration.probes import ReportProgress
 from tenfold.prediction.profile import Profile, default_path
-from tenfold.workers.mixers.divided_steps import divided_stacks
+from tenfold.workers.mixers.divided_steps import shared_stacks
 from tenfold.workers.pool.worker_pool import start_server
 from tenfold.workers.task import Task, weight_bytes
 
@@ -158,7 +158,7 @@ def _with_round_overhead(profile: Profile, task: Task, report: ReportProgress) -
 def with_orthogonalization(profile: Profile, task: Task, counts: Iterable[int], report: ReportProgress) -> Profile:
     """Measure the share of a step that workers divide, where any of these numbers of workers does so."""
     work, known = cost_keys.step_key(task.experiment, task.splits), profile.costs.orthogonalization
-    if work in known or not any(divided_stacks(task, count) for count in counts):
+    if work in known or not any(shared_stacks(task, count) for count in counts):
         return profile
     report("the share of a step that workers divide")
     share = measure_divided_share(task)

@@ -16,8 +16,8 @@ MEETING_SECONDS = 1e-3
 """What it may cost that all workers wait for the slowest once more in every step, on a machine that is not idle."""
 
 
-def divisible_stacks(optimizer: torch.optim.Optimizer) -> dict[Tensor, Shape]:
-    """Return the learnt parameters whose matrices can be divided among workers.
+def large_stacks(optimizer: torch.optim.Optimizer) -> dict[Tensor, Shape]:
+    """Return the learnt parameters with large matrices, which workers can share: each takes some of every stack.
 
     Small matrices are not among them: they are orthogonalized together, in next to no time.
     """
@@ -32,14 +32,15 @@ def divisible_stacks(optimizer: torch.optim.Optimizer) -> dict[Tensor, Shape]:
     }
 
 
-def stacks_to_divide(optimizer: torch.optim.Optimizer, workers: int) -> dict[Tensor, Shape]:
-    """Return the parameters whose matrices so many workers divide; none where that does not pay.
+def stacks_worth_sharing(optimizer: torch.optim.Optimizer, workers: int) -> dict[Tensor, Shape]:
+    """Return the parameters whose matrices so many workers share; none where that does not pay.
 
-    It does not with convolutions, which use their weights at many places: the rest of a step takes far longer.
+    It does not where a parameter has more than two dimensions, as in convolutions, which use their weights at many
+    places: the rest of a step takes far longer.
     """
-    stacks = divisible_stacks(optimizer)
-    has_convolutions = any(parameter.ndim > 2 for group in optimizer.param_groups for parameter in group["params"])
-    return stacks if not has_convolutions and division_pays(list(stacks.values()), workers) else {}
+    stacks = large_stacks(optimizer)
+    up_to_matrices = all(parameter.ndim <= 2 for group in optimizer.param_groups for parameter in group["params"])
+    return stacks if up_to_matrices and division_pays(list(stacks.values()), workers) else {}
 
 
 def division_pays(stacks: Sequence[Shape], workers: int) -> bool:
@@ -47,11 +48,11 @@ def division_pays(stacks: Sequence[Shape], workers: int) -> bool:
     if workers == 1 or not stacks:
         return False
     saved = (1 - largest_share(stacks, workers)) * sum(map(_operations, stacks)) / OPERATIONS_PER_SECOND
-    written = max(_own_bytes(stacks, parts) for parts in divide_blocks(stacks, workers)) * (workers - 1)
+    written = max(_own_bytes(stacks, parts) for parts in assign_matrices(stacks, workers)) * (workers - 1)
     return saved > MEETING_SECONDS + written / BYTES_PER_SECOND
 
 
-def divide_blocks(stacks: Sequence[Shape], workers: int) -> list[list[slice]]:
+def assign_matrices(stacks: Sequence[Shape], workers: int) -> list[list[slice]]:
     """Return for each worker which matrices of each stack are its own, so that all have about as much to do."""
     total, before = sum(map(_operations, stacks)), 0
     divided: list[list[slice]] = [[] for _ in range(workers)]
@@ -71,7 +72,7 @@ def largest_share(stacks: Sequence[Shape], workers: int) -> float:
     each = [_operations(stack) // stack[0] for stack in stacks]
     work: list[int] = [
         sum(operations * (part.stop - part.start) for operations, part in zip(each, parts, strict=True))
-        for parts in divide_blocks(stacks, workers)
+        for parts in assign_matrices(stacks, workers)
     ]
     return max(work) / sum(work)
 

@@ -10,7 +10,7 @@ import torch
 from tenfold.mixing import Strategy
 from tenfold.mixing.builders import make_strategy
 from tenfold.training import Replica
-from tenfold.training.optimizers.block_division import divide_blocks, divisible_stacks, stacks_to_divide
+from tenfold.training.optimizers.block_division import assign_matrices, large_stacks, stacks_worth_sharing
 from tenfold.training.optimizers.make_optimizer import make_optimizer
 from tenfold.training.optimizers.muon import Muon, Shape
 from tenfold.transport import SharedMemoryTransport
@@ -24,8 +24,8 @@ class DividedStep:
     def __init__(self, replica: Replica, optimizer: Muon, transport: SharedMemoryTransport) -> None:
         self._optimizer = optimizer
         self._transport = transport
-        stacks = divisible_stacks(optimizer)
-        own = divide_blocks(list(stacks.values()), transport.size)[transport.rank]
+        stacks = large_stacks(optimizer)
+        own = assign_matrices(list(stacks.values()), transport.size)[transport.rank]
         optimizer.own = dict(zip(stacks, own, strict=True))
         self._places = []
         for (parameter, (_, rows, columns)), part in zip(stacks.items(), own, strict=True):
@@ -49,11 +49,11 @@ def divide_steps(replica: Replica, channels: Channels, strategy: Strategy) -> Di
         return None
     if channels.is_elastic or not strategy.always_exact or torch.get_num_threads() > 1:
         return None
-    return DividedStep(replica, optimizer, transport) if stacks_to_divide(optimizer, transport.size) else None
+    return DividedStep(replica, optimizer, transport) if stacks_worth_sharing(optimizer, transport.size) else None
 
 
-def divided_stacks(task: Task, workers: int | None = None) -> list[Shape]:
-    """Return the stacks of matrices that worker processes of this task divide; none where they take whole steps.
+def shared_stacks(task: Task, workers: int | None = None) -> list[Shape]:
+    """Return the stacks of matrices that worker processes of this task share; none where they take whole steps.
 
     `workers` is how many there are, if not the task's own number.
     """
@@ -63,4 +63,4 @@ def divided_stacks(task: Task, workers: int | None = None) -> list[Shape]:
     if machine.on_failure == "continue" or task.threads > 1 or not make_strategy(task.division).always_exact:
         return []
     optimizer = make_optimizer(training, make_network(task))
-    return list(stacks_to_divide(optimizer, workers or task.workers).values())
+    return list(stacks_worth_sharing(optimizer, workers or task.workers).values())
