@@ -82,15 +82,15 @@ class CudaEvent:
 
     def record(self) -> None:
         """Take place after the copies that were given to the stream so far."""
-        self._event.record(torch.cuda.current_stream(self._device))  # type: ignore[no-untyped-call]
+        self._event.record(torch.cuda.current_stream(self._device))
 
     def synchronize(self) -> None:
         """Wait until it has taken place."""
-        self._event.synchronize()  # type: ignore[no-untyped-call]
+        self._event.synchronize()
 
     def elapsed_time(self, end: "CudaEvent") -> float:
         """Return the milliseconds until another event of the same GPU."""
-        return self._event.elapsed_time(end._event)  # type: ignore[no-any-return, no-untyped-call]
+        return self._event.elapsed_time(end._event)  # type: ignore[no-any-return]
 
 
 def copy_to(splits: Splits, device: torch.device | str) -> Splits:

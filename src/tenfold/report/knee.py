@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from tenfold.report.differences import describe_settings
 from tenfold.report.formatting import count, duration, plural
-from tenfold.report.rows import Row, baseline_row
 from tenfold.report.row_ranking import idle_share, mean_seconds
+from tenfold.report.rows import Row, baseline_row
 
 HELPFUL_FACTOR = 1.02
 """More workers help if they make training at least 2% faster; less is within the error of any prediction."""

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from tenfold.errors import ExperimentError
 from tenfold.report.formatting import metric_value, one_line
+from tenfold.report.row_ranking import quality, rows_metric
 from tenfold.report.rows import Row, Spread, spread_of
 from tenfold.report.scores import ordered
-from tenfold.report.row_ranking import quality, rows_metric
 from tenfold.runs import Run
 
 NOT_VALIDATED = (

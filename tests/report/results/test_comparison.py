@@ -16,8 +16,8 @@ from tenfold.experiment import Experiment
 from tenfold.report.plots import scaling_plots
 from tenfold.report.plots.styles import PlotStyles
 from tenfold.report.results.comparison import Comparison, Spread
-from tenfold.report.rows import make_rows
 from tenfold.report.row_ranking import choose_rows, notable_rows, pareto_front
+from tenfold.report.rows import make_rows
 from tenfold.report.tables import columns
 from tenfold.runs import Metric, Recorder, Store
 

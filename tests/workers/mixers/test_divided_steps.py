@@ -13,8 +13,8 @@ from torch import nn
 
 from tenfold.training.optimizers.block_division import (
     assign_matrices,
-    large_stacks,
     division_pays,
+    large_stacks,
     largest_share,
     stacks_worth_sharing,
 )

@@ -12,9 +12,6 @@ from tenfold.report.plots.charts import Chart, LaneChart
 from tenfold.report.plots.styles import PlotStyles, page_colour
 from tenfold.report.results.comparison import Comparison
 from tenfold.report.results.result_table import ResultTable
-from tenfold.report.rows import Row
-from tenfold.report.scores import direction
-from tenfold.report.select_by_validation import describe_selected
 from tenfold.report.row_ranking import (
     choose_rows,
     is_clearly_faster,
@@ -24,6 +21,9 @@ from tenfold.report.row_ranking import (
     quality,
     rows_metric,
 )
+from tenfold.report.rows import Row
+from tenfold.report.scores import direction
+from tenfold.report.select_by_validation import describe_selected
 from tenfold.report.tables.columns import OPTIONAL, SHARES
 from tenfold.runs import Run
 

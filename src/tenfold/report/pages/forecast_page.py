@@ -13,8 +13,8 @@ from tenfold.report.pages.sections import headline_number
 from tenfold.report.plots import forecast_plots
 from tenfold.report.plots.styles import PlotStyles
 from tenfold.report.results.forecast_result import Forecast
-from tenfold.report.rows import Row
 from tenfold.report.row_ranking import mean_seconds
+from tenfold.report.rows import Row
 from tenfold.report.tables.columns import SHARES
 
 

@@ -7,8 +7,8 @@ from tenfold.report.differences import describe_settings
 from tenfold.report.formatting import duration, metric_value, one_line, ratio
 from tenfold.report.plots.charts import Bar, BarChart
 from tenfold.report.plots.styles import PlotStyles
-from tenfold.report.rows import CPU, Row, Spread
 from tenfold.report.row_ranking import choose_rows, mean_seconds, rows_metric
+from tenfold.report.rows import CPU, Row, Spread
 from tenfold.report.tables.columns import common_part
 
 MOST_GROUPS = 12

@@ -10,9 +10,9 @@ from tenfold.report.differences import describe_settings
 from tenfold.report.formatting import duration, metric_value, one_line, plural, ratio
 from tenfold.report.plots.charts import ChartLine, LineChart
 from tenfold.report.plots.styles import PlotStyles, Style, dash_pixels, page_colour
+from tenfold.report.row_ranking import mean_seconds, pareto_front, quality, rows_metric
 from tenfold.report.rows import Row, Spread
 from tenfold.report.scores import direction
-from tenfold.report.row_ranking import mean_seconds, pareto_front, quality, rows_metric
 from tenfold.report.tables.columns import common_part, time_unit
 
 MOST_LINES = 12

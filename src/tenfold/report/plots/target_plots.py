@@ -9,9 +9,9 @@ from tenfold.report.formatting import duration, metric_value, one_line
 from tenfold.report.plots.charts import ChartLine, LineChart
 from tenfold.report.plots.pictures import INK, WIDE, legend_below, save_figure, shorten
 from tenfold.report.plots.styles import PlotStyles, dash_pixels, page_colour
+from tenfold.report.row_ranking import choose_rows
 from tenfold.report.rows import Row
 from tenfold.report.scores import main_metric
-from tenfold.report.row_ranking import choose_rows
 from tenfold.report.tables.columns import time_unit
 from tenfold.runs import Run
 
