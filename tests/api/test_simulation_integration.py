@@ -31,7 +31,8 @@ def _calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TENFOLD_PROFILE", str(place))
     shared: Any = {"transport": "shared-memory", "kind": "group", "latency": 1e-4, "bandwidth": 1e9}
     rounds = Averaging(workers=2, fan=2, seconds={1000: 1e-4, 1_000_000: 1e-3}, **shared)
-    Profile(made="now", machine=machine(), averaging=(rounds,), costs=Costs(start={1: 1.0, 2: 1.5})).save(place)
+    costs = Costs(start={1: 1.0, 2: 1.5}, save={1000: 0.01})
+    Profile(made="now", machine=machine(), averaging=(rounds,), costs=costs).save(place)
 
 
 def tenfold_(*arguments: str) -> Any:

@@ -67,11 +67,13 @@ def test_a_calibration_has_everything_that_a_clock_asks_for(tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("hasty")
-def test_nodes_of_a_cluster_need_steps_alone(tmp_path: Path) -> None:
+def test_nodes_of_a_cluster_need_steps_startup_and_checkpoints_but_no_rounds(tmp_path: Path) -> None:
     path = tmp_path / "new.toml"
     known = calibration.complete_profile(small(), cluster=Cluster.of(64), path=path)
     assert {(step.threads, step.workers, step.batch_size) for step in known.steps} == {(1, 1, 2), (1, 1, 8)}
     assert known.averaging == ()
+    assert known.start_seconds(1) > 0
+    assert known.save_seconds(4096) > 0
     assert Profile.load(path).has_step(known.steps[0].work, 8, 1, 1)
 
 

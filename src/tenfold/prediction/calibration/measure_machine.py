@@ -72,8 +72,9 @@ def complete_profile(
     """Return a profile with all that a prediction of this experiment needs; what is missing is measured and saved.
 
     What is measured are the steps of its workers on this machine, in a few seconds, and rounds where none were measured
-    yet; or the steps of the workers on one node of each group of a cluster; and what its compression and its outer
-    optimizer add to a round. Without a profile it is the one at `path` (default: this machine's own), or a new one.
+    yet; or the steps of the workers on one node of each group of a cluster; startup and checkpoints; and what its
+    compression and its outer optimizer add to a round. Without a profile it is the one at `path` (default: this
+    machine's own), or a new one.
     """
     report = report or _silent
     task = experiment if isinstance(experiment, Task) else prepare(settle(experiment))
@@ -81,6 +82,8 @@ def complete_profile(
     known = profile
     if cluster is None and task.workers > 1 and not known.averaging:
         known = rounds(known, report)
+    elif not (known.costs.start and known.costs.save):
+        known = _with_start_and_save(known, report)
     asked = {(task.threads, task.workers)} if cluster is None else _on_nodes(cluster)
     name, batch = cost_keys.step_key(task.experiment, task.splits), task.experiment.training.samples_per_step
     if missing := sorted(setting for setting in asked if not known.has_step(name, batch, *setting)):
@@ -138,6 +141,12 @@ def machine() -> dict[str, Any]:
     """Return the facts of this machine that are kept with a profile."""
     known = facts.facts()
     return {name: known[name] for name in ("host", "platform", "python", "cpu", "torch", "packages")}
+
+
+def _with_start_and_save(profile: Profile, report: ReportProgress) -> Profile:
+    """Measure the startup and the checkpoints of one worker; a startup that is known is kept."""
+    save, start = probes.saving(report)
+    return _with_costs(profile, start={1: start} | profile.costs.start, save=save)
 
 
 def _with_round_overhead(profile: Profile, task: Task, report: ReportProgress) -> Profile:
