@@ -110,12 +110,12 @@ def main() -> None:
     samples = max(setting.steps * setting.workers for setting in settings) * BATCH
     x, y = torch.randn(samples, 1, 28, 28), torch.randint(10, (samples,))
     started = perf_counter()
-    profile = calibration.rounds(Profile(made="", machine=calibration.machine()))
+    profile = calibration.measure_rounds(Profile(made="", machine=calibration.profile_facts()))
     calibrated = perf_counter() - started
     for model in arguments.models:
         alike = [setting for setting in settings if setting.model == model]
         started = perf_counter()
-        profile = calibration.steps(profile, alike[-1].experiment(x, y), counts)
+        profile = calibration.measure_steps(profile, alike[-1].experiment(x, y), counts)
         calibrated += perf_counter() - started
         with busy(arguments.busy):
             for _ in range(arguments.repeats):

@@ -13,7 +13,7 @@ from tenfold.api import twin as twin_module
 from tenfold.cli import app
 from tenfold.engines import prepare
 from tenfold.errors import ExperimentError
-from tenfold.prediction.calibration import machine, probes
+from tenfold.prediction.calibration import probes, profile_facts
 from tenfold.prediction.measurements import Averaging, Costs
 from tenfold.prediction.profile import Profile
 
@@ -32,7 +32,7 @@ def _calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shared: Any = {"transport": "shared-memory", "kind": "group", "latency": 1e-4, "bandwidth": 1e9}
     rounds = Averaging(workers=2, fan=2, seconds={1000: 1e-4, 1_000_000: 1e-3}, **shared)
     costs = Costs(start={1: 1.0, 2: 1.5}, save={1000: 0.01})
-    Profile(made="now", machine=machine(), averaging=(rounds,), costs=costs).save(place)
+    Profile(made="now", machine=profile_facts(), averaging=(rounds,), costs=costs).save(place)
 
 
 def tenfold_(*arguments: str) -> Any:

@@ -7,12 +7,14 @@ from typer.testing import CliRunner
 
 from tenfold.cli import app
 from tenfold.cluster.cluster import Cluster
+from tenfold.engines.prepare import prepare, settle
 from tenfold.errors import MachineError
 from tenfold.experiment import Experiment
 from tenfold.machine import cores
 from tenfold.prediction import calibration
 from tenfold.prediction.calibration import library_averaging, probes
 from tenfold.prediction.profile import Profile
+from tenfold.workers.task import Task
 
 pytestmark = pytest.mark.timeout(110)
 
@@ -34,6 +36,10 @@ def small() -> Experiment:
     return Experiment(model="mlp", hidden=[8], data=data, batch_size=8, workers=2, threads=1)
 
 
+def prepared(experiment: Experiment) -> Task:
+    return prepare(settle(experiment))
+
+
 @pytest.mark.usefixtures("hasty")
 def test_a_calibration_has_everything_that_a_clock_asks_for(tmp_path: Path) -> None:
     said: list[str] = []
@@ -47,29 +53,29 @@ def test_a_calibration_has_everything_that_a_clock_asks_for(tmp_path: Path) -> N
     assert [(entry.workers, entry.kind, entry.fan) for entry in profile.averaging] == [(2, "group", 2)]
     assert set(profile.costs.start) == {1, 2}
     assert set(profile.costs.save) == {4096, 65536}
-    assert profile.check(calibration.machine()) is None
+    assert profile.check(calibration.profile_facts()) is None
     assert any(line.startswith("rounds of 2 workers") for line in said)
     assert Profile.load(profile.save(tmp_path / "p.toml")).steps[0].work == profile.steps[0].work
 
     before = profile.model_copy(update={"steps": ()})
     path = tmp_path / "known.toml"
-    known = calibration.complete_profile(small(), before, path=path)
+    known = calibration.complete_profile(prepared(small()), before, path=path)
     assert {(step.workers, step.batch_size) for step in known.steps} == {(2, 2), (2, 8)}
     assert Profile.load(path).averaging != ()
     said.clear()
-    assert calibration.complete_profile(small(), known, said.append) is known
+    assert calibration.complete_profile(prepared(small()), known, said.append) is known
     assert not said
     compressing = small().replace(compression="int8")
-    known = calibration.complete_profile(compressing, known, said.append, path=path)
+    known = calibration.complete_profile(prepared(compressing), known, said.append, path=path)
     assert list(known.costs.round_overhead) == ["compression int8"]
     assert len(known.costs.round_overhead["compression int8"]) == 1
-    assert calibration.complete_profile(compressing, known) is known
+    assert calibration.complete_profile(prepared(compressing), known) is known
 
 
 @pytest.mark.usefixtures("hasty")
 def test_nodes_of_a_cluster_need_steps_startup_and_checkpoints_but_no_rounds(tmp_path: Path) -> None:
     path = tmp_path / "new.toml"
-    known = calibration.complete_profile(small(), cluster=Cluster.of(64), path=path)
+    known = calibration.complete_profile(prepared(small()), cluster=Cluster.of(64), path=path)
     assert {(step.threads, step.workers, step.batch_size) for step in known.steps} == {(1, 1, 2), (1, 1, 8)}
     assert known.averaging == ()
     assert known.start_seconds(1) > 0
@@ -92,7 +98,7 @@ def test_the_command_line_shows_what_was_measured_and_saves_it(tmp_path: Path, m
 def test_a_foreign_profile_is_refused(tmp_path: Path) -> None:
     foreign = Profile(made="", machine={"cpu": {"model": "Abacus"}})
     with pytest.raises(MachineError, match="its processor is Abacus"):
-        calibration.complete_profile(small(), foreign, path=tmp_path / "p.toml")
+        calibration.complete_profile(prepared(small()), foreign, path=tmp_path / "p.toml")
     assert not (tmp_path / "p.toml").exists()
 
 
@@ -154,7 +160,7 @@ def test_other_transports_are_measured_by_a_calibration_alone(tmp_path: Path, mo
     monkeypatch.setattr(probes, "steps", lambda *settings: ([], []))
     asked: list[list[int]] = []
     monkeypatch.setattr(library_averaging, "averaging", lambda counts, report: asked.append(counts) or [])
-    calibration.complete_profile(small(), path=tmp_path / "p.toml")
+    calibration.complete_profile(prepared(small()), path=tmp_path / "p.toml")
     assert asked == []
     calibration.measure_all(small())
     assert asked == [[2, 4]]

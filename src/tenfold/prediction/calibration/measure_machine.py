@@ -42,10 +42,10 @@ def measure_all(
     (or the experiment has), and only in shared memory: within seconds, but less exactly.
     """
     report = report or _silent
-    here = machine()
+    here = profile_facts()
     known = profile if profile is not None and profile.check(here) is None else Profile(made="", machine=here)
     several, turns = _several(), QUICK_TURNS if quick else None
-    known = rounds(known, report, turns=turns)
+    known = measure_rounds(known, report, turns=turns)
     counts = list(probes.counts_up_to(cores.budget()))
     if quick:
         counts = sorted({counts[0], counts[-1]})
@@ -54,7 +54,7 @@ def measure_all(
     if experiment is not None:
         workers = experiment.division.workers
         fits = workers <= cores.budget() or experiment.machine.oversubscribe
-        return steps(known, experiment, sorted({*counts, *[workers] * fits}), report, turns=turns)
+        return measure_steps(known, experiment, sorted({*counts, *[workers] * fits}), report, turns=turns)
     for name in MODELS:
         built_in = settle(Experiment(model=name))
         known = _with_steps(known, built_in, random_images(), _shared(built_in, counts, few=quick), report, turns=turns)
@@ -62,14 +62,14 @@ def measure_all(
 
 
 def complete_profile(
-    experiment: Experiment | Task,
+    task: Task,
     profile: Profile | None = None,
     report: ReportProgress | None = None,
     *,
     cluster: Cluster | None = None,
     path: str | Path | None = None,
 ) -> Profile:
-    """Return a profile with all that a prediction of this experiment needs; what is missing is measured and saved.
+    """Return a profile with all that a prediction of this task needs; what is missing is measured and saved.
 
     What is measured are the steps of its workers on this machine, in a few seconds, and rounds where none were measured
     yet; or the steps of the workers on one node of each group of a cluster; startup and checkpoints; and what its
@@ -77,11 +77,10 @@ def complete_profile(
     machine's own), or a new one.
     """
     report = report or _silent
-    task = experiment if isinstance(experiment, Task) else prepare(settle(experiment))
     profile, place = load_profile(profile, path)
     known = profile
     if cluster is None and task.workers > 1 and not known.averaging:
-        known = rounds(known, report)
+        known = measure_rounds(known, report)
     elif not (known.costs.start and known.costs.save):
         known = _with_start_and_save(known, report)
     asked = {(task.threads, task.workers)} if cluster is None else _on_nodes(cluster)
@@ -103,25 +102,25 @@ def load_profile(profile: Profile | None = None, path: str | Path | None = None)
     """
     place = Path(path) if path is not None else default_path()
     if profile is None:
-        profile = Profile.load(place) if place.exists() else Profile(made=_now(), machine=machine())
-    if (problem := profile.check(machine())) is not None:
+        profile = Profile.load(place) if place.exists() else Profile(made=_now(), machine=profile_facts())
+    if (problem := profile.check(profile_facts())) is not None:
         raise MachineError(problem)
     return profile, place
 
 
-def rounds(profile: Profile, report: ReportProgress | None = None, *, turns: int | None = None) -> Profile:
+def measure_rounds(profile: Profile, report: ReportProgress | None = None, *, turns: int | None = None) -> Profile:
     """Measure what does not depend on an experiment: rounds in shared memory, start-up and checkpoints."""
     report = report or _silent
     start_server()
     several = _several()
     save, start = probes.saving(report)
     found, starts = probes.averaging(several, report, turns=turns or (None if len(several) < 3 else FEW_TURNS))
-    known = profile.model_copy(update={"made": _now(), "machine": machine()}).add(averaging=found)
+    known = profile.model_copy(update={"made": _now(), "machine": profile_facts()}).add(averaging=found)
     adding, sharing = probes.adding(), probes.sharing()
     return _with_costs(known, adding=adding, sharing=sharing, start={1: start} | starts, save=save)
 
 
-def steps(
+def measure_steps(
     profile: Profile,
     experiment: Experiment,
     counts: Iterable[int],
@@ -137,7 +136,7 @@ def steps(
     )
 
 
-def machine() -> dict[str, Any]:
+def profile_facts() -> dict[str, Any]:
     """Return the facts of this machine that are kept with a profile."""
     known = facts.facts()
     return {name: known[name] for name in ("host", "platform", "python", "cpu", "torch", "packages")}
