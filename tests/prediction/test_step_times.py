@@ -59,5 +59,7 @@ def test_the_share_that_workers_divide_is_measured_and_kept(task: Task, monkeypa
 
 def test_with_time_all_are_measured_once_and_kept(task: Task) -> None:
     for _ in range(2):
-        step_times.measure_until(perf_counter() + 60, task, SETTINGS, None)
+        profile, _ = step_times.measure_until(perf_counter() + 60, task, SETTINGS, None)
+        assert profile.round_price()(exact_round(4), weight_bytes(task)) > 0
+        assert profile.start_seconds(16) == pytest.approx(1.6)
     assert len(measured) == step_times.TURNS * 2 * len(SETTINGS)

@@ -91,6 +91,24 @@ def test_a_run_that_stops_early_takes_only_the_epochs_to_the_target(monkeypatch:
     assert early.price.total < late.price.total
 
 
+def test_longer_schedules_are_tried_as_long_as_they_reach_the_target_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+    shortest = planner.best_of(find(0.9), 0.9).epochs
+    assert shortest is not None
+    by_formula = trial_search.train_probe
+
+    def sooner(*arguments: Any) -> Probe:
+        found = by_formula(*arguments)
+        after = min(found.epochs, max(2, shortest - 1 - 2 * (found.epochs - shortest)))
+        last = found.values[-1]
+        return replace(found, values=tuple(last if epoch >= after else 0.0 for epoch in range(1, found.epochs + 1)))
+
+    monkeypatch.setattr(trial_search, "train_probe", lambda *a: sooner(*a) if a[2] >= 6000 else by_formula(*a))
+    best = planner.best_of(find(0.9), 0.9)
+    assert best.epochs is not None
+    assert best.epochs > shortest
+    assert best.stops_after == 2
+
+
 def test_only_a_few_settings_have_trial_runs_and_none_more_than_it_has_seeds() -> None:
     find(0.9)
     long = [one for one in trained if one[2] > 6000]

@@ -27,8 +27,8 @@ def measure_until(
 
     What this machine's own profile lacks is measured at two batch sizes, in turns, until a deadline of `perf_counter`;
     the extremes come first and are measured in any case, what is left out lies between them. If all of them had all
-    their turns, they are saved for other predictions. Rounds and startup are those of the bursts, where the profile has
-    none. Where settings divide the steps of their workers, the share that they divide is measured, too.
+    their turns, they are saved for other predictions. Rounds and startup are those of the same bursts, where the
+    profile has none. Where settings divide the steps of their workers, the share that they divide is measured, too.
     """
     profile, place = load_profile()
     settings = list(settings)
@@ -37,18 +37,20 @@ def measure_until(
     name, batch = cost_keys.step_key(task.experiment, task.splits), task.experiment.training.samples_per_step
     sizes = sorted({batch, max(1, batch // BRIEF)}, reverse=True)
     lacking = [one for one in settings if not all(profile.has_step(name, size, *one) for size in sizes)]
+    nbytes = weight_bytes(task)
     if not lacking:
-        return profile, set()
+        return _with_rounds(profile, name, nbytes), set()
     asked = [(size, *one) for size in sizes for one in _extremes_first(lacking)]
     bursts = _measure(asked, task, deadline, report)
     entries = {setting: step_entry(name, setting, found) for setting, found in bursts.items()}
     evaluating = [evaluating_entry(name, setting, found) for setting, found in bursts.items() if found[0].evaluated]
+    profile = _with_startup(profile, bursts)
     whole = [entries[setting] for setting, found in bursts.items() if len(found) == TURNS]
     if len(whole) == len(asked):
         profile = profile.add(steps=whole, evaluating=evaluating)
         profile.save(place)
     found = profile.add(steps=entries.values(), evaluating=evaluating)
-    return _with_rounds_and_startup(found, bursts, weight_bytes(task)), {setting[1:] for setting in bursts}
+    return _with_rounds(found, name, nbytes), {setting[1:] for setting in bursts}
 
 
 def _with_divided_share(
@@ -91,19 +93,25 @@ def _extremes_first(settings: Iterable[tuple[int, int]]) -> list[tuple[int, int]
     return [listed[0], *listed[:0:-1]] if len(listed) > 1 else listed
 
 
-def _with_rounds_and_startup(profile: Profile, bursts: dict[Setting, list[Burst]], nbytes: int) -> Profile:
-    """Return the profile with the rounds and the startup of bursts, for numbers of workers of which it has none."""
-    rounds: dict[int, list[float]] = {}
+def _with_startup(profile: Profile, bursts: dict[Setting, list[Burst]]) -> Profile:
+    """Return the profile with the startup of bursts, for numbers of workers of which it has none."""
     starts: dict[int, list[float]] = {}
     for (_, _, workers), some in bursts.items():
         starts.setdefault(workers, []).extend(one.start for one in some)
-        rounds.setdefault(workers, []).extend(max(one.round, 1e-7) for one in some if one.round is not None)
     start = {workers: statistics.median(seconds) for workers, seconds in starts.items()} | profile.costs.start
-    found = profile.model_copy(update={"costs": profile.costs.model_copy(update={"start": start})})
-    if found.averaging:
-        return found
-    measured = {workers: statistics.median(seconds) for workers, seconds in rounds.items() if seconds}
-    return found.add(
+    return profile.model_copy(update={"costs": profile.costs.model_copy(update={"start": start})})
+
+
+def _with_rounds(profile: Profile, work: str, nbytes: int) -> Profile:
+    """Return the profile with the rounds that were measured between the steps of this work, if it has no others."""
+    if profile.averaging:
+        return profile
+    rounds: dict[int, list[float]] = {}
+    for step in profile.steps:
+        if step.work == work and step.round is not None:
+            rounds.setdefault(step.workers, []).append(max(step.round, 1e-7))
+    measured = {workers: statistics.median(seconds) for workers, seconds in rounds.items()}
+    return profile.add(
         averaging=[
             Averaging.of({nbytes: seconds}, transport="shared-memory", workers=workers, kind="group", fan=workers)
             for workers, seconds in measured.items()

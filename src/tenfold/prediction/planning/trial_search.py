@@ -6,8 +6,8 @@ trial runs: the setting that could be the soonest, if it is a little better than
 epochs that have a fair chance, with one seed after another, the experiment's own first. A schedule with which three of
 three seeds reach the target is confirmed, or eight of ten where runs are short, the experiment's own among them; after
 a miss too many, only longer ones are tried. A run stops at the target, so a schedule takes as long as its trial runs
-took to get there. Each run moves all curves. The search ends when no other setting could be sooner than a confirmed
-one, or with the time.
+took to get there; where these stop early, longer schedules are tried as long as runs with them stop sooner. Each run
+moves all curves. The search ends when nothing else could be sooner than a confirmed schedule, or with the time.
 """
 
 import math
@@ -57,6 +57,8 @@ MOST_TRIALS = 200
 """Trial runs, however short they are."""
 OPTIMISM = 1.0
 """Standard errors by which a setting may be better than its curve."""
+LONGER = 0.9
+"""The part of its seconds that a confirmed schedule might take if it were longer, with higher rates for longer."""
 SLACK = 1.15
 """How many times as long as expected a run may take and still has to end in time."""
 MISSED = 0.05
@@ -160,6 +162,7 @@ class TrialSearch:
             soonest = min(sure, key=lambda one: self._seconds(one)(sure[one]), default=None)
             limit = self._seconds(soonest)(sure[soonest]) if soonest is not None else math.inf
             trials = [found for one in self._live() if (found := self._trial(one, limit, too_long)) is not None]
+            trials = trials or [found for one in self._live() if (found := self._longer(one, limit, too_long))]
             if not trials:
                 if soonest is None or not self._time_itself(soonest):
                     return
@@ -179,11 +182,23 @@ class TrialSearch:
         room = too_long.get(one.candidate.learning_key, math.inf)
         listed = [
             found
-            for found in self._schedules(one, optimism=OPTIMISM)
-            if seconds(stop * found.epochs) < limit and found.epochs < room
+            for found in self._schedules(one, self._longest_missed(one), optimism=OPTIMISM)
+            if seconds(stop * found.epochs) < limit and found.epochs < room and self._is_open(one, found.epochs)
         ]
         best, trial = epoch_choice.best(listed), epoch_choice.to_try(listed)
         return (best.expected, one, trial.epochs) if best is not None and trial is not None else None
+
+    def _longer(self, one: Assessment, limit: float, too_long: dict[str, int]) -> tuple[float, Assessment, int] | None:
+        """Return a longer schedule to try of a setting whose runs stop early, as in `_trial`."""
+        confirmed = self._confirmed(one)
+        if confirmed is None:
+            return None
+        stop, epochs = self._stop(one, confirmed), epoch_choice.next_epochs(confirmed)
+        seconds = LONGER * self._seconds(one)(stop)
+        if stop == confirmed or seconds >= limit or epochs >= too_long.get(one.candidate.learning_key, math.inf):
+            return None
+        is_open = self._is_open(one, epochs) and not self._is_missed(one, epochs)
+        return (seconds, one, epochs) if is_open else None
 
     def _time_itself(self, one: Assessment) -> bool:
         """Train a confirmed setting with its own threads if only others that learn the same were; False: no need."""
@@ -254,7 +269,7 @@ class TrialSearch:
     def _choose_epochs(self, one: Assessment) -> None:
         """Set the epochs of a setting, and what they should take; all None where the target is too far away."""
         assert one.curve is not None
-        confirmed, listed = self._confirmed(one), self._schedules(one)
+        confirmed, listed = self._confirmed(one), self._schedules(one, self._longest_missed(one, by_own_seed=True))
         best = epoch_choice.best(listed)
         if confirmed is not None:
             trials, sure = self._trials(one, confirmed), epoch_choice.probability(one.curve, self.goal, confirmed)
@@ -288,17 +303,11 @@ class TrialSearch:
     def _price(self, one: Assessment, epochs: float) -> Price | None:
         return self.prices(one.candidate, epochs, one.probes)
 
-    def _schedules(self, one: Assessment, optimism: float = 0.0) -> list[Schedule]:
-        """Return the schedules of a setting that may reach the target: longer than any that missed it."""
+    def _schedules(self, one: Assessment, missed: int, optimism: float = 0.0) -> list[Schedule]:
+        """Return the schedules of a setting with more epochs than those that missed the target."""
         assert one.curve is not None
-        return epoch_choice.schedules(
-            one.curve,
-            self.goal,
-            self._seconds(one),
-            stop=self._stop_share(one),
-            more_than=max((epochs for epochs in self._lengths(one) if self._is_missed(one, epochs)), default=0),
-            optimism=optimism,
-        )
+        seconds, stop = self._seconds(one), self._stop_share(one)
+        return epoch_choice.schedules(one.curve, self.goal, seconds, stop=stop, more_than=missed, optimism=optimism)
 
     def _stop(self, one: Assessment, epochs: int) -> float:
         """Return the epochs after which a run of so many stops, in the mean of its trial runs, or as others do."""
@@ -321,16 +330,42 @@ class TrialSearch:
         return sorted({probe.epochs for probe in one.probes if probe.epochs})
 
     def _confirmed(self, one: Assessment) -> int | None:
-        """Return the fewest epochs with which enough seeds have reached the target."""
-        for epochs in self._lengths(one):
-            if len(self._trials(one, epochs)) >= self._enough(one, epochs) and not self._is_missed(one, epochs):
-                return epochs
-        return None
+        """Return the epochs with which enough seeds have reached the target, and soonest."""
+        sure = [epochs for epochs in self._lengths(one) if self._is_complete(one, epochs)]
+        sure = [epochs for epochs in sure if not self._is_missed(one, epochs)]
+        return min(sure, key=lambda epochs: self._stop(one, epochs), default=None)
+
+    def _is_complete(self, one: Assessment, epochs: int) -> bool:
+        """Return whether so many epochs were tried with enough seeds."""
+        tried = len(self._trials(one, epochs))
+        return tried > 0 and tried >= self._enough(one, epochs)
+
+    def _is_open(self, one: Assessment, epochs: int) -> bool:
+        """Return whether further seeds could show that so many epochs are better than the confirmed schedule."""
+        return not self._is_complete(one, epochs) and not self._is_later(one, epochs)
+
+    def _is_later(self, one: Assessment, epochs: int) -> bool:
+        """Return whether runs of so many epochs stop no sooner than those of the confirmed schedule, seed by seed."""
+        confirmed = self._confirmed(one)
+        if confirmed is None or confirmed == epochs:
+            return False
+        mine, others = (self._trials(one, each).stop_by_seed for each in (epochs, confirmed))
+        seeds = mine.keys() & others.keys()
+        return bool(seeds) and sum(mine[seed] for seed in seeds) >= sum(others[seed] for seed in seeds)
+
+    def _longest_missed(self, one: Assessment, *, by_own_seed: bool = False) -> int:
+        """Return the most epochs with which a setting missed the target, or its own seed did; 0: none."""
+        is_missed = self._own_seed_missed if by_own_seed else self._is_missed
+        return max((epochs for epochs in self._lengths(one) if is_missed(one, epochs)), default=0)
 
     def _is_missed(self, one: Assessment, epochs: int) -> bool:
         """Return whether too many seeds have missed the target with these epochs, or the experiment's own has."""
         missed = self._trials(one, epochs).missed
-        return self._seed(one, 0) in missed or len(missed) > int(MISSES * self._enough(one, epochs))
+        own = self._own_seed_missed(one, epochs)
+        return own or (bool(missed) and len(missed) > int(MISSES * self._enough(one, epochs)))
+
+    def _own_seed_missed(self, one: Assessment, epochs: int) -> bool:
+        return self._seed(one, 0) in self._trials(one, epochs).missed
 
     def _enough(self, one: Assessment, epochs: int) -> int:
         """Return how many seeds confirm a schedule: more where they take little of the time."""

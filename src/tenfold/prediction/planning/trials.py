@@ -37,9 +37,14 @@ class Trials:
         return len(self.probes) - len(self.missed)
 
     @property
-    def stops(self) -> list[int]:
+    def stop_by_seed(self) -> dict[int, int]:
         """The epochs after which such a run stops: at the target, or at its end."""
-        return [probe.epochs_to(self.gap) or self.epochs for probe in self.probes]
+        return {probe.seed: probe.epochs_to(self.gap) or self.epochs for probe in self.probes}
+
+    @property
+    def stops(self) -> list[int]:
+        """The same for all seeds."""
+        return list(self.stop_by_seed.values())
 
 
 def stop_share(probes: Iterable[Probe], gap: float) -> float | None:
