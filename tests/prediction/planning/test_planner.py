@@ -12,7 +12,7 @@ from tenfold.data import Splits, Tensors
 from tenfold.errors import ExperimentError, TrainingError
 from tenfold.experiment import Experiment
 from tenfold.prediction.planning import planner, trial_search
-from tenfold.prediction.planning.candidates import candidates_on
+from tenfold.prediction.planning.candidates import Candidate, candidates_on
 from tenfold.prediction.planning.learning_probe import Probe
 
 CLUSTER = Cluster(groups=[{"count": 4, "step_seconds": 0.01, "link": "infiniband"}])
@@ -119,6 +119,15 @@ def test_only_a_few_settings_have_trial_runs_and_none_more_than_it_has_seeds() -
 def test_a_setting_that_diverges_is_named_and_does_not_stop_the_search() -> None:
     dropped = [one.dropped for one in find(0.9).assessments if one.candidate.experiment.training.batch_size == 128]
     assert any(text.startswith("diverged: the loss became nan") for text in dropped)
+
+
+def test_settings_that_learn_the_same_diverge_together() -> None:
+    base = next(one for one in candidates_on(CLUSTER, Experiment(model="mlp", hidden=[2], lr=0.1)) if one.batch == 64)
+    same = [Candidate(base.experiment.replace(batch_size=128, threads=threads)) for threads in (1, 2)]
+    lines: list[str] = []
+    found = planner.search([base, *same], splits(), 0.9, cluster=CLUSTER, report=lines.append)
+    assert [one.has_diverged for one in found.assessments if one.candidate in same] == [True, True]
+    assert sum("batch 128" in line for line in lines) == 1
 
 
 def test_a_target_out_of_sight_is_refused_with_what_was_seen() -> None:

@@ -141,7 +141,7 @@ class TrialSearch:
         while alive:
             for one in alive:
                 samples = self._samples(one.candidate, rung)
-                if any(probe.samples >= samples for probe in one.probes):
+                if one.dropped or any(probe.samples >= samples for probe in one.probes):
                     continue
                 if self._runs and not self._in_time(one, samples):
                     one.dropped = one.dropped or ("" if one.probes else NO_TIME)
