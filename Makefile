@@ -20,7 +20,7 @@ demo: setup  ## train LeNet-5 and write a report with plots
 
 test: export PYTHONDONTWRITEBYTECODE :=  # the tests start many processes, and each would compile the package again
 test: setup  ## run the tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 check: setup  ## lint, types, import contract
 	$(BIN)/ruff format --check .
