@@ -106,7 +106,7 @@ def compare(
 
 
 def _may_validate(experiment: Experiment) -> bool:
-    """Return whether the runs of an experiment can have a validation part; data of one's own may come with one."""
+    """Return whether the runs of an experiment can have a validation part; your own data may come with one."""
     built_in = experiment.data.name in SOURCES
     return not built_in or experiment.data.validation_fraction > 0 or experiment.division.folds is not None
 

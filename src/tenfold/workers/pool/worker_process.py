@@ -195,7 +195,7 @@ def forward_warnings(emit: Emit, clock: Clock, rank: int) -> None:
 
 
 def forward_prints(connection: WorkerConnection, clock: Clock, rank: int) -> None:
-    """In a worker process: send what it prints to the supervisor with its events, besides printing it."""
+    """In a worker process: send what it prints to the supervisor with its events, in addition to printing it."""
     kept: list[str] = []
 
     def printed() -> list[Event]:
