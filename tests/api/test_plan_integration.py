@@ -6,7 +6,7 @@ import pytest
 
 import tenfold
 from tenfold.errors import ExperimentError
-from tenfold.prediction.planning import trial_search
+from tenfold.prediction.planning import evidence, trial_search
 
 NODES = {"groups": [{"count": 2, "step_seconds": 0.005, "link": "infiniband"}]}
 
@@ -14,8 +14,8 @@ NODES = {"groups": [{"count": 2, "step_seconds": 0.005, "link": "infiniband"}]}
 @pytest.mark.timeout(120)
 def test_a_plan_learns_prints_and_can_be_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial_search, "MOST_PROBED", 2)
-    monkeypatch.setattr(trial_search, "SEEDS", 2)
-    monkeypatch.setattr(trial_search, "MOST_SEEDS", 2)
+    monkeypatch.setattr(evidence, "SEEDS", 2)
+    monkeypatch.setattr(evidence, "MOST_SEEDS", 2)
     base = tenfold.Experiment(model="mlp", data="digits", limit=400, hidden=[16])
     plan = tenfold.plan(base, target=0.5, cluster=NODES, budget=60)
     assert plan.table[0]["chosen"]
@@ -41,3 +41,11 @@ def test_a_plan_learns_prints_and_can_be_trained(tmp_path: Path, monkeypatch: py
 def test_a_plan_needs_a_target() -> None:
     with pytest.raises(ExperimentError, match="a plan needs a target"):
         tenfold.plan(tenfold.Experiment(model="mlp", data="digits"))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"), [({"budget": 0}, "more than 0 seconds"), ({"max_workers": 0}, "at least 1 worker")]
+)
+def test_a_plan_needs_time_and_a_worker(options: dict[str, int], said: str) -> None:
+    with pytest.raises(tenfold.TenfoldError, match=said):
+        tenfold.plan(tenfold.Experiment(model="mlp", data="digits"), target=0.5, **options)

@@ -48,8 +48,10 @@ def plan(
     target = base.training.target if target is None else target
     if target is None:
         raise ExperimentError("a plan needs a target, such as target=0.99 or --target 0.99")
-    if budget <= 0 or (max_workers is not None and max_workers < 1):
-        raise ExperimentError(f"budget = {budget:g} and max_workers = {max_workers}: both must be above 0")
+    if budget <= 0:
+        raise ExperimentError(f"budget = {budget:g}: a plan needs more than 0 seconds, such as 90")
+    if max_workers is not None and max_workers < 1:
+        raise ExperimentError(f"max_workers = {max_workers}: a plan needs at least 1 worker")
     if base.division.shards == "fractions":
         raise ExperimentError('division.shards = "fractions" sets the number of workers, which a plan chooses; use iid')
     base = base.replace(target=None, engine="auto", cluster=None, link=None)

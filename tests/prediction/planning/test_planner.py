@@ -11,7 +11,7 @@ from tenfold.cluster import Cluster
 from tenfold.data import Splits, Tensors
 from tenfold.errors import ExperimentError, TrainingError
 from tenfold.experiment import Experiment
-from tenfold.prediction.planning import planner, trial_search
+from tenfold.prediction.planning import evidence, planner, trial_search
 from tenfold.prediction.planning.candidates import Candidate, candidates_on
 from tenfold.prediction.planning.learning_probe import Probe
 
@@ -60,7 +60,7 @@ def test_the_setting_that_needs_the_fewest_seconds_is_chosen() -> None:
     samples = (2.0 / 0.1) ** (1 / 0.9) * (best.candidate.batch + 500)
     assert best.epochs is not None
     assert best.epochs == math.ceil(samples / 6000)
-    assert (best.tried, best.reached) == (trial_search.MOST_SEEDS, trial_search.MOST_SEEDS)
+    assert (best.tried, best.reached) == (evidence.MOST_SEEDS, evidence.MOST_SEEDS)
     assert best.price is not None
     assert best.interval is not None
     assert best.interval[0] <= best.price.training <= best.interval[1]
@@ -113,7 +113,7 @@ def test_only_a_few_settings_have_trial_runs_and_none_more_than_it_has_seeds() -
     find(0.9)
     long = [one for one in trained if one[2] > 6000]
     assert len({one[:2] for one in long}) < len({one[:2] for one in trained})
-    assert max(trained.count(one) for one in trained) <= trial_search.MOST_SEEDS
+    assert max(trained.count(one) for one in trained) <= evidence.MOST_SEEDS
 
 
 def test_a_setting_that_diverges_is_named_and_does_not_stop_the_search() -> None:

@@ -1,0 +1,227 @@
+"""What the runs of a search say about its settings: learning curves, the epochs that they need, and what these take.
+
+A schedule is confirmed when enough seeds have reached the target with it, the experiment's own among them.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from tenfold.data import Splits
+from tenfold.prediction.planning import epoch_choice
+from tenfold.prediction.planning.assessment import Assessment
+from tenfold.prediction.planning.epoch_choice import Goal, Schedule
+from tenfold.prediction.planning.learning_curve import SEED_ERROR, fit_curves, noise_factor
+from tenfold.prediction.planning.learning_probe import Probe, chance_error, point_of
+from tenfold.prediction.planning.pricing import Price, Prices
+from tenfold.prediction.planning.trials import Trials, WallTimes, stop_share
+
+SEEDS, MOST_SEEDS, OTHER_SEEDS = 3, 10, 1000
+"""Seeds that confirm a schedule, at least and where runs are short: the experiment's own, and those from so far beyond
+it on."""
+MISSES = 0.2
+"""The share of them that may miss the target."""
+CONFIRMATION_SHARE = 0.1
+"""The part of the time that all seeds of a schedule may take, if these are more than the fewest."""
+MISSED = 0.05
+"""The upper end of an interval has room for repeated runs until no more than this share has missed the target."""
+
+
+class Evidence:
+    """The runs of all settings, and what follows from them for each."""
+
+    def __init__(
+        self,
+        assessments: Sequence[Assessment],
+        splits: Splits,
+        prices: Prices,
+        metric: str,
+        gap: float,
+        seconds: float,
+    ) -> None:
+        """Start with nothing known; the whole search has so many seconds."""
+        self.assessments, self.splits, self.prices, self.metric, self.gap = assessments, splits, prices, metric, gap
+        self.goal = self._goal(1.0)
+        self.runs: dict[str, list[Probe]] = {}
+        """The probes of each way to learn."""
+        self.walls = WallTimes(len(splits.train))
+        self._time = seconds
+        self._needed: dict[tuple[str, int], int] = {}
+        """Seeds that confirm each schedule: a way to learn and its epochs."""
+        self._warm: set[str] = set()
+        """Devices on which a probe has trained."""
+
+    def add(self, one: Assessment, found: Probe, seconds: float) -> None:
+        """Take in a run of a setting, which took so many seconds of wall time."""
+        key, device = one.candidate.learning_key, one.candidate.device
+        self.walls.add(key, seconds, found)
+        known = self.runs.setdefault(key, [])
+        known.append(replace(found, weights={}, cold=device not in self._warm))
+        self._warm.add(device)
+        known.sort(key=lambda probe: probe.samples)
+        for other in self.alike(one):
+            other.probes = known
+
+    def alike(self, one: Assessment) -> list[Assessment]:
+        """Return the settings still in the search that learn the same as this one, itself included."""
+        key = one.candidate.learning_key
+        return [other for other in self.assessments if other.candidate.learning_key == key and not other.dropped]
+
+    def assess(self) -> None:
+        """Fit all curves, and predict when each candidate reaches the target."""
+        validation, classes = self.splits.validation, self.splits.classes
+        assert validation is not None
+        points = {key: [point_of(one, validation, classes) for one in some] for key, some in self.runs.items()}
+        equal: dict[tuple[str, float], list[int]] = {}
+        for key, some in points.items():
+            for at, point in enumerate(some):
+                equal.setdefault((key, point.samples), []).append(at)
+        factor = noise_factor([points[key][at] for at in places] for (key, _), places in equal.items())
+        self.goal = self._goal(factor)
+        curves = fit_curves(
+            {key: [replace(one, error=one.error * factor) for one in some] for key, some in points.items()}
+        )
+        for one in self.assessments:
+            if one.probes:
+                one.curve = curves[one.candidate.learning_key]
+                one.epoch_seconds = self.epoch_seconds(one)
+                self._choose_epochs(one)
+
+    def _choose_epochs(self, one: Assessment) -> None:
+        """Set the epochs of a setting, and what they should take; all None where the target is too far away."""
+        assert one.curve is not None
+        confirmed, listed = self.confirmed(one), self.schedules(one, self.longest_missed(one, by_own_seed=True))
+        best = epoch_choice.best(listed)
+        if confirmed is not None:
+            trials, sure = self.trials(one, confirmed), epoch_choice.probability(one.curve, self.goal, confirmed)
+            seen = (trials.reached + 1) / (len(trials) + 2)
+            best = Schedule(confirmed, max(sure, seen), self.seconds(one)(self.stops_after(one, confirmed)))
+        if best is None:
+            one.epochs = one.probability = one.expected = one.stops_after = one.price = one.interval = None
+            one.tried = one.reached = 0
+            return
+        one.epochs, one.probability, one.expected = best
+        trials = self.trials(one, best.epochs)
+        one.tried, one.reached, one.stops_after = len(trials), trials.reached, self.stops_after(one, best.epochs)
+        one.price = self._price(one, one.stops_after)
+        stops: list[float] = [*trials.stops] or [one.stops_after]
+        first, last = self._price(one, min(stops)), self._price(one, max(stops))
+        if first is not None and last is not None:
+            high = last.interval[1] if confirmed else self._at_most(one, best.epochs, listed)
+            one.interval = first.interval[0], high
+
+    def _at_most(self, one: Assessment, epochs: int, listed: Sequence[Schedule]) -> float:
+        """Return the seconds of training within which nearly all have reached the target, repeated runs included."""
+        chances = {found.epochs: found.probability for found in listed}
+        missed, seconds = 1.0, 0.0
+        while missed > MISSED:
+            price = self._price(one, epochs)
+            seconds += price.interval[1] if price else 0.0
+            missed *= 1 - chances.get(epochs, 1.0)  # beyond the longest, a run should not miss
+            epochs = epoch_choice.next_epochs(epochs)
+        return seconds
+
+    def _price(self, one: Assessment, epochs: float) -> Price | None:
+        return self.prices(one.candidate, epochs, one.probes)
+
+    def schedules(self, one: Assessment, missed: int, optimism: float = 0.0) -> list[Schedule]:
+        """Return the schedules of a setting with more epochs than those that missed the target."""
+        assert one.curve is not None
+        seconds, stop = self.seconds(one), self.stop_share(one)
+        return epoch_choice.schedules(one.curve, self.goal, seconds, stop=stop, more_than=missed, optimism=optimism)
+
+    def stops_after(self, one: Assessment, epochs: int) -> float:
+        """Return the epochs after which a run of so many stops, in the mean of its trial runs, or as others do."""
+        stops = self.trials(one, epochs).stops
+        return statistics.mean(stops) if stops else self.stop_share(one) * epochs
+
+    def stop_share(self, one: Assessment) -> float:
+        """Return the part of its epochs after which a run stops: as seen with this setting, or else with any."""
+        own = stop_share(one.probes, self.gap)
+        if own is None:
+            own = stop_share((probe for some in self.runs.values() for probe in some), self.gap)
+        return own if own is not None else 1.0
+
+    def trials(self, one: Assessment, epochs: int) -> Trials:
+        """Return the runs of a setting with just these epochs."""
+        return Trials.among(one.probes, epochs, self.gap)
+
+    def _lengths(self, one: Assessment) -> list[int]:
+        """Return the numbers of epochs for which a setting was trained; parts of an epoch do not count."""
+        return sorted({probe.epochs for probe in one.probes if probe.epochs})
+
+    def confirmed(self, one: Assessment) -> int | None:
+        """Return the epochs with which enough seeds have reached the target, and soonest."""
+        sure = [epochs for epochs in self._lengths(one) if self._is_complete(one, epochs)]
+        sure = [epochs for epochs in sure if not self.is_missed(one, epochs)]
+        return min(sure, key=lambda epochs: self.stops_after(one, epochs), default=None)
+
+    def _is_complete(self, one: Assessment, epochs: int) -> bool:
+        """Return whether so many epochs were tried with enough seeds."""
+        tried = len(self.trials(one, epochs))
+        return tried > 0 and tried >= self._enough(one, epochs)
+
+    def is_open(self, one: Assessment, epochs: int) -> bool:
+        """Return whether further seeds could show that so many epochs are better than the confirmed schedule."""
+        return not self._is_complete(one, epochs) and not self._is_later(one, epochs)
+
+    def _is_later(self, one: Assessment, epochs: int) -> bool:
+        """Return whether runs of so many epochs stop no sooner than those of the confirmed schedule, seed by seed."""
+        confirmed = self.confirmed(one)
+        if confirmed is None or confirmed == epochs:
+            return False
+        mine, others = (self.trials(one, each).stop_by_seed for each in (epochs, confirmed))
+        seeds = mine.keys() & others.keys()
+        return bool(seeds) and sum(mine[seed] for seed in seeds) >= sum(others[seed] for seed in seeds)
+
+    def longest_missed(self, one: Assessment, *, by_own_seed: bool = False) -> int:
+        """Return the most epochs with which a setting missed the target, or its own seed did; 0: none."""
+        is_missed = self._own_seed_missed if by_own_seed else self.is_missed
+        return max((epochs for epochs in self._lengths(one) if is_missed(one, epochs)), default=0)
+
+    def is_missed(self, one: Assessment, epochs: int) -> bool:
+        """Return whether too many seeds have missed the target with these epochs, or the experiment's own has."""
+        missed = self.trials(one, epochs).missed
+        own = self._own_seed_missed(one, epochs)
+        return own or (bool(missed) and len(missed) > int(MISSES * self._enough(one, epochs)))
+
+    def _own_seed_missed(self, one: Assessment, epochs: int) -> bool:
+        return self.seed(one, 0) in self.trials(one, epochs).missed
+
+    def _enough(self, one: Assessment, epochs: int) -> int:
+        """Return how many seeds confirm a schedule: more where they take little of the time."""
+        key = one.candidate.learning_key
+        if (key, epochs) not in self._needed:
+            seconds = self.walls.predict(key, epochs * len(self.splits.train))
+            room = CONFIRMATION_SHARE * self._time / seconds if seconds else MOST_SEEDS
+            self._needed[key, epochs] = max(SEEDS, min(MOST_SEEDS, int(room)))
+        return self._needed[key, epochs]
+
+    def seed(self, one: Assessment, number: int) -> int:
+        """Return the seed of a setting's trial run: the experiment's own, then others."""
+        own = one.candidate.experiment.training.seed
+        return own if number == 0 else own + OTHER_SEEDS + number - 1
+
+    def live(self) -> list[Assessment]:
+        """Return the settings still in the search of which something is known."""
+        return [one for one in self.assessments if one.curve is not None and not one.dropped]
+
+    def _goal(self, factor: float) -> Goal:
+        validation = self.splits.validation
+        assert validation is not None
+        chance = chance_error(self.metric, self.gap, validation, self.splits.classes)
+        return Goal(self.gap, len(self.splits.train), factor * math.hypot(SEED_ERROR, chance))
+
+    def seconds(self, one: Assessment) -> Callable[[float], float]:
+        """Return the function that gives the seconds in all of a run of so many epochs."""
+        first, both = (self.prices(one.candidate, epochs, one.probes) for epochs in (1, 2))
+        if first is None or both is None:
+            return lambda _: 0.0
+        start, each = first.total, both.total - first.total
+        return lambda epochs: start + (epochs - 1) * each
+
+    def epoch_seconds(self, one: Assessment) -> float | None:
+        """Return the training seconds of an epoch after the first, which has slow first steps."""
+        first, both = (self.prices(one.candidate, epochs, one.probes) for epochs in (1, 2))
+        return both.training - first.training if first and both else None
