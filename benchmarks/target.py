@@ -108,8 +108,10 @@ def main() -> None:
 
 
 def soonest_of(settings: dict[str, Side], arguments: argparse.Namespace) -> str:
-    """Return the setting with which the first seed reaches the target soonest."""
+    """Return the setting with which the first seed reaches the target soonest; nothing is trained for a single one."""
     soonest, best = next(iter(settings)), math.inf
+    if len(settings) == 1:
+        return soonest
     missing = dict(settings)
     for epochs in range(1, arguments.most_epochs + 1):
         for name, side in list(missing.items()):
