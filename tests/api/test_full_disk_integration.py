@@ -6,13 +6,13 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
-from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
 import full_disk
 import pytest
 import torch
+from forked import start_program
 from full_disk import LARGE
 
 import tenfold
@@ -29,19 +29,11 @@ ROOM_FOR_A_BEGINNING = None
 TRAIN = ("train", "--model", "mlp", "--data", "digits", "--set", "hidden=[2048]", "--epochs", "3", "--threads", "1")
 
 
-@pytest.fixture(scope="module")
-def nursery() -> ForkServerContext:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tenfold.api.train", "sklearn.datasets", "torch._dynamo"])
-    return context
-
-
 class Said:
     """What a command wrote, and its exit code."""
 
-    def __init__(self, nursery: ForkServerContext, folder: Path, limit: int | None, *arguments: str) -> None:
-        process = nursery.Process(target=full_disk.command, args=(limit, str(folder), *arguments))
-        process.start()
+    def __init__(self, folder: Path, limit: int | None, *arguments: str) -> None:
+        process = start_program(full_disk.command, limit, str(folder), *arguments, "--runs", str(folder / "runs"))
         process.join(60)
         process.kill()
         self.code = process.exitcode
@@ -49,10 +41,9 @@ class Said:
         self.err = (folder / "err").read_text()
 
 
-def seen_by_a_program(nursery: ForkServerContext, runs: Path, limit: int | None) -> dict[str, Any]:
-    here, there = nursery.Pipe()
-    process = nursery.Process(target=full_disk.python, args=(limit, str(runs), there))
-    process.start()
+def seen_by_a_program(runs: Path, limit: int | None) -> dict[str, Any]:
+    here, there = multiprocessing.Pipe()
+    process = start_program(full_disk.python, limit, str(runs), there)
     there.close()
     try:
         seen: dict[str, Any] = here.recv()
@@ -68,13 +59,12 @@ def assert_nothing_is_half_written(runs: Path) -> None:
 
 
 class TestNoRoomForTheWeights:
-    def test_the_command_line_shows_the_result_and_exits_with_2(
-        self, nursery: ForkServerContext, tmp_path: Path
-    ) -> None:
-        said = Said(nursery, tmp_path, ROOM_FOR_EVENTS, *TRAIN, "--runs", str(tmp_path / "runs"))
+    def test_the_command_line_warns_once_shows_the_result_and_exits_with_2(self, tmp_path: Path) -> None:
+        said = Said(tmp_path, ROOM_FOR_EVENTS, *TRAIN)
         assert said.code == 2
         assert "test accuracy" in said.out
         assert "epoch 3/3" in said.err
+        assert said.err.count("warning:") == 1
         assert "Traceback" not in said.err
         assert said.err.strip().splitlines()[-1].startswith("error: not everything was saved: ")
         assert said.err.strip().endswith("model.pt cannot be written: File too large")
@@ -88,43 +78,34 @@ class TestNoRoomForTheWeights:
         assert resumed.status == "finished"
         assert tenfold.open_run(runs=tmp_path / "runs").weights
 
-    def test_it_warns_once(self, nursery: ForkServerContext, tmp_path: Path) -> None:
-        said = Said(nursery, tmp_path, ROOM_FOR_EVENTS, *TRAIN, "--runs", str(tmp_path / "runs"))
-        assert said.err.count("warning:") == 1
-
-    def test_a_program_gets_its_run_and_one_warning(self, nursery: ForkServerContext, tmp_path: Path) -> None:
-        seen = seen_by_a_program(nursery, tmp_path / "runs", ROOM_FOR_EVENTS)
+    def test_a_program_gets_its_run_its_model_and_one_warning(self, tmp_path: Path) -> None:
+        seen = seen_by_a_program(tmp_path / "runs", ROOM_FOR_EVENTS)
         assert seen["status"] == "interrupted"
         assert seen["accuracy"] > 0.5
         assert len(seen["warnings"]) == 1
         assert seen["warnings"][0].endswith("cannot be written: File too large; training continues")
         assert "model.pt cannot be written" in seen["problem"]
-
-    def test_and_its_model(self, nursery: ForkServerContext, tmp_path: Path) -> None:
-        assert seen_by_a_program(nursery, tmp_path / "runs", ROOM_FOR_EVENTS)["model"] == "Sequential"
+        assert seen["model"] == "Sequential"
 
 
 class TestNoRoomForTheStore:
-    def test_training_goes_on_to_the_last_epoch(self, nursery: ForkServerContext, tmp_path: Path) -> None:
-        said = Said(nursery, tmp_path, ROOM_FOR_A_BEGINNING, *TRAIN, "--runs", str(tmp_path / "runs"))
+    def test_training_goes_on_to_the_last_epoch_and_the_exit_code_is_2(self, tmp_path: Path) -> None:
+        said = Said(tmp_path, ROOM_FOR_A_BEGINNING, *TRAIN)
+        assert said.code == 2
         assert "epoch 3/3" in said.err
         assert "Traceback" not in said.err
+        assert "test accuracy" in said.out
+        assert "still running" not in said.out
         assert_nothing_is_half_written(tmp_path / "runs")
         assert tenfold.open_run(runs=tmp_path / "runs").status == "interrupted"
 
-    def test_the_result_is_shown_and_the_exit_code_is_2(self, nursery: ForkServerContext, tmp_path: Path) -> None:
-        said = Said(nursery, tmp_path, ROOM_FOR_A_BEGINNING, *TRAIN, "--runs", str(tmp_path / "runs"))
-        assert said.code == 2
-        assert "test accuracy" in said.out
-        assert "still running" not in said.out
-
-    def test_a_program_gets_its_result(self, nursery: ForkServerContext, tmp_path: Path) -> None:
-        seen = seen_by_a_program(nursery, tmp_path / "runs", ROOM_FOR_A_BEGINNING)
+    def test_a_program_gets_its_result(self, tmp_path: Path) -> None:
+        seen = seen_by_a_program(tmp_path / "runs", ROOM_FOR_A_BEGINNING)
         assert seen["accuracy"] is not None
         assert seen["status"] == "interrupted"
 
-    def test_no_room_at_all_is_said_before_training(self, nursery: ForkServerContext, tmp_path: Path) -> None:
-        said = Said(nursery, tmp_path, 8000, *TRAIN, "--runs", str(tmp_path / "runs"))
+    def test_no_room_at_all_is_said_before_training(self, tmp_path: Path) -> None:
+        said = Said(tmp_path, 8000, *TRAIN)
         assert (said.code, said.out) == (2, "")
         assert said.err.startswith("error: the run store ")
         assert len(said.err.strip().splitlines()) == 1

@@ -1,21 +1,18 @@
 """Training that is killed at any moment: the store can be read at once, and resuming ends with the same weights."""
 
-import multiprocessing
 import os
 import random
 import signal
 import sqlite3
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from multiprocessing.context import ForkServerContext
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import killed_training
 import pytest
 import torch
+from forked import run_command, start_program
 from killed_training import SMALL, WHERE_FILES_ARE_WRITTEN, WHILE_TRAINING
 
 import tenfold
@@ -27,22 +24,17 @@ MOMENTS = [(number + random.Random(number).random()) / 6 for number in range(6)]
 
 
 @pytest.fixture(scope="module")
-def nursery() -> ForkServerContext:
-    """A server that has imported everything and forks each child, so that none has to start from nothing."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tenfold.api.train", "sklearn.datasets", "torch._dynamo"])
-    return context
-
-
-@pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tenfold.Run:
     return tenfold.train(**SMALL, runs=tmp_path_factory.mktemp("whole"))
 
 
-def start(nursery: ForkServerContext, target: Any, *args: Any, **fields: Any) -> Any:
-    process = nursery.Process(target=target, args=args, kwargs=fields, daemon=True)
-    process.start()
-    return process
+@pytest.fixture(scope="module")
+def lines(whole: tenfold.Run, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], int]:
+    """Return how many lines of these modules a whole run executes."""
+    return {
+        modules: killed_training.count_lines(str(tmp_path_factory.mktemp("lines")), modules)
+        for modules in (WHILE_TRAINING, WHERE_FILES_ARE_WRITTEN)
+    }
 
 
 def assert_sound(runs: Path) -> list[tenfold.Run]:
@@ -75,13 +67,14 @@ def assert_resumes_to(whole: tenfold.Run, run: tenfold.Run) -> None:
 
 @pytest.mark.parametrize("modules", [WHILE_TRAINING, WHERE_FILES_ARE_WRITTEN], ids=["while training", "while writing"])
 def test_killed_at_any_line(
-    nursery: ForkServerContext, whole: tenfold.Run, tmp_path: Path, modules: tuple[str, ...]
+    whole: tenfold.Run, lines: dict[tuple[str, ...], int], tmp_path: Path, modules: tuple[str, ...]
 ) -> None:
-    lines = killed_training.count_lines(str(tmp_path / "whole"), modules)
     interrupted = 0
     for number, moment in enumerate(MOMENTS):
         runs = tmp_path / str(number)
-        child = start(nursery, killed_training.train_until_line, str(runs), 1 + int(moment * (lines - 20)), modules)
+        child = start_program(
+            killed_training.train_until_line, str(runs), 1 + int(moment * (lines[modules] - 20)), modules
+        )
         child.join(60)
         assert child.exitcode == -signal.SIGKILL
         for run in assert_sound(runs):
@@ -90,10 +83,10 @@ def test_killed_at_any_line(
     assert interrupted >= len(MOMENTS) // 2
 
 
-def test_killed_from_outside(nursery: ForkServerContext, whole: tenfold.Run, tmp_path: Path) -> None:
+def test_killed_from_outside(whole: tenfold.Run, tmp_path: Path) -> None:
     for number, delay in enumerate(DELAYS):
         runs = tmp_path / str(number)
-        child = start(nursery, killed_training.train, str(runs))
+        child = start_program(killed_training.train, str(runs))
         wait_for(lambda runs=runs: recorded(runs), pause=0.001)
         time.sleep(delay)
         child.kill()
@@ -102,12 +95,11 @@ def test_killed_from_outside(nursery: ForkServerContext, whole: tenfold.Run, tmp
         assert_resumes_to(whole, run)
 
 
-def test_killed_again_and_again(nursery: ForkServerContext, whole: tenfold.Run, tmp_path: Path) -> None:
-    lines = killed_training.count_lines(str(tmp_path / "whole"), WHILE_TRAINING)
+def test_killed_again_and_again(whole: tenfold.Run, lines: dict[tuple[str, ...], int], tmp_path: Path) -> None:
     runs = tmp_path / "again"
-    start(nursery, killed_training.train_until_line, str(runs), lines // 2).join(60)
+    start_program(killed_training.train_until_line, str(runs), lines[WHILE_TRAINING] // 2).join(60)
     for _ in range(3):
-        child = start(nursery, killed_training.resume_until_line, str(runs), lines // 8)
+        child = start_program(killed_training.resume_until_line, str(runs), lines[WHILE_TRAINING] // 8)
         child.join(60)
         assert child.exitcode == -signal.SIGKILL
         (run,) = assert_sound(runs)
@@ -116,27 +108,27 @@ def test_killed_again_and_again(nursery: ForkServerContext, whole: tenfold.Run, 
 
 
 def test_half_written_files_are_swept_when_the_run_goes_on(
-    nursery: ForkServerContext, whole: tenfold.Run, tmp_path: Path
+    whole: tenfold.Run, lines: dict[tuple[str, ...], int], tmp_path: Path
 ) -> None:
-    lines = killed_training.count_lines(str(tmp_path / "whole"), WHILE_TRAINING)
-    start(nursery, killed_training.train_until_line, str(tmp_path / "runs"), lines // 2).join(60)
+    start_program(killed_training.train_until_line, str(tmp_path / "runs"), lines[WHILE_TRAINING] // 2).join(60)
     (run,) = assert_sound(tmp_path / "runs")
     (run.path / ".model.pt.abc123.part").write_bytes(b"half")
     assert_resumes_to(whole, run)
     assert not list(run.path.glob(".*"))
 
 
-def test_several_may_begin_at_once_in_a_new_folder(nursery: ForkServerContext, tmp_path: Path) -> None:
+def test_several_may_begin_at_once_in_a_new_folder(tmp_path: Path) -> None:
     for number in range(2):
-        children = [start(nursery, killed_training.train, str(tmp_path / str(number)), epochs=1) for _ in range(3)]
+        train = partial(killed_training.train, str(tmp_path / str(number)), epochs=1)
+        children = [start_program(train) for _ in range(3)]
         for child in children:
             child.join(60)
         assert [child.exitcode for child in children] == [0, 0, 0]
         assert [run.status for run in tenfold.list_runs(runs=tmp_path / str(number))] == ["finished"] * 3
 
 
-def test_a_run_in_another_process_is_left_alone(nursery: ForkServerContext, tmp_path: Path) -> None:
-    child = start(nursery, killed_training.train, str(tmp_path), epochs=1_000_000)
+def test_a_run_in_another_process_is_left_alone(tmp_path: Path) -> None:
+    child = start_program(partial(killed_training.train, str(tmp_path), epochs=1_000_000))
     try:
         wait_for(lambda: recorded(tmp_path))
         assert tenfold.open_run(runs=tmp_path).status == "running"
@@ -148,39 +140,26 @@ def test_a_run_in_another_process_is_left_alone(nursery: ForkServerContext, tmp_
     assert tenfold.open_run(runs=tmp_path).status == "interrupted"
 
 
-class TestCtrlC:
-    @pytest.fixture
-    def command(self, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-        arguments = ["train", "--model", "mlp", "--data", "digits", "--epochs", "1000000", "--threads", "1"]
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tenfold", *arguments],
-            cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": str(Path(tenfold.__file__).parents[1])},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        yield process
-        process.kill()
-        process.communicate()
-
-    def test_it_is_recorded_and_says_how_to_go_on(self, command: subprocess.Popen[str], tmp_path: Path) -> None:
-        assert command.stderr is not None
-        read = ""
-        while "epoch 3/" not in read:
-            read = command.stderr.readline()
-            assert read, "it ended by itself"
-        command.send_signal(signal.SIGINT)
-        out, rest = command.communicate(timeout=60)
-        assert command.returncode == 130
-        assert out == ""
-        assert "Traceback" not in rest
-        last = rest.strip().splitlines()[-1]
-        assert last.startswith("interrupted; `tenfold resume ")
-        run = tenfold.open_run(runs=tmp_path / "runs")
-        assert run.status == "interrupted"
-        assert len(run.history) >= 3
-        assert (run.path / "checkpoint" / "manifest.json").exists()
+def test_ctrl_c_is_recorded_and_says_how_to_go_on(tmp_path: Path) -> None:
+    arguments = ["train", "--model", "mlp", "--data", "digits", "--epochs", "1000000", "--threads", "1"]
+    command = start_program(run_command, str(tmp_path), *arguments, "--runs", str(tmp_path / "runs"))
+    try:
+        wait_for(lambda: recorded(tmp_path / "runs") and len(tenfold.open_run(runs=tmp_path / "runs").history) >= 3)
+        os.kill(command.pid, signal.SIGINT)
+        command.join(60)
+        assert command.exitcode == 130
+    finally:
+        command.kill()
+        command.join()
+    assert (tmp_path / "out").read_text() == ""
+    said = (tmp_path / "err").read_text()
+    assert "epoch 3/" in said
+    assert "Traceback" not in said
+    assert said.strip().splitlines()[-1].startswith("interrupted; `tenfold resume ")
+    run = tenfold.open_run(runs=tmp_path / "runs")
+    assert run.status == "interrupted"
+    assert len(run.history) >= 3
+    assert (run.path / "checkpoint" / "manifest.json").exists()
 
 
 def recorded(runs: Path) -> bool:

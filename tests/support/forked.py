@@ -1,8 +1,12 @@
 """Processes that tests fork from a server that has torch; their own workers come from it, too."""
 
+import os
+import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import forkserver
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,6 +41,19 @@ def programs_server() -> Iterator[None]:
         for name in ("ensure_running", "connect_to_new_process", "set_forkserver_preload"):
             patch.setattr(forkserver, name, getattr(_for_programs, name))
         yield
+
+
+def run_command(folder: str, *arguments: str) -> None:
+    """In such a process: run the command line in a folder, with its output in the files `out` and `err` there."""
+    from tenfold.cli import main
+
+    os.chdir(folder)
+    for stream, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(Path(name), os.O_WRONLY | os.O_CREAT), stream)
+    sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w", buffering=1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which the server ignores
+    sys.argv = ["tenfold", *arguments]
+    main()
 
 
 def _call(address: str, target: Callable[..., None], arguments: tuple[Any, ...]) -> None:

@@ -1,29 +1,23 @@
 """What runs in processes that may not write large files. Imported by them, so it is a module of its own."""
 
-import os
 import resource
 import sqlite3
-import sys
 import warnings
 from contextlib import closing
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from forked import run_command
+
 LARGE: dict[str, Any] = {"model": "mlp", "data": "digits", "hidden": [2048], "epochs": 3, "threads": 1}
 readers: list[sqlite3.Connection] = []
 
 
-def command(limit: int | None, output: str, *arguments: str) -> None:
-    """Run the command line with a limit on the size of files; what it says goes to two files in `output`."""
-    from tenfold.cli import main
-
-    for stream, name in ((1, "out"), (2, "err")):
-        os.dup2(os.open(Path(output) / name, os.O_WRONLY | os.O_CREAT), stream)
-    sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+def command(limit: int | None, folder: str, *arguments: str) -> None:
+    """Run the command line with a limit on the size of files; what it says goes to two files in the folder."""
     _limit(limit)
-    sys.argv = ["tenfold", *arguments]
-    main()
+    run_command(folder, *arguments)
 
 
 def _limit(size: int | None) -> None:
