@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from engine_models import SMALL, Numbered
+from looped import looped
 from threaded import Threads, make_task
 from torch import nn
 
@@ -57,7 +58,6 @@ def test_what_is_frozen_stays_whatever_the_compression(compressed: dict[str, Any
         torch.testing.assert_close(weights["3.weight"], begun, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("way", ["loop", "vmap"])
 @pytest.mark.parametrize(
     "fields",
     [
@@ -83,11 +83,19 @@ def test_what_is_frozen_stays_whatever_the_compression(compressed: dict[str, Any
     ],
     ids=lambda fields: "-".join(str(value) for value in fields.values() if isinstance(value, (str, int))),
 )
-def test_nodes_learn_what_workers_learn(fields: dict[str, Any], way: str) -> None:
-    task = make_task(**FEW | fields, workers=3, fused=way)
-    threads = Threads(task).train()
-    events: list[Event] = []
-    outcome = fused(task, events)
+def test_nodes_learn_what_workers_learn(fields: dict[str, Any]) -> None:
+    threads = Threads(make_task(**FEW | fields, workers=3)).train()
+
+    @looped("way", ["loop", "vmap"])
+    def check(way: str) -> None:
+        events: list[Event] = []
+        outcome = fused(make_task(**FEW | fields, workers=3, fused=way), events)
+        assert_as_threads(outcome, events, threads)
+
+    check()
+
+
+def assert_as_threads(outcome: Outcome, events: list[Event], threads: Threads) -> None:
     agree(outcome.weights, threads.weights)
     expected = threads.supervisor.result
     assert outcome.result.keys() == expected.keys()
