@@ -10,8 +10,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent / "support"))
+
 import pytest
 import typer.main
+from looped import looped
 
 from tenfold.cli import app
 from tenfold.experiment import FIELDS, SECTIONS, Experiment
@@ -36,10 +40,6 @@ Every field of an experiment, made from the code by `python tests/test_docs.py`.
 
 def blocks(page: Path, kind: str) -> list[str]:
     return [match["text"] for match in BLOCK.finditer(page.read_text()) if match["kind"].strip() == kind]
-
-
-def named(pages: list[Path]) -> list[Any]:
-    return [pytest.param(page, id=str(page.relative_to(ROOT))) for page in pages]
 
 
 def fields_page() -> str:
@@ -109,7 +109,7 @@ def parsed(line: str) -> str:
 
 @pytest.mark.timeout(120)
 @pytest.mark.usefixtures("_workers_with_imports")
-@pytest.mark.parametrize("page", named([page for page in PAGES if blocks(page, "python")]))
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
 def test_its_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The blocks of a page are one program; one that must not run is marked `python no-run`."""
     monkeypatch.chdir(tmp_path)
@@ -121,13 +121,13 @@ def test_its_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (tmp_path / "runs" / "tenfold.db").exists()
 
 
-@pytest.mark.parametrize("page", named([page for page in PAGES if blocks(page, "toml")]))
+@looped("page", [page for page in PAGES if blocks(page, "toml")])
 def test_its_experiments_are_valid(page: Path) -> None:
     for block in blocks(page, "toml"):
         assert Experiment(**tomllib.loads(block)) != Experiment()
 
 
-@pytest.mark.parametrize("page", named(PAGES))
+@looped("page", PAGES)
 def test_its_commands_are_understood(page: Path) -> None:
     text = page.read_text()
     shown = [match for block in blocks(page, "sh") + blocks(page, "console") for match in COMMAND.finditer(block)]
@@ -135,7 +135,7 @@ def test_its_commands_are_understood(page: Path) -> None:
         assert parsed(match["line"].strip())
 
 
-@pytest.mark.parametrize("page", named(PAGES))
+@looped("page", PAGES)
 def test_its_links_lead_somewhere(page: Path) -> None:
     for match in LINK.finditer(page.read_text()):
         target, _, heading = match["target"].partition("#")
@@ -148,7 +148,7 @@ def test_its_links_lead_somewhere(page: Path) -> None:
             assert heading in [re.sub(r"[^\w -]", "", one).lower().replace(" ", "-") for one in headings]
 
 
-@pytest.mark.parametrize("page", named([*PAGES, *sorted((ROOT / "examples").glob("*.py"))]))
+@looped("page", [*PAGES, *sorted((ROOT / "examples").glob("*.py"))])
 def test_it_names_no_path_of_one_machine(page: Path) -> None:
     assert not MACHINE_PATH.findall(page.read_text())
 
@@ -180,7 +180,6 @@ def test_the_table_of_fields_is_fresh() -> None:
 if __name__ == "__main__":
     FIELDS_PAGE.write_text(fields_page())
     print(f"wrote {FIELDS_PAGE.relative_to(ROOT)}")
-    sys.path.insert(0, str(ROOT / "tests" / "support"))
     import write_field_types
 
     write_field_types.write()

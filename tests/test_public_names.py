@@ -3,6 +3,7 @@ import subprocess
 import sys
 
 import pytest
+from looped import looped
 
 import tenfold
 
@@ -42,7 +43,7 @@ def test_dir_shows_them_and_the_version():
     assert tenfold.__version__
 
 
-@pytest.mark.parametrize("name", EXPECTED)
+@looped("name", EXPECTED)
 def test_every_name_is_there_and_explained(name):
     value = getattr(tenfold, name)
     assert value.__name__.removeprefix("tenfold.") == name

@@ -2,6 +2,7 @@
 
 import pytest
 from board_client import BoardClient
+from looped import looped
 from made_runs import make_run
 
 from tenfold.board.security import Access, is_own_name
@@ -40,7 +41,7 @@ def post(client, board, path="/run/1/note", headers=(), **body):
     return client.post(path, json=body or {"note": "seen"}, headers=kept)
 
 
-@pytest.mark.parametrize("page", PAGES)
+@looped("page", PAGES)
 def test_nothing_is_shown_without_the_token(client, page):
     answer = client.get(page)
     assert answer.status_code == 403
@@ -48,7 +49,7 @@ def test_nothing_is_shown_without_the_token(client, page):
     assert client.get(page, params={"token": "guessed"}).status_code == 403
 
 
-@pytest.mark.parametrize("page", PAGES)
+@looped("page", PAGES)
 def test_the_token_opens_every_page_and_becomes_a_cookie(friend, page):
     answer = friend.get(page)
     assert answer.status_code == 200
@@ -63,7 +64,7 @@ def test_the_cookie_is_for_this_site_and_not_for_scripts(client, board):
     assert "SameSite=Strict" in cookie
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:8642", "127.0.0.1.evil.example", "localhost.evil", ""])
+@looped("host", ["evil.example", "evil.example:8642", "127.0.0.1.evil.example", "localhost.evil", ""])
 def test_a_name_that_was_made_to_resolve_here_is_refused(friend, board, host):
     assert friend.get("/data/runs", headers={"host": host}).status_code == 403
     assert post(friend, board, headers={"host": host, "origin": f"http://{host}"}).status_code == 403
@@ -93,7 +94,7 @@ def test_a_form_of_another_site_changes_nothing(friend, board):
     assert post(friend, board).status_code == 200
 
 
-@pytest.mark.parametrize(
+@looped(
     "path",
     [
         *("/static/../server.py", "/static/..%2Fserver.py", "/static/%2e%2e/%2e%2e/errors.py", "/static//etc/passwd"),
@@ -108,7 +109,7 @@ def test_no_path_reaches_a_file(friend, path):
     assert "root:" not in answer.text
 
 
-@pytest.mark.parametrize("body", ["[1]", "not json", '{"note": 3}', "{}", '{"note": "' + "x" * 70_000 + '"}'])
+@looped("body", ["[1]", "not json", '{"note": 3}', "{}", '{"note": "' + "x" * 70_000 + '"}'])
 def test_what_is_not_a_request_is_refused_in_a_sentence(friend, board, body):
     headers = {"origin": HERE, "x-tenfold-action": board.access.action_token, "content-type": "application/json"}
     answer = friend.post("/run/1/note", content=body, headers=headers)

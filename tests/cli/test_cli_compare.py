@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
+from looped import looped
 from typer.testing import CliRunner
 
 import tenfold
@@ -120,7 +121,7 @@ def test_ctrl_c_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     assert said.stdout == ""
 
 
-@pytest.mark.parametrize(
+@looped(
     ("arguments", "sentence"),
     [
         (("--vary", "momentum"), "expected field=a,b, such as momentum=0,0.9, got 'momentum'"),

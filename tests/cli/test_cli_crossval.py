@@ -7,6 +7,7 @@ import pytest
 import typer
 from click import unstyle
 from click.testing import Result
+from looped import looped
 from typer.testing import CliRunner
 
 import tenfold
@@ -76,7 +77,7 @@ def test_show(recorded: Path) -> None:
     assert "95% interval" not in unstyle(tenfold_("show", "2", "--runs", str(recorded)).stdout)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("arguments", "sentence"),
     [
         (("--folds", "1"), "division.folds = 1:"),

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from looped import looped
 from typer.testing import CliRunner
 
 from tenfold.cli import app
@@ -20,8 +21,8 @@ def completed(line: str, shell: str = "bash") -> str:
     return CliRunner().invoke(app, [], prog_name="tenfold", env=variables).stdout
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-@pytest.mark.parametrize(
+@looped("shell", ["bash", "zsh", "fish"])
+@looped(
     ("line", "offered"),
     [
         ("tenfold tr", "train"),

@@ -1,12 +1,13 @@
 """How a grid's values are written on the command line."""
 
 import pytest
+from looped import looped
 
 from tenfold.cli.grids import grid_of, several, varied
 from tenfold.errors import ExperimentError
 
 
-@pytest.mark.parametrize(
+@looped(
     ("text", "values"),
     [
         ("64", [64]),
@@ -26,7 +27,7 @@ def test_values_are_read_as_they_are_meant(text: str, values: list[object]) -> N
     assert several(text) == values
 
 
-@pytest.mark.parametrize("text", ["1,...,8", "...,8", "1,2,...", "2,1,...,8", "a,b,...,c", "1,2,...,8,9", "1,9,...,4"])
+@looped("text", ["1,...,8", "...,8", "1,2,...", "2,1,...,8", "a,b,...,c", "1,2,...,8,9", "1,9,...,4"])
 def test_a_row_that_leads_nowhere_is_a_sentence(text: str) -> None:
     with pytest.raises(ExperimentError, match=r"is not a sequence of numbers; write it as 1,2,4,\.\.\.,64"):
         several(text)
@@ -45,7 +46,7 @@ def test_the_grid_is_made_of_options_and_variations() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@looped(
     ("vary", "settings"),
     [(["momentum=0", "training.momentum=0.9"], []), (["lr=1"], []), ([], ["lr=0.5"]), ([], ["training.lr=0.5"])],
 )

@@ -11,6 +11,7 @@ from time import sleep
 import pytest
 from click import unstyle
 from click.testing import Result
+from looped import looped
 from typer.testing import CliRunner
 
 import tenfold
@@ -122,7 +123,7 @@ BAD: dict[str, tuple[list[str], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", BAD)
+@looped("case", BAD)
 def test_bad_input_is_one_sentence(case: str, folder: Path) -> None:
     (folder / "three.toml").write_text("[division]\nworkers = 3\n")
     arguments, expected = BAD[case]

@@ -1,6 +1,7 @@
 """What options of several verbs mean."""
 
 import pytest
+from looped import looped
 
 from tenfold.cli.options import parse_setting, ranks_from
 from tenfold.errors import ExperimentError
@@ -11,7 +12,7 @@ def test_ranks_are_numbers_or_all() -> None:
     assert ranks_from(" all ", 4) is None
 
 
-@pytest.mark.parametrize("ranks", ["", "first", "1,,2", "1;2", "-1"])
+@looped("ranks", ["", "first", "1,,2", "1;2", "-1"])
 def test_what_names_no_ranks_is_a_sentence(ranks: str) -> None:
     with pytest.raises(ExperimentError, match="is not a list of ranks; write numbers such as 0,3, or all"):
         ranks_from(ranks, 4)
@@ -22,7 +23,7 @@ def test_a_rank_that_is_not_there_is_a_sentence() -> None:
         ranks_from("0,7", 2)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("text", "key", "value"),
     [
         ("lr=0.1", "lr", 0.1),
@@ -45,13 +46,13 @@ def test_settings_are_read_as_toml_else_as_text(text: str, key: str, value: obje
     assert parse_setting(text) == (key, value)
 
 
-@pytest.mark.parametrize("text", ["", "lr", "=3", " = "])
+@looped("text", ["", "lr", "=3", " = "])
 def test_a_setting_without_a_field_or_a_value_is_explained(text: str) -> None:
     with pytest.raises(ExperimentError, match=r"expected field=value, such as lr=0.1, got"):
         parse_setting(text)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("text", "sentence"),
     [
         ("hidden=[64, 32", r"'\[64, 32' is an unfinished list, it does not end with \]; write \[64, 32\]"),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from click import unstyle
 from click.testing import Result
+from looped import looped
 from typer.testing import CliRunner
 
 import tenfold
@@ -214,7 +215,7 @@ class TestHelp:
         assert all(verb in said.stdout for verb in VERBS)
         assert "Examples:" in said.stdout
 
-    @pytest.mark.parametrize("verb", [(verb,) for verb in VERBS] + [("data", verb) for verb in DATA_VERBS], ids=str)
+    @looped("verb", [(verb,) for verb in VERBS] + [("data", verb) for verb in DATA_VERBS])
     def test_each_verb_has_an_example(self, verb: tuple[str, ...]) -> None:
         said = tenfold_(*verb, "--help")
         assert said.exit_code == 0
@@ -272,7 +273,7 @@ class TestBadInput:
         (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00\x80")
         (tmp_path / "field.toml").write_text("[training]\nlearning_rate = 0.1\n")
 
-    @pytest.mark.parametrize("case", BAD)
+    @looped("case", BAD)
     def test_it_is_one_sentence(self, case: str) -> None:
         arguments, expected = BAD[case]
         assert_one_sentence(tenfold_(*arguments), expected)
@@ -310,7 +311,7 @@ class TestBadInput:
             "error: training.lr",
         ]
 
-    @pytest.mark.parametrize(
+    @looped(
         ("arguments", "expected"),
         [
             (("train", "--epochs", "many"), "--epochs: should be a whole number"),
@@ -326,7 +327,6 @@ class TestBadInput:
             (("compare", "--format", "xml"), "--format: 'xml' is not one of"),
             (("launch", "x.toml", "--port", "0"), "--port: should be greater than or equal to 1"),
         ],
-        ids=str,
     )
     def test_what_the_parser_refuses(self, arguments: tuple[str, ...], expected: str) -> None:
         assert_one_sentence(tenfold_(*arguments), expected)

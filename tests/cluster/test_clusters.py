@@ -1,4 +1,5 @@
 import pytest
+from looped import looped
 
 from tenfold.cluster import LINKS, Cluster, Link, NodeGroup, StepTime
 from tenfold.cluster import cluster as described
@@ -15,7 +16,7 @@ def example(tmp_path):
 
 
 class TestLinks:
-    @pytest.mark.parametrize("name", list(LINKS))
+    @looped("name", list(LINKS))
     def test_presets_are_plausible(self, name):
         assert 1e-7 < LINKS[name].latency < 1
         assert 1e6 < LINKS[name].bandwidth < 1e12
@@ -50,7 +51,7 @@ class TestFiles:
         assert cluster.groups == (NodeGroup(name="office", count=64, link=LINKS["1gbe"], step_seconds=0.5),)
         assert cluster.adding == 0.0
 
-    @pytest.mark.parametrize(
+    @looped(
         ("text", "sentence"),
         [
             ("", "groups: is missing"),

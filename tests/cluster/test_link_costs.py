@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from looped import looped
 from wave_messages import messages
 
 from tenfold.cluster import LINKS, Cluster
@@ -57,30 +58,30 @@ def by_enumeration(cluster, round_, nbytes):
 
 
 class TestClosedForms:
-    @pytest.mark.parametrize("g", [size for size in SIZES if size > 2])
+    @looped("g", [size for size in SIZES if size > 2])
     def test_ring(self, g):
         share = ceil(N / g)
         assert price(exact_round(g, COLLECTIVES["ring"])) == pytest.approx(
             2 * (g - 1) * (A + share * B) + (g - 1) * share * C
         )
 
-    @pytest.mark.parametrize("g", [3, 4, 5, 8, 12, 16])
+    @looped("g", [3, 4, 5, 8, 12, 16])
     def test_ring_by_the_formula(self, g):
         expected = 2 * (g - 1) * A + 2 * N * (g - 1) / g * B + N * (g - 1) / g * C
         assert price(exact_round(g, COLLECTIVES["ring"])) == pytest.approx(expected)
 
-    @pytest.mark.parametrize("g", [size for size in SIZES if size > 2])
+    @looped("g", [size for size in SIZES if size > 2])
     def test_tree(self, g):
         depth = ceil(log2(g))
         assert price(exact_round(g, COLLECTIVES["tree"])) == pytest.approx(2 * depth * (A + N * B) + depth * N * C)
 
-    @pytest.mark.parametrize("g", [size for size in SIZES if size > 2])
+    @looped("g", [size for size in SIZES if size > 2])
     def test_recursive_doubling(self, g):
         lg, power = floor(log2(g)), g & (g - 1) == 0
         expected = lg * (A + N * B + N * C) if power else (lg + 2) * (A + N * B) + (lg + 1) * N * C
         assert price(exact_round(g, COLLECTIVES["recursive-doubling"])) == pytest.approx(expected)
 
-    @pytest.mark.parametrize("g", [size for size in SIZES if size > 2])
+    @looped("g", [size for size in SIZES if size > 2])
     def test_halving_doubling(self, g):
         core, folds = 2 ** floor(log2(g)), g & (g - 1) != 0
         share = (core - 1) / core
@@ -95,8 +96,8 @@ class TestClosedForms:
     def test_a_two_sided_ring_shares_the_port(self):
         assert price(shifted_round(8, (-1, 1))) == pytest.approx(A + 2 * N * B + 2 * N * C)
 
-    @pytest.mark.parametrize("servers", [1, 2, 4])
-    @pytest.mark.parametrize("faster", [1, 3, 100])
+    @looped("servers", [1, 2, 4])
+    @looped("faster", [1, 3, 100])
     def test_parameter_server(self, servers, faster):
         g = 12
         server = {"latency": LATENCY, "bandwidth": BANDWIDTH * faster}

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from looped import looped
 
 from tenfold.cluster import Cluster, Hardware, StepTime, Workload, predict, run_clock
 from tenfold.cluster import prediction as prediction_module
@@ -43,8 +44,8 @@ class TestSeconds:
         got = predict(plan("none", workers=2, steps=2, batch_sizes=sizes), hardware)
         assert got.times["compute"].tolist() == pytest.approx([2.0 + 0.5 + 0.75, 2.0])
 
-    @pytest.mark.parametrize("name", list(STRATEGIES))
-    @pytest.mark.parametrize("workers", [1, 2, 5])
+    @looped("name", list(STRATEGIES))
+    @looped("workers", [1, 2, 5])
     def test_every_strategy_can_be_predicted(self, name, workers):
         got = predict(plan(name, workers, steps=30), on(workers), repeats=3)
         low, high = got.interval
@@ -68,7 +69,7 @@ class TestSeconds:
 
 
 class TestBytes:
-    @pytest.mark.parametrize("name", ["allreduce", "butterfly", "ring", "hierarchical"])
+    @looped("name", ["allreduce", "butterfly", "ring", "hierarchical"])
     def test_they_are_what_the_rounds_say(self, name):
         what = plan(name, 6, steps=10, nbytes=1200)
         rounds = [what.strategy.round(r, 6).bytes_per_worker(1200) for r in range(10)]
@@ -126,7 +127,7 @@ class TestInterval:
 
 
 class TestReasons:
-    @pytest.mark.parametrize(
+    @looped(
         ("what", "hardware", "sentence"),
         [
             (plan(workers=1), on(1), "With one worker there is no communication"),
@@ -154,7 +155,7 @@ class TestReasons:
         assert predict(plan("butterfly", 16, nbytes=10**7), on(16)).reasons == ()
 
 
-@pytest.mark.parametrize(
+@looped(
     ("fields", "sentence"),
     [
         ({"workers": 0}, "workers is 0; it must be at least 1"),

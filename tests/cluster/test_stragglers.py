@@ -3,6 +3,7 @@ import math
 import numpy as np
 import pytest
 from largest import expected_largest, harmonic, largest_of_normals
+from looped import looped
 
 from tenfold.cluster import StepTime
 from tenfold.cluster.stragglers import Pace, factors
@@ -84,7 +85,7 @@ def test_more_workers_than_a_trace_has_are_further_machines():
     assert not np.array_equal(drawn[:, :, 0], drawn[:, :, 2])
 
 
-@pytest.mark.parametrize(
+@looped(
     ("fields", "sentence"),
     [
         ({"mean": 0.0}, "a step takes 0.0 s; it must take more than 0"),

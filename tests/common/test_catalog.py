@@ -2,6 +2,7 @@ import subprocess
 import sys
 
 import pytest
+from looped import looped
 
 from tenfold.common import catalog
 from tenfold.common.registry import LazyRegistry, Registry
@@ -10,14 +11,14 @@ FAMILIES = {name: family for name, family in vars(catalog).items() if isinstance
 HEAVY = {"torch", "numpy", "sklearn", "scipy", "pydantic"}
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@looped("family", FAMILIES)
 def test_every_path_leads_to_a_member(family):
     members = [FAMILIES[family][name] for name in FAMILIES[family]]
     assert members
     assert len(set(map(id, members))) == len(members)
 
 
-@pytest.mark.parametrize("family", ["STRATEGIES", "OUTER", "COMPRESSIONS", "SOURCES"])
+@looped("family", ["STRATEGIES", "OUTER", "COMPRESSIONS", "SOURCES"])
 def test_members_that_know_their_name_are_listed_under_it(family):
     assert all(FAMILIES[family][name].name == name for name in FAMILIES[family])
 

@@ -1,6 +1,7 @@
 import sys
 
 import pytest
+from looped import looped
 
 from tenfold.common.imports import resolve
 from tenfold.errors import DataError, ExperimentError
@@ -25,7 +26,7 @@ def test_attributes_of_attributes_are_found():
     assert resolve("my_own_things:Nest.egg", "data") == 3
 
 
-@pytest.mark.parametrize(
+@looped(
     ("path", "message"),
     [
         ("my_own_things", "data 'my_own_things' is no import path; it should look like 'package.module:callable'"),

@@ -1,6 +1,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from looped import looped
 
 from tenfold.common.registry import Registry, suggest
 from tenfold.errors import DataError, ExperimentError
@@ -16,7 +17,7 @@ def test_members_are_found_by_name_and_listed_in_order():
     assert "emu" not in BIRDS
 
 
-@pytest.mark.parametrize(
+@looped(
     ("name", "message"),
     [
         ("hakw", "unknown bird 'hakw'; did you mean 'hawk'? known: owl, hawk, robin"),

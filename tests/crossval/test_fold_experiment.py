@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import pytest
+from looped import looped
 
 from tenfold.crossval.fold_experiment import fold_experiment, fold_mode
 from tenfold.experiment import Division, Experiment
@@ -12,7 +12,7 @@ def experiment(**fields: Any) -> Experiment:
     return Experiment(model="mlp", data="digits", folds=4, **fields)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("fields", "mode"),
     [
         ({}, "folds-over-workers"),

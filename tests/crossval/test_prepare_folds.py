@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from looped import looped
 
 from tenfold.crossval import check_folds, shared_data
 from tenfold.engines.prepare import prepare
@@ -28,7 +29,7 @@ def test_a_validation_part_goes_back_to_the_rest_but_not_beside_groups() -> None
         pass
 
 
-@pytest.mark.parametrize(
+@looped(
     ("fields", "sentence"),
     [
         ({"folds": None}, "division.folds is not set"),

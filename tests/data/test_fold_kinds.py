@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from looped import looped
 from sklearn.model_selection import (
     GroupKFold,
     KFold,
@@ -79,7 +80,7 @@ def test_every_sample_is_validated_once_a_repeat(samples, k, repeats, seed):
         assert all(sorted([*fold.train, *fold.validation]) == list(range(samples)) for fold in mine)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("arguments", "options", "sentence"),
     [
         ((3, 5), {}, "division.folds = 5: 3 training samples cannot be cut into 5 plain folds"),

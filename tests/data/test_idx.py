@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from looped import looped
 
 from tenfold.data.sources import idx
 from tenfold.errors import DataError
@@ -40,7 +41,7 @@ def test_the_same_bytes_give_the_same_file_at_any_time(monkeypatch):
     assert idx.compress(b"hello") == before
 
 
-@pytest.mark.parametrize("kept", range(12))
+@looped("kept", range(12))
 def test_truncated_data_are_noticed(kept):
     whole = idx.encode(np.zeros((2, 2), dtype=np.uint8))
     with pytest.raises(DataError, match=r"(truncated|damaged|idx file)"):

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from looped import looped
 from torch.utils.data import Dataset, TensorDataset
 
 from tenfold.data import Columns, DatasetPart, Tensors, as_splits, join_parts, load, split, with_loader
@@ -48,7 +49,7 @@ PAIRS = Rows(lambda i: ((A[i], B[i]), Y[i]))
         pytest.param(PAIRS, id="Dataset of pairs"),
     ],
 )
-@pytest.mark.parametrize("loader_workers", [0, 1])
+@looped("loader_workers", [0, 1])
 def test_several_inputs_in_every_form_and_part(data, loader_workers):
     parts = load(data, test_fraction=0.25, validation_fraction=0.2, loader_workers=loader_workers)
     assert (parts.classes, parts.outputs) == (4, 4)
@@ -122,7 +123,7 @@ def test_labels_are_read_as_a_column_where_that_is_possible():
     assert torch.equal(as_splits(Table()).train.targets, Y)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("data", "columns", "message"),
     [
         ({"a": A, "grade": Y}, Columns(), "none of a, grade is known as the target; name it: target_column"),

@@ -3,6 +3,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from looped import looped
 
 from tenfold.data import KINDS, batch_sizes, batches, make_shards, order
 from tenfold.errors import ExperimentError
@@ -74,7 +75,7 @@ def test_smaller_alpha_skews_more():
     assert largest_share(0.05) > largest_share(0.5) > largest_share(100)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("arguments", "message"),
     [
         ({"targets_or_n": 9, "kind": "label-skew"}, "need class labels"),
@@ -120,9 +121,7 @@ def test_no_batch_has_a_single_sample_unless_there_is_but_one(samples, batch_siz
         assert max(sizes) <= batch_size + 1
 
 
-@pytest.mark.parametrize(
-    ("samples", "sizes"), [(0, []), (1, [1]), (3, [3]), (4, [4]), (5, [5]), (6, [4, 2]), (8, [4, 4]), (9, [4, 5])]
-)
+@looped(("samples", "sizes"), [(0, []), (1, [1]), (3, [3]), (4, [4]), (5, [5]), (6, [4, 2]), (8, [4, 4]), (9, [4, 5])])
 def test_a_sample_left_over_joins_the_batch_before_it(samples, sizes):
     assert batch_sizes(samples, 4) == sizes
 

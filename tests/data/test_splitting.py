@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from looped import looped
 
 from tenfold.data import Splits, Tensors, split
 from tenfold.data.splitting import draw
@@ -125,7 +126,7 @@ def test_regression_is_divided_without_strata():
     assert len(split(data, test_fraction=0.3).test) == 3
 
 
-@pytest.mark.parametrize(
+@looped(
     ("options", "message"),
     [
         ({"test_fraction": 0.01}, "a test fraction of 0.01 of 20 samples leaves the test part empty"),

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 import torch
+from looped import looped
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset
 
 from tenfold.data import DatasetPart, Splits, Tensors, as_splits
@@ -57,7 +58,7 @@ def test_undivided_tensors_in_every_form(data):
     assert (splits.shape, splits.classes, splits.outputs) == ((3,), 4, 4)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("data", "names"),
     [
         (((X, Y), (X, Y)), {"train", "test"}),
@@ -220,7 +221,7 @@ HOLED = X.clone()
 HOLED[7, 1] = float("nan")
 
 
-@pytest.mark.parametrize(
+@looped(
     ("data", "message"),
     [
         (X, "one array without targets cannot be used as data; data should be a built-in name"),

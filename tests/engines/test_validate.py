@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from looped import looped
 
 from tenfold.engines import choose
 from tenfold.engines.validate import validate, validate_mixing
@@ -40,7 +41,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("fields", "sentence"), REFUSED, ids=lambda value: str(value)[:50])
+@looped(("fields", "sentence"), REFUSED)
 def test_bad_combinations_are_refused_in_one_sentence(fields: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ExperimentError) as refused:
         validate_mixing(Experiment(**{"workers": 4, "oversubscribe": True} | fields))
@@ -48,7 +49,7 @@ def test_bad_combinations_are_refused_in_one_sentence(fields: dict[str, Any], se
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+@looped("strategy", sorted(STRATEGIES))
 def test_every_strategy_by_itself_is_fine(strategy: str) -> None:
     experiment = Experiment(workers=4, strategy=strategy)
     validate_mixing(experiment)
@@ -79,7 +80,7 @@ def test_what_is_exact_depends_on_the_number_of_workers() -> None:
         validate_mixing(Experiment(workers=6, strategy="butterfly", outer="bmuf"))
 
 
-@pytest.mark.parametrize(
+@looped(
     ("fields", "name"),
     [
         ({}, "serial"),
@@ -136,9 +137,7 @@ def test_an_outer_optimizer_takes_the_learning_rate_as_it_is_and_rarer_rounds() 
     assert Experiment(workers=4).division.pace == 4
 
 
-@pytest.mark.parametrize(
-    ("strategy", "scale"), [("allreduce", 2), ("ring", 2), ("none", 1), ("easgd", 1), ("ad-psgd", 1)]
-)
+@looped(("strategy", "scale"), [("allreduce", 2), ("ring", 2), ("none", 1), ("easgd", 1), ("ad-psgd", 1)])
 def test_the_learning_rate_grows_where_replicas_average_in_rounds(strategy: str, scale: float) -> None:
     assert rate_scale(Experiment(workers=4, strategy=strategy)) == scale
 

@@ -8,6 +8,7 @@ import pydantic
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from looped import looped
 from torch.nn import functional
 
 from tenfold import data, experiment
@@ -205,7 +206,7 @@ def test_a_byte_order_mark_is_no_content(tmp_path):
     assert Experiment.load(tmp_path / "x.toml").training.epochs == 9
 
 
-@pytest.mark.parametrize("target", [Experiment(), *(getattr(Experiment(), name) for name in SECTIONS)])
+@looped("target", [Experiment(), *(getattr(Experiment(), name) for name in SECTIONS)])
 def test_nothing_can_be_assigned(target):
     for field in type(target).model_fields:
         with pytest.raises(pydantic.ValidationError, match="frozen"):
@@ -221,7 +222,7 @@ def test_options_are_no_one_elses():
     assert Experiment().model.options == {}
 
 
-@pytest.mark.parametrize(("short", "family"), CHOICES.items())
+@looped(("short", "family"), CHOICES.items())
 def test_the_names_in_the_experiment_are_those_of_the_family(short, family):
     assert choices(short) == list(family)
 
@@ -231,7 +232,7 @@ def test_other_names_point_to_fields():
     assert not set(experiment_fields.OTHER_NAMES) & {*FIELDS, *SECTIONS}
 
 
-@pytest.mark.parametrize(
+@looped(
     ("fields", "message"),
     [
         ({"learning_rate": 0.1}, "learning_rate = 0.1: unknown field; did you mean training.lr?"),
@@ -331,7 +332,7 @@ def test_a_cluster_is_taken_as_a_value_a_table_or_a_path(tmp_path):
     assert Experiment(cluster=tmp_path / "edge.toml").machine.cluster == str(tmp_path / "edge.toml")
 
 
-@pytest.mark.parametrize(
+@looped(
     ("fields", "expected"),
     [
         ({"epochs": np.int64(4)}, 4),
@@ -372,7 +373,7 @@ def wrapped_loss(outputs, targets):
     return own_loss(outputs, targets)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("value", "reference"),
     [
         (own_loss, f"{__name__}:own_loss"),

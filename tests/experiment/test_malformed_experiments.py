@@ -7,6 +7,7 @@ import pytest
 import tomli_w
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
+from looped import looped
 from typer.testing import CliRunner
 
 from tenfold.cli import app
@@ -171,7 +172,7 @@ def assert_refused(result):
     assert result.stderr.startswith("error: ")
 
 
-@pytest.mark.parametrize("content", HOPELESS.values(), ids=HOPELESS)
+@looped("content", HOPELESS.values())
 def test_hopeless_files_are_refused(path, tmp_path, content):
     assert load_or_explain(path, content.encode()) is None
     assert_refused(train(path, "--runs", tmp_path))

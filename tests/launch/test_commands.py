@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from looped import looped
 
 from tenfold.errors import MachineError
 from tenfold.launch.commands import find_mpirun, mpirun, program, share_out, slurm, torchrun
@@ -111,7 +112,7 @@ def test_workers_are_shared_out_evenly() -> None:
         share_out(5, 2)
 
 
-@pytest.mark.parametrize("name", ["a\n#SBATCH --wrap=id", "a\rb", "a\x00b", "a\u2028b"])
+@looped("name", ["a\n#SBATCH --wrap=id", "a\rb", "a\x00b", "a\u2028b"])
 def test_a_file_name_adds_no_lines_to_a_slurm_script(name: str) -> None:
     for fields in ({"name": name, "what": TRAIN}, {"name": "lenet", "what": program(Path(name))}):
         with pytest.raises(MachineError, match="cannot be written to a Slurm script; rename the file"):

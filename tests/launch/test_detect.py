@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from looped import looped
 
 from tenfold.errors import MachineError
 from tenfold.launch.detect import World, detect_world
@@ -33,7 +34,7 @@ SLURM = {
 }
 
 
-@pytest.mark.parametrize(
+@looped(
     ("variables", "world"),
     [
         ({}, None),
@@ -47,7 +48,6 @@ SLURM = {
         (SLURM | MPICH, World(9, 11, 1, 3, "slurm", "77")),
         ({name: SLURM[name] for name in SLURM if "STEP" not in name}, None),
     ],
-    ids=["none", "half", "torchrun", "unnamed", "one", "open-mpi", "mpich", "slurm", "srun-with-pmi", "batch-script"],
 )
 def test_a_world_is_read_from_the_environment(variables: dict[str, str], world: World | None) -> None:
     assert detect_world(variables) == world
@@ -60,7 +60,7 @@ def test_torchrun_may_itself_be_launched(other: dict[str, str]) -> None:
     assert world.launcher == "torchrun"
 
 
-@pytest.mark.parametrize(
+@looped(
     ("change", "sentence"),
     [
         ({"RANK": "many"}, "the environment says RANK='many'; a launcher sets it to a whole number"),

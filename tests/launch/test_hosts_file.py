@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from looped import looped
 
 from tenfold.errors import MachineError
 from tenfold.launch.hosts_file import Host, parse_hosts, read_hosts
@@ -12,7 +13,7 @@ from tenfold.launch.hosts_file import Host, parse_hosts, read_hosts
 NAMES = st.from_regex(r"[a-z][a-z0-9.-]{0,12}", fullmatch=True)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("text", "expected"),
     [
         ("node1\nnode2\n", [("node1", 1), ("node2", 1)]),
@@ -45,7 +46,7 @@ def test_no_slot_is_lost_in_either_form(wanted: list[tuple[str, int]], form: str
     assert [host.name for host in hosts] == list(dict.fromkeys(name for name, _ in wanted))
 
 
-@pytest.mark.parametrize(
+@looped(
     ("text", "said"),
     [
         ("", "hosts.txt names no host; write a name a line"),

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from looped import looped
 from torch import Tensor
 from torch.utils.data import (
     DataLoader,
@@ -211,7 +212,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@looped("case", REFUSED)
 def test_what_cannot_be_divided_is_one_sentence(case: str) -> None:
     given_, said = REFUSED[case]
     with pytest.raises(DataError) as error:

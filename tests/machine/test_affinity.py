@@ -9,6 +9,7 @@ import pytest
 from fake_machines import layout, topologies
 from hypothesis import given
 from hypothesis import strategies as st
+from looped import looped
 
 from tenfold.errors import MachineError
 from tenfold.machine import affinity
@@ -116,7 +117,7 @@ class TestList:
         assert all(core_map.workers)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("policy", "sentence"),
     [
         ("0,9,10", "the cpu list '0,9,10' names 9-10; this process may use 0-7"),

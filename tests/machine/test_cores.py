@@ -7,6 +7,7 @@ import pytest
 from fake_machines import build_cgroup2, build_sys, layout, write
 from hypothesis import given
 from hypothesis import strategies as st
+from looped import looped
 
 from tenfold.errors import MachineError
 from tenfold.machine import cores
@@ -24,7 +25,7 @@ def test_cpu_lists_are_written_short_and_in_order() -> None:
     assert write_cpus(()) == ""
 
 
-@pytest.mark.parametrize("text", ["", "a", "3-1", "0,,1", "-1", "0-9999999999", "1-", "0x3"])
+@looped("text", ["", "a", "3-1", "0,,1", "-1", "0-9999999999", "1-", "0x3"])
 def test_nonsense_is_no_cpu_list(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         parse_cpus(text)
@@ -131,7 +132,7 @@ def test_threads_that_fit_are_given_and_others_only_on_purpose(budget: int, work
             cores.share(budget, workers, asked)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("arguments", "sentence"),
     [
         (

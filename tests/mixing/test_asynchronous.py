@@ -2,6 +2,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from looped import looped
 
 from tenfold.errors import ExperimentError
 from tenfold.mixing.exchange import CENTRE, Exchange, ExchangeVectors
@@ -102,7 +103,7 @@ def test_a_pair_takes_its_mean():
     assert pair.mine.tolist() == pair.theirs.tolist() == [2, 2]
 
 
-@pytest.mark.parametrize(
+@looped(
     ("wrong", "sentence"),
     [
         (lambda: Downpour(n_push=0), "n_push is 0; it must be at least 1"),

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from looped import looped
 from wave_messages import Message, Phases, phases_of, within
 
 from tenfold.mixing.collectives import COLLECTIVES, Server
@@ -36,42 +37,42 @@ def price(name: str, size: int) -> tuple[float, float, float]:
     return cost(within(COLLECTIVES[name], tuple(range(size)), N))
 
 
-@pytest.mark.parametrize("g", SIZES)
+@looped("g", SIZES)
 def test_ring(g):
     assert price("ring", g) == (2 * (g - 1), 2 * N * (g - 1) / g, N * (g - 1) / g)
 
 
-@pytest.mark.parametrize("g", SIZES)
+@looped("g", SIZES)
 def test_tree(g):
     depth = ceil(log2(g))
     assert price("tree", g) == (2 * depth, 2 * depth * N, depth * N)
 
 
-@pytest.mark.parametrize("g", POWERS)
+@looped("g", POWERS)
 def test_recursive_doubling(g):
     assert price("recursive-doubling", g) == (log2(g), log2(g) * N, log2(g) * N)
 
 
-@pytest.mark.parametrize("g", OTHERS)
+@looped("g", OTHERS)
 def test_recursive_doubling_folds_other_sizes(g):
     lg = floor(log2(g))
     assert price("recursive-doubling", g) == (lg + 2, (lg + 2) * N, (lg + 1) * N)
 
 
-@pytest.mark.parametrize("g", POWERS)
+@looped("g", POWERS)
 def test_halving_doubling(g):
     assert price("halving-doubling", g) == (2 * log2(g), 2 * N * (g - 1) / g, N * (g - 1) / g)
 
 
-@pytest.mark.parametrize("g", OTHERS)
+@looped("g", OTHERS)
 def test_halving_doubling_folds_other_sizes(g):
     core = 2 ** floor(log2(g))
     share = (core - 1) / core
     assert price("halving-doubling", g) == (2 * log2(core) + 2, (2 * share + 2) * N, (share + 1) * N)
 
 
-@pytest.mark.parametrize("g", SIZES)
-@pytest.mark.parametrize("servers", [1, 2, 4, 8])
+@looped("g", SIZES)
+@looped("servers", [1, 2, 4, 8])
 def test_server(g, servers):
     phases = within(Server(servers), tuple(range(g)), N)
     assert cost(phases) == (2, 2 * N * max(1, g / servers), g * N / servers)
@@ -116,7 +117,7 @@ def test_waves_over_many_groups_are_the_messages_of_each(name, count, size, nbyt
     assert sent == listed
 
 
-@pytest.mark.parametrize("name", list(COLLECTIVES))
+@looped("name", list(COLLECTIVES))
 def test_a_hundred_thousand_members_take_few_waves(name):
     waves = COLLECTIVES[name].waves(np.arange(131_072)[None], 10**6)
     assert len(waves) <= 34

@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from looped import looped
 from torch import Tensor
 
 from tenfold.errors import ExperimentError
@@ -162,7 +163,7 @@ def test_one_bit_by_hand():
     assert compressor.error.tolist() == [-1, 1, 2, 0, 0, -2, -2, 2, 0, 0]
 
 
-@pytest.mark.parametrize(
+@looped(
     ("wrong", "sentence"),
     [
         (lambda: Int8(4, block=0), "block is 0"),

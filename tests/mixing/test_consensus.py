@@ -2,6 +2,7 @@ from math import ceil, log2
 
 import numpy as np
 import pytest
+from looped import looped
 
 from tenfold.mixing import Strategy
 from tenfold.mixing.strategies.allreduce import AllReduce
@@ -28,7 +29,7 @@ def consensus(strategy: Strategy, n: int, rounds: int) -> float:
     return float(np.linalg.norm(left - 1 / n, ord=2))
 
 
-@pytest.mark.parametrize("n", AFTER_LG_N_ROUNDS)
+@looped("n", AFTER_LG_N_ROUNDS)
 def test_what_is_left_after_lg_n_rounds(n):
     left = [consensus(strategy, n, ceil(log2(n))) for strategy in COLUMNS]
     assert left == pytest.approx(AFTER_LG_N_ROUNDS[n], abs=0.0051)

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from looped import looped
 
 from tenfold.errors import ExperimentError
 from tenfold.mixing import OUTER
@@ -104,7 +105,7 @@ class TestEveryOuterOptimizer:
         assert OUTER[name].name == name
 
 
-@pytest.mark.parametrize(
+@looped(
     ("wrong", "sentence"),
     [
         (lambda: BMUF(mu=1.0), "mu is 1.0"),

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from looped import looped
 from wave_messages import Message, messages
 
 from tenfold.errors import ExperimentError
@@ -10,7 +11,7 @@ from tenfold.mixing.round import exact_round, group_round, idle_round, shifted_r
 RING_OF_FOUR = shifted_round(4, (-1, 1))
 
 
-@pytest.mark.parametrize(
+@looped(
     ("sources", "sentence"),
     [
         ((), "needs at least 1 replica"),
@@ -82,7 +83,7 @@ def test_groups_go_through_their_phases_side_by_side():
     assert round_.bytes_per_worker(12) == (16, 16, 16, 12, 12)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("algorithm", "sent"),
     [("ring", 2 * 750), ("halving-doubling", 2 * 750), ("recursive-doubling", 2 * 1000), ("server", 1000)],
 )

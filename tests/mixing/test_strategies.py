@@ -1,6 +1,7 @@
 import math
 
 import pytest
+from looped import looped
 from strategy_contract import StrategyContract
 from wave_messages import messages, within
 
@@ -32,7 +33,7 @@ class TestAllReduce(StrategyContract):
     strategy = AllReduce()
     exact_after = staticmethod(one_round)
 
-    @pytest.mark.parametrize("algorithm", ["ring", "tree", "recursive-doubling", "halving-doubling", "server"])
+    @looped("algorithm", ["ring", "tree", "recursive-doubling", "halving-doubling", "server"])
     def test_the_algorithm_changes_the_messages_and_not_the_result(self, algorithm):
         round_ = AllReduce(algorithm=algorithm).round(0, 6)
         assert round_.sources == AllReduce().round(0, 6).sources
@@ -52,7 +53,7 @@ class TestButterfly(StrategyContract):
     strategy = Butterfly()
     exact_after = staticmethod(lambda n: len(prime_factors(n)))
 
-    @pytest.mark.parametrize("n", [2, 4, 8, 16, 32])
+    @looped("n", [2, 4, 8, 16, 32])
     def test_powers_of_two_give_the_xor_butterfly(self, n):
         lg = int(math.log2(n))
         assert self.strategy.period(n) == lg
@@ -67,7 +68,7 @@ class TestButterfly(StrategyContract):
     def test_a_prime_number_is_an_all_reduce(self):
         assert self.strategy.round(5, 7) == AllReduce().round(5, 7)
 
-    @pytest.mark.parametrize("n", range(1, 60))
+    @looped("n", range(1, 60))
     def test_prime_factors_multiply_to_n(self, n):
         factors = prime_factors(n)
         assert math.prod(factors) == n
@@ -126,7 +127,7 @@ class TestGossip(StrategyContract):
     strategy = Gossip(seed=3)
     exact_after = staticmethod(lambda n: 1 if n <= 2 else None)
 
-    @pytest.mark.parametrize("n", range(2, 12))
+    @looped("n", range(2, 12))
     def test_all_meet_somebody_and_an_odd_one_rests(self, n):
         for r in range(10):
             sizes = sorted(map(len, self.strategy.round(r, n).groups))

@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from looped import looped
 from torch import nn
 
 from tenfold.common.catalog import MODELS
@@ -30,7 +31,7 @@ def kinds(network, kind):
     return [layer for layer in network.modules() if isinstance(layer, kind)]
 
 
-@pytest.mark.parametrize(
+@looped(
     ("fields", "shape", "count"),
     [
         ({"name": "lenet5"}, (1, 28, 28), 61_706),
@@ -66,8 +67,8 @@ def test_a_network_takes_images_of_a_size_or_says_which_it_takes(name, shape):
         assert make(shape, name=name).eval()(torch.rand(2, *shape)).shape == (2, 10)
 
 
-@pytest.mark.parametrize("name", ["lenet5", "cnn"])
-@pytest.mark.parametrize("shape", [(64,), (28, 28), (1, 2, 28, 28), ()])
+@looped("name", ["lenet5", "cnn"])
+@looped("shape", [(64,), (28, 28), (1, 2, 28, 28), ()])
 def test_what_is_no_image_is_refused_with_a_way_out(name, shape):
     message = refused(shape=shape, name=name)
     assert f"{name} takes images, (channels, height, width), but a sample here has shape {shape}" in message
@@ -82,15 +83,15 @@ def test_an_mlp_takes_any_shape(shape, outputs):
     assert parameter_count(network) == math.prod(shape) * 3 + 3 + 3 * outputs + outputs
 
 
-@pytest.mark.parametrize("name", FOR_ANY_IMAGE)
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@looped("name", FOR_ANY_IMAGE)
+@looped("activation", ACTIVATIONS)
 def test_activations_are_what_they_are_called(name, activation):
     layers = kinds(make(name=name, activation=activation), type(ACTIVATIONS[activation]()))
     assert layers
     assert not kinds(make(name=name, activation="tanh"), nn.ReLU)
 
 
-@pytest.mark.parametrize("name", FOR_ANY_IMAGE)
+@looped("name", FOR_ANY_IMAGE)
 def test_dropout_and_normalisation_come_only_when_asked_for(name):
     plain, full = make(name=name), make(name=name, dropout=0.25, batchnorm=True)
     normalising = (nn.BatchNorm1d, nn.BatchNorm2d)

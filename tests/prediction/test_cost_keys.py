@@ -1,5 +1,5 @@
-import pytest
 import torch
+from looped import looped
 from torch import nn
 
 from tenfold.data import Splits, Tensors
@@ -20,7 +20,7 @@ def test_it_reads_as_a_line():
     assert step_key(experiment, IMAGES) == "mlp hidden=[128, 64] dropout=0.1, 1x28x28 -> 10, sgd, fp32"
 
 
-@pytest.mark.parametrize(
+@looped(
     "change",
     [
         {"model": "cnn"},
@@ -37,7 +37,7 @@ def test_what_changes_a_step_changes_the_line(change):
     assert step_key(Experiment(**base | change), IMAGES) != step_key(Experiment(**base), IMAGES)
 
 
-@pytest.mark.parametrize("change", [{"lr": 0.1}, {"epochs": 9}, {"workers": 2, "strategy": "ring"}, {"seed": 3}])
+@looped("change", [{"lr": 0.1}, {"epochs": 9}, {"workers": 2, "strategy": "ring"}, {"seed": 3}])
 def test_what_does_not_leaves_it(change):
     assert step_key(Experiment(**change), IMAGES) == step_key(Experiment(), IMAGES)
 

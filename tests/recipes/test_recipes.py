@@ -1,4 +1,5 @@
 import pytest
+from looped import looped
 from typer.testing import CliRunner
 
 import tenfold
@@ -40,7 +41,7 @@ vary = {lr = [0.1]}
 SPECIAL_DATA = {"tweets", "flite"}
 
 
-@pytest.mark.parametrize("name", names())
+@looped("name", names())
 def test_every_recipe_names_experiments_that_exist(name):
     recipe = load(name)
     assert recipe.name == name
@@ -51,7 +52,7 @@ def test_every_recipe_names_experiments_that_exist(name):
                 Experiment(**recipe.experiment | block.fields | size.fields | settings | stand_in)
 
 
-@pytest.mark.parametrize("name", names())
+@looped("name", names())
 def test_quoted_percentages_follow_from_quoted_times(name):
     for quoted in load(name).percentages:
         of, against = quoted["of"], quoted["against"]

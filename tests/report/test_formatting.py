@@ -1,13 +1,13 @@
 import math
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from looped import looped
 
 from tenfold.report import formatting
 
 
-@pytest.mark.parametrize(
+@looped(
     ("seconds", "text"),
     [
         (0, "0 s"),
@@ -36,7 +36,7 @@ def test_duration_always_has_a_unit_and_no_exponent(seconds):
     assert "e+" not in text
 
 
-@pytest.mark.parametrize(
+@looped(
     ("name", "value", "text"),
     [
         ("accuracy", 0.98312, "98.31%"),
@@ -53,7 +53,7 @@ def test_measure_knows_accuracies(name, value, text):
     assert formatting.metric_value(name, value) == text
 
 
-@pytest.mark.parametrize(
+@looped(
     ("passed", "text"),
     [(-5, "just now"), (3, "just now"), (45, "45 s ago"), (200, "3 min ago"), (7300, "2 h ago"), (90000, "1 day ago")],
 )
@@ -65,7 +65,7 @@ def test_long_ago_is_a_date():
     assert formatting.ago(1_700_000_000, 1_800_000_000).startswith("2023-11-1")
 
 
-@pytest.mark.parametrize(
+@looped(
     ("value", "text"),
     [
         (None, "unset"),
@@ -86,7 +86,7 @@ def test_plain_text_cannot_steer_a_terminal(text):
     assert len(formatting.one_line(text)) == len(text)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("times", "text"),
     [(None, "–"), (0.0, "0"), (0.0123, "0.012"), (0.75, "0.750"), (8.003, "8.00"), (20.94, "20.9"), (209.4, "209")],
 )

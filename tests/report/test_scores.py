@@ -1,23 +1,21 @@
-import pytest
+from looped import looped
 
 from tenfold.report.scores import direction, higher_is_better, main_metric, ordered
 
 
-@pytest.mark.parametrize(
-    "name", ["accuracy", "f1_macro", "roc_auc_ovr", "r2", "neg_mean_squared_error", "precision_at_10", "closeness"]
-)
+@looped("name", ["accuracy", "f1_macro", "roc_auc_ovr", "r2", "neg_mean_squared_error", "precision_at_10", "closeness"])
 def test_more_is_better(name):
     assert higher_is_better(name)
     assert direction(name) == "higher is better"
 
 
-@pytest.mark.parametrize("name", ["loss", "mae", "rmse", "max_error", "word_error_rate", "my_mse", "HammingLoss"])
+@looped("name", ["loss", "mae", "rmse", "max_error", "word_error_rate", "my_mse", "HammingLoss"])
 def test_less_is_better(name):
     assert not higher_is_better(name)
     assert direction(name) == "lower is better"
 
 
-@pytest.mark.parametrize(
+@looped(
     ("names", "main"),
     [(["loss", "accuracy", "f1"], "accuracy"), (["loss", "f1", "mae"], "f1"), (["loss"], "loss"), ([], None)],
 )

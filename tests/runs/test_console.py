@@ -4,6 +4,7 @@ from contextlib import ExitStack
 
 import cloudpickle
 import pytest
+from looped import looped
 
 import tenfold
 from tenfold.runs.console import (
@@ -19,7 +20,7 @@ from tenfold.runs.console import (
 )
 
 
-@pytest.mark.parametrize(
+@looped(
     ("written", "lines", "rest"),
     [
         (["one\ntwo\nthr", "ee"], ["one", "two"], "three"),

@@ -4,6 +4,7 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from looped import looped
 from made_store import some_events
 
 from tenfold.runs import (
@@ -64,7 +65,7 @@ def test_every_event_says_when_and_in_which_epoch_and_by_whom():
         assert {"at", "epoch", "worker"} <= {field.name for field in dataclasses.fields(event)}
 
 
-@pytest.mark.parametrize("event", some_events(), ids=lambda event: type(event).__name__)
+@looped("event", some_events())
 def test_an_event_cannot_be_changed(event):
     with pytest.raises(dataclasses.FrozenInstanceError):
         event.at = 3.0
@@ -98,7 +99,7 @@ OLD = [
 ]
 
 
-@pytest.mark.parametrize(("what", "detail", "event"), OLD, ids=[f"{what} {detail[:8]}" for what, detail, _ in OLD])
+@looped(("what", "detail", "event"), OLD)
 def test_events_whose_facts_were_text_are_still_read(what, detail, event):
     row = {"type": "lifecycle", "at": 1.0, "what": what, "detail": detail, "epoch": 0, "worker": 0}
     assert from_row(row) == event
@@ -108,7 +109,7 @@ def test_every_stage_can_be_read_back():
     assert {stage.KIND for stage in Lifecycle.__subclasses__()} == set(STAGES)
 
 
-@pytest.mark.parametrize(
+@looped(
     "row", [{}, {"type": "lifecycle"}, {"type": "lifecycle", "what": "new", "at": 1.0}, {"type": "span", "at": "now"}]
 )
 def test_a_row_that_cannot_be_read_is_named(row):

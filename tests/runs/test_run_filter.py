@@ -1,4 +1,5 @@
 import pytest
+from looped import looped
 from made_store import DIGITS, new_run
 
 from tenfold.api.open_run import load_model
@@ -23,7 +24,7 @@ def recorded(tmp_path_factory):
     return [Run(store, record, build=load_model) for record in store.runs()]
 
 
-@pytest.mark.parametrize(
+@looped(
     ("text", "numbers"),
     [
         ("", [1, 2, 3]),
@@ -63,7 +64,7 @@ def test_a_filter_selects_the_runs_for_which_all_of_it_holds(recorded, text, num
     assert [run.id for run in filter_runs(recorded, text)] == numbers
 
 
-@pytest.mark.parametrize(
+@looped(
     ("text", "reason"),
     [
         ("workers", "'workers' is not a condition; write a name, an operator and a value"),

@@ -1,12 +1,12 @@
 """What every strategy must keep, whatever it does."""
 
 import pickle
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from looped import looped
 from wave_messages import messages
 
 from tenfold.mixing import Round, Strategy
@@ -16,24 +16,6 @@ NBYTES = 2520 * 4
 law = settings(
     deadline=None, derandomize=True, max_examples=40, suppress_health_check=[HealthCheck.differing_executors]
 )
-
-
-def for_each(sizes: Iterable[int]) -> Callable[[Any], Any]:
-    """Run a test for every number of replicas as one case; a failure notes the number."""
-
-    def loop(test: Any) -> Any:
-        def looped(self: Any) -> None:
-            for n in sizes:
-                try:
-                    test(self, n)
-                except Exception as error:
-                    error.add_note(f"with n = {n} replicas")
-                    raise
-
-        looped.__name__ = test.__name__
-        return looped
-
-    return loop
 
 
 def weights_for(n: int) -> st.SearchStrategy[list[int]]:
@@ -58,7 +40,7 @@ class StrategyContract:
     def rounds(self, n: int) -> list[Round]:
         return [self.strategy.round(r, n) for r in range((self.strategy.period(n) or 4) + 1)]
 
-    @for_each(SIZES)
+    @looped("n", SIZES)
     def test_sources_are_sorted_and_hold_their_own_rank(self, n):
         for round_ in self.rounds(n):
             assert round_.n == n
@@ -77,7 +59,7 @@ class StrategyContract:
         if any(weights):
             np.testing.assert_allclose(np.array(weights) @ matrix, weights, rtol=1e-9, atol=1e-9)
 
-    @for_each(SIZES)
+    @looped("n", SIZES)
     def test_without_weights_the_matrix_is_doubly_stochastic_and_plain(self, n):
         for round_ in self.rounds(n):
             matrix = round_.matrix()
@@ -87,7 +69,7 @@ class StrategyContract:
             for rank, read in enumerate(round_.sources):
                 assert {matrix[rank, source] for source in read} == {1 / len(read)}
 
-    @for_each(SIZES)
+    @looped("n", SIZES)
     def test_sources_are_a_partition_into_groups_or_equally_many(self, n):
         for round_ in self.rounds(n):
             if round_.groups is None:
@@ -97,7 +79,7 @@ class StrategyContract:
                 for group in round_.groups:
                     assert {round_.sources[rank] for rank in group} == {group}
 
-    @for_each(SIZES)
+    @looped("n", SIZES)
     def test_partners_are_mutual(self, n):
         for round_ in self.rounds(n):
             for rank in range(n):
@@ -105,21 +87,21 @@ class StrategyContract:
                 assert set(round_.sources[rank]) - {rank} <= set(round_.partners(rank))
                 assert all(rank in round_.partners(other) for other in round_.partners(rank))
 
-    @for_each(SIZES)
+    @looped("n", SIZES)
     def test_messages_carry_exactly_what_the_sources_need(self, n):
         for round_ in self.rounds(n):
             assert heard(round_) == [set(read) for read in round_.sources]
             assert (messages(round_, NBYTES) == ()) == round_.is_idle
             assert all(message.src != message.dst for phase in messages(round_, NBYTES) for message in phase)
 
-    @for_each(SIZES)
+    @looped("n", SIZES)
     def test_the_same_question_has_the_same_answer_everywhere(self, n):
         again = pickle.loads(pickle.dumps(self.strategy))
         assert again == self.strategy
         assert [again.round(r, n) for r in range(5)] == [self.strategy.round(r, n) for r in range(5)]
         assert hash(again.round(3, n)) == hash(self.strategy.round(3, n))
 
-    @for_each(SIZES)
+    @looped("n", SIZES)
     def test_the_pattern_repeats_after_its_period(self, n):
         period = self.strategy.period(n)
         if period is None:
@@ -128,7 +110,7 @@ class StrategyContract:
             assert period >= 1
             assert all(self.strategy.round(r, n) == self.strategy.round(r + period, n) for r in range(period + 1))
 
-    @for_each(SIZES)
+    @looped("n", SIZES)
     def test_the_final_round_is_the_exact_mean(self, n):
         final = self.strategy.final(n)
         assert final.sources == (tuple(range(n)),) * n
@@ -139,7 +121,7 @@ class StrategyContract:
         assert all(round_.is_idle for round_ in self.rounds(1))
         assert self.strategy.final(1).is_idle
 
-    @for_each([*SIZES, 12, 16, 30])
+    @looped("n", [*SIZES, 12, 16, 30])
     def test_the_mean_outlives_many_rounds_and_is_reached_when_promised(self, n):
         rounds = self.exact_after(n)
         product = np.eye(n)

@@ -2,6 +2,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from looped import looped
 from torch import nn
 from torch.nn import functional
 
@@ -120,8 +121,8 @@ def squared(outputs, targets):
     return ((outputs - targets) ** 2).mean()
 
 
-@pytest.mark.parametrize("measure", [nn.MSELoss(), nn.MSELoss, squared, lambda o, t: ((o - t) ** 2).mean(), "mse"])
-@pytest.mark.parametrize("shapes", [((-1, 1), (-1,)), ((-1,), (-1, 1)), ((-1, 1, 1), (-1,)), ((-1, 1, 3), (-1, 3))])
+@looped("measure", [nn.MSELoss(), nn.MSELoss, squared, lambda o, t: ((o - t) ** 2).mean(), "mse"])
+@looped("shapes", [((-1, 1), (-1,)), ((-1,), (-1, 1)), ((-1, 1, 1), (-1,)), ((-1, 1, 3), (-1, 3))])
 def test_outputs_and_targets_are_aligned_before_any_loss_or_metric(measure, shapes):
     outputs, targets = torch.randn(12), torch.randn(12)
     expected = functional.mse_loss(outputs, targets)
@@ -133,8 +134,8 @@ def test_outputs_and_targets_are_aligned_before_any_loss_or_metric(measure, shap
 
 
 @pytest.mark.filterwarnings("ignore:Using a target size")
-@pytest.mark.parametrize("loss", ["mse", "l1", "bce", nn.MSELoss(), squared])
-@pytest.mark.parametrize("shape", [(), (1, 3), (5, 3)])
+@looped("loss", ["mse", "l1", "bce", nn.MSELoss(), squared])
+@looped("shape", [(), (1, 3), (5, 3)])
 def test_what_cannot_be_aligned_names_both_shapes(loss, shape):
     with pytest.raises((ModelError, RuntimeError)) as caught:
         choose_loss(Training(loss=loss), None)(torch.randn(shape), torch.randn(6))

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from looped import looped
 from torch import Tensor, nn
 
 from tenfold.data import Tensors
@@ -49,8 +50,8 @@ class Output:
     cache: object = None
 
 
-@pytest.mark.parametrize("kind", [Named, Whole])
-@pytest.mark.parametrize("inputs", [(A, B), {"a": A, "b": B}, {"b": B, "a": A}])
+@looped("kind", [Named, Whole])
+@looped("inputs", [(A, B), {"a": A, "b": B}, {"b": B, "a": A}])
 def test_inputs_are_arguments_or_one_argument(kind, inputs):
     network = kind()
     assert torch.equal(call_network(network, inputs), network.layer(A + B))
@@ -65,7 +66,7 @@ def test_inputs_that_forward_does_not_take_are_named():
         call_network(Named(), (A, B, B))
 
 
-@pytest.mark.parametrize(
+@looped(
     ("outputs", "plain"),
     [
         (OrderedDict(logits=A, cache=None), {"logits": A}),

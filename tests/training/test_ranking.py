@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from looped import looped
 
 from tenfold.errors import ExperimentError, ModelError
 from tenfold.experiment import Experiment
@@ -12,7 +13,7 @@ OUTPUTS = torch.tensor([[4.0, 3.0, 2.0, 1.0], [1.0, 2.0, 3.0, 4.0], [1.0, 0.0, 0
 TARGETS = torch.tensor([[1.0, 0.0, 1.0, 0.0], [1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
 
 
-@pytest.mark.parametrize(
+@looped(
     ("name", "value"),
     [
         ("precision_at_1", 1 / 3),

@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from looped import looped
 
 from tenfold.training.schedules import SCHEDULES, factor
 
@@ -78,7 +79,7 @@ def test_the_start_server_rises_evenly_and_then_the_schedule_runs_over_the_rest(
     assert ours[warmup:] == pytest.approx([factor(schedule, step, total - warmup) for step in range(total - warmup)])
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@looped("schedule", SCHEDULES)
 def test_after_the_end_nothing_more_happens(schedule):
     last = factor(schedule, 10, 10)
     assert factor(schedule, 1000, 10) == last

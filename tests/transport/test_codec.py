@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from looped import looped
 
 import tenfold
 from tenfold.engines.launched.rank import Orders
@@ -43,8 +44,8 @@ def test_values_come_back_as_they_were(value: Any) -> None:
     assert sent(value) == value
 
 
-@pytest.mark.parametrize("dtype", codec.DTYPES.values(), ids=str)
-@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 4), (2, 3)])
+@looped("dtype", codec.DTYPES.values())
+@looped("shape", [(), (0,), (3,), (2, 0, 4), (2, 3)])
 def test_tensors_come_back_as_they_were(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     tensor = (torch.rand(shape) * 100).to(dtype)
     back = sent([tensor, tensor.T if tensor.ndim == 2 else tensor])
@@ -72,13 +73,13 @@ class Unknown:
     text: str
 
 
-@pytest.mark.parametrize("value", [Unknown("x"), object(), {1, 2}, b"bytes", torch.float32])
+@looped("value", [Unknown("x"), object(), {1, 2}, b"bytes", torch.float32])
 def test_other_objects_are_not_sent(value: Any) -> None:
     with pytest.raises(TypeError, match="cannot be sent to another rank"):
         codec.encode([value])
 
 
-@pytest.mark.parametrize(
+@looped(
     "header",
     [
         b"",
@@ -95,7 +96,6 @@ def test_other_objects_are_not_sent(value: Any) -> None:
         json.dumps({"value": 1, "tensors": [["float32", ["3"]]]}).encode(),
         json.dumps({"value": 1, "tensors": [["object", [3]]]}).encode(),
     ],
-    ids=range(13),
 )
 def test_what_cannot_be_read_is_an_error(header: bytes) -> None:
     with pytest.raises(TrainingError, match="a message of another rank cannot be read"):
@@ -103,7 +103,7 @@ def test_what_cannot_be_read_is_an_error(header: bytes) -> None:
 
 
 class TestErrors:
-    @pytest.mark.parametrize(
+    @looped(
         ("error", "kind", "message"),
         [
             (DataError("no file"), DataError, "worker 2: no file"),
@@ -122,9 +122,7 @@ class TestErrors:
         assert isinstance(back, WorkerLost)
         assert back.rank == 1
 
-    @pytest.mark.parametrize(
-        "content", [b"", b"\x80\x04", b"{}", b'{"type": "eval", "message": "1", "rank": 0}', b"9" * 10**6]
-    )
+    @looped("content", [b"", b"\x80\x04", b"{}", b'{"type": "eval", "message": "1", "rank": 0}', b"9" * 10**6])
     def test_that_cannot_be_read_are_said_to_be_so(self, content: bytes) -> None:
         assert "cannot be read" in str(codec.decode_error(content))
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from looped import looped
 
 from tenfold.report.plots import palette
 
@@ -37,7 +38,7 @@ def lab(colour, eyes):
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
 
-@pytest.mark.parametrize("eyes", EYES)
+@looped("eyes", EYES)
 def test_any_two_colours_can_be_told_apart(eyes):
     distances = [np.linalg.norm(lab(one, eyes) - lab(other, eyes)) for one, other in combinations(palette.SERIES, 2)]
     assert min(distances) >= 20
@@ -48,8 +49,8 @@ def test_kinds_of_time_have_a_colour_each():
     assert set(palette.KIND_COLOURS.values()) <= set(palette.SERIES)
 
 
-@pytest.mark.parametrize("colour", sorted({*palette.SERIES, *palette.KIND_COLOURS.values()}))
-@pytest.mark.parametrize("background", [LIGHT_BACKGROUND, DARK_BACKGROUND])
+@looped("colour", sorted({*palette.SERIES, *palette.KIND_COLOURS.values()}))
+@looped("background", [LIGHT_BACKGROUND, DARK_BACKGROUND])
 def test_colours_read_on_both_backgrounds(colour, background):
     assert contrast(colour, background) >= 3
 

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from looped import looped
 from torch import nn
 from torch.nn import functional
 
@@ -66,7 +67,7 @@ def test_ways_of_computing_that_exclude_each_other_are_not_forced_together(optio
     assert not group["fused"]
 
 
-@pytest.mark.parametrize(
+@looped(
     ("fields", "message"),
     [
         ({"optimizer_options": {"wings": 2}}, 'training.optimizer = "sgd" cannot be made: '),

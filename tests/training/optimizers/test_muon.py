@@ -2,6 +2,7 @@ import copy
 
 import pytest
 import torch
+from looped import looped
 from torch import nn
 
 from tenfold.common.catalog import MODELS
@@ -93,7 +94,7 @@ def test_queries_keys_and_values_are_three_matrices():
         assert torch.allclose(before - after, plain(gradient), atol=1e-5)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("shape", "block", "expected"),
     [
         ((512, 784), 64, (8, 64, 784)),
