@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import Result
+from PIL import Image
 from sklearn.datasets import load_digits
 from typer.testing import CliRunner
 
@@ -162,6 +163,48 @@ class TestVerbs:
         refused = tenfold_("predict", str(run.id), str(tmp_path / "new.csv"), "--runs", str(folder))
         assert "has no column 'size', which the model was trained on" in refused.stderr
 
+    def test_other_tables_have_the_categories_and_classes_of_the_one_trained_on(
+        self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        rows = [f"{i % 7},{('01', '02', 'x')[i % 3]},{('no', 'yes')[i % 3 > 0]}" for i in range(60)]
+        Path("train.csv").write_text("\n".join(["size,code,ripe", *rows]))
+        fields = {"target_column": "ripe", "epochs": 40, "lr": 0.05, "runs": folder}
+        run = tenfold.train(model="mlp", data="train.csv", **fields)
+        Path("new.csv").write_text("size,code,ripe\n3,01,no\n4,01,no\n")  # one class, and codes that are all numbers
+        assert run.predict({"size": ["3", "4"], "code": ["01", "02"]}).tolist() == [0, 1]
+        assert run.evaluate("new.csv") == {"loss": pytest.approx(0, abs=0.3), "accuracy": 1.0}
+        Path("new.csv").write_text("size,code,ripe\n3,03,no\n4,01,no\n")
+        with pytest.warns(UserWarning, match=r"'code' has values .* in 1 of 2 rows: '03'; they count as none"):
+            run.evaluate("new.csv")
+        for content, message in (
+            ("size,code,ripe\n3,01,maybe\n", "'ripe' holds 'maybe', which the model was not trained on.* no, yes"),
+            ("size,code,ripe\n,01,yes\n", "inputs are missing, which the model of run"),
+            ("size,code,ripe\nbig,01,yes\n", "the column 'size' holds text; it should hold numbers"),
+            ("size,ripe\n1,yes\n", "the table has no column 'code', which the model was trained on"),
+        ):
+            Path("new.csv").write_text(content)
+            with pytest.raises(tenfold.TenfoldError, match=message):
+                run.evaluate("new.csv")
+
+    def test_images_keep_the_names_of_their_classes(
+        self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        for name, shade in (("pets/cat", 10), ("pets/dog", 240), ("more/dog", 240), ("wild/wolf", 240)):
+            Path(name).mkdir(parents=True)
+            for number in range(8):
+                Image.new("L", (6, 6), shade).save(Path(name) / f"{number}.png")
+        run = tenfold.train(model="mlp", data="pets", data_options={"size": 4}, epochs=30, lr=0.05, runs=folder)
+        assert run.evaluate("more")["accuracy"] == 1.0  # of the classes trained on, dog is the second
+        with pytest.raises(tenfold.TenfoldError, match="the class 'wolf', which the model was not trained on"):
+            run.evaluate("wild")
+        Path("more/dog/0.png").rename("more/a.png")
+        said = tenfold_("predict", str(run.id), "more", "--runs", str(folder))
+        assert said.stdout.splitlines()[:3] == ["sample,class", "a.png,dog", "dog/1.png,dog"], said.stderr
+        said = tenfold_("predict", str(run.id), "pets/cat/1.png", "--runs", str(folder))
+        assert said.stdout.splitlines() == ["sample,class", "1.png,cat"], said.stderr
+
     def test_evaluate_prints_the_metrics(self, run: Run, folder: Path) -> None:
         said = tenfold_("evaluate", str(run.id), "--runs", str(folder)).stdout
         assert "its test part, 359 samples" in said
@@ -170,10 +213,11 @@ class TestVerbs:
     def test_what_cannot_be_done_is_one_sentence(self, run: Run, folder: Path, tmp_path: Path) -> None:
         (tmp_path / "broken.npy").write_bytes(b"nothing")
         (tmp_path / "words.csv").write_text("1,2\n3,four\n")
+        (tmp_path / "words.txt").write_text("1,2\n")
         for words, sentence in (
             (("predict", "99", "x.npy"), "there is no run '99'"),
             (("predict", "1", "x.npy"), "there is no file x.npy"),
-            (("predict", "1", "x.png"), "x.png cannot be read; samples come from .npy, .npz, .csv files"),
+            (("predict", "1", str(tmp_path / "words.txt")), "samples come from .npy, .npz, .csv files, or images"),
             (("predict", "1", str(tmp_path / "broken.npy")), "broken.npy cannot be read: "),
             (("predict", "1", str(tmp_path / "words.csv")), "column 2 of sample 2 is 'four', not a number"),
             (("predict", "1", "x.npy", "-o", "x.txt"), "written to .csv and .npy files, not to x.txt"),

@@ -98,6 +98,18 @@ def test_files_that_cannot_be_read_are_named(tmp_path, monkeypatch):
     (tmp_path / "bad.npy").write_bytes(b"nothing")
     with pytest.raises(DataError, match=r"bad.npy cannot be read as arrays of numbers"):
         load("bad.npy")
+    (tmp_path / "bad.npz").write_bytes(b"PK\x03\x04nothing")
+    with pytest.raises(DataError, match=r"bad.npz cannot be read as arrays of numbers"):
+        load("bad.npz")
+    np.savez("objects.npz", x=np.array([{}], dtype=object), y=np.zeros(1))
+    with pytest.raises(DataError, match=r"objects.npz cannot be read as arrays of numbers"):
+        load("objects.npz")
+    (tmp_path / "table.xlsx").write_bytes(b"")
+    with pytest.raises(DataError, match=r"'table.xlsx' is not a known kind of file; known: .csv"):
+        load("table.xlsx")
+    (tmp_path / "endless.csv").write_text("a,b\n1,2\ninf,3\n")
+    with pytest.raises(DataError, match=r"x of the train part holds NaN or infinity, first in sample 1"):
+        load("endless.csv", columns=Columns(target="b"))
     with pytest.raises(TenfoldError, match="unknown data set 'mnits'; did you mean 'mnist'"):
         tenfold.train(data="mnits")
     (tmp_path / "some.parquet").write_bytes(b"PAR1")
@@ -137,6 +149,14 @@ def test_folders_of_images_are_classes(tmp_path, monkeypatch):
         load("pets", options={"size": 4})
     with pytest.raises(DataError, match="0 folders in it; images should be in one folder for each class"):
         load("pets/cats")
+    (tmp_path / "pets" / "dogs" / "no.png").unlink()
+    (tmp_path / "pets" / ".hidden").mkdir()
+    assert load("pets", options={"size": 4}).class_names == ("cats", "dogs")
+    (tmp_path / "pets" / "raw").mkdir()
+    with pytest.raises(DataError, match="the folder raw in pets holds no images"):
+        load("pets")
+    with pytest.raises(DataError, match=r"size is 'big'; it should be a number of pixels, or \[height, width\]"):
+        load("pets", options={"size": "big"})
 
 
 def test_every_fold_is_standardized_by_its_own_training_part(tmp_path):

@@ -10,6 +10,7 @@ from tenfold.data.tree import shape_from_record
 from tenfold.engines.prepare import load, read_like
 from tenfold.errors import DataError, ExperimentError
 from tenfold.experiment import Experiment
+from tenfold.models.input_scaling import scaling_in
 from tenfold.runs import Run
 from tenfold.runs.store import FOLD
 from tenfold.training import choose_loss, choose_metrics, evaluation
@@ -33,7 +34,7 @@ def evaluate(
     changes = {"metrics": metrics, "loss": loss}
     experiment = run.experiment.replace(**{name: value for name, value in changes.items() if value is not None})
     _check_measures(run, experiment)
-    splits = _own_data(run, experiment, part) if data is None else read_like(_with_inputs(run, experiment), data)
+    splits = _own_data(run, experiment, part) if data is None else read_like(experiment, run.facts["data"], data)
     name, chosen = _choose(splits, part, own=data is None)
     _check_fit(run, splits)
     training, classes = experiment.training, run.facts["data"]["classes"]
@@ -43,14 +44,6 @@ def evaluate(
         part=name,
         samples=len(chosen),
     )
-
-
-def _with_inputs(run: Run, experiment: Experiment) -> Experiment:
-    """Return the experiment with the columns of the table that the run was trained on; other tables may have more."""
-    features = run.facts["data"].get("features")
-    if not features or experiment.data.input_columns is not None:
-        return experiment
-    return experiment.replace(input_columns=list(dict.fromkeys(name.partition("=")[0] for name in features)))
 
 
 def _own_data(run: Run, experiment: Experiment, part: str | None) -> Splits:
@@ -87,13 +80,8 @@ def _check_fit(run: Run, splits: Splits) -> None:
         raise DataError(
             f"the samples have the shape {splits.shape}; the model of run {run.id} takes samples of shape {shape}"
         )
-    for known, found in (("features", splits.features), ("class_names", splits.class_names)):
-        if known in expected and tuple(expected[known]) != found:
-            differ = sorted(set(expected[known]) ^ set(found))
-            raise DataError(
-                f"the table differs from the one that run {run.id} was trained on: {', '.join(differ[:5])} is only in "
-                "one of them; categories and classes should be the same"
-            )
+    if splits.has_missing and scaling_in(run.weights) is None:
+        raise DataError(f"inputs are missing, which the model of run {run.id} was not trained on; fill or remove them")
     if (splits.classes is None) != (expected["classes"] is None):
         kinds = ("numbers", "classes") if splits.classes is None else ("classes", "numbers")
         raise DataError(f"the targets are {kinds[0]}; the model of run {run.id} was trained to predict {kinds[1]}")

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from tenfold.data import SOURCES, Tensors
-from tenfold.data.files.column_values import columns_of, is_frame, select_features
+from tenfold.data.files.column_values import columns_of, is_frame
+from tenfold.data.files.known_data import KnownData
 from tenfold.data.part import as_input, as_inputs
 from tenfold.data.tree import (
     describe_shape,
@@ -55,7 +56,7 @@ def inputs_for(run: Run, x: Any) -> Any:
         return _several_inputs(run, x, shape)
     features = run.facts["data"].get("features")
     if features and (is_frame(x) or isinstance(x, dict)):
-        x = select_features(columns_of(x) if is_frame(x) else x, features, "x")
+        x = KnownData(tuple(features)).inputs(columns_of(x) if is_frame(x) else x, "x")
     given = as_tensor(x, "x")
     inputs = _scaled(given, run.facts["data"].get("name"))
     if _without_ones(inputs.shape[1:]) != _without_ones(shape) and inputs.shape[1:] != (math.prod(shape),):

@@ -91,7 +91,15 @@ def _names(family: Iterable[str]) -> str:
 
 Name = Annotated[str | None, field("name", "A title for tables and plots.", EXPERIMENT)]
 Model = Annotated[str | None, field("model", f"{_names(MODELS)}, or package.module:callable.", EXPERIMENT, MODELS)]
-Data = Annotated[str | None, field("data", f"{_names(SOURCES)}, or package.module:callable.", EXPERIMENT, SOURCES)]
+Data = Annotated[
+    str | None,
+    field(
+        "data",
+        f"{_names(SOURCES)}; a file (.csv, .tsv, .parquet, .npy, .npz) or folder of images; package.module:callable.",
+        EXPERIMENT,
+        SOURCES,
+    ),
+]
 Epochs = Annotated[int | None, field("epochs", "Passes over the training part.", EXPERIMENT)]
 BatchSize = Annotated[int | None, field("batch-size", "Samples per step of one replica.", EXPERIMENT)]
 Optimizer = Annotated[str | None, field("optimizer", f"{_names(OPTIMIZERS)}.", EXPERIMENT, OPTIMIZERS)]

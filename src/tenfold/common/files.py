@@ -13,12 +13,9 @@ from tenfold.errors import ExperimentError
 PARTIAL = ".part"
 
 
-DATA_FILES = (".csv", ".tsv", ".parquet", ".npy", ".npz")
-
-
 def names_data_file(name: str) -> bool:
     """Return whether a name of data is that of a file or folder, and neither built in nor an import path."""
-    return ":" not in name and (Path(name).suffix.lower() in DATA_FILES or "/" in name or Path(name).is_dir())
+    return ":" not in name and (bool(Path(name).suffix) or "/" in name or Path(name).exists())
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from tenfold.common.files import names_data_file
 from tenfold.data.dataset_part import with_loader
+from tenfold.data.files.known_data import KnownData
 from tenfold.data.part import Splits
 from tenfold.data.scaling import warn_if_unscaled, with_scaling
 from tenfold.data.sources.fetch import FetchProgress
@@ -72,14 +73,15 @@ def read(
     *,
     columns: Columns = NOT_NAMED,
     collate: Callable[..., Any] | None = None,
+    known: KnownData | None = None,
 ) -> Splits:
-    """Read a data set in the parts that it comes in."""
+    """Read a data set in the parts that it comes in; a table like the `known` one, where that is given."""
     named = isinstance(name_or_object, str) and ":" not in name_or_object
     if named and (name_or_object in SOURCES or not names_data_file(name_or_object)):
         if columns != NOT_NAMED or collate is not None:
             raise DataError(f"data '{name_or_object}' is built in: it takes no target_column, input_columns or collate")
         return _built_in(name_or_object, options, progress)
-    return as_splits(name_or_object, options, columns=columns, collate=collate)
+    return as_splits(name_or_object, options, columns=columns, collate=collate, known=known)
 
 
 def _built_in(name: str, options: Mapping[str, Any] | None, progress: FetchProgress | None) -> Splits:

@@ -116,7 +116,7 @@ class Splits:
     features: tuple[str, ...] = ()
     """The names of the inputs that a table gives: "age", "city=Rome"."""
     class_names: tuple[str, ...] = ()
-    """What the classes of a table are called."""
+    """What the classes of a table or of folders of images are called."""
     has_missing: bool = False
     """Whether inputs are missing (NaN); `scaling` fills them in."""
     scaling: dict[str, Tensor] | None = None

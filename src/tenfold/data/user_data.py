@@ -15,6 +15,7 @@ from tenfold.data.collate import Collate
 from tenfold.data.dataset_part import DatasetPart
 from tenfold.data.files.column_values import columns_of, is_frame, is_series, series_values
 from tenfold.data.files.data_files import read_file
+from tenfold.data.files.known_data import KnownData
 from tenfold.data.files.table_reader import TableReader
 from tenfold.data.part import Part, Splits
 from tenfold.data.table_columns import NOT_NAMED, Columns, split_sample
@@ -40,20 +41,22 @@ def as_splits(
     *,
     columns: Columns = NOT_NAMED,
     collate: Callable[..., Any] | None = None,
+    known: KnownData | None = None,
 ) -> Splits:
     """Turn the user's data into parts.
 
     Accepted are `(x, y)` of tensors or arrays, where x may be a tuple or dict of several inputs, a dict of columns, a
     map-style Dataset, two or three of those as (train, test) or (train, validation, test) or in a dict, and a callable
     or "package.module:callable" that returns any of these when called with `options`. `columns` names the inputs and
-    the target among the keys of dicts; `collate` makes a batch of a Dataset's samples. Data already in `Splits` stay as
-    they are. Floats become float32, labels int64, uint8 inputs (images) float32 divided by 255, other integer inputs
-    (tokens) int64.
+    the target among the keys of dicts; `collate` makes a batch of a Dataset's samples. `known` describes the table or
+    the images that a model was trained on, to read others like them. Data already in `Splits` stay as they are. Floats
+    become float32, labels int64, uint8 inputs (images) float32 divided by 255, other integer inputs (tokens) int64.
     """
     name, is_table = "given", is_frame(data)
+    class_names: tuple[str, ...] = ()
     if isinstance(data, str) and ":" not in data:
         name = data
-        data, is_table = read_file(data, options or {})
+        data, is_table, class_names = read_file(data, options or {}, known)
         options = None
     elif isinstance(data, str):
         name, data = data, resolve(data, "data", DataError)
@@ -71,9 +74,10 @@ def as_splits(
                 f"{fields_of_loader(one)}"
             )
     if is_table or any(_is_frame_or_pair(one) for one in [data, *_members(data)]):
-        return _from_tables(name, data, columns)
+        return _from_tables(name, data, columns, known)
     parts = {part: _part(value, part, Collate(columns, collate)) for part, value in _by_name(data).items()}
-    return _described(name, parts)
+    splits = _described(name, parts, len(class_names) if known else None)
+    return replace(splits, class_names=class_names)
 
 
 def _members(data: Any) -> list[Any]:
@@ -83,7 +87,7 @@ def _members(data: Any) -> list[Any]:
     return list(data) if isinstance(data, (tuple, list)) and len(data) in _NAMES else [data]
 
 
-def _from_tables(name: str, data: Any, columns: Columns) -> Splits:
+def _from_tables(name: str, data: Any, columns: Columns, known: KnownData | None) -> Splits:
     """Turn a table, or one for each part, into parts with one matrix of inputs each."""
     if isinstance(data, Mapping) and not set(data) <= set(_NAMES[3]):
         tables = {"train": dict(data)}
@@ -94,17 +98,17 @@ def _from_tables(name: str, data: Any, columns: Columns) -> Splits:
         given = {part: _columns_and_target(one, part) for part, one in found.items() if one is not None}
         tables = {part: table for part, (table, _) in given.items()}
         columns = replace(columns, target=columns.target or given["train"][1])
-    reader = TableReader(columns)
+    reader = TableReader(columns, known)
     reader.learn(list(tables.values()))
     parts: dict[str, Part] = {part: reader.part(table, part) for part, table in tables.items()}
-    splits = _described(name, parts)
-    if reader.classes is not None:
-        splits = replace(splits, classes=len(reader.classes), outputs=len(reader.classes))
+    splits = _described(name, parts, len(reader.class_names) if known and reader.class_names else None)
+    if reader.class_names is not None:
+        splits = replace(splits, classes=len(reader.class_names), outputs=len(reader.class_names))
     return replace(
         splits,
         notes=(reader.describe(),),
         features=tuple(reader.names),
-        class_names=tuple(reader.class_names),
+        class_names=tuple(reader.class_names or ()),
         has_missing=reader.has_missing,
     )
 
@@ -202,7 +206,7 @@ def _part(value: Any, name: str, collate: Collate) -> Part:
     return part_from_arrays(value[0], value[1], name)
 
 
-def _described(name: str, parts: dict[str, Part]) -> Splits:
+def _described(name: str, parts: dict[str, Part], known_classes: int | None = None) -> Splits:
     """Check that the parts go together, and say what a model must know of them."""
     samples = {part: first_sample(value) for part, value in parts.items()}
     shapes = {part: shape_of(x) for part, (x, _) in samples.items()}
@@ -220,7 +224,7 @@ def _described(name: str, parts: dict[str, Part]) -> Splits:
                 f"they should be the same"
             )
     width = widths["train"]
-    classes = _classes(parts) if width is None else None
+    classes = (known_classes or _classes(parts)) if width is None else None
     targets = parts["train"].targets
     several = targets is not None and targets.dim() == 2 and targets.shape[1] > 1
     multi_label = targets is not None and several and bool((targets.square() == targets).all())

@@ -15,6 +15,7 @@ from tenfold import data
 from tenfold.common.imports import resolve
 from tenfold.data import loading
 from tenfold.data.copies import copy_to
+from tenfold.data.files.known_data import KnownData
 from tenfold.data.table_columns import Columns
 from tenfold.engines.choose import steps_together
 from tenfold.errors import DataError, ExperimentError, StoreError
@@ -90,11 +91,8 @@ def describe(task: Task) -> dict[str, Any]:
             "name": splits.name,
             "shape": splits.shape if isinstance(splits.shape, dict) else list(splits.shape),
             "classes": splits.classes,
-            **(
-                {"notes": splits.notes, "features": splits.features, "class_names": splits.class_names}
-                if splits.features
-                else {}
-            ),
+            **({"notes": splits.notes, "features": splits.features} if splits.features else {}),
+            **({"class_names": splits.class_names} if splits.features or splits.class_names else {}),
             "outputs": splits.outputs,
             "train": len(splits.train),
             "validation": len(splits.validation) if splits.validation else 0,
@@ -151,11 +149,20 @@ def _read_section(section: Any, fetching: data.FetchProgress | None) -> data.Spl
     )
 
 
-def read_like(experiment: Experiment, given: Any) -> data.Splits:
-    """Read other data with the columns and the collate function of an experiment, in the parts that they come in."""
-    section = experiment.data
-    columns = Columns(section.input_columns, section.target_column)
-    return loading.read(given, columns=columns, collate=_python_value(section.collate, "collate"))
+def read_like(experiment: Experiment, facts: dict[str, Any], given: Any) -> data.Splits:
+    """Read other data as those of a run were read, in the parts that they come in.
+
+    The columns and the collate function are those of its experiment, categories and classes those of its facts.
+    """
+    section, known = experiment.data, KnownData.of(facts)
+    are_images = known is not None and not known.features and isinstance(given, str) and Path(given).is_dir()
+    return loading.read(
+        given,
+        section.options if are_images else None,
+        columns=Columns(section.input_columns, section.target_column),
+        collate=_python_value(section.collate, "collate"),
+        known=known,
+    )
 
 
 def _groups(given: Any) -> Any:

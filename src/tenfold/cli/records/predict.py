@@ -17,7 +17,8 @@ def predict(
     file: Annotated[
         Path,
         typer.Argument(
-            help="Samples: an .npy file, an .npz file with the array x, or a table: .csv, .tsv or .parquet."
+            help="Samples: an .npy file, an .npz file with the array x, a table (.csv, .tsv, .parquet), or an image or "
+            "a folder of images."
         ),
     ],
     output: Annotated[
@@ -35,7 +36,7 @@ def predict(
     built-in data set hold them; for your own data, uint8 is divided by 255 as in training.
 
     Examples: [cyan]tenfold predict last images.npy -o labels.csv[/], [cyan]tenfold predict 12 table.csv[/],
-    [cyan]tenfold predict last images.npz --probabilities -o shares.npy[/]
+    [cyan]tenfold predict last images.npz --probabilities -o shares.npy[/], [cyan]tenfold predict last photos/[/]
     """
     import tenfold
     from tenfold.common.files import write_atomically
@@ -46,7 +47,7 @@ def predict(
         raise DataError(f"predictions are written to .csv and .npy files, not to {output.name}")
     found = tenfold.open_run(run, runs=runs)
     trained_on = found.facts["data"]
-    x = read_inputs(file, trained_on.get("features", ()))
+    x, names = read_inputs(file, trained_on, found.experiment.data.options)
     predicted = found.predict_proba(x) if probabilities else found.predict(x)
     if output is not None and output.suffix.lower() == ".npy":
         import io
@@ -57,7 +58,8 @@ def predict(
         np.save(array, predicted)
         content = array.getvalue()
     else:
-        text = predictions_to_csv(predicted, trained_on.get("class_names", ()), probabilities=probabilities)
+        classes = trained_on.get("class_names", ())
+        text = predictions_to_csv(predicted, classes, samples=names, probabilities=probabilities)
         if output is None:
             typer.echo(text, nl=False)
             return

@@ -1,7 +1,6 @@
 """Columns of tables, from files and DataFrames, as floats or as text."""
 
 import datetime
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -39,7 +38,7 @@ def series_values(series: Any) -> Any:
     """Return the values of a Series as an array; those of a categorical one as categories."""
     values = series.to_numpy() if hasattr(series, "to_numpy") else np.asarray(series)
     if str(getattr(series, "dtype", "")).lower().startswith(("category", "categorical", "enum")):
-        return Categories("" if _is_missing(one) else str(one) for one in values.tolist())
+        return Categories(_category(one) for one in values.tolist())
     return values
 
 
@@ -85,24 +84,18 @@ def is_boolean(values: Any) -> bool:
     return any(one in BOOLEANS for one in text) and all(one in BOOLEANS or one in MISSING for one in text)
 
 
-def select_features(table: Mapping[str, Any], features: Any, where: str) -> NDArray[np.float32]:
-    """Return the inputs of these names as a matrix; "city=Rome" is 1 where the column city is Rome.
+def as_categories(values: Any, name: str = "") -> Column:
+    """Return a column as the names of its categories, "" where a value is missing.
 
-    `where` names the table in errors.
+    What a value is called does not depend on the others in its column: 01 is "01" even where all are numbers.
     """
-    return np.stack([_feature(table, name, where) for name in features], 1)
-
-
-def _feature(table: Mapping[str, Any], feature: str, where: str) -> NDArray[np.float32]:
-    if feature in table:
-        column = as_column(table[feature], feature)
-        if column.dtype.kind != "f":
-            raise DataError(f"{where}: the column '{feature}' holds text; it should hold numbers, as in training")
-        return column.astype(np.float32)
-    name, _, category = feature.partition("=")
-    if name not in table:
-        raise DataError(f"{where} has no column '{name}', which the model was trained on")
-    return np.asarray(as_text(as_column(table[name], name)) == category, dtype=np.float32)
+    if isinstance(values, Categories):
+        return np.array(values, dtype=object)
+    array = np.asarray(values)
+    if array.dtype.kind in "UO":
+        names = [_category(one) for one in array.tolist()]
+        return np.array(["" if one.lower() in MISSING else one for one in names], dtype=object)
+    return array.astype(str) if array.dtype.kind == "b" else as_text(as_column(values, name))
 
 
 def as_text(column: Column) -> Column:
@@ -110,6 +103,13 @@ def as_text(column: Column) -> Column:
     if column.dtype.kind != "f":
         return column.astype(str)
     return np.array(["" if np.isnan(value) else f"{value:.15g}" for value in column])
+
+
+def _category(value: Any) -> str:
+    """Return what one value is called as a category."""
+    if _is_missing(value):
+        return ""
+    return f"{value:.15g}" if isinstance(value, float) else str(value).strip()
 
 
 def _is_missing(value: Any) -> bool:

@@ -1,26 +1,39 @@
-"""Data in files: tables (CSV, Parquet), arrays of NumPy, and folders of images by class."""
+"""Data in files: tables (CSV, Parquet), arrays of NumPy, and folders of images."""
 
 import csv
+import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tenfold.common.part_names import PARTS
 from tenfold.data.files.column_values import Categories
+from tenfold.data.files.image_files import read_images
+from tenfold.data.files.known_data import KnownData
 from tenfold.errors import DataError
 
-IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm")
+
+class FileData(NamedTuple):
+    """What a file or folder holds."""
+
+    data: Any
+    is_table: bool = False
+    """Whether the data are columns of a table."""
+    class_names: tuple[str, ...] = ()
+    """What the classes of images are called."""
 
 
-def read_file(name: str, options: Mapping[str, Any]) -> tuple[Any, bool]:
-    """Return the data in a file or folder, and whether they are columns of a table."""
+def read_file(name: str, options: Mapping[str, Any], known: KnownData | None = None) -> FileData:
+    """Return the data in a file or folder; images by the classes of the `known` ones, where these are given."""
     path = Path(name).expanduser()
     if not path.exists():
         raise DataError(f"there is no file or folder '{name}' (looked in {Path.cwd()})")
     if path.is_dir():
-        return read_images(path, **_checked(options, ("size",), name)), False
+        images, classes = read_images(path, known.class_names if known else (), **_checked(options, ("size",), name))
+        return FileData(images, class_names=classes)
     _checked(options, (), name)
     readers: dict[str, Callable[[Path], Any]] = {
         ".csv": lambda path: _read_text(path, ","),
@@ -32,7 +45,7 @@ def read_file(name: str, options: Mapping[str, Any]) -> tuple[Any, bool]:
     suffix = path.suffix.lower()
     if suffix not in readers:
         raise DataError(f"'{name}' is not a known kind of file; known: {', '.join(readers)}, and folders of images")
-    return readers[suffix](path), suffix != ".npz"
+    return FileData(readers[suffix](path), is_table=suffix != ".npz")
 
 
 def _checked(options: Mapping[str, Any], known: tuple[str, ...], name: str) -> dict[str, Any]:
@@ -53,6 +66,8 @@ def _read_text(path: Path, delimiter: str) -> dict[str, list[str]]:
             rows = [row for row in csv.reader(file, delimiter=delimiter) if row]
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path} cannot be read as a table of text in UTF-8: {error}") from None
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from None
     if len(rows) < 2:
         raise DataError(f"{path} has no rows below the names of its columns")
     names = [name.strip() for name in rows[0]]
@@ -104,8 +119,7 @@ def _read_npy(path: Path) -> dict[str, Any]:
 
 def _read_npz(path: Path) -> dict[str, Any]:
     """Return the arrays by name, or by parts where they are called x_train, y_train, x_test and so on."""
-    with _load(path) as archive:
-        arrays = {name: archive[name] for name in archive.files}
+    arrays: dict[str, Any] = _load(path)
     parts = {part: (f"x_{part}", f"y_{part}") for part in PARTS}
     if all(name in arrays for name in parts["train"]):
         return {part: (arrays[x], arrays[y]) for part, (x, y) in parts.items() if x in arrays and y in arrays}
@@ -113,61 +127,13 @@ def _read_npz(path: Path) -> dict[str, Any]:
 
 
 def _load(path: Path) -> Any:
+    """Return the array in a file, or all arrays of an archive by name."""
     try:
-        return np.load(path, allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
+        with path.open("rb") as file:
+            found: Any = np.load(file, allow_pickle=False)
+            is_array = isinstance(found, np.ndarray)
+            if is_array != (path.suffix.lower() == ".npy"):
+                raise ValueError(f"it holds {'one array' if is_array else 'an archive of arrays'}")
+            return found if is_array else {name: found[name] for name in found.files}
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(f"{path} cannot be read as arrays of numbers: {error}") from None
-
-
-def read_images(folder: Path, size: Any = None) -> Any:
-    """Return images and the numbers of their classes, which are the names of the folders they are in.
-
-    Folders called train, validation and test are parts. `size` (one number, or [height, width]) resizes all.
-    """
-    parts = {part: folder / part for part in PARTS if (folder / part).is_dir()}
-    where = parts if "train" in parts else {"": folder}
-    classes = sorted({one.name for root in where.values() for one in root.iterdir() if one.is_dir()})
-    if len(classes) < 2:
-        raise DataError(
-            f"the folder {folder} has {len(classes)} folders in it; images should be in one folder for each class"
-        )
-    found = {part: _images_in(root, classes, size) for part, root in where.items()}
-    channels = max(max(image.shape[0] for image in images) for images, _ in found.values())
-    data = {part: (_stacked(images, channels, folder), np.array(labels)) for part, (images, labels) in found.items()}
-    return data.get("") or data
-
-
-def _images_in(root: Path, classes: list[str], size: Any) -> tuple[list[Any], list[int]]:
-    try:
-        from PIL import Image, UnidentifiedImageError
-    except ImportError:
-        raise DataError("reading images needs the package Pillow: pip install pillow") from None
-    images, labels = [], []
-    for label, name in enumerate(classes):
-        for path in sorted((root / name).glob("*")):
-            if path.suffix.lower() not in IMAGES:
-                continue
-            try:
-                with Image.open(path) as image:
-                    shown = image.convert("L" if image.mode in ("1", "L", "I;16") else "RGB")
-                    if size is not None:
-                        height, width = (size, size) if isinstance(size, int) else size
-                        shown = shown.resize((width, height))
-            except (UnidentifiedImageError, OSError) as error:
-                raise DataError(f"the image {path} cannot be read: {error}") from None
-            pixels = np.asarray(shown, dtype=np.uint8)
-            images.append(pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1))
-            labels.append(label)
-    if not images:
-        raise DataError(f"the folders in {root} hold no images ({', '.join(IMAGES)})")
-    return images, labels
-
-
-def _stacked(images: list[Any], channels: int, folder: Path) -> Any:
-    sizes = sorted({image.shape[1:] for image in images})
-    if len(sizes) > 1:
-        raise DataError(
-            f"the images in {folder} differ in size, such as {sizes[0]} and {sizes[-1]}; "
-            f"set data.options = {{size = {sizes[0][0]}}} to resize all"
-        )
-    return np.stack([np.broadcast_to(image, (channels, *image.shape[1:])) for image in images])

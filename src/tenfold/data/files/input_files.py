@@ -1,16 +1,17 @@
-"""Samples without targets from a file: arrays (.npy, .npz), rows of numbers, or a table like the one trained on."""
+"""Samples without targets from files: arrays (.npy, .npz), rows of numbers, a table like the one trained on, images."""
 
 import csv
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tenfold.data.files.column_values import select_features
 from tenfold.data.files.data_files import read_file
+from tenfold.data.files.image_files import is_image, read_unlabelled
+from tenfold.data.files.known_data import KnownData
 from tenfold.errors import DataError
 
 KEYS = ("x", "X", "images", "inputs", "data")
@@ -20,22 +21,34 @@ KEYS = ("x", "X", "images", "inputs", "data")
 TABLES = (".csv", ".tsv", ".parquet")
 
 
-def read_inputs(path: Path, features: Sequence[str] = ()) -> NDArray[Any]:
+class Inputs(NamedTuple):
+    """Samples, and what they are called where they have names."""
+
+    x: NDArray[Any]
+    names: list[str] | None = None
+
+
+def read_inputs(path: Path, trained_on: Mapping[str, Any], options: Mapping[str, Any]) -> Inputs:
     """Return the samples that a file holds, one a row.
 
-    `features` are the inputs of a model that was trained on a table; another table is then read by the names of its
-    columns, and may have more.
+    `trained_on` are the facts of the data that the model was trained on, and `options` those they were read with: a
+    table is read by the names of its columns, and may have more; images become as large as those were.
     """
-    if features and path.suffix.lower() in TABLES:
-        table, _ = read_file(str(path), {})
-        return select_features(table, features, str(path))
+    if not path.exists():
+        raise DataError(f"there is no file {path}")
+    if trained_on.get("features") and path.suffix.lower() in TABLES:
+        known = KnownData(tuple(trained_on["features"]))
+        return Inputs(known.inputs(read_file(str(path), {}).data, str(path)))
+    shape = trained_on["shape"]
+    if is_image(path) and isinstance(shape, list) and len(shape) == 3 and shape[0] in (1, 3):
+        names, pixels = read_unlabelled(path, tuple(shape), options.get("size"))
+        return Inputs(pixels, names)
     readers = {".npy": _npy, ".npz": _npz, ".csv": _csv}
     if path.suffix.lower() not in readers:
-        raise DataError(f"{path} cannot be read; samples come from {', '.join(readers)} files")
-    if not path.is_file():
-        raise DataError(f"there is no file {path}")
+        images = "; images are for models that were trained on images" if is_image(path) else ", or images"
+        raise DataError(f"{path} cannot be read; samples come from {', '.join(readers)} files{images}")
     try:
-        return readers[path.suffix.lower()](path)
+        return Inputs(readers[path.suffix.lower()](path))
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, csv.Error) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).partition("\n")[0]
         raise DataError(f"{path} cannot be read: {reason}") from None

@@ -1,11 +1,13 @@
 """Tables with named columns, turned into one matrix of inputs and a target: numbers, categories, missing values."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from tenfold.data.files.column_values import MISSING, Column, as_column, as_text, is_boolean
+from tenfold.data.files.column_values import Column, as_categories, as_column, as_text, is_boolean
+from tenfold.data.files.known_data import KnownData, one_hot, shorten
 from tenfold.data.part import Tensors
 from tenfold.data.table_columns import Columns
 from tenfold.data.user_arrays import part_from_arrays
@@ -15,55 +17,58 @@ MOST_CATEGORIES = 100
 """A column of text with more different values is refused: it is a name or a description."""
 MOST_INTEGER_CLASSES = 20
 """Whole numbers with at most so many different values are classes; with more, a regression."""
+BOOLEAN_NAMES = ("False", "True")
 
 
 class TableReader:
-    """Reads the parts of one table alike: the first decides which categories and classes there are."""
+    """Reads the parts of one table alike; together they decide which categories and classes there are.
 
-    def __init__(self, columns: Columns) -> None:
+    `known` is the table that a model was trained on, where that decides instead.
+    """
+
+    def __init__(self, columns: Columns, known: KnownData | None = None) -> None:
         self.columns = columns
         self.categories: dict[str, list[str]] = {}
-        self.classes: list[str] | None = None
-        """The different values of the target; None for a regression."""
-        self.class_names: list[str] = []
-        """What the classes are called."""
+        self.class_names: list[str] | None = None
+        """What the classes are called; None for a regression."""
         self.names: list[str] = []
         """What the columns of the matrix are called: "age", "city=Rome"."""
         self.has_missing = False
+        self._known = known
+        self._classes = _named_by_number
 
     def learn(self, tables: list[Mapping[str, Any]]) -> None:
         """Look at all parts to learn their categories and classes."""
+        if self._known is not None and self.columns.inputs is None:
+            self.columns = replace(self.columns, inputs=tuple(self._known.columns(tables[0], "the table")))
         self.columns = self.columns.choose(tables[0])
         assert self.columns.inputs is not None
         for name in self.columns.inputs:
             found = [_get(table, name) for table in tables]
-            if any(one.dtype.kind != "f" for one in found):
-                self.categories[name] = _categories(np.concatenate([as_text(one) for one in found]), name)
+            is_text = any(one.dtype.kind != "f" for one in found)
+            if self._known is not None:
+                self._take_known(self._known, name, is_text)
+            elif is_text:
+                texts = [as_categories(table[name], name) for table in tables]
+                self.categories[name] = _categories(np.concatenate(texts), name)
         assert self.columns.target is not None
-        target = [_get(table, self.columns.target) for table in tables]
-        if any(one.dtype.kind != "f" for one in target):
-            target = [as_text(one).astype(object) for one in target]
-        self._learn_target(np.concatenate(target))
-        if self.classes is not None and all(is_boolean(table[self.columns.target]) for table in tables):
-            self.class_names = ["False", "True"][-len(self.classes) :]
+        self._learn_target([(_get(table, self.columns.target), table[self.columns.target]) for table in tables])
 
     def part(self, table: Mapping[str, Any], part: str) -> Tensors:
         """Return a part with the inputs as one matrix, categories one-hot."""
         assert self.columns.inputs is not None
-        assert self.columns.target is not None
         blocks, self.names = [], []
         for name in self.columns.inputs:
-            values = _get(table, name)
             if name in self.categories:
-                text = as_text(values)
-                blocks.append(np.stack([text == one for one in self.categories[name]], 1).astype(np.float32))
+                blocks.append(one_hot(as_categories(table[name], name), self.categories[name], name))
                 self.names += [f"{name}={one}" for one in self.categories[name]]
             else:
-                blocks.append(values.astype(np.float32)[:, None])
+                blocks.append(_get(table, name).astype(np.float32)[:, None])
                 self.names.append(name)
         x = np.concatenate(blocks, 1)
         self.has_missing = self.has_missing or bool(np.isnan(x).any())
-        found = part_from_arrays(np.nan_to_num(x), self._target(table), part)  # which checks everything else
+        filled = np.where(np.isnan(x), np.float32(0), x)
+        found = part_from_arrays(filled, self._target(table), part)  # which checks everything else
         return Tensors(found.x.new_tensor(x), found.y)
 
     def describe(self) -> str:
@@ -72,31 +77,71 @@ class TableReader:
         inputs = f"{len(self.columns.inputs or ())} columns" + (
             f" as {len(self.names)} inputs (categories are one-hot)" if self.categories else ""
         )
-        if self.classes is None:
+        if self.class_names is None:
             return f"regression: '{target}' is predicted as a number, from {inputs}"
-        shown = ", ".join(self.class_names[:5]) + (", ..." if len(self.classes) > 5 else "")
-        return f"classification: '{target}' has {len(self.classes)} classes ({shown}), predicted from {inputs}"
+        shown = ", ".join(self.class_names[:5]) + (", ..." if len(self.class_names) > 5 else "")
+        return f"classification: '{target}' has {len(self.class_names)} classes ({shown}), predicted from {inputs}"
 
-    def _learn_target(self, target: Column) -> None:
-        missing = np.isnan(target) if target.dtype.kind == "f" else np.array([one in MISSING for one in target])
-        if missing.any():
-            raise DataError(
-                f"the target '{self.columns.target}' is missing in {int(missing.sum())} of {len(target)} rows; "
-                "remove these rows"
-            )
-        if target.dtype.kind != "f":
-            self.classes = self.class_names = sorted(set(target.tolist()))
+    def _take_known(self, known: KnownData, name: str, is_text: bool) -> None:
+        categories = known.categories(name)
+        if categories is not None:
+            self.categories[name] = categories
+        elif is_text:
+            raise DataError(f"the column '{name}' holds text; it should hold numbers, as in training")
+
+    def _learn_target(self, found: list[tuple[Column, Any]]) -> None:
+        """Learn what the classes are called, from the target of each part: as a column, and as it was given."""
+        target = self.columns.target
+        is_text = any(column.dtype.kind != "f" for column, _ in found)
+        named = [as_categories(given) if is_text else as_text(column) for column, given in found]
+        missing = int(sum((one == "").sum() for one in named))
+        if missing:
+            rows = sum(map(len, named))
+            raise DataError(f"the target '{target}' is missing in {missing} of {rows} rows; remove these rows")
+        if self._known is not None:
+            self._take_known_target(self._known, [given for _, given in found], is_text)
+        elif is_text:
+            self._classes = as_categories
+            self.class_names = sorted(set(np.concatenate(named).tolist()))
+        elif all(is_boolean(given) for _, given in found):
+            self._classes = _named_by_truth
+            self.class_names = sorted({name for _, given in found for name in _named_by_truth(given)})
+        else:
+            values = np.unique(every := np.concatenate([column for column, _ in found]))
+            few = len(values) <= MOST_INTEGER_CLASSES and len(values) < len(every) / 2
+            if few and (values == values.round()).all():
+                self.class_names = as_text(values).tolist()
+
+    def _take_known_target(self, known: KnownData, found: list[Any], is_text: bool) -> None:
+        target = self.columns.target
+        if not known.class_names:
+            if is_text:
+                raise DataError(f"the target '{target}' holds text; the model was trained to predict numbers")
             return
-        values = np.unique(target)
-        if len(values) <= MOST_INTEGER_CLASSES and len(values) < len(target) / 2 and (values == values.round()).all():
-            self.classes = self.class_names = as_text(values).tolist()
+        self.class_names = list(known.class_names)
+        ways = [as_categories, *([] if is_text else [_named_by_truth, _named_by_number])]
+        unknown = [{name for given in found for name in way(given)} - set(known.class_names) for way in ways]
+        self._classes = next((way for way, left in zip(ways, unknown, strict=True) if not left), ways[0])
+        if self._classes is ways[0] and unknown[0]:
+            raise DataError(
+                f"the target '{target}' holds {shorten(sorted(unknown[0]))}, which the model was not trained on; "
+                f"it knows the classes {', '.join(self.class_names)}"
+            )
 
     def _target(self, table: Mapping[str, Any]) -> Column:
-        values = _get(table, str(self.columns.target))
-        if self.classes is None:
-            return values.astype(np.float32)
-        places = {name: place for place, name in enumerate(self.classes)}
-        return np.array([places[one] for one in as_text(values).tolist()], dtype=np.int64)
+        if self.class_names is None:
+            return _get(table, str(self.columns.target)).astype(np.float32)
+        places = {name: place for place, name in enumerate(self.class_names)}
+        return np.array([places[one] for one in self._classes(table[str(self.columns.target)])], dtype=np.int64)
+
+
+def _named_by_number(values: Any) -> Column:
+    return as_text(as_column(values))
+
+
+def _named_by_truth(values: Any) -> Column:
+    column = as_column(values)
+    return np.where(column == 1, *BOOLEAN_NAMES[::-1]) if np.isin(column, (0, 1)).all() else as_text(column)
 
 
 def _get(table: Mapping[str, Any], name: str) -> Column:

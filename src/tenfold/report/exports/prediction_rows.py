@@ -6,10 +6,12 @@ from typing import Any
 from tenfold.report.exports.csv_table import write_csv
 
 
-def predictions_to_csv(predicted: Any, classes: Sequence[str] = (), *, probabilities: bool = False) -> str:
+def predictions_to_csv(
+    predicted: Any, classes: Sequence[str] = (), *, samples: Sequence[str] | None = None, probabilities: bool = False
+) -> str:
     """Return an array of predictions as CSV, one row a sample: its number, and its class, numbers or probabilities.
 
-    Classes go by their names where these are known.
+    Samples and classes go by their names where these are known.
     """
     width = predicted[0].size if len(predicted) else 0
     flat = predicted.reshape(len(predicted), -1)
@@ -18,7 +20,7 @@ def predictions_to_csv(predicted: Any, classes: Sequence[str] = (), *, probabili
     names = [word] if width == 1 else [f"{word}_{end}" for end in ends]
     named = bool(classes) and word == "class"
     rows = (
-        {"sample": number} | dict(zip(names, [classes[one] for one in row] if named else row, strict=True))
-        for number, row in enumerate(flat.tolist())
+        {"sample": sample} | dict(zip(names, [classes[one] for one in row] if named else row, strict=True))
+        for sample, row in zip(samples or range(len(flat)), flat.tolist(), strict=True)
     )
     return write_csv(("sample", *names), rows)

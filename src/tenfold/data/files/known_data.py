@@ -1,0 +1,87 @@
+"""What a model knows of the table or the folders of images that it was trained on, to read others in the same way."""
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tenfold.data.files.column_values import Column, as_categories, as_column
+from tenfold.errors import DataError
+
+MOST_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class KnownData:
+    """The inputs and the classes of the data that a model was trained on."""
+
+    features: tuple[str, ...] = ()
+    """The names of the inputs of a table: "age", "city=Rome"; none for images."""
+    class_names: tuple[str, ...] = ()
+    """What the classes are called; none for a regression."""
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> "KnownData | None":
+        """Return what a run's facts say of its data; None where these were neither a table nor folders of images."""
+        features, names = (tuple(facts.get(key) or ()) for key in ("features", "class_names"))
+        return cls(features, names) if features or names else None
+
+    def categories(self, name: str) -> list[str] | None:
+        """Return the categories of a column, or None if it holds numbers."""
+        if name in self.features:
+            return None
+        return [feature.removeprefix(f"{name}=") for feature in self.features if feature.startswith(f"{name}=")]
+
+    def columns(self, table: Mapping[str, Any], where: str) -> list[str]:
+        """Return the columns of a table that hold the inputs; `where` names the table in errors."""
+        return list(dict.fromkeys(_column_of(table, feature, where) for feature in self.features))
+
+    def inputs(self, table: Mapping[str, Any], where: str) -> NDArray[np.float32]:
+        """Return the inputs as a matrix; a category that is new is none of the known ones, which a warning tells."""
+        blocks = []
+        for name in self.columns(table, where):
+            known = self.categories(name)
+            if known is None:
+                blocks.append(_numbers(table, name, where)[:, None])
+            else:
+                blocks.append(one_hot(as_categories(table[name], name), known, name))
+        return np.concatenate(blocks, 1)
+
+
+def one_hot(values: Column, known: list[str], name: str) -> NDArray[np.float32]:
+    """Return one column for each known category of the column `name`; warn of values that are none of them."""
+    new = sorted(set(values.tolist()) - set(known))
+    if new:
+        rows = int(np.isin(values, new).sum())
+        warnings.warn(
+            f"the column '{name}' has values that the model was not trained on, in {rows} of {len(values)} rows: "
+            f"{shorten(new)}; they count as none of its categories",
+            stacklevel=2,
+        )
+    return np.stack([values == one for one in known], 1).astype(np.float32)
+
+
+def shorten(values: list[str]) -> str:
+    """Return a few of these values as a message shows them."""
+    shown = ", ".join(repr(one) if one else "missing" for one in values[:MOST_SHOWN])
+    return f"{shown}, ..." if len(values) > MOST_SHOWN else shown
+
+
+def _numbers(table: Mapping[str, Any], name: str, where: str) -> NDArray[np.float32]:
+    column = as_column(table[name], name)
+    if column.dtype.kind != "f":
+        raise DataError(f"{where}: the column '{name}' holds text; it should hold numbers, as in training")
+    return column.astype(np.float32)
+
+
+def _column_of(table: Mapping[str, Any], feature: str, where: str) -> str:
+    """Return the column of a feature such as "city=Rome"; names and categories may themselves have a "="."""
+    words = feature.split("=")
+    names = ["=".join(words[:count]) for count in range(len(words), 0, -1)]
+    found = next((name for name in names if name in table), None)
+    if found is None:
+        raise DataError(f"{where} has no column '{names[-1]}', which the model was trained on")
+    return found
