@@ -153,6 +153,25 @@ class TestAgain:
         assert [turn.recorded for turn in self.watched(tmp_path, **fields)] == [False, False]
         assert [turn.recorded for turn in self.watched(tmp_path, **fields)] == [False, False]
 
+    def test_files_and_modules_that_have_changed_are_run_again(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.syspath_prepend(tmp_path)
+        table, module = Path("table.csv"), Path("own_network_of_compare.py")
+        table.write_text("a,label\n" + "".join(f"{i / 40},{i % 2}\n" for i in range(40)))
+        module.write_text("from torch import nn\n\ndef network():\n    return nn.Linear(1, 2)\n")
+        fields = {"model": "own_network_of_compare:network", "data": "table.csv", "hidden": None, "limit": None}
+
+        def was_recorded() -> bool:
+            return self.watched(tmp_path, **fields)[-1].recorded
+
+        assert [was_recorded(), was_recorded()] == [False, True]
+        table.write_text(table.read_text().replace("0,0", "0,1", 1))
+        assert [was_recorded(), was_recorded()] == [False, True]
+        module.write_text(module.read_text() + "# changed\n")
+        assert [was_recorded(), was_recorded()] == [False, True]
+
     def test_an_interrupted_comparison_goes_on(self, tmp_path: Path) -> None:
         def interrupt(turn: Turn) -> None:
             if turn.place == 2:

@@ -5,7 +5,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
 from tenfold.api.cross_validate import cross_validate
 from tenfold.api.equal_exchanges import drop_repeated
@@ -15,6 +15,7 @@ from tenfold.common.catalog import SOURCES
 from tenfold.common.registry import suggest
 from tenfold.data.user_data import is_one_part
 from tenfold.engines import require_no_launcher
+from tenfold.engines.own_files import own_files
 from tenfold.engines.prepare import settle
 from tenfold.errors import ExperimentError, TenfoldError
 from tenfold.experiment import FIELDS, FOLD_FIELDS, SECTIONS, Division, Experiment
@@ -63,9 +64,10 @@ def compare(
     the grid, anything else changes the experiment. `together` lists settings that change together and are combined
     with the rest of the grid: `together=[{"pin": "0", "threads": 1}, {"pin": "0,1", "threads": 2}]`. Repeats differ
     in the seed and come in turns, so that a machine that slows down slows all down. Where `folds` is set, every
-    setting is cross-validated. What is recorded already is not run again, unless `fresh`; `rerun_doubtful` runs again
-    what other programs have disturbed. Strategies that exchange the same among so many workers are run once. What
-    fails is reported and does not stop the rest.
+    setting is cross-validated. What is recorded already is not run again, unless `fresh`, or a data file or a module
+    that the experiment names has changed since; `rerun_doubtful` runs again what other programs have disturbed.
+    Strategies that exchange the same among so many workers are run once. What fails is reported and does not stop the
+    rest.
 
     `columns` are shown instead of the usual ones (see `Comparison.with_columns`); `select` selects the best setting on
     the validation part and shows the test part for it alone (see `Comparison.select`).
@@ -116,7 +118,7 @@ def _run_all(
     dimensions: dict[str, list[Any]],
     repeats: int,
     store: Store,
-    known: dict[str, int],
+    known: "dict[str, Recorded]",
     watch: Watch,
     callbacks: Sequence[object],
     listen: Emit | None,
@@ -126,9 +128,9 @@ def _run_all(
     failed: dict[str, str] = {}
     for place, one in enumerate(planned, 1):
         turn = Turn(place, len(planned), _label(one, dimensions, repeats), one)
-        recorded = known.get(one.model_dump_json())
-        if recorded is not None:
-            done.append(open_run(recorded, runs=store.folder))
+        recorded = known.get(_stored(one))
+        if recorded is not None and recorded.own_files == own_files(one):
+            done.append(open_run(recorded.id, runs=store.folder))
             watch(replace(turn, run=done[-1], recorded=True))
             continue
         watch(turn)
@@ -219,7 +221,14 @@ def _listed(key: str, value: Any) -> bool:
     return not takes_lists or any(isinstance(one, list | tuple) or getattr(one, "ndim", 0) for one in value)
 
 
-def _finished(store: Store) -> dict[str, int]:
+class Recorded(NamedTuple):
+    """A finished run, and the digests of the user's files that it was made with."""
+
+    id: int
+    own_files: dict[str, str]
+
+
+def _finished(store: Store) -> dict[str, Recorded]:
     """Return the runs that can stand for an experiment; one with Python objects in it is never taken for another."""
     found = {}
     for record in store.records(KIND, CROSSVAL):
@@ -228,7 +237,7 @@ def _finished(store: Store) -> dict[str, int]:
             with suppress(ExperimentError):  # a run of another version, which may have had other fields
                 experiment = Experiment(**record["experiment"])
                 if not experiment.lost_objects:
-                    found[experiment.model_dump_json()] = record["id"]
+                    found[_stored(experiment)] = Recorded(record["id"], record["facts"].get("own_files", {}))
     return found
 
 

@@ -1,5 +1,6 @@
 """`tenfold.resume`: continue an interrupted run."""
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from tenfold.api.open_run import load_model
 from tenfold.api.train import engine_for, finished_run, warn
 from tenfold.common.files import sweep
 from tenfold.engines import RecordedRun
+from tenfold.engines.own_files import own_files
 from tenfold.engines.prepare import check_same_data, prepare, settle
 from tenfold.errors import StoreError
 from tenfold.experiment import Experiment
@@ -36,18 +38,19 @@ def resume(
     loss: Any = None,
     metrics: Any = None,
     groups: Any = None,
+    collate: Any = None,
     optimizer: Any = None,
     schedule: Any = None,
 ) -> Run:
     """Resume an interrupted run from the checkpoint of its last completed epoch; it ends with the same weights.
 
     The finished folds of a cross-validation are not trained again, and one whose folds failed can be resumed, too. What
-    the run was given as Python objects (model, data, loss, metrics, groups, optimizer, schedule) has to be given again.
-    `force` takes over the run even if another process seems to work on it; if that process is still alive, it stops
-    before its next write.
+    the run was given as Python objects (model, data, loss, metrics, groups, collate, optimizer, schedule) has to be
+    given again. `force` takes over the run even if another process seems to work on it; if that process is still alive,
+    it stops before its next write.
     """
     given = {"model": model, "data": data, "loss": loss, "metrics": metrics, "groups": groups}
-    given |= {"optimizer": optimizer, "schedule": schedule}
+    given |= {"collate": collate, "optimizer": optimizer, "schedule": schedule}
     store = run.store if isinstance(run, Run) else Store(runs, create=False)
     record = store.find(run.id if isinstance(run, Run) else run)
     number = record["id"]
@@ -56,6 +59,7 @@ def resume(
     again = {field: value for field, value in given.items() if value is not None}
     experiment = Run(store, record, build=load_model).experiment.replace(**again)
     _check_given(experiment, number)
+    _warn_of_changes(experiment, record)
     folded = record["kind"] == CROSSVAL
     with follow(lambda: FoldProgress() if folded else RunProgress(experiment), progress, listen, warn) as shown:
         listener = with_callbacks(shown, callbacks)
@@ -93,6 +97,17 @@ def _check_resumable(store: Store, record: dict[str, Any]) -> None:
     if record["kind"] == FOLD:
         parent = record["facts"]["crossval"]["parent"]
         raise StoreError(f"run {number} is a fold of run {parent}; `tenfold resume {parent}` resumes all of its folds")
+
+
+def _warn_of_changes(experiment: Experiment, record: dict[str, Any]) -> None:
+    """Warn if a module that the experiment names has changed; data that have changed are refused later."""
+    before = record["facts"].get("own_files", {})
+    for name, digest in own_files(experiment).items():
+        if name != experiment.data.name and before.get(name, digest) != digest:
+            warnings.warn(
+                f"the module {name} has changed since run {record['id']} began; the rest is trained with the new one",
+                stacklevel=3,
+            )
 
 
 def _check_given(experiment: Experiment, number: int) -> None:

@@ -18,6 +18,7 @@ from tenfold.data.copies import copy_to
 from tenfold.data.files.known_data import KnownData
 from tenfold.data.table_columns import Columns
 from tenfold.engines.choose import steps_together
+from tenfold.engines.own_files import own_files
 from tenfold.errors import DataError, ExperimentError, StoreError
 from tenfold.experiment import Experiment, Machine
 from tenfold.experiment.fields import with_defaults
@@ -86,6 +87,7 @@ def describe(task: Task) -> dict[str, Any]:
         "packages": machine.pop("packages"),
         "command": _command(),
         "code": _commit(),
+        "own_files": own_files(task.experiment),
         "parameters": parameter_count(make_network(task)),
         "data": {
             "name": splits.name,

@@ -109,9 +109,9 @@ class Experiment(Section):
         )
 
     @property
-    def lost_objects(self) -> list[str]:
-        """The short names of fields whose Python objects were not recorded, and have to be given again to run."""
-        fields = {
+    def named_values(self) -> dict[str, tuple[Any, ...]]:
+        """By short name, the values of the fields that take a name or a Python object."""
+        return {
             "model": (self.model.name,),
             "data": (self.data.name,),
             "groups": (self.data.groups,),
@@ -121,6 +121,11 @@ class Experiment(Section):
             "loss": (self.training.loss,),
             "metrics": self.training.metrics,
         }
+
+    @property
+    def lost_objects(self) -> list[str]:
+        """The short names of fields whose Python objects were not recorded, and have to be given again to run."""
+        fields = self.named_values
         return [field for field, values in fields.items() if any(isinstance(value, RecordedObject) for value in values)]
 
     def flat(self) -> dict[str, Any]:
