@@ -69,6 +69,10 @@ class TestFiles:
             ("[[groups]]\nlink = {latency = 1e-3, bandwith = 3.0}", "unknown field; did you mean 'bandwidth'?"),
             ("[[groups]]\n[[groups]]", "groups: two groups are called 'nodes'; give each a name of its own"),
             ("[[groups]]\n[[between]]\ngroups = ['nodes', 'node']\nlink = 'lte'", "between: unknown group 'node'"),
+            (
+                "[[groups]]\n" + "[[between]]\ngroups = ['nodes', 'nodes']\nlink = 'lte'\n" * 2,
+                "between: two links connect nodes; leave one of them out",
+            ),
             ("[[groups]]\n[stragglers]\ntransient = -1.0", "stragglers.transient = -1.0: should be greater than"),
             ("[[groups]]\n[stragglers]\nnoise = 'normal'", "noise = \"normal\": did you mean 'log-normal'?"),
             ("[[groups]]\n[stragglers]\nnoise = 'shifted-exponential'\ntransient = 1.5", "at most 1"),

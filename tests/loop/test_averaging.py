@@ -321,6 +321,10 @@ class TestRefusals:
     def test_an_optimizer_of_another_model(self) -> None:
         assert "none of the model's parameters" in self.refused(optimizer=sgd(network()))
 
+    def test_model_and_optimizer_in_the_wrong_order(self) -> None:
+        model = network()
+        assert "in this order; it got SGD and Sequential" in self.refused(model=sgd(model), optimizer=model)
+
     def test_lbfgs_has_no_gradients_to_average(self) -> None:
         model = network()
         optimizer = torch.optim.LBFGS(model.parameters())

@@ -115,6 +115,7 @@ def test_workers_divide_the_data():
     [
         ({"optimizer": "sgdd"}, TenfoldError, "did you mean 'sgd'"),
         ({"fields": {"epoch": 3}}, ExperimentError, "did you mean training.epochs"),
+        ({"epochs": 0}, ExperimentError, "training.epochs = 0: should be greater than 0"),
         ({"fields": {"engine": "virtual"}}, ExperimentError, "an estimator trains with real workers"),
     ],
 )

@@ -86,6 +86,10 @@ class Cluster(Section):
         for name in (name for line in self.between for name in line.groups):
             if name not in names:
                 raise ValueError(f"between: unknown group '{name}'; {suggest(name, names)}")
+        pairs = [frozenset(line.groups) for line in self.between]
+        twice = next((pair for pair in pairs if pairs.count(pair) > 1), None)
+        if twice is not None:
+            raise ValueError(f"between: two links connect {' and '.join(sorted(twice))}; leave one of them out")
         return self
 
     @classmethod

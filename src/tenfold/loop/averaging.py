@@ -52,6 +52,7 @@ def average(
     equal for all by default. Yields a `LoopWorker` with `rank`, `size` and `steps`; within a block of its `mean()` the
     model is the mean of all ranks, to evaluate or to save it.
     """
+    _check_kinds(model, optimizer)
     size = here().size
     names: dict[str, Any] = {"strategy": strategy, "average": average, "outer": outer, "compression": compression}
     experiment = Experiment(
@@ -91,6 +92,12 @@ def loop_worker(
             worker.end()
         finally:
             replica.flat.release()
+
+
+def _check_kinds(model: object, optimizer: object) -> None:
+    if not isinstance(model, nn.Module) or not isinstance(optimizer, Optimizer):
+        given = f"{type(model).__name__} and {type(optimizer).__name__}"
+        raise ModelError(f"average takes a model (nn.Module) and its optimizer, in this order; it got {given}")
 
 
 def _check(experiment: Experiment, model: nn.Module, optimizer: Optimizer) -> None:

@@ -24,6 +24,7 @@ from tenfold.runs.run import Run
 
 CONDITION = re.compile(r"(?P<name>[A-Za-z_][\w.-]*)\s*(?P<operator><=|>=|!=|==|=|<|>|~)\s*(?P<value>.*)", re.DOTALL)
 EXAMPLE = "such as workers>=4 or strategy=butterfly"
+STATUSES = ("running", "finished", "interrupted", "failed")
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 ORDER: dict[str, Callable[[Any, Any], bool]] = {
     "<": lambda left, right: left < right,
@@ -124,13 +125,13 @@ def _condition(word: str) -> Condition:
     if not value:
         raise StoreError(f"the condition '{word}' has no value; write it {EXAMPLE}")
     listed = value.split(",") if operator in ("=", "==", "!=") else [value]
-    values = tuple(_value(name, one) for one in listed)
+    values = tuple(_value(name, operator, one) for one in listed)
     if operator in ORDER and not all(isinstance(one, float) for one in values):
         raise StoreError(f"'{word}' compares with a number, which '{value}' is not; use = for words")
     return Condition(name, operator, values)
 
 
-def _value(name: str, text: str) -> Any:
+def _value(name: str, operator: str, text: str) -> Any:
     """Return a value as it is compared: a number where it is one, else the text."""
     if name == "created":
         try:
@@ -142,6 +143,8 @@ def _value(name: str, text: str) -> Any:
         if amount is None:
             raise StoreError(f"age is compared with a time such as 90s, 30m, 12h or 7d, not '{text}'")
         return float(amount[1]) * UNITS[amount[2]]
+    if name == "status" and operator != "~" and text.lower() not in STATUSES:
+        raise StoreError(f"unknown status '{text}'; {suggest(text, STATUSES)}")
     number = re.fullmatch(r"[+-]?(\d[\d_]*\.?\d*|\.\d+)([eE][+-]?\d+)?(%?)", text)
     if number is None:
         return text

@@ -104,7 +104,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         named = ("hidden", "batch_size", "optimizer", "lr", "loss", "patience", "strategy", "sync_every", "threads")
         fields: dict[str, Any] = {name: getattr(self, name) for name in named if getattr(self, name) is not None}
         fields |= {name: getattr(self, name) for name in ("weight_decay", "workers", "device")}
-        fields |= {"seed": seed, "model": self.model or "mlp", "epochs": self.epochs or self._usual_epochs(samples)}
+        fields |= {"seed": seed, "model": "mlp" if self.model is None else self.model}
+        fields["epochs"] = self._usual_epochs(samples) if self.epochs is None else self.epochs
         if self.model is None and self.hidden is None:
             fields["hidden"] = (usual_width(features + outputs),)
         return Experiment(name=type(self).__name__).replace(**fields | dict(self.fields or {}))
