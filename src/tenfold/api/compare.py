@@ -118,7 +118,7 @@ def _run_all(
     dimensions: dict[str, list[Any]],
     repeats: int,
     store: Store,
-    known: "dict[str, Recorded]",
+    known: "dict[str, ReusableRun]",
     watch: Watch,
     callbacks: Sequence[object],
     listen: Emit | None,
@@ -221,14 +221,14 @@ def _listed(key: str, value: Any) -> bool:
     return not takes_lists or any(isinstance(one, list | tuple) or getattr(one, "ndim", 0) for one in value)
 
 
-class Recorded(NamedTuple):
+class ReusableRun(NamedTuple):
     """A finished run, and the digests of the user's files that it was made with."""
 
     id: int
     own_files: dict[str, str]
 
 
-def _finished(store: Store) -> dict[str, Recorded]:
+def _finished(store: Store) -> dict[str, ReusableRun]:
     """Return the runs that can stand for an experiment; one with Python objects in it is never taken for another."""
     found = {}
     for record in store.records(KIND, CROSSVAL):
@@ -237,7 +237,7 @@ def _finished(store: Store) -> dict[str, Recorded]:
             with suppress(ExperimentError):  # a run of another version, which may have had other fields
                 experiment = Experiment(**record["experiment"])
                 if not experiment.lost_objects:
-                    found[_stored(experiment)] = Recorded(record["id"], record["facts"].get("own_files", {}))
+                    found[_stored(experiment)] = ReusableRun(record["id"], record["facts"].get("own_files", {}))
     return found
 
 
