@@ -165,7 +165,6 @@ class TestTheRecord:
             "experiment.toml",
             "model.pt",
             "predictions.npz",
-            "trace.json",
         }
 
     def test_what_is_known_of_an_interrupted_run_is_kept(self) -> None:

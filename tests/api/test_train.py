@@ -143,7 +143,7 @@ class TestTheRun:
     def test_the_folder_holds_what_is_needed_to_do_it_again(self) -> None:
         run = train(**SMALL)
         files = {path.name for path in run.path.iterdir()}
-        assert files == {"experiment.toml", "model.pt", "predictions.npz", "trace.json"}
+        assert files == {"experiment.toml", "model.pt", "predictions.npz"}
         assert tenfold.Experiment.load(run.path / "experiment.toml") == run.experiment
         again = tenfold.train(tenfold.Experiment.load(run.path / "experiment.toml"))
         assert same(run, again)

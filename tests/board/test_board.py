@@ -193,6 +193,7 @@ def test_the_pages_of_runs_comparisons_and_cross_validations_open(client, folder
     assert "Cross-validation of" in client.get("/run/5").text
     assert client.get("/run/1.html").text.startswith("<!doctype html>")
     assert json.loads(client.get("/run/1.json").text)
+    assert json.loads(client.get("/run/1.trace.json").text)["traceEvents"]
     versus = client.get("/data/run/1/versus/3").json()["versus"]
     assert '<th class="words" scope="row">lr</th><td class="words">0.1</td><td class="words">0.2</td>' in versus
     assert "training time" in versus

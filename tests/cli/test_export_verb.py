@@ -53,6 +53,12 @@ def test_json_has_everything_or_one_table(run: Run, folder: Path) -> None:
     assert json.loads(exported(folder, "-f", "json", "-t", "epochs"))[1]["epoch"] == 2
 
 
+def test_a_trace_has_what_each_worker_did(run: Run, folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    assert exported(folder, "--format", "trace", "-o", str(path)) == f"wrote {path}\n"
+    assert json.loads(path.read_text()) == json.loads(json.dumps(run.trace()))
+
+
 def test_parquet_has_columns_of_one_type(run: Run, folder: Path, tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "result.parquet"
@@ -88,6 +94,7 @@ def test_what_cannot_be_exported_is_one_sentence(run: Run, folder: Path) -> None
         (("-f", "xlsx"), "unknown format 'xlsx'"),
         (("-t", "epoch"), "unknown table 'epoch'; did you mean 'epochs'"),
         (("-f", "torch", "-o", "model.onnx"), "--format torch writes files that end with .pt2 or .pt, not model.onnx"),
+        (("-f", "trace", "1", "1"), "--format trace exports the trace of one run"),
         (("-f", "torch", "1", "1"), "--format torch exports the model of one run"),
         (("99",), "there is no run '99'"),
     ):

@@ -14,7 +14,6 @@ from rich.console import Console
 from tenfold.experiment import Experiment
 from tenfold.report import clocks
 from tenfold.report.exports import export
-from tenfold.report.exports.trace import chrome_trace
 from tenfold.report.formatting import duration, interval
 from tenfold.report.live.run_progress import RunProgress
 from tenfold.report.pages import write_report as report
@@ -249,7 +248,7 @@ class TestPages:
 
 def test_traces_are_named_after_the_clock(real, virtual):
     for run, pid in ((real, 0), (virtual, 1)):
-        events = chrome_trace(run.events(), clock=run.clock)["traceEvents"]
+        events = run.trace()["traceEvents"]
         assert {event["pid"] for event in events} == {pid}
         assert [event["args"]["name"] for event in events if event["name"] == "process_name"] == [run.clock]
         assert any(event["ph"] == "i" for event in events) == (run.clock == "measured")

@@ -1,27 +1,22 @@
 """`tenfold.train`: train a model and record the run."""
 
-import json
 import warnings
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from tenfold.api.open_run import load_model
-from tenfold.common.files import write_atomically
 from tenfold.data import FetchProgress
 from tenfold.engines import Engine, RecordedRun, choose, validate
 from tenfold.experiment import Experiment
 from tenfold.experiment.experiment import fields_by_name
 from tenfold.experiment.field_types import Fields
 from tenfold.launch.detect import detect_world
-from tenfold.report.exports.trace import chrome_trace
 from tenfold.report.live.follow import follow
 from tenfold.report.live.run_progress import RunProgress
 from tenfold.report.loggers.make_loggers import make_loggers
 from tenfold.runs import Clock, Emit, Event, Note, Run, Warned, WorkerDropped
 from tenfold.runs.callbacks import listed, with_callbacks
-from tenfold.runs.remote_store import RemoteStore
 from tenfold.runs.store import absolute
 from tenfold.workers.task import Task
 
@@ -82,21 +77,15 @@ def engine_for(experiment: Experiment, clock: Clock, listen: Emit) -> Engine:
 
 
 def finished_run(recorded: RecordedRun) -> Run:
-    """Return a run that has just ended, with its weights, and write its trace."""
-    store, outcome = recorded.store, recorded.outcome
-    run = Run(
-        store,
+    """Return a run that has just ended, with its weights and its result."""
+    return Run(
+        recorded.store,
         recorded.record,
         build=load_model,
         experiment=recorded.experiment,
-        weights=outcome.weights,
-        result=outcome.result,
+        weights=recorded.outcome.weights,
+        result=recorded.outcome.result,
     )
-    if isinstance(store, RemoteStore):
-        return run
-    with suppress(OSError):  # the trace is a view of events that are recorded anyway
-        write_atomically(run.path / "trace.json", json.dumps(chrome_trace(run.events(), clock=run.clock)).encode())
-    return run
 
 
 def warn(event: Event) -> None:

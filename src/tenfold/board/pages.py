@@ -23,6 +23,13 @@ from tenfold.runs import Run
 from tenfold.runs.store import CROSSVAL
 
 MOST_COMPARED = 40
+DOWNLOADS = {
+    "csv": ("CSV", "All numbers as csv"),
+    "json": ("JSON", "All numbers as json"),
+    "trace.json": ("Trace", "What each worker did when, for Perfetto"),
+    "html": ("Report", "This page as one file"),
+}
+"""By the ending of its file, what a button is called that saves something of a run, and what it saves."""
 
 
 class Pages:
@@ -89,7 +96,7 @@ class Pages:
     def _run_content(self, run: Run, *, whole: bool = True) -> dict[str, Any]:
         content = common_content(Comparison([run])) | run_content(run, self.watch.figure(run), whole=whole)
         following = _empty_panels(run, content) if run.status == "running" else {}
-        downloads = [_link(run, "csv"), _link(run, "json"), _link(run, "html")]
+        downloads = [_link(run, kind, *about) for kind, about in DOWNLOADS.items()]
         return content | following | {"board": self._board("run.js", run=run.id), "downloads": downloads}
 
     def _still_there(self, numbers: Sequence[int]) -> list[Run]:
@@ -145,6 +152,5 @@ def _empty_panels(run: Run, content: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _link(run: Run, kind: str) -> dict[str, str]:
-    label, about = ("Report", "This page as one file") if kind == "html" else (kind.upper(), f"All numbers as {kind}")
+def _link(run: Run, kind: str, label: str, about: str) -> dict[str, str]:
     return {"name": f"tenfold-run-{run.id}.{kind}", "label": label, "about": about, "address": f"/run/{run.id}.{kind}"}

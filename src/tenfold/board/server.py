@@ -26,7 +26,7 @@ from tenfold.report.exports import export
 from tenfold.report.pages.page import page_style
 from tenfold.report.pages.scripts import TYPES, static_files
 from tenfold.report.pages.write_report import render_report
-from tenfold.runs import Store
+from tenfold.runs import Run, Store
 from tenfold.runs.storage.follower import Follower
 
 LONGEST_BODY = 64 * 1024
@@ -136,22 +136,20 @@ class Board:
         return await _json(lambda: {"versus": self.pages.versus(*both)})
 
     async def download(self, request: Request) -> Response:
-        """Answer with a run's numbers as CSV or JSON, or with its report."""
-        kind = request.path_params["kind"]
-        makers: dict[str, Callable[[Any], str]] = {
-            "csv": export.to_csv,
-            "json": export.to_json,
-            "html": render_report,
+        """Answer with a run's numbers as CSV or JSON, with its trace, or with its report."""
+        kind, number = request.path_params["kind"], request.path_params["run"]
+        makers: dict[str, tuple[Callable[[Run], str], str]] = {
+            "csv": (lambda run: export.to_csv([run]), "text/csv"),
+            "json": (lambda run: export.to_json([run]), "application/json"),
+            "trace.json": (lambda run: json.dumps(run.trace()), "application/json"),
+            "html": (lambda run: render_report([run]), "text/html"),
         }
         if kind not in makers:
-            raise HTTPException(404, "a run can be saved as csv, json or html")
-        text = await run_in_threadpool(lambda: makers[kind]([self.watch.open(request.path_params["run"])]))
-        name = f"tenfold-run-{request.path_params['run']}.{kind}"
-        return Response(
-            text,
-            media_type={"csv": "text/csv", "json": "application/json", "html": "text/html"}[kind],
-            headers={"content-disposition": f'attachment; filename="{name}"'},
-        )
+            raise HTTPException(404, f"a run can be saved as {', '.join(makers)}")
+        make, media_type = makers[kind]
+        text = await run_in_threadpool(lambda: make(self.watch.open(number)))
+        name = f"tenfold-run-{number}.{kind}"
+        return Response(text, media_type=media_type, headers={"content-disposition": f'attachment; filename="{name}"'})
 
     async def feed_data(self, request: Request) -> Response:
         """Answer with what is new, for as long as the page listens."""

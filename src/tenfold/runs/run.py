@@ -15,6 +15,7 @@ from tenfold.runs.events import Event, Lifecycle, Metric, Span
 from tenfold.runs.history import History
 from tenfold.runs.storage.store_tables import number
 from tenfold.runs.store import CROSSVAL, Store
+from tenfold.runs.trace import chrome_trace
 
 if TYPE_CHECKING:
     from torch import nn
@@ -341,6 +342,10 @@ class Run:
     def events(self, kind: str | None = None) -> Iterator[Event]:
         """Every event of one type ("metric", "span", "lifecycle"), or of all."""
         return self.store.events(self.id, kind)
+
+    def trace(self) -> dict[str, Any]:
+        """Return what each worker did when, in the format that Perfetto and chrome://tracing open as a JSON file."""
+        return chrome_trace(self.events(), clock=self.clock)
 
     def summary(self) -> dict[str, Any]:
         """Return the run as one dictionary that can be written as JSON."""

@@ -1,5 +1,6 @@
-"""`tenfold export`: a run's numbers or its model, for other programs."""
+"""`tenfold export`: a run's numbers, its trace or its model, for other programs."""
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,8 +15,10 @@ if TYPE_CHECKING:
     from tenfold.runs import Run
 
 NUMBERS = ("csv", "json", "parquet")
+TRACE = "trace"
 MODELS = {"torch": (".pt2", ".pt"), "onnx": (".onnx",)}
 """Formats of models, with the endings of their files; the first is the default."""
+FORMATS = (*NUMBERS, TRACE, *MODELS)
 TABLES = ("metrics", "epochs", "spans", "result")
 
 
@@ -29,8 +32,9 @@ def export(
         typer.Option(
             "--format",
             "-f",
-            help="Numbers: csv, json, parquet. The model: torch (a program, or with -o model.pt its weights), onnx.",
-            autocompletion=complete_from((*NUMBERS, *MODELS)),
+            help="Numbers: csv, json, parquet. What each worker did when, for Perfetto: trace. The model: torch (a "
+            "program, or with -o model.pt its weights), onnx.",
+            autocompletion=complete_from(FORMATS),
         ),
     ] = "csv",
     table: Annotated[
@@ -52,31 +56,36 @@ def export(
     ] = None,
     runs: options.Runs = None,
 ) -> None:
-    """Export the numbers of runs, or the model of a run, for other programs.
+    """Export the numbers of runs, or the trace or the model of a run, for other programs.
 
     Examples: [cyan]tenfold export last[/], [cyan]tenfold export 3 4 5 --table epochs -o epochs.csv[/],
-    [cyan]tenfold export last --format parquet[/], [cyan]tenfold export last --format onnx -o model.onnx[/],
-    [cyan]tenfold export last --format torch -o model.pt[/]
+    [cyan]tenfold export last --format parquet[/], [cyan]tenfold export last --format trace[/],
+    [cyan]tenfold export last --format onnx -o model.onnx[/], [cyan]tenfold export last --format torch -o model.pt[/]
     """
     import tenfold
 
-    if form not in (*NUMBERS, *MODELS):
-        raise ExperimentError(f"unknown format '{form}'; {suggest(form, (*NUMBERS, *MODELS))}")
+    if form not in FORMATS:
+        raise ExperimentError(f"unknown format '{form}'; {suggest(form, FORMATS)}")
     if table is not None and table not in TABLES:
         raise ExperimentError(f"unknown table '{table}'; {suggest(table, TABLES)}")
     found = [tenfold.open_run(reference, runs=runs) for reference in references or ["last"]]
+    if form not in NUMBERS and (len(found) > 1 or table):
+        what = "trace" if form == TRACE else "model"
+        raise ExperimentError(f"--format {form} exports the {what} of one run; leave out the others and --table")
     if form in MODELS:
-        if len(found) > 1 or table:
-            raise ExperimentError(f"--format {form} exports the model of one run; leave out the others and --table")
         _export_model(found[0], form, output)
-        return
-    content = _content(found, form, table)
-    if output is None and form != "parquet":
-        typer.echo(content, nl=False)
-        return
+    elif form == TRACE:
+        _write(output or Path(f"run-{found[0].id}-trace.json"), json.dumps(found[0].trace()))
+    elif output is None and form != "parquet":
+        typer.echo(_content(found, form, table), nl=False)
+    else:
+        numbers = "-".join(str(run.id) for run in found[:4])
+        _write(output or Path(f"run-{numbers}.{form}"), _content(found, form, table))
+
+
+def _write(path: Path, content: str | bytes) -> None:
     from tenfold.common.files import write_atomically
 
-    path = output or Path(f"run-{'-'.join(str(run.id) for run in found[:4])}.{form}")
     try:
         write_atomically(path, content if isinstance(content, bytes) else content.encode())
     except OSError as error:

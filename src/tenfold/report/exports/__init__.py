@@ -1,1 +1,1 @@
-"""The numbers of runs for other programs: CSV, JSON, Parquet, traces."""
+"""The numbers of runs for other programs: CSV, JSON, Parquet."""

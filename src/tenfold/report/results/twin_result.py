@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from tenfold.common.json_values import replace_nonfinite
 from tenfold.report import clocks
-from tenfold.report.exports.trace import twin_trace
 from tenfold.report.formatting import NOTHING, duration, interval
 from tenfold.runs import Run
 
@@ -130,7 +129,8 @@ class Twin:
 
     def trace(self) -> dict[str, Any]:
         """Return a trace for Perfetto and chrome://tracing, with two processes: measured and predicted."""
-        return twin_trace(self.real, self.virtual)
+        real, virtual = self.real.trace(), self.virtual.trace()
+        return real | {"traceEvents": real["traceEvents"] + virtual["traceEvents"]}
 
     def report(self, path: str | Path) -> Path:
         """Write an HTML report with the table and both timelines, and return its path."""

@@ -4,28 +4,26 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from tenfold.report.clocks import MEASURED
-from tenfold.runs import Event, Lifecycle, Run, Span
-from tenfold.runs.events import facts_of
+from tenfold.runs.events import Event, Lifecycle, Span, facts_of
 
 MICROSECONDS = 1e6
 
 
-def chrome_trace(events: Iterable[Event], *, clock: str = MEASURED) -> dict[str, Any]:
+def chrome_trace(events: Iterable[Event], *, clock: str = "measured") -> dict[str, Any]:
     """Return the trace, in Chrome's trace event format: one lane a worker.
 
     Spans that were merged over a window of steps all begin where it begins; they are laid end to end, with their
     number in `count`. What a run said about itself (an epoch, a warning) becomes a mark, if its time was measured.
     The process is named after the clock: 0 for measured times, 1 for predicted ones.
     """
-    pid = int(clock != MEASURED)
+    pid = int(clock == "predicted")
     taken: dict[tuple[int, float], float] = defaultdict(float)
     workers: set[int] = set()
     traced: list[dict[str, Any]] = []
     for event in events:
         if not isinstance(event, Span | Lifecycle):
             continue
-        if isinstance(event, Lifecycle) and clock != MEASURED:
+        if isinstance(event, Lifecycle) and clock == "predicted":
             continue
         workers.add(event.worker)
         lane = {"pid": pid, "tid": event.worker}
@@ -41,12 +39,6 @@ def chrome_trace(events: Iterable[Event], *, clock: str = MEASURED) -> dict[str,
     process = {"pid": pid, "ph": "M", "name": "process_name", "args": {"name": clock}}
     lanes = [lane for worker in sorted(workers) for lane in _lane(pid, worker)]
     return {"displayTimeUnit": "ms", "traceEvents": [process, *lanes, *traced]}
-
-
-def twin_trace(real: Run, virtual: Run) -> dict[str, Any]:
-    """Return the traces of a real and a virtual run as two processes, measured and predicted, above each other."""
-    traces = [chrome_trace(run.events(), clock=run.clock) for run in (real, virtual)]
-    return {"displayTimeUnit": "ms", "traceEvents": [event for trace in traces for event in trace["traceEvents"]]}
 
 
 def _lane(pid: int, worker: int) -> list[dict[str, Any]]:

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_runs import make_run
 
-from tenfold.report.exports.trace import chrome_trace
 from tenfold.runs import Metric, Span, Warned
+from tenfold.runs.trace import chrome_trace
 
 
 def spans_of(trace):
@@ -56,6 +56,6 @@ def test_stages_are_marks_and_metrics_are_left_out():
 
 def test_a_whole_run_is_json(tmp_path):
     run = make_run(tmp_path, workers=2, steps_per_epoch=100)
-    trace = chrome_trace(run.events())
+    trace = run.trace()
     assert json.loads(json.dumps(trace)) == trace
     assert len(spans_of(trace)) == sum(1 for _ in run.spans())
