@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from tenfold.data.copies import MOST_PENDING, CopyTimer, copy_to
+from tenfold.data.copies import MOST_PENDING, CopyTimer
 from tenfold.data.dataset_part import DatasetPart
 from tenfold.data.part import Splits, Tensors
 from tenfold.data.subset_part import SubsetPart
@@ -94,7 +94,7 @@ def test_a_loader_times_the_copies_of_its_batches() -> None:
 def test_data_that_stay_on_the_cpu_are_not_copied() -> None:
     part = Tensors(torch.rand(4, 2), torch.zeros(4, dtype=torch.int64))
     splits = Splits(name="made up", train=part, shape=(2,), classes=2, outputs=2)
-    assert copy_to(splits, "cpu").copy_seconds == 0.0
+    assert splits.to("cpu").copy_seconds == 0.0
     assert part.take_copy_seconds() == 0.0
 
 

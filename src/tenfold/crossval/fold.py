@@ -82,7 +82,8 @@ def fold_task(whole: Task, job: FoldJob) -> Task:
         copy_seconds=0.0,  # all folds share what was copied once
         numbers=whole.splits.numbers | {"validation": _numbers(whole, job.split.validation)},
     )
-    splits = with_scaling(splits, standardize=whole.experiment.data.standardize)
+    if splits.scaling is not None:
+        splits = with_scaling(splits, standardize=whole.experiment.data.standardize)
     experiment = fold_experiment(whole.experiment, job.split.name)
     if fold_mode(whole.experiment) == "fold-by-fold":
         return replace(whole, experiment=experiment, splits=splits)

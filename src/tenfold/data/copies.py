@@ -1,14 +1,10 @@
-"""How long copies to a GPU take, read from events in its stream: training does not wait for a copy to be timed."""
+"""How long copies of batches to a GPU take, read from events in its stream: training does not wait to time them."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from time import perf_counter
 from typing import Any, Protocol
 
 import torch
-
-from tenfold.data.part import Splits
 
 MOST_PENDING = 2048
 """With more copies than this that nobody has asked about, the older half is read, which the device has done by then."""
@@ -91,14 +87,3 @@ class CudaEvent:
     def elapsed_time(self, end: "CudaEvent") -> float:
         """Return the milliseconds until another event of the same GPU."""
         return self._event.elapsed_time(end._event)  # type: ignore[no-any-return]
-
-
-def copy_to(splits: Splits, device: torch.device | str) -> Splits:
-    """Return the splits with all parts on a device, and how long copying them to a GPU took."""
-    if torch.device(device).type != "cuda":
-        return splits.to(device)
-    torch.cuda.synchronize(device)  # the first call to a GPU takes long, whatever it does
-    began = perf_counter()
-    moved = splits.to(device)
-    torch.cuda.synchronize(device)
-    return replace(moved, copy_seconds=perf_counter() - began)

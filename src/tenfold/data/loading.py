@@ -53,7 +53,8 @@ def load(
     )
     if parts.fit is not None:
         parts = replace(parts.fit(parts), fit=None)
-    parts = with_scaling(parts, standardize=standardize)
+    if standardize or parts.has_missing:
+        parts = with_scaling(parts, standardize=standardize)
     if not standardize and not (isinstance(name_or_object, str) and name_or_object in SOURCES):
         warn_if_unscaled(parts)
     if not loader_workers and loader == "auto":

@@ -4,6 +4,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -129,9 +130,17 @@ class Splits:
     Parts that were pooled are numbered as one, train first."""
 
     def to(self, device: torch.device | str) -> "Splits":
-        """Return the splits with all parts on `device`."""
+        """Return the splits with all parts on `device`, and how long copying them to a GPU took."""
+        on_gpu = torch.device(device).type == "cuda"
+        if on_gpu:
+            torch.cuda.synchronize(device)  # the first call to a GPU takes long, whatever it does
+        began = perf_counter()
         parts = {name: getattr(self, name) for name in ("train", "validation", "test")}
-        return replace(self, **{name: part and part.to(device) for name, part in parts.items()})
+        moved = replace(self, **{name: part and part.to(device) for name, part in parts.items()})
+        if not on_gpu:
+            return moved
+        torch.cuda.synchronize(device)
+        return replace(moved, copy_seconds=perf_counter() - began)
 
     def fingerprint(self) -> str:
         """Return a short hex digest that changes when any part does."""

@@ -17,12 +17,7 @@ MOST_SAMPLES = 10_000
 
 
 def with_scaling(splits: Splits, *, standardize: bool) -> Splits:
-    """Return the splits with the means and deviations of their training part, where the inputs need them.
-
-    They do where they are to be standardized, and where values are missing, which means replace.
-    """
-    if not standardize and not splits.has_missing:
-        return splits
+    """Return the splits with the means and deviations of their training part; means replace missing values."""
     return replace(splits, scaling=fit_scaling(splits.train, standardize=standardize))
 
 

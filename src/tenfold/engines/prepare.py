@@ -14,7 +14,6 @@ import torch
 from tenfold import data
 from tenfold.common.imports import resolve
 from tenfold.data import loading
-from tenfold.data.copies import copy_to
 from tenfold.data.files.known_data import KnownData
 from tenfold.data.table_columns import Columns
 from tenfold.engines.choose import steps_together
@@ -67,7 +66,7 @@ def seats(machine: Machine, workers: int, budget: int) -> tuple[int, affinity.Co
         return min(budget, cores.share(budget, workers, machine.threads, oversubscribe=True)), affinity.NOT_PINNED
     if machine.pin == "none":
         threads = cores.share(budget, workers, machine.threads, oversubscribe=machine.oversubscribe)
-        return threads, affinity.unpinned(workers)
+        return threads, affinity.NOT_PINNED
     usable = affinity.room(machine.pin, budget)
     per_worker = cores.share(usable, workers, machine.threads, oversubscribe=machine.oversubscribe)
     return per_worker, affinity.plan(cores.Topology.read(), workers, per_worker, machine.pin)
@@ -75,7 +74,7 @@ def seats(machine: Machine, workers: int, budget: int) -> tuple[int, affinity.Co
 
 def load(experiment: Experiment, device: torch.device | str, fetching: data.FetchProgress | None = None) -> data.Splits:
     """Load the data to a device."""
-    return copy_to(_read_section(experiment.data, fetching), device)
+    return _read_section(experiment.data, fetching).to(device)
 
 
 def describe(task: Task) -> dict[str, Any]:

@@ -18,7 +18,7 @@ Order = Callable[[Topology, int], tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class CoreMap:
-    """The cpus of each worker (none: it is not pinned), and a note on anything a user should know about them."""
+    """The cpus of each pinned worker, and a note on anything a user should know about them."""
 
     policy: str
     workers: tuple[tuple[int, ...], ...]
@@ -30,11 +30,7 @@ class CoreMap:
 
 
 NOT_PINNED = CoreMap("none", ())
-
-
-def unpinned(workers: int) -> CoreMap:
-    """Return the map of workers that are not pinned."""
-    return CoreMap("none", ((),) * workers)
+"""The map of any number of workers that are not pinned."""
 
 
 def compact(topology: Topology, threads: int) -> tuple[int, ...]:  # noqa: ARG001 - every order is asked alike
@@ -86,7 +82,7 @@ def plan(topology: Topology, workers: int, threads: int, policy: str) -> CoreMap
     except MachineError as error:
         raise MachineError(f"{error}, or a list of cpus such as '0-3,8'") from None
     if not order:
-        return unpinned(workers)
+        return NOT_PINNED
     taken = [
         [order[(worker * threads + thread) % len(order)] for thread in range(threads)] for worker in range(workers)
     ]

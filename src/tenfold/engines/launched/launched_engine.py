@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from tenfold.data import FetchProgress
-from tenfold.data.copies import copy_to
 from tenfold.engines.base import Engine
 from tenfold.engines.launched.rank import (
     EndedByLauncher,
@@ -129,7 +128,7 @@ class Launched(Engine):
         task = None
         if self.records:
             task = Task(experiment, load(experiment, torch.device("cpu"), fetching), threads, pinned)
-        return Task(experiment, copy_to(scatter(ranks.network, task), device), threads, pinned)
+        return Task(experiment, scatter(ranks.network, task).to(device), threads, pinned)
 
     def train(
         self,
