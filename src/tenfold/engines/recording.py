@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 from tenfold.common.files import sweep
@@ -12,24 +11,9 @@ from tenfold.common.user_code import describe_error
 from tenfold.errors import RunTakenOver, StoreError, TenfoldError, WorkerLost
 from tenfold.experiment import Experiment
 from tenfold.machine.facts import EnergyMeter, machine_load
-from tenfold.runs import (
-    CheckpointFailed,
-    Clock,
-    Emit,
-    Ended,
-    Event,
-    Lifecycle,
-    Metric,
-    Printed,
-    Recorded,
-    Recorder,
-    Store,
-    Warned,
-    checkpoint,
-    stored_predictions,
-)
-from tenfold.runs.console import ConsoleFile, keeping_console
-from tenfold.runs.events import Ending
+from tenfold.runs import Clock, Emit, Recorded, Recorder, Store, Warned, checkpoint, stored_predictions
+from tenfold.runs.console import keeping_console
+from tenfold.runs.recorder import Journal
 from tenfold.runs.resumption import Resumption
 from tenfold.runs.storage.claim import check_claim
 from tenfold.runs.stored_predictions import Predictions
@@ -97,7 +81,7 @@ def record(
     path = store.folder_of(run)
     load_before, energy = machine_load(), EnergyMeter()
     with keeping_console(path) as console:
-        journal = _Journal(Recorder(store, run), clock, listen, console, dict(known or {}), partial)
+        journal = Journal(Recorder(store, run), clock, listen, console, dict(known or {}), partial)
         outcome = _work_recorded(work, journal, path)
         outcome.result["total_seconds"] = clock.now()
         outcome.result["listening_seconds"] = journal.listening
@@ -107,7 +91,7 @@ def record(
     return outcome
 
 
-def _work_recorded(work: Work, journal: "_Journal", path: Path) -> Outcome:
+def _work_recorded(work: Work, journal: Journal, path: Path) -> Outcome:
     """Do the work; where it does not come to its end, record that and raise what stopped it."""
     try:
         journal(Recorded(at=journal.clock.now(), run=journal.recorder.run))
@@ -143,7 +127,7 @@ def _machine_use(load_before: float | None, energy: EnergyMeter, *, predicted: b
     return found
 
 
-def _finish(outcome: Outcome, journal: "_Journal", path: Path) -> None:
+def _finish(outcome: Outcome, journal: Journal, path: Path) -> None:
     """Save the files of a run whose work is done, record its result, and then remove its checkpoints."""
     if problem := _save_files(outcome, path, journal.recorder):
         outcome.result["problem"] = problem
@@ -202,62 +186,3 @@ def reopen(store: Store, record: dict[str, Any], *, force: bool = False) -> tupl
         store.release(run)
         raise
     return clock, Resumption(folder, manifest, problem) if manifest else None
-
-
-class _Journal:
-    """Passes events on to the recorder and the listener, and remembers how far the run has come."""
-
-    def __init__(
-        self,
-        recorder: Recorder,
-        clock: Clock,
-        listen: Emit,
-        console: ConsoleFile,
-        known: dict[str, Any],
-        partial: Callable[[], dict[str, Any]] | None,
-    ) -> None:
-        self.recorder = recorder
-        self.clock = clock
-        self.listen = listen
-        self.console = console
-        self._partial = partial
-        self.known = known
-        """What is known of the result before the end."""
-        self.listening = 0.0
-        """Seconds spent in the listener: the display and callbacks."""
-        self.latest = 0.0
-        """The time of the last event; on a virtual cluster it runs ahead of the clock here."""
-
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, CheckpointFailed):
-            self.recorder.report(event.text)
-            return
-        if isinstance(event, Printed):
-            self.console.add(event.text, event.worker)
-            return
-        self.console.write_due()
-        self.latest = max(self.latest, event.at)
-        self.recorder(event)
-        if isinstance(event, Lifecycle):
-            self.recorder.flush()
-        elif isinstance(event, Metric) and event.part != "train":
-            self.known |= {"part": event.part, "epochs": event.epoch + 1, "seconds": event.seconds}
-            self.known.setdefault("metrics", {})[event.name] = event.value
-        began = perf_counter()
-        try:
-            self.listen(event)  # last, because a callback may ask to stop
-        finally:
-            self.listening += perf_counter() - began
-
-    def end(self, status: Ending, error: str = "", result: dict[str, Any] | None = None) -> bool:
-        """Record how the run ended, tell the listener, and return whether all is recorded.
-
-        Without a result, what came out before the work was interrupted is recorded.
-        """
-        last = Ended(at=max(self.clock.now(), self.latest), status=status, error=error.partition("\n")[0])
-        self.recorder(last)
-        if result is None:
-            result = self._partial() if self._partial is not None else self.known
-        recorded = self.recorder.close(result=result, status=status, error=error)
-        self.listen(last)
-        return recorded

@@ -1,11 +1,13 @@
-"""Writes a run's events to the store, a batch at a time."""
+"""What happens to the events of a run: they are written to the store, a batch at a time, and shown to a listener."""
 
 import time
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 from tenfold.errors import RunTakenOver, StoreError
-from tenfold.runs.events import Event
+from tenfold.runs.console import ConsoleFile
+from tenfold.runs.events import CheckpointFailed, Clock, Emit, Ended, Ending, Event, Lifecycle, Metric, Printed
 from tenfold.runs.store import Store
 
 FLUSH_SECONDS = 0.5
@@ -71,3 +73,63 @@ class Recorder:
         if self._failing:  # what could not be written has been by now
             self._failing, self.problem = False, ""
         return True
+
+
+class Journal:
+    """Passes events on to the recorder and the listener, and remembers how far the run has come."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        clock: Clock,
+        listen: Emit,
+        console: ConsoleFile,
+        known: dict[str, Any],
+        partial: Callable[[], dict[str, Any]] | None,
+    ) -> None:
+        self.recorder = recorder
+        self.clock = clock
+        self.listen = listen
+        self.console = console
+        self._partial = partial
+        self.known = known
+        """What is known of the result before the end."""
+        self.listening = 0.0
+        """Seconds spent in the listener: the display and callbacks."""
+        self.latest = 0.0
+        """The time of the last event; on a virtual cluster it runs ahead of the clock here."""
+
+    def __call__(self, event: Event) -> None:
+        """Record the event, or what it reports, and tell the listener."""
+        if isinstance(event, CheckpointFailed):
+            self.recorder.report(event.text)
+            return
+        if isinstance(event, Printed):
+            self.console.add(event.text, event.worker)
+            return
+        self.console.write_due()
+        self.latest = max(self.latest, event.at)
+        self.recorder(event)
+        if isinstance(event, Lifecycle):
+            self.recorder.flush()
+        elif isinstance(event, Metric) and event.part != "train":
+            self.known |= {"part": event.part, "epochs": event.epoch + 1, "seconds": event.seconds}
+            self.known.setdefault("metrics", {})[event.name] = event.value
+        began = time.perf_counter()
+        try:
+            self.listen(event)  # last, because a callback may ask to stop
+        finally:
+            self.listening += time.perf_counter() - began
+
+    def end(self, status: Ending, error: str = "", result: dict[str, Any] | None = None) -> bool:
+        """Record how the run ended, tell the listener, and return whether all is recorded.
+
+        Without a result, what came out before the work was interrupted is recorded.
+        """
+        last = Ended(at=max(self.clock.now(), self.latest), status=status, error=error.partition("\n")[0])
+        self.recorder(last)
+        if result is None:
+            result = self._partial() if self._partial is not None else self.known
+        recorded = self.recorder.close(result=result, status=status, error=error)
+        self.listen(last)
+        return recorded
