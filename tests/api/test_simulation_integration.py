@@ -155,7 +155,7 @@ class TestVerbs:
     @pytest.mark.parametrize(
         ("arguments", "sentence"),
         [
-            (["--link", "wlan"], "unknown link 'wlan'; known: "),
+            (["--link", "10gb"], "machine.link: unknown link '10gb'; did you mean '10gbe'?"),
             (["--cluster", "nowhere.toml"], "there is no file nowhere.toml"),
             (["--cluster", "edge.toml", "--link", "wifi"], "machine.link"),
             (["--workers", "1,...,8"], "is not a sequence of numbers"),

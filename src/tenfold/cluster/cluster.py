@@ -97,7 +97,11 @@ class Cluster(Section):
         """Return nodes with one worker each and the same link between any two; `fields` are a group's or cluster's."""
         own = {name: fields.pop(name) for name in list(fields) if name in cls.model_fields and name != "name"}
         given = dict(link) if isinstance(link, Mapping) else link
-        return cls(groups=({"count": workers, "link": given} | fields,), **own)
+        try:
+            nodes = NodeGroup(**{"count": workers, "link": given} | fields)
+        except ValidationError as error:
+            raise ExperimentError(explain(error, NodeGroup)) from None
+        return cls(groups=(nodes,), **own)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

@@ -31,7 +31,10 @@ def _described(experiment: Experiment) -> Cluster | None:
         return None
     threads = experiment.machine.threads or 1
     if given is None:
-        return Cluster.of(experiment.division.workers, link or DEFAULT_LINK, threads=threads, cores=threads)
+        try:
+            return Cluster.of(experiment.division.workers, link or DEFAULT_LINK, threads=threads, cores=threads)
+        except ExperimentError as error:
+            raise ExperimentError("\n".join(f"machine.{line}" for line in str(error).splitlines())) from None
     if isinstance(given, str) and given in PRESETS:
         preset = PRESETS[given]
         return Cluster(**preset | {"groups": [group | {"threads": threads} for group in preset["groups"]]})
