@@ -153,3 +153,54 @@ def test_fp16_is_for_gpus() -> None:
         validate(Experiment(precision="fp16", device="cpu"), None)
     with pytest.raises(ExperimentError, match="a worker cannot do alone while gradients are exchanged"):
         validate_mixing(Experiment(precision="fp16", device="cuda", workers=2, average="gradients"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        (
+            {"optimizer": "sgd", "optimizer_options": {"dampning": 0.1}},
+            "sgd has no option 'dampning'; did you mean 'damp",
+        ),
+        ({"optimizer": "adamw", "optimizer_options": {"wings": 2}}, "adamw has no option 'wings'; known: betas, eps, "),
+        ({"optimizer": "muon", "optimizer_options": {"step": 3}}, "muon has no option 'step'; did you mean 'steps'?"),
+        (
+            {"optimizer": torch.optim.NAdam, "optimizer_options": {"beta": 3}},
+            "NAdam has no option 'beta'; did you mean",
+        ),
+        ({"optimizer": "sgd", "optimizer_options": {"dampening": "low"}}, 'sgd cannot step with dampening = "low"; a'),
+        ({"optimizer": "adamw", "optimizer_options": {"eps": "tiny"}}, '"adamw" cannot be made: '),
+        (
+            {"optimizer": "muon", "optimizer_options": {"steps": 2.5}},
+            "steps must be a whole number from 1 to 10, not 2.5",
+        ),
+        ({"optimizer": "sgd", "nesterov": True, "momentum": 0.0}, "Nesterov momentum requires a momentum"),
+        ({"optimizer": "lbfgs", "weight_decay": 0.1}, "lbfgs has none"),
+    ],
+)
+def test_options_of_optimizers_are_tried(fields: dict[str, Any], sentence: str) -> None:
+    state = torch.random.get_rng_state()
+    with pytest.raises(ExperimentError) as refused:
+        validate(Experiment(**fields), None)
+    assert sentence in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"optimizer": "sgd", "optimizer_options": {"dampening": 0.1, "maximize": True}},
+        {"optimizer": "adam", "optimizer_options": {"capturable": True}},
+        {"optimizer": "adamw", "optimizer_options": {"betas": [0.8, 0.9], "amsgrad": True}},
+        {"optimizer": "muon", "optimizer_options": {"partner": "adamw", "output": "partner"}},
+        {"optimizer": "lbfgs", "optimizer_options": {"max_iter": 2}},
+        {"optimizer": torch.optim.NAdam, "optimizer_options": {"momentum_decay": 0.1}},
+        {
+            "optimizer": lambda parameters, **options: torch.optim.SGD(parameters, **options),
+            "optimizer_options": {"lr": 1},
+        },
+    ],
+)
+def test_options_that_work_are_not_refused(fields: dict[str, Any]) -> None:
+    validate(Experiment(**fields), None)

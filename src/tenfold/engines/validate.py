@@ -14,6 +14,7 @@ from tenfold.experiment.fields import with_defaults
 from tenfold.launch.detect import World
 from tenfold.mixing import Strategy
 from tenfold.mixing.builders import make_compressor, make_outer, make_strategy
+from tenfold.training.optimizers.make_optimizer import try_options
 
 EXACT = "allreduce or parameter-server"
 
@@ -39,6 +40,9 @@ def validate(experiment: Experiment, world: World | None) -> None:
     else:
         _validate_one_machine(experiment)
     validate_mixing(experiment)
+    training = experiment.training
+    if training.optimizer_options or training.nesterov or training.needs_closure:
+        try_options(training)
 
 
 def require_no_launcher(what: str, world: World | None) -> None:

@@ -9,12 +9,19 @@ import torch
 from torch import nn
 
 from tenfold.common import catalog
-from tenfold.common.registry import Registry
+from tenfold.common.registry import Registry, suggest
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
 from tenfold.experiment.section_fields import USUAL_BATCH
+from tenfold.experiment.values import shown
 from tenfold.training.optimizers.eager_optimizers import eager
-from tenfold.training.optimizers.user_optimizers import has_sparse_gradients, make_own_optimizer, usual_rate
+from tenfold.training.optimizers.user_optimizers import (
+    argument_names,
+    has_sparse_gradients,
+    make_own_optimizer,
+    own_optimizer,
+    usual_rate,
+)
 
 OPTIMIZERS: Registry[type[torch.optim.Optimizer]] = catalog.OPTIMIZERS
 USUAL_RATES = {
@@ -77,6 +84,46 @@ def make_optimizer(training: Training, network: nn.Module, lr: float | None = No
         return optimizer(network if training.optimizer == "muon" else parameters, **options)
     except Exception as error:  # whatever torch makes of options that do not fit
         raise ExperimentError(f'training.optimizer = "{training.optimizer}" cannot be made: {error}') from None
+
+
+def try_options(training: Training) -> None:
+    """Raise ExperimentError for options that the optimizer does not have or cannot step with, before anything starts.
+
+    Of a user's own optimizer, which may need the network itself, only the names of options are checked.
+    """
+    built_in = isinstance(training.optimizer, str) and training.optimizer in OPTIMIZERS
+    names = argument_names(OPTIMIZERS[training.optimizer] if built_in else own_optimizer(training))  # type: ignore[index]
+    for option in training.optimizer_options:
+        if names and option not in names and "**" not in names:
+            known = [name for name in names[1:] if name != "lr"]
+            raise ExperimentError(
+                f"training.optimizer_options: {training.optimizer} has no option '{option}'; {suggest(option, known)}"
+            )
+    if built_in:
+        _try_step(training)
+
+
+def _try_step(training: Training) -> None:
+    """Take a step with a small network; torch finds some values of the wrong type only then."""
+    with torch.random.fork_rng(devices=[]):
+        network = nn.Linear(2, 2)
+    optimizer = make_optimizer(training, network)
+
+    def loss() -> float:
+        value = network(torch.ones(1, 2)).square().sum()
+        value.backward()
+        return float(value.detach())
+
+    loss()
+    try:
+        optimizer.step(loss)
+    except (AssertionError, RuntimeError):  # perhaps due to the device: some options work on GPUs only
+        return
+    except Exception:  # whatever torch makes of values that do not fit
+        given = ", ".join(f"{name} = {shown(value)}" for name, value in training.optimizer_options.items())
+        raise ExperimentError(
+            f"training.optimizer_options: {training.optimizer} cannot step with {given}; a value has a wrong type"
+        ) from None
 
 
 def _dense(parameter: nn.Parameter) -> bool:

@@ -26,11 +26,11 @@ def make_own_optimizer(training: Training, network: nn.Module) -> torch.optim.Op
     """
     if "lr" in training.optimizer_options:
         raise ExperimentError("training.optimizer_options: the learning rate is a field of its own; set training.lr")
-    make = _own(training)
+    make = own_optimizer(training)
     options = {key: tuple(v) if isinstance(v, list) else v for key, v in training.optimizer_options.items()}
     if training.weight_decay:
         options["weight_decay"] = training.weight_decay
-    names = _argument_names(make)
+    names = argument_names(make)
     if training.lr is not None and (not names or "lr" in names or "**" in names):
         options["lr"] = training.lr
     first = network if names and names[0] in NETWORK_NAMES else list(network.parameters())
@@ -81,7 +81,8 @@ def has_sparse_gradients(network: nn.Module) -> bool:
     return any(getattr(layer, "sparse", False) is True for layer in network.modules())
 
 
-def _own(training: Training) -> Callable[..., Any]:
+def own_optimizer(training: Training) -> Callable[..., Any]:
+    """Return the class or function that makes the user's own optimizer."""
     given = training.optimizer
     if isinstance(given, RecordedObject):
         raise ExperimentError(f"the optimizer {given} was given as a Python object; pass it again")
@@ -91,7 +92,7 @@ def _own(training: Training) -> Callable[..., Any]:
     return eager(value) if isinstance(value, type) and issubclass(value, torch.optim.Optimizer) else value
 
 
-def _argument_names(make: Callable[..., Any]) -> list[str]:
+def argument_names(make: Callable[..., Any]) -> list[str]:
     """Return the names of a callable's arguments, with "**" where it takes any; empty where they are not known."""
     try:
         found = inspect.signature(make).parameters.values()
