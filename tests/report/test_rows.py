@@ -73,6 +73,20 @@ class TestBaseline:
         rows = make_rows([timed(8.0), timed(4.0, workers=2, batch_size=32)])
         assert rows[1].speedup is None
 
+    def test_runs_that_stopped_at_different_epochs_are_compared_by_sample(self, tmp_path):
+        def run(seconds, epochs, **fields):
+            result = {"seconds": seconds, "samples": epochs * 60_000, "stopped_early": epochs < 4}
+            return make_run(tmp_path, steps_per_epoch=20, epochs=4, patience=1, result=result, **fields)
+
+        stopped = Comparison([run(8.0, 4), run(1.0, 1, workers=2)])
+        assert [row.speedup for row in stopped.rows] == pytest.approx([1.0, 2.0])
+        assert stopped.rows[1].improvement == pytest.approx(50)
+        assert any("are of times per sample" in line for line in stopped.lines())
+        assert find_baseline(stopped.runs[1]).speedup == pytest.approx(2.0)
+        whole = Comparison([run(8.0, 4, lr=0.5), run(4.0, 4, workers=2, lr=0.5)])
+        assert [row.speedup for row in whole.rows] == [1.0, 2.0]
+        assert not any("per sample" in line for line in whole.lines())
+
     def test_efficiency_on_a_virtual_cluster_is_per_node(self, tmp_path):
         runs = [make_virtual_run(tmp_path, **SHORT), make_virtual_run(tmp_path, workers=16, **SHORT)]
         rows = make_rows(runs)

@@ -85,6 +85,8 @@ class Row:
     """Mean seconds of training by kind: data, copy, compute, wait, communicate."""
     speedup: float | None = None
     """T1 / Tn, against one worker with the same settings otherwise."""
+    per_sample: bool = False
+    """Whether speedup, efficiency and PI compare times per sample, as not all runs trained on as many samples."""
     speedup_deviation: float | None = None
     """S sqrt((s1 / T1)^2 + (sn / Tn)^2): the standard deviations s of both times, propagated to the speedup S."""
     efficiency: float | None = None
@@ -184,16 +186,16 @@ def _metrics(group: Sequence[Run]) -> dict[str, Spread]:
 
 
 def _with_ratios(row: Row, alone: Row | None, cpu: Row | None, slowest: float) -> Row:
-    seconds, single = row.seconds.mean, alone.seconds.mean if alone else None
-    if not seconds:
+    if not row.seconds.mean:
         return row
-    row = replace(row, gain=slowest / seconds * 100)
+    row = replace(row, gain=slowest / row.seconds.mean * 100)
     if cpu is not None and cpu.seconds.mean:
-        factor, deviation = _ratio(cpu.seconds, row.seconds)
+        factor, deviation = _ratio(*_times_for_equal_work(cpu, row))
         row = replace(row, factor_against_cpu=factor, factor_against_cpu_deviation=deviation)
-    if alone is None or not single:
+    if alone is None or not alone.seconds.mean:
         return row
-    speedup, deviation = _ratio(alone.seconds, row.seconds)
+    single, own = _times_for_equal_work(alone, row)
+    speedup, deviation = _ratio(single, own)
     efficiency = speedup * alone.cores / row.cores
     incredible = row.workers > 1 and speedup > MOST_SPEEDUP_PER_CORE * row.cores
     both = all(one.runs and len(one.seconds_to_target.values) == len(one.runs) for one in (alone, row))
@@ -203,9 +205,20 @@ def _with_ratios(row: Row, alone: Row | None, cpu: Row | None, slowest: float) -
         target_speedup=_ratio(alone.seconds_to_target, row.seconds_to_target)[0] if both else None,
         speedup=speedup,
         speedup_deviation=deviation,
+        per_sample=own is not row.seconds,
         efficiency=efficiency,
-        improvement=(single - seconds) / single * 100,
+        improvement=(1 - 1 / speedup) * 100,
     )
+
+
+def _times_for_equal_work(other: Row, row: Row) -> tuple[Spread, Spread]:
+    """Return the times of two rows; the times per sample if a run among them stopped early, or lost samples."""
+    both = (other, row)
+    samples = {run.result.get("samples") for one in both for run in one.runs}
+    if len(samples) < 2 or not all(samples):
+        return other.seconds, row.seconds
+    first, second = (spread_of(run.seconds and run.seconds / run.result["samples"] for run in one.runs) for one in both)
+    return first, second
 
 
 def _ratio(other: Spread, own: Spread) -> tuple[float, float | None]:

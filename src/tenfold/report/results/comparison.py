@@ -16,6 +16,8 @@ from tenfold.runs import Run
 
 __all__ = ["Comparison", "Row", "Spread"]
 
+PER_SAMPLE = "speedup, efficiency and PI are of times per sample, as some runs stopped before others"
+
 
 class Comparison(ResultTable):
     """Runs side by side, one row for each setting: as a table, as files, and as an HTML report with plots."""
@@ -95,7 +97,7 @@ class Comparison(ResultTable):
             virtual = any(row.interval is not None for row in self.rows)
             per = "core, or per node of a virtual cluster" if virtual else "core"
             text = f"speedup = T1/Tn; efficiency = speedup per {per}; PI = (T1-Tn)/T1; gain = Tslowest/Tn"
-            return [TableNote(text)]
+            return [TableNote(text), *([TableNote(PER_SAMPLE)] if any(row.per_sample for row in self.rows) else [])]
         if any(row.workers > 1 for row in self.rows):
             alone = any(row.workers == 1 for row in self.rows)
             why = "no run with one worker has the same settings and clock" if alone else "no run has one worker"
