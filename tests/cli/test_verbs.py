@@ -155,6 +155,18 @@ class TestAboutRuns:
         assert page.lower().startswith("<!doctype html")
         assert "</html>" in page
 
+    def test_a_report_shows_the_columns_that_are_asked_for(self, recorded: Path) -> None:
+        words = ("report", "1", "3", "--runs", str(recorded), "--columns")
+        assert tenfold_(*words, "train_accuracy, seconds_in_all").exit_code == 0
+        page = Path("report.html").read_text()
+        assert "train accuracy" in page
+        assert "gain = Tslowest/Tn" not in page
+        assert_one_sentence(tenfold_(*words, "acuracy"), "unknown column 'acuracy'; did you mean 'accuracy'?")
+        alone = tenfold_("report", "1", "--runs", str(recorded), "--select")
+        assert_one_sentence(alone, "--columns and --select are for the table of several runs")
+        not_validated = tenfold_("report", "1", "3", "--runs", str(recorded), "--select")
+        assert_one_sentence(not_validated, "validation")
+
     def test_resume(self, tmp_path: Path) -> None:
         def interrupt(event: Event) -> None:
             if isinstance(event, EpochEnded) and event.epoch == 1:

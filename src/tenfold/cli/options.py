@@ -55,6 +55,19 @@ LogRanks = Annotated[
     str | None,
     typer.Option("--log-ranks", help="Also show how these ranks spend their time: 0,3 or all.", show_default=False),
 ]
+Columns = Annotated[
+    str | None,
+    typer.Option(
+        "--columns",
+        help="What to show beside the settings: train_accuracy,test_accuracy,seconds_with_evaluation.",
+        metavar="A,B,...",
+        show_default=False,
+    ),
+]
+Select = Annotated[
+    bool,
+    typer.Option("--select", help="Select the best setting on the validation part; show the test part for it alone."),
+]
 Reference = Annotated[
     str, typer.Argument(metavar="RUN", help="A run's number or title, or last.", autocompletion=complete_run)
 ]
@@ -83,6 +96,11 @@ def field(name: str, text: str, panel: str, known: Iterable[str] = (), **more: A
 def read_steps(text: str) -> int | str:
     """Read a number of steps, or a word such as epoch."""
     return int(text) if text.isdecimal() else text
+
+
+def split_names(text: str | None) -> list[str]:
+    """Return the names in a list such as "a,b"; none without a list."""
+    return [name.strip() for name in text.split(",")] if text is not None else []
 
 
 def _names(family: Iterable[str]) -> str:

@@ -8,6 +8,7 @@ import typer
 from tenfold.cli import options
 from tenfold.cli.completion import complete_run
 from tenfold.cli.output import print_json
+from tenfold.errors import ExperimentError
 
 
 def report(
@@ -16,18 +17,26 @@ def report(
         typer.Argument(metavar="RUN...", help="Runs by number or title, or last.", autocompletion=complete_run),
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("report.html"),
+    columns: options.Columns = None,
+    select: options.Select = False,
     runs: options.Runs = None,
     as_json: options.Json = False,
 ) -> None:
     """Write an HTML report, one self-contained file with plots, tables and data to download.
 
-    Examples: [cyan]tenfold report last[/], [cyan]tenfold report 3 4 5 -o compare.html[/]
+    Examples: [cyan]tenfold report last[/], [cyan]tenfold report 3 4 5 -o compare.html[/],
+    [cyan]tenfold report 3 4 5 --columns test_accuracy,seconds,speedup[/]
     """
     import tenfold
     from tenfold.report.pages.write_report import write_report
+    from tenfold.report.results.comparison import Comparison
 
     found = [tenfold.open_run(reference, runs=runs) for reference in references or ["last"]]
-    path = write_report(found, output)
+    if len(found) == 1 and (columns or select):
+        raise ExperimentError("--columns and --select are for the table of several runs; name at least two")
+    comparison = Comparison(found)
+    comparison = comparison.select() if select else comparison
+    path = write_report(comparison.with_columns(*options.split_names(columns)) if columns else comparison, output)
     if as_json:
         print_json({"path": str(path), "runs": [run.id for run in found]})
     else:

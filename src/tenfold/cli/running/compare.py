@@ -57,20 +57,8 @@ def compare(
     rerun_doubtful: Annotated[
         bool, typer.Option("--rerun-doubtful", help="Run rows again that other programs have disturbed.")
     ] = False,
-    columns: Annotated[
-        str | None,
-        typer.Option(
-            "--columns",
-            help="What to show beside the settings: train_accuracy,test_accuracy,seconds_with_evaluation.",
-            metavar="A,B,...",
-        ),
-    ] = None,
-    select: Annotated[
-        bool,
-        typer.Option(
-            "--select", help="Select the best setting on the validation part; show the test part for it alone."
-        ),
-    ] = False,
+    columns: options.Columns = None,
+    select: options.Select = False,
     output: options.Report = None,
     plot: Annotated[
         Path | None,
@@ -96,14 +84,13 @@ def compare(
     grid: dict[str, Any] = grid_of(given, vary, settings)
     groups = settings_together(together)
     experiment = options.experiment_from(file, settings, name=name, seed=seed, pin=pin, target=target)
-    shown_columns = [name.strip() for name in columns.split(",")] if columns is not None else []
     _start_early(grid)
     from tenfold.api.compare import compare as run_all
 
     def run(*, again: bool, renew: bool) -> "Comparison":
         with watching(quiet) as shown:
             watch: dict[str, Any] = {"watch": shown.watch, "listen": shown.listen, "log": log}
-            watch |= {"columns": shown_columns, "select": select, "together": groups}
+            watch |= {"columns": options.split_names(columns), "select": select, "together": groups}
             return run_all(experiment, repeats=repeats, runs=runs, fresh=again, rerun_doubtful=renew, **watch, **grid)
 
     result = run(again=fresh, renew=rerun_doubtful)
