@@ -130,8 +130,12 @@ def has_bf16(sets: list[str]) -> bool:
     return not _BF16.isdisjoint(sets)
 
 
+@cache
 def _cpuinfo(root: Path) -> dict[str, str]:
-    """What Linux says about the first cpu; on hybrid processors they agree in what is asked here."""
+    """What Linux says about the first cpu; on hybrid processors they agree in what is asked here.
+
+    Read once: with many cpus, the file is long and Linux asks each of them for its clock rate.
+    """
     try:
         text = (root / "proc/cpuinfo").read_text()
     except OSError:
