@@ -62,7 +62,7 @@ def launched(runs: str) -> dict[str, str]:
     program = (
         "import sys, json, tenfold; sys.path.insert(0, 'tests/support'); from bit_for_bit import BASE, digest;"
         f"run = tenfold.train(**BASE, strategy='butterfly', oversubscribe=True, runs={runs!r});"
-        "print('digest', digest(run.weights))"
+        "print(f'digest {digest(run.weights)}\\n', end='')"  # in one piece: the ranks print at the same time
     )
     script = Path(runs) / "program.py"
     script.write_text(program)
