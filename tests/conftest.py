@@ -6,12 +6,13 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is loaded: tests that share cores must not spin
 
 import pytest
 import typer.testing
-from forked import programs_server
+from forked import programs_server, start_shared_server, use_shared_server
 from hypothesis import settings
 
 from tenfold.workers.pool import worker_pool as crew
@@ -30,6 +31,23 @@ typer.testing._get_command = cache(typer.testing._get_command)
 # A busy machine makes single examples slow, which is no failure.
 settings.register_profile("patient", deadline=None, max_examples=50)
 settings.load_profile("patient")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Share one server of programs among the processes that share the tests."""
+    if hasattr(config, "workerinput"):
+        use_shared_server(config.workerinput["programs_server"])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Before such a process starts: tell it the address."""
+    node.workerinput["programs_server"] = _shared_server()
+
+
+@cache
+def _shared_server() -> str:
+    return start_shared_server()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -32,6 +32,20 @@ def start_program(target: Callable[..., None], *arguments: Any) -> Any:
         return start_forked(target, *arguments)
 
 
+def start_shared_server() -> str:
+    """Start the server of programs for all processes that share the tests, and return its address."""
+    with programs_server():
+        worker_pool.start_server()
+    return str(_for_programs._forkserver_address)  # type: ignore[attr-defined]
+
+
+def use_shared_server(address: str) -> None:
+    """Fork programs from a server that another process has started, which takes five seconds."""
+    _for_programs._forkserver_address = address  # type: ignore[attr-defined]
+    _for_programs._forkserver_alive_fd = os.pipe()[1]  # type: ignore[attr-defined]
+    _for_programs.ensure_running = lambda: None  # type: ignore[method-assign]
+
+
 @contextmanager
 def programs_server() -> Iterator[None]:
     """Fork the processes that start in this block from the server that has imported what programs do."""

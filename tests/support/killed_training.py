@@ -12,7 +12,7 @@ SMALL: dict[str, Any] = {
     "data": "digits",
     "hidden": [16],
     "limit": 200,
-    "epochs": 8,
+    "epochs": 4,
     "batch_size": 50,
     "dropout": 0.2,
     "batchnorm": True,
