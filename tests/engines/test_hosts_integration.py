@@ -13,8 +13,9 @@ import psutil
 import pytest
 import torch
 from engine_models import train
+from forked import forked_python
 from launchers import mpirun
-from launching import TORCHRUN, end_ranks, start_rank
+from launching import end_ranks, start_rank
 from network_hosts import ENDLESS, FIELDS, Hosts, quietly
 
 import tenfold
@@ -99,7 +100,7 @@ def test_mpirun_over_two_hosts(hosts: Hosts, tmp_path: Path) -> None:
         "-x",
         "PYTHONPATH",
     ]
-    launcher = hosts.start(0, tmp_path, *command, TORCHRUN[0], "-m", "tenfold", "train", "small.toml")
+    launcher = hosts.start(0, tmp_path, *command, *forked_python(), "-m", "tenfold", "train", "small.toml")
     output = launcher.communicate(timeout=60)[0]
     assert launcher.returncode == 0, output
     (run,) = tenfold.list_runs(runs=tmp_path / "runs")

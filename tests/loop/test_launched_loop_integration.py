@@ -5,11 +5,10 @@ import os
 import re
 import runpy
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from forked import programs_server, start_program
+from forked import forked_python, programs_server, start_program
 from launchers import mpirun
 from launching import end_ranks, free_address, rank_environment, torchrun
 
@@ -75,8 +74,10 @@ def launch(launcher: str, program: str, folder: Path) -> tuple[bool, str]:
             own = [rank_environment(rank, 2, 2, address) for rank in range(2)]
             well = end_ranks([start_program(run_program, str(folder), one) for one in own]) == [0, 0]
         return well, "".join(path.read_text() for path in sorted(folder.glob("output-*")))
+    with programs_server():
+        python = forked_python()
     done = subprocess.run(
-        [*mpirun(), "-n", "2", sys.executable, "program.py"],
+        [*mpirun(), "-n", "2", *python, "program.py"],
         env=os.environ | {"PYTHONPATH": str(Path(tenfold.__file__).parents[1]), "OMP_NUM_THREADS": "1"},
         cwd=folder,
         stdout=subprocess.PIPE,
@@ -128,7 +129,7 @@ def test_a_mistake_on_one_rank_ends_all(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(120)
 def test_uneven_loops_and_then_a_mistake_between_blocks_under_mpirun(tmp_path: Path) -> None:
-    """Both in one launch, as ranks under mpirun import everything afresh."""
+    """Both in one launch, as mpirun starts slowly."""
     well, printed = launch("mpirun", BEGIN + UNEVEN + BETWEEN, tmp_path)
     assert not well
     assert_told_alike(tmp_path)

@@ -57,6 +57,13 @@ def programs_server() -> Iterator[None]:
         yield
 
 
+def forked_python() -> list[str]:
+    """Return what takes the place of `python` in the command of a launcher, so that its ranks are forked, too."""
+    worker_pool.start_server()
+    address = forkserver._forkserver._forkserver_address  # type: ignore[attr-defined]
+    return [sys.executable, str(Path(__file__).with_name("forked_rank.py")), address]
+
+
 def run_command(folder: str, *arguments: str) -> None:
     """In such a process: run the command line in a folder, with its output in the files `out` and `err` there."""
     from tenfold.cli import main

@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from forked import forked_python
 from launchers import mpirun
 from transport_contract import Join, TransportContract, receive
 
@@ -35,7 +35,7 @@ class Ranks:
         extra = {"PYTHONPATH": os.pathsep.join(places), "OMP_NUM_THREADS": "1", "TENFOLD_TEST_KEY": key.hex()}
         with Listener(address, "AF_UNIX", backlog=SIZE, authkey=key) as listener:
             self.process = subprocess.Popen(
-                [*mpirun(), "-n", str(SIZE), sys.executable, str(HERE / "mpi_member.py"), address],
+                [*mpirun(), "-n", str(SIZE), *forked_python(), str(HERE / "mpi_member.py"), address],
                 env=os.environ | extra,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
