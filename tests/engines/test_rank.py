@@ -15,7 +15,7 @@ from tenfold.engines import Outcome, validate
 from tenfold.engines.launched import launched_engine as launched
 from tenfold.engines.launched.rank import EndedByLauncher, RankConnection, ending_by_signal
 from tenfold.engines.launched.relaunch import find_begun
-from tenfold.engines.prepare import describe
+from tenfold.engines.run_facts import describe
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.experiment.fields import with_defaults

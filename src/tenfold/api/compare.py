@@ -15,8 +15,8 @@ from tenfold.common.catalog import SOURCES
 from tenfold.common.registry import suggest
 from tenfold.data.user_data import is_one_part
 from tenfold.engines import require_no_launcher
-from tenfold.engines.own_files import own_files
 from tenfold.engines.prepare import settle
+from tenfold.engines.run_facts import own_files
 from tenfold.errors import ExperimentError, TenfoldError
 from tenfold.experiment import FIELDS, FOLD_FIELDS, SECTIONS, Division, Experiment
 from tenfold.experiment.experiment import fields_by_name

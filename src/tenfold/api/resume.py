@@ -10,8 +10,8 @@ from tenfold.api.open_run import load_model
 from tenfold.api.train import engine_for, finished_run, warn
 from tenfold.common.files import sweep
 from tenfold.engines import RecordedRun
-from tenfold.engines.own_files import own_files
-from tenfold.engines.prepare import check_same_data, prepare, settle
+from tenfold.engines.prepare import prepare, settle
+from tenfold.engines.run_facts import check_same_data, own_files
 from tenfold.errors import StoreError
 from tenfold.experiment import Experiment
 from tenfold.report.live.fold_progress import FoldProgress

@@ -15,8 +15,8 @@ from tenfold.crossval.fold_splits import FoldSplit
 from tenfold.data import Part, SubsetPart
 from tenfold.data.scaling import with_scaling
 from tenfold.engines import Outcome
-from tenfold.engines.prepare import audit
 from tenfold.engines.recording import Train, reopen, train_recorded
+from tenfold.engines.run_facts import audit
 from tenfold.errors import TenfoldError
 from tenfold.experiment import Experiment
 from tenfold.machine import devices

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tenfold.data import FetchProgress
-from tenfold.engines.prepare import check_same_data, describe, prepare, settle
+from tenfold.engines.prepare import prepare, settle
 from tenfold.engines.recording import Outcome, RecordedRun, reopen, train_recorded
+from tenfold.engines.run_facts import check_same_data, describe
 from tenfold.experiment import Experiment
 from tenfold.runs import Clock, Emit, Store
 from tenfold.runs.resumption import Resumption

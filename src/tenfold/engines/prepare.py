@@ -1,14 +1,8 @@
-"""From an experiment to a task: the data loaded, the cores shared out, and the facts of it all written down."""
+"""From an experiment to a task: the data loaded, and the cores shared out."""
 
-import os
-import shlex
-import subprocess
-import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from tenfold import data
@@ -17,17 +11,12 @@ from tenfold.data import loading
 from tenfold.data.files.known_data import KnownData
 from tenfold.data.table_columns import Columns
 from tenfold.engines.choose import steps_together
-from tenfold.engines.own_files import own_files
-from tenfold.errors import DataError, ExperimentError, StoreError
+from tenfold.errors import DataError, ExperimentError
 from tenfold.experiment import Experiment, Machine
 from tenfold.experiment.fields import with_defaults
 from tenfold.experiment.values import PythonObject, RecordedObject
-from tenfold.machine import affinity, cores, devices, facts
-from tenfold.models import parameter_count
-from tenfold.workers.task import Task, make_network
-
-MOST_CLASSES_COUNTED = 100
-"""Beyond so many, the audit of shards counts samples but not classes."""
+from tenfold.machine import affinity, cores, devices
+from tenfold.workers.task import Task
 
 
 def settle(experiment: Experiment) -> Experiment:
@@ -75,57 +64,6 @@ def seats(machine: Machine, workers: int, budget: int) -> tuple[int, affinity.Co
 def load(experiment: Experiment, device: torch.device | str, fetching: data.FetchProgress | None = None) -> data.Splits:
     """Load the data to a device."""
     return _read_section(experiment.data, fetching).to(device)
-
-
-def describe(task: Task) -> dict[str, Any]:
-    """Return what is recorded with a run: machine, packages, command line, code version, data."""
-    machine = facts.facts()
-    splits = task.splits
-    return {
-        "machine": machine,
-        "packages": machine.pop("packages"),
-        "command": _command(),
-        "code": _commit(),
-        "own_files": own_files(task.experiment),
-        "parameters": parameter_count(make_network(task)),
-        "data": {
-            "name": splits.name,
-            "shape": splits.shape if isinstance(splits.shape, dict) else list(splits.shape),
-            "classes": splits.classes,
-            **({"notes": splits.notes, "features": splits.features} if splits.features else {}),
-            **({"class_names": splits.class_names} if splits.features or splits.class_names else {}),
-            "outputs": splits.outputs,
-            "train": len(splits.train),
-            "validation": len(splits.validation) if splits.validation else 0,
-            "test": len(splits.test) if splits.test else 0,
-            "fingerprint": splits.fingerprint(),
-        },
-        "shards": audit(task),
-        "cores": asdict(task.cores),
-    }
-
-
-def check_same_data(record: dict[str, Any], task: Task) -> None:
-    """Raise StoreError if the data differ from those that the run was started with."""
-    if record["facts"]["data"]["fingerprint"] != task.splits.fingerprint():
-        number = record["id"]
-        raise StoreError(f"the data of run {number} have changed since it began; start a new one with `tenfold train`")
-
-
-def audit(task: Task) -> dict[str, Any]:
-    """Return what each replica gets to see, and whether all together hold every sample exactly once."""
-    train, classes = task.splits.train, task.splits.classes
-    dealt = np.concatenate(task.shards)
-    counts = None
-    if classes is not None and classes <= MOST_CLASSES_COUNTED and train.targets is not None:
-        labels = train.targets.cpu().numpy()
-        counts = [np.bincount(labels[shard], minlength=classes).tolist() for shard in task.shards]
-    return {
-        "kind": task.experiment.division.shards,
-        "samples": [len(shard) for shard in task.shards],
-        "classes": counts,
-        "once": len(dealt) == len(train) and bool((np.bincount(dealt, minlength=len(train)) == 1).all()),
-    }
 
 
 def _read_section(section: Any, fetching: data.FetchProgress | None) -> data.Splits:
@@ -179,24 +117,3 @@ def _python_value(given: Any, field: str) -> Any:
     if isinstance(given, str):
         return resolve(given, field, DataError)
     return given.value if isinstance(given, PythonObject) else given
-
-
-def _command() -> str:
-    program = Path(sys.argv[0])
-    return shlex.join(["tenfold" if program.name in ("__main__.py", "tenfold") else program.name, *sys.argv[1:]])
-
-
-def _commit() -> str:
-    """Return the commit of the folder that the run was started in, "+" for uncommitted changes; "" outside git."""
-    try:
-        here = Path.cwd()
-        if "GIT_DIR" not in os.environ and not any((folder / ".git").exists() for folder in (here, *here.parents)):
-            return ""  # without starting git to hear it
-        commit = _git("rev-parse", "--short=12", "HEAD")
-        return commit + ("+" if _git("status", "--porcelain", "--untracked-files=no") else "")
-    except (OSError, subprocess.SubprocessError):
-        return ""
-
-
-def _git(*command: str) -> str:
-    return subprocess.run(["git", *command], capture_output=True, text=True, timeout=5, check=True).stdout.strip()

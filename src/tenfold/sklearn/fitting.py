@@ -11,8 +11,9 @@ from tenfold.api.train import engine_for, finished_run, warn
 from tenfold.common.catalog import MODELS
 from tenfold.data import Splits
 from tenfold.engines import RecordedRun, require_no_launcher
-from tenfold.engines.prepare import describe, prepare, settle
+from tenfold.engines.prepare import prepare, settle
 from tenfold.engines.recording import train_recorded
+from tenfold.engines.run_facts import describe
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.launch.detect import detect_world

@@ -27,9 +27,10 @@ from tenfold.engines.launched.rank import (
 from tenfold.engines.launched.relaunch import find_begun, find_lost
 from tenfold.engines.launched.scatter import scatter
 from tenfold.engines.launched.stall_watch import watch_progress
-from tenfold.engines.prepare import check_same_data, describe, load, seats
+from tenfold.engines.prepare import load, seats
 from tenfold.engines.recording import Outcome, RecordedRun, reopen, train_recorded
 from tenfold.engines.recovery import assign_states
+from tenfold.engines.run_facts import check_same_data, describe
 from tenfold.errors import ExperimentError, TrainingError, WorkerLost
 from tenfold.experiment import Experiment
 from tenfold.experiment.fields import with_defaults

@@ -1,0 +1,139 @@
+"""What is recorded with a run before it begins: machine, code, data, shards, and the user's own files."""
+
+import hashlib
+import importlib.util
+import os
+import shlex
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tenfold.common.catalog import SOURCES
+from tenfold.common.files import names_data_file
+from tenfold.errors import StoreError
+from tenfold.experiment import Experiment
+from tenfold.experiment.values import PythonObject
+from tenfold.machine import facts
+from tenfold.models import parameter_count
+from tenfold.workers.task import Task, make_network
+
+MOST_CLASSES_COUNTED = 100
+"""Beyond so many, the audit of shards counts samples but not classes."""
+
+
+def describe(task: Task) -> dict[str, Any]:
+    """Return what is recorded with a run: machine, packages, command line, code version, data."""
+    machine = facts.facts()
+    splits = task.splits
+    return {
+        "machine": machine,
+        "packages": machine.pop("packages"),
+        "command": _command(),
+        "code": _commit(),
+        "own_files": own_files(task.experiment),
+        "parameters": parameter_count(make_network(task)),
+        "data": {
+            "name": splits.name,
+            "shape": splits.shape if isinstance(splits.shape, dict) else list(splits.shape),
+            "classes": splits.classes,
+            **({"notes": splits.notes, "features": splits.features} if splits.features else {}),
+            **({"class_names": splits.class_names} if splits.features or splits.class_names else {}),
+            "outputs": splits.outputs,
+            "train": len(splits.train),
+            "validation": len(splits.validation) if splits.validation else 0,
+            "test": len(splits.test) if splits.test else 0,
+            "fingerprint": splits.fingerprint(),
+        },
+        "shards": audit(task),
+        "cores": asdict(task.cores),
+    }
+
+
+def check_same_data(record: dict[str, Any], task: Task) -> None:
+    """Raise StoreError if the data differ from those that the run was started with."""
+    if record["facts"]["data"]["fingerprint"] != task.splits.fingerprint():
+        number = record["id"]
+        raise StoreError(f"the data of run {number} have changed since it began; start a new one with `tenfold train`")
+
+
+def audit(task: Task) -> dict[str, Any]:
+    """Return what each replica gets to see, and whether all together hold every sample exactly once."""
+    train, classes = task.splits.train, task.splits.classes
+    dealt = np.concatenate(task.shards)
+    counts = None
+    if classes is not None and classes <= MOST_CLASSES_COUNTED and train.targets is not None:
+        labels = train.targets.cpu().numpy()
+        counts = [np.bincount(labels[shard], minlength=classes).tolist() for shard in task.shards]
+    return {
+        "kind": task.experiment.division.shards,
+        "samples": [len(shard) for shard in task.shards],
+        "classes": counts,
+        "once": len(dealt) == len(train) and bool((np.bincount(dealt, minlength=len(train)) == 1).all()),
+    }
+
+
+def own_files(experiment: Experiment) -> dict[str, str]:
+    """Return a digest of each file, folder or module of the user's that an experiment names, by its name there.
+
+    It changes when the file does, or the names, sizes or times of the files in a folder. What a module imports is not
+    looked at.
+    """
+    named = [value for values in experiment.named_values.values() for value in values]
+    paths = [value.import_path if isinstance(value, PythonObject) else value for value in named]
+    found: dict[str, str] = {}
+    for name in (path for path in paths if isinstance(path, str)):
+        if ":" in name:
+            module = name.partition(":")[0]
+            found[module] = _digest(_source(module))
+        elif name == experiment.data.name and name not in SOURCES and names_data_file(name):
+            found[name] = _digest(Path(name).expanduser())
+    return found
+
+
+def _source(module: str) -> Path | None:
+    """Return the file of a module, which may be in the current folder."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    with suppress(ImportError, ValueError, AttributeError):
+        spec = importlib.util.find_spec(module)
+        return Path(spec.origin) if spec is not None and spec.origin is not None else None
+    return None
+
+
+def _digest(path: Path | None) -> str:
+    """Return a digest of a file's content, or of a folder's list of files; "" for what is not there."""
+    if path is None or not path.exists():
+        return ""
+    if path.is_dir():
+        stats = {str(one.relative_to(path)): one.stat() for one in sorted(path.rglob("*"))}
+        listed = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()]
+        return hashlib.blake2b(repr(listed).encode(), digest_size=8).hexdigest()
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).hexdigest()
+
+
+def _command() -> str:
+    program = Path(sys.argv[0])
+    return shlex.join(["tenfold" if program.name in ("__main__.py", "tenfold") else program.name, *sys.argv[1:]])
+
+
+def _commit() -> str:
+    """Return the commit of the folder that the run was started in, "+" for uncommitted changes; "" outside git."""
+    try:
+        here = Path.cwd()
+        if "GIT_DIR" not in os.environ and not any((folder / ".git").exists() for folder in (here, *here.parents)):
+            return ""  # without starting git to hear it
+        commit = _git("rev-parse", "--short=12", "HEAD")
+        return commit + ("+" if _git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def _git(*command: str) -> str:
+    return subprocess.run(["git", *command], capture_output=True, text=True, timeout=5, check=True).stdout.strip()
