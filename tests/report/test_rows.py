@@ -83,6 +83,7 @@ class TestBaseline:
         assert stopped.rows[1].improvement == pytest.approx(50)
         assert any("are of times per sample" in line for line in stopped.lines())
         assert find_baseline(stopped.runs[1]).speedup == pytest.approx(2.0)
+        assert "over one worker, run 1, per sample" in render_report(stopped.runs[1:])
         whole = Comparison([run(8.0, 4, lr=0.5), run(4.0, 4, workers=2, lr=0.5)])
         assert [row.speedup for row in whole.rows] == [1.0, 2.0]
         assert not any("per sample" in line for line in whole.lines())

@@ -20,6 +20,8 @@ class Baseline:
     speedup: float
     doubts: tuple[Doubt, ...]
     """Why the speedup should not be trusted."""
+    per_sample: bool = False
+    """Whether it compares times per sample, as one of the runs stopped before the other."""
 
 
 def find_baseline(run: Run) -> Baseline | None:
@@ -29,7 +31,8 @@ def find_baseline(run: Run) -> Baseline | None:
     for other in _single_workers(run):
         own, alone = make_rows([run, other])
         if own.speedup is not None:
-            return Baseline(other, own.speedup, tuple(dict.fromkeys((*own.doubts, *alone.doubts))))
+            doubts = tuple(dict.fromkeys((*own.doubts, *alone.doubts)))
+            return Baseline(other, own.speedup, doubts, own.per_sample)
     return None
 
 

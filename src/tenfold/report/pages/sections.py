@@ -53,7 +53,9 @@ def run_headline(run: Run, baseline: Baseline | None) -> list[dict[str, str]]:
         numbers.append(headline_number("training time", duration(run.seconds), clocks.describe_clock(run)))
     if baseline is not None:
         slower = "slower than" if baseline.speedup < 1 else "over"
-        note = f"{slower} one worker, run {baseline.run.id}{'; doubtful' if baseline.doubts else ''}"
+        note = f"{slower} one worker, run {baseline.run.id}"
+        note += ", per sample" if baseline.per_sample else ""
+        note += "; doubtful" if baseline.doubts else ""
         numbers.append(headline_number(f"speedup, {run.clock}", ratio(baseline.speedup), note))
     elif "baseline_seconds" in result and "speedup" in result:
         alone = duration(result["baseline_seconds"])
