@@ -15,7 +15,7 @@ from tenfold.launch.detect import detect_world
 from tenfold.machine import devices
 from tenfold.prediction.calibration import ReportProgress
 from tenfold.prediction.planning import planner
-from tenfold.prediction.planning.assessment import Assessment, Search
+from tenfold.prediction.planning.assessment import find_setting
 from tenfold.prediction.planning.candidates import Candidate, candidates_here, candidates_on
 from tenfold.prediction.planning.learning_probe import validation_share
 from tenfold.report.live.follow import reporter
@@ -74,7 +74,7 @@ def plan(
         loading=loading,
         report=reporter(progress),
     )
-    return Plan(found, planner.best_of(found, target), _given(found, own), target)
+    return Plan(found, planner.best_of(found, target), find_setting(found.assessments, own), target)
 
 
 def _with_validation(base: Experiment, fetching: FetchProgress | None) -> tuple[Experiment, Splits, float]:
@@ -89,13 +89,6 @@ def _with_validation(base: Experiment, fetching: FetchProgress | None) -> tuple[
         began = perf_counter()
         splits = load(base, "cpu", fetching)
     return base, splits, perf_counter() - began
-
-
-def _given(found: Search, own: Candidate) -> Assessment | None:
-    """Return what was found out about the experiment as it was given."""
-    equal = [one for one in found.assessments if one.candidate.learning_key == own.learning_key]
-    same = [one for one in equal if own.threads is None or one.candidate.threads == own.threads]
-    return max(same, key=lambda one: one.candidate.threads or 0, default=None)
 
 
 def _cluster(given: Cluster | dict[str, Any] | str | Path | None) -> Cluster | None:

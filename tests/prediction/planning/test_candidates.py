@@ -39,15 +39,24 @@ def test_a_cluster_has_as_many_workers_as_it_has_room_for() -> None:
     assert all(one.experiment.machine.engine == "virtual" for one in found)
 
 
-def test_candidates_that_learn_the_same_have_one_name() -> None:
-    alone = [one for one in candidates_here(Experiment()) if one.workers == 1 and one.batch == 64]
-    assert len(alone) == 2
-    assert len({one.learning_key for one in alone}) == 1
+def test_averaged_gradients_have_the_learning_curve_of_one_worker_with_the_global_batch() -> None:
+    found = [one for one in candidates_here(Experiment()) if one.batch == 128]
+    exact = [one for one in found if one.looseness == 0]
+    assert {(one.workers, one.threads) for one in exact} == {(1, 4), (1, 1), (2, 2), (4, 1)}
+    assert len({one.curve_key for one in exact}) == 1
+    assert len({one.curve_key for one in found}) == 1 + len(found) - len(exact)
+
+
+def test_learning_curves_differ_where_learning_rates_do() -> None:
+    found = [one for one in candidates_here(Experiment(lr=0.01)) if one.batch == 128 and one.looseness == 0]
+    assert {one.curve_key for one in found if one.workers == 1}.isdisjoint(
+        one.curve_key for one in found if one.workers == 2
+    )
 
 
 def test_probes_on_a_gpu_say_nothing_of_cpu_times() -> None:
     found = candidates_here(Experiment(), most_workers=1, gpu="cuda")
-    on_cpu, on_gpu = ({one.learning_key for one in found if one.device == device} for device in ("cpu", "cuda"))
+    on_cpu, on_gpu = ({one.curve_key for one in found if one.device == device} for device in ("cpu", "cuda"))
     assert not on_cpu & on_gpu
 
 

@@ -1,7 +1,7 @@
 """What a plan's choice costs relative to the best of an exhaustive grid, with learners whose curves are made up.
 
-The gap of a run falls with the samples as a power, with a bend, both a little different for each setting; equal runs
-differ by their seed. Towards the end of a schedule a run gets better with each epoch, and stops at the target. As in
+The gap of a run falls with the samples as a power, with a bend, both a little different for each global batch; equal
+runs differ by their seed, and settings with the same global batch hardly in addition. Towards the end of a schedule a run gets better with each epoch, and stops at the target. As in
 `benchmarks/plan.py`, the grid knows for each setting the shortest schedule with which all of three seeds reach the
 target. The planner knows only what it trains, in a limited time.
 """
@@ -23,7 +23,7 @@ from tenfold.prediction.planning.learning_probe import Probe
 from tenfold.prediction.planning.pricing import Prices
 
 CLUSTER = Cluster(groups=[{"count": 2, "step_seconds": 0.01, "link": "infiniband"}])
-CANDIDATES = [one for one in candidates_on(CLUSTER, Experiment(model="mlp", hidden=[2], lr=0.1)) if one.looseness == 0]
+CANDIDATES = [one for one in candidates_on(CLUSTER, Experiment(model="mlp", hidden=[2])) if one.looseness == 0]
 TARGET, WORLDS = 0.98, 12
 LAST_EPOCHS = 1.0
 """By how much the logarithm of the gap falls during a run, after its first steps."""
@@ -44,12 +44,14 @@ class World:
         self.slope, self.bend = drawn.uniform(0.4, 0.9), drawn.uniform(-0.04, 0.04)
 
     def gap(self, experiment: Experiment, samples: int, seed: int) -> float:
-        batch = experiment.division.workers * experiment.training.samples_per_step
-        own = random.Random(f"{self.number} {batch} {experiment.division.workers}")
+        workers = experiment.division.workers
+        batch = workers * experiment.training.samples_per_step
+        own = random.Random(f"{self.number} {batch}")
         height = 0.25 * math.log((batch + 500) / 600) + own.gauss(0, 0.06)
         slope, bend = self.slope + own.gauss(0, 0.03), self.bend + own.gauss(0, 0.02)
+        height += random.Random(f"{self.number} {batch} {workers}").gauss(0, 0.02)
         x = math.log(samples / (self.epochs * len(self.data.train)))
-        luck = random.Random(f"{self.number} {batch} {experiment.division.workers} {samples} {seed}").gauss(0, 1)
+        luck = random.Random(f"{self.number} {batch} {workers} {samples} {seed}").gauss(0, 1)
         return min(0.9, (1 - TARGET) * math.exp(height - slope * x + bend * x * x + self.noise * luck))
 
     def train(self, experiment: Experiment, data: Splits, samples: int, _predict: Any) -> Probe:

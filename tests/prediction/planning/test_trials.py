@@ -25,7 +25,7 @@ def test_parts_of_an_epoch_say_nothing_about_when_runs_stop() -> None:
 
 def test_only_training_grows_with_the_samples() -> None:
     walls = WallTimes(1000)
-    assert walls.predict("any", 10_000) == 0
+    assert walls.predict_any(10_000) == 0
     walls.add("known", 5.3, probe(0.5, 0.6, 0.7))  # 3 s once, 2 s of training, 3 evaluations
-    for key in ("known", "other"):
-        assert walls.predict(key, 6000) == pytest.approx(3 + 4 + 6 * 0.1)
+    assert walls.predict("known", 6000) == walls.predict_any(6000) == pytest.approx(3 + 4 + 6 * 0.1)
+    assert walls.predict("other", 6000) is None

@@ -1,8 +1,9 @@
 """What a search knows about each setting, and what it found in all."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from tenfold.experiment import Experiment
 from tenfold.prediction.planning.candidates import Candidate
@@ -25,7 +26,9 @@ class Assessment:
 
     candidate: Candidate
     probes: list[Probe] = field(default_factory=list)
-    """Shortest first; candidates that learn the same share them."""
+    """All runs on its learning curve, shortest first; candidates of one curve share them."""
+    own_probes: list[Probe] = field(default_factory=list)
+    """Those of this very candidate."""
     curve: LearningCurve | None = None
     epochs: int | None = None
     """Those with the fewest expected seconds to the target; None: too many to say."""
@@ -78,6 +81,17 @@ class Search:
     probe_seconds: float
     machine_speeds: Sequence[float] = ()
     """How fast this machine was, relative to its calibration, with each number of workers."""
+
+
+def find_setting(assessments: Iterable[Assessment], wanted: Candidate) -> Assessment | None:
+    """Return what is known of a setting; of those that differ only in threads which it leaves open, the most."""
+
+    def setting(one: Candidate) -> tuple[Any, ...]:
+        return one.device, one.workers, one.batch, one.mixing
+
+    equal = [one for one in assessments if setting(one.candidate) == setting(wanted)]
+    same = [one for one in equal if wanted.threads is None or one.candidate.threads == wanted.threads]
+    return max(same, key=lambda one: one.candidate.threads or 0, default=None)
 
 
 def describe_candidate(candidate: Candidate) -> str:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from tenfold.cluster.cluster import Cluster
@@ -11,7 +12,9 @@ from tenfold.engines.validate import validate_mixing
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.machine import cores
+from tenfold.mixing.learning_rate import rate_scale
 from tenfold.prediction.calibration.probes import counts_up_to
+from tenfold.training.optimizers.make_optimizer import OPTIMIZERS, learning_rate
 
 ROUNDS = (4, 16, 64)
 """Steps between two rounds, where weights are averaged."""
@@ -55,15 +58,24 @@ class Candidate:
         return (math.inf if division.pace == "epoch" else division.pace) * (1 + inexact)
 
     @property
-    def learning_key(self) -> str:
-        """Names what decides how well it learns; candidates with the same name learn the same, on the same device."""
+    def mixing(self) -> tuple[Any, ...]:
+        """How its replicas mix; empty for a single one."""
         division = self.experiment.division
-        mixing = (
-            (division.strategy, division.average, division.pace if division.average == "weights" else 1)
-            if self.workers > 1
-            else ()
-        )
-        return f"{self.device} {self.workers} {self.experiment.training.samples_per_step} {mixing}"
+        pace = division.pace if division.average == "weights" else 1
+        return (division.strategy, division.average, pace) if self.workers > 1 else ()
+
+    @cached_property
+    def curve_key(self) -> str:
+        """Names its learning curve: candidates of one name learn equally well, up to the noise of their runs.
+
+        Replicas that average their gradients take the steps of a single one with their global batch, if the learning
+        rate is the same. Those that average weights learn in their own way.
+        """
+        training = self.experiment.training
+        has_usual_rate = isinstance(training.optimizer, str) and training.optimizer in OPTIMIZERS
+        rate = rate_scale(self.experiment) * (learning_rate(training) if has_usual_rate else 1.0)
+        mixing = (self.workers, *self.mixing) if self.looseness else ()
+        return f"{self.device} {self.batch} {rate:.4g} {mixing}"
 
 
 def candidates_here(base: Experiment, *, most_workers: int | None = None, gpu: str | None = None) -> list[Candidate]:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from tenfold.data import Splits
 from tenfold.prediction.planning import epoch_choice
 from tenfold.prediction.planning.assessment import Assessment
+from tenfold.prediction.planning.candidates import Candidate
 from tenfold.prediction.planning.epoch_choice import Goal, Schedule
 from tenfold.prediction.planning.learning_curve import SEED_ERROR, fit_curves, noise_factor
 from tenfold.prediction.planning.learning_probe import Probe, chance_error, point_of
@@ -44,29 +45,31 @@ class Evidence:
         self.assessments, self.splits, self.prices, self.metric, self.gap = assessments, splits, prices, metric, gap
         self.goal = self._goal(1.0)
         self.runs: dict[str, list[Probe]] = {}
-        """The probes of each way to learn."""
+        """The probes of each learning curve."""
         self.walls = WallTimes(len(splits.train))
         self._time = seconds
-        self._needed: dict[tuple[str, int], int] = {}
-        """Seeds that confirm each schedule: a way to learn and its epochs."""
+        self._needed: dict[tuple[Candidate, int], int] = {}
+        """Seeds that confirm each schedule: a setting and its epochs."""
         self._warm: set[str] = set()
         """Devices on which a probe has trained."""
 
     def add(self, one: Assessment, found: Probe, seconds: float) -> None:
         """Take in a run of a setting, which took so many seconds of wall time."""
-        key, device = one.candidate.learning_key, one.candidate.device
-        self.walls.add(key, seconds, found)
-        known = self.runs.setdefault(key, [])
-        known.append(replace(found, weights={}, cold=device not in self._warm))
+        key, device = one.candidate.curve_key, one.candidate.device
+        self.walls.add(one.candidate, seconds, found)
+        found = replace(found, weights={}, cold=device not in self._warm)
         self._warm.add(device)
-        known.sort(key=lambda probe: probe.samples)
+        known = self.runs.setdefault(key, [])
+        for some in (known, one.own_probes):
+            some.append(found)
+            some.sort(key=lambda probe: probe.samples)
         for other in self.alike(one):
             other.probes = known
 
     def alike(self, one: Assessment) -> list[Assessment]:
-        """Return the settings still in the search that learn the same as this one, itself included."""
-        key = one.candidate.learning_key
-        return [other for other in self.assessments if other.candidate.learning_key == key and not other.dropped]
+        """Return the settings still in the search that have the same learning curve, this one included."""
+        key = one.candidate.curve_key
+        return [other for other in self.assessments if other.candidate.curve_key == key and not other.dropped]
 
     def assess(self) -> None:
         """Fit all curves, and predict when each candidate reaches the target."""
@@ -84,7 +87,7 @@ class Evidence:
         )
         for one in self.assessments:
             if one.probes:
-                one.curve = curves[one.candidate.learning_key]
+                one.curve = curves[one.candidate.curve_key]
                 one.epoch_seconds = self.epoch_seconds(one)
                 self._choose_epochs(one)
 
@@ -123,7 +126,7 @@ class Evidence:
         return seconds
 
     def _price(self, one: Assessment, epochs: float) -> Price | None:
-        return self.prices(one.candidate, epochs, one.probes)
+        return self.prices(one.candidate, epochs, one.own_probes)
 
     def schedules(self, one: Assessment, missed: int, optimism: float = 0.0) -> list[Schedule]:
         """Return the schedules of a setting with more epochs than those that missed the target."""
@@ -137,7 +140,7 @@ class Evidence:
         return statistics.mean(stops) if stops else self.stop_share(one) * epochs
 
     def stop_share(self, one: Assessment) -> float:
-        """Return the part of its epochs after which a run stops: as seen with this setting, or else with any."""
+        """Return the part of its epochs after which a run stops: as seen on this curve, or else on any."""
         own = stop_share(one.probes, self.gap)
         if own is None:
             own = stop_share((probe for some in self.runs.values() for probe in some), self.gap)
@@ -145,11 +148,11 @@ class Evidence:
 
     def trials(self, one: Assessment, epochs: int) -> Trials:
         """Return the runs of a setting with just these epochs."""
-        return Trials.among(one.probes, epochs, self.gap)
+        return Trials.among(one.own_probes, epochs, self.gap)
 
     def _lengths(self, one: Assessment) -> list[int]:
         """Return the numbers of epochs for which a setting was trained; parts of an epoch do not count."""
-        return sorted({probe.epochs for probe in one.probes if probe.epochs})
+        return sorted({probe.epochs for probe in one.own_probes if probe.epochs})
 
     def confirmed(self, one: Assessment) -> int | None:
         """Return the epochs with which enough seeds have reached the target, and soonest."""
@@ -191,12 +194,19 @@ class Evidence:
 
     def _enough(self, one: Assessment, epochs: int) -> int:
         """Return how many seeds confirm a schedule: more where they take little of the time."""
-        key = one.candidate.learning_key
-        if (key, epochs) not in self._needed:
-            seconds = self.walls.predict(key, epochs * len(self.splits.train))
+        key = one.candidate, epochs
+        if key not in self._needed:
+            seconds = self.wall_seconds(one, epochs * len(self.splits.train))
             room = CONFIRMATION_SHARE * self._time / seconds if seconds else MOST_SEEDS
-            self._needed[key, epochs] = max(SEEDS, min(MOST_SEEDS, int(room)))
-        return self._needed[key, epochs]
+            self._needed[key] = max(SEEDS, min(MOST_SEEDS, int(room)))
+        return self._needed[key]
+
+    def wall_seconds(self, one: Assessment, samples: int) -> float:
+        """Return the seconds of wall time that a run of a setting over so many samples should take; 0: not known."""
+        known = self.walls.predict(one.candidate, samples)
+        if known is None and self.prices.are_here:
+            known = self.seconds(one)(samples / len(self.splits.train)) or None
+        return known if known is not None else self.walls.predict_any(samples)
 
     def seed(self, one: Assessment, number: int) -> int:
         """Return the seed of a setting's trial run: the experiment's own, then others."""
@@ -215,7 +225,7 @@ class Evidence:
 
     def seconds(self, one: Assessment) -> Callable[[float], float]:
         """Return the function that gives the seconds in all of a run of so many epochs."""
-        first, both = (self.prices(one.candidate, epochs, one.probes) for epochs in (1, 2))
+        first, both = (self._price(one, epochs) for epochs in (1, 2))
         if first is None or both is None:
             return lambda _: 0.0
         start, each = first.total, both.total - first.total
@@ -223,5 +233,5 @@ class Evidence:
 
     def epoch_seconds(self, one: Assessment) -> float | None:
         """Return the training seconds of an epoch after the first, which has slow first steps."""
-        first, both = (self.prices(one.candidate, epochs, one.probes) for epochs in (1, 2))
+        first, both = (self._price(one, epochs) for epochs in (1, 2))
         return both.training - first.training if first and both else None

@@ -1,7 +1,8 @@
 """Which settings a search trains, for how long, and when it knows enough.
 
-First, successive halving: the promising settings train with their full schedules over a few samples, learning curves
-are fitted, and the half that should reach the target soonest trains over twice as many, up to half an epoch. Then
+First, successive halving: settings with the promising learning curves train with their full schedules over a few
+samples, one for each curve; curves are fitted, and the half that should reach the target soonest trains over twice as
+many, up to half an epoch. Then
 trial runs: the setting that could be the soonest, if it is a little better than its curve, is trained for the fewest
 epochs that have a fair chance, with one seed after another, the experiment's own first. A schedule with which three of
 three seeds reach the target is confirmed, or eight of ten where runs are short, the experiment's own among them; after
@@ -28,6 +29,7 @@ from tenfold.prediction.planning.assessment import (
     NO_TIME,
     Assessment,
     describe_candidate,
+    find_setting,
 )
 from tenfold.prediction.planning.candidates import Candidate, undominated
 from tenfold.prediction.planning.evidence import Evidence
@@ -37,12 +39,14 @@ from tenfold.prediction.planning.pricing import Prices
 from tenfold.workers.task import Task
 
 MOST_PROBED, FEWEST_PROBED = 8, 2
-"""Ways to learn that enter the first round of probes, and the last."""
+"""Learning curves that enter the first round of probes, and the last."""
 FIRST_SHARE, FEWEST_STEPS, MOST_EPOCHS = 8, 64, 4
 """The first probes see this part of the training samples, but take at least so many steps, within so many epochs."""
 USUAL_EPOCHS, LOOSE = 4, 0.03
 """Epochs of a run with the smallest batch before anything is known, and the share of them that replicas need in
 addition for each doubling of the steps between their means."""
+TIMING_SHARE = 0.01
+"""The part of the time that a probe may take which only shows how fast a setting is."""
 MOST_TRIALS = 200
 """Trial runs, however short they are."""
 OPTIMISM = 1.0
@@ -71,10 +75,10 @@ class TrialSearch:
         self.assessments = [Assessment(one) for one in candidates]
         self.splits = replace(splits, test=None, groups=None)
         self.prices, self.gap, self.deadline, self.report = prices, gap, deadline, report
-        self.evidence = Evidence(self.assessments, self.splits, prices, metric, gap, deadline - perf_counter())
-        self.given = given.learning_key if given is not None else ""
+        self.given = find_setting(self.assessments, given) if given is not None else None
         self.noise_batch = math.inf
-        self._timed: set[Candidate] = set()
+        self._time = deadline - perf_counter()
+        self.evidence = Evidence(self.assessments, self.splits, prices, metric, gap, self._time)
 
     def run(self) -> None:
         """Train and assess until the soonest setting is known or the time is over."""
@@ -90,14 +94,14 @@ class TrialSearch:
         kept = undominated(timed)
         left = []
         for one in self.assessments:
-            worth = one.candidate in kept or one.candidate.learning_key == self.given
+            worth = one.candidate in kept or one is self.given
             if one.epoch_seconds is not None and not worth:
                 one.dropped = HARDLY_FASTER
             else:
                 left.append(one)
         if not left:
             return []
-        reference = min(left, key=lambda one: one.candidate.batch)
+        reference = min(left, key=lambda one: (one.candidate.batch, one.epoch_seconds or 0.0))
         first = self._train(reference, self._samples(reference.candidate, 0))
         if first is not None:
             task = Task(reference.candidate.experiment, self.splits, 1)
@@ -111,33 +115,57 @@ class TrialSearch:
             )
 
         left = sorted((one for one in left if not one.dropped), key=expected)
-        names = _of_all_sizes(one.candidate for one in left)[:MOST_PROBED]
+        kept_curves = _of_all_sizes(one.candidate for one in left)[:MOST_PROBED]
+        if self.given is not None:
+            kept_curves.append(self.given.candidate.curve_key)
         for one in left:
-            if one.candidate.learning_key not in (*names, self.given) and not one.probes:
+            if one.candidate.curve_key not in kept_curves and not one.probes:
                 one.dropped = EXPECTED_SLOWER
         return [one for one in left if not one.dropped]
 
     def _halve(self, alive: list[Assessment]) -> None:
-        """Train fewer and fewer settings over more and more samples, up to half an epoch."""
+        """Learn fewer and fewer learning curves from more and more samples, up to half an epoch."""
         room, rung = MOST_PROBED, 0
         while alive:
-            for one in alive:
+            for one in self._of_each_curve(alive, rung):
                 samples = self._samples(one.candidate, rung)
                 if one.dropped or any(probe.samples >= samples for probe in one.probes):
                     continue
                 if self.evidence.runs and not self._in_time(one, samples):
-                    one.dropped = one.dropped or ("" if one.probes else NO_TIME)
+                    for other in self.evidence.alike(one) if not one.probes else ():
+                        other.dropped = NO_TIME
                     continue
                 self._train(one, samples)
+            if rung == 0:
+                self._time_short_runs(alive)
             self.evidence.assess()
             room, rung = max(FEWEST_PROBED, room // 2), rung + 1
             alive = self._soonest([one for one in alive if one.probes and not one.dropped], room)
             alive = [one for one in alive if self._samples(one.candidate, rung) < len(self.splits.train)]
 
+    def _of_each_curve(self, alive: Iterable[Assessment], rung: int) -> list[Assessment]:
+        """Return for each learning curve the setting whose probe takes the fewest seconds."""
+        fastest: dict[str, tuple[float, Assessment]] = {}
+        for one in alive:
+            seconds = self.evidence.wall_seconds(one, self._samples(one.candidate, rung))
+            known = fastest.setdefault(one.candidate.curve_key, (seconds, one))
+            if seconds < known[0]:
+                fastest[one.candidate.curve_key] = seconds, one
+        return [one for _, one in fastest.values()]
+
+    def _time_short_runs(self, alive: Iterable[Assessment]) -> None:
+        """Train the settings whose curve others have shown, where that takes next to no time: how fast are they?"""
+        for one in alive:
+            samples = self._samples(one.candidate, 0)
+            is_short = self.evidence.wall_seconds(one, samples) <= TIMING_SHARE * self._time
+            wanted = self.prices.are_here and (is_short or one is self.given)
+            if wanted and one.probes and not one.own_probes and not one.dropped and self._in_time(one, samples):
+                self._train(one, samples)
+
     def _try(self) -> None:
         """Train the settings that could be sooner than any confirmed one for the epochs that they could need."""
-        too_long: dict[str, int] = {}
-        """The fewest epochs of each way to learn that do not fit into the time."""
+        too_long: dict[Candidate, int] = {}
+        """The fewest epochs of each setting that do not fit into the time."""
         runs = 0
         while runs < MOST_TRIALS:
             sure = {
@@ -150,22 +178,22 @@ class TrialSearch:
             trials = [found for one in self.evidence.live() if (found := self._trial(one, limit, too_long)) is not None]
             trials = trials or [found for one in self.evidence.live() if (found := self._longer(one, limit, too_long))]
             if not trials:
-                if soonest is None or not self._time_itself(soonest):
-                    return
-                continue
+                return
             _, one, epochs = min(trials, key=lambda trial: trial[0])
             samples = epochs * len(self.splits.train)
             if not self._in_time(one, samples):
-                too_long[one.candidate.learning_key] = epochs
+                too_long[one.candidate] = epochs
                 continue
             runs += 1
             self._train(one, samples, self.evidence.seed(one, len(self.evidence.trials(one, epochs))))
             self.evidence.assess()
 
-    def _trial(self, one: Assessment, limit: float, too_long: dict[str, int]) -> tuple[float, Assessment, int] | None:
+    def _trial(
+        self, one: Assessment, limit: float, too_long: dict[Candidate, int]
+    ) -> tuple[float, Assessment, int] | None:
         """Return the seconds that a setting could need, and the epochs to try; None if it is not below the limit."""
         seconds, stop = self.evidence.seconds(one), self.evidence.stop_share(one)
-        room = too_long.get(one.candidate.learning_key, math.inf)
+        room = too_long.get(one.candidate, math.inf)
         listed = [
             found
             for found in self.evidence.schedules(one, self.evidence.longest_missed(one), optimism=OPTIMISM)
@@ -174,32 +202,19 @@ class TrialSearch:
         best, trial = epoch_choice.best(listed), epoch_choice.to_try(listed)
         return (best.expected, one, trial.epochs) if best is not None and trial is not None else None
 
-    def _longer(self, one: Assessment, limit: float, too_long: dict[str, int]) -> tuple[float, Assessment, int] | None:
+    def _longer(
+        self, one: Assessment, limit: float, too_long: dict[Candidate, int]
+    ) -> tuple[float, Assessment, int] | None:
         """Return a longer schedule to try of a setting whose runs stop early, as in `_trial`."""
         confirmed = self.evidence.confirmed(one)
         if confirmed is None:
             return None
         stop, epochs = self.evidence.stops_after(one, confirmed), epoch_choice.next_epochs(confirmed)
         seconds = LONGER * self.evidence.seconds(one)(stop)
-        if stop == confirmed or seconds >= limit or epochs >= too_long.get(one.candidate.learning_key, math.inf):
+        if stop == confirmed or seconds >= limit or epochs >= too_long.get(one.candidate, math.inf):
             return None
         is_open = self.evidence.is_open(one, epochs) and not self.evidence.is_missed(one, epochs)
         return (seconds, one, epochs) if is_open else None
-
-    def _time_itself(self, one: Assessment) -> bool:
-        """Train a confirmed setting with its own threads if only others that learn the same were; False: no need."""
-        own, samples = (
-            self.prices.threads_of(one.candidate),
-            (self.evidence.confirmed(one) or 1) * len(self.splits.train),
-        )
-        here = self.prices.are_here and one.candidate.device == "cpu"
-        needed = here and all(probe.threads != own for probe in one.probes)
-        if not needed or one.candidate in self._timed or not self._in_time(one, samples):
-            return False
-        self._timed.add(one.candidate)
-        self._train(one, samples, self.evidence.seed(one, 0))
-        self.evidence.assess()
-        return True
 
     def _conclude(self) -> None:
         """Say who fell behind: those that were never trained for as long as they need."""
@@ -224,7 +239,7 @@ class TrialSearch:
         return found
 
     def _soonest(self, some: Iterable[Assessment], room: int) -> list[Assessment]:
-        """Return the candidates with the ways to learn that should reach the target soonest."""
+        """Return the candidates with the learning curves that should reach the target soonest."""
 
         def seconds(one: Assessment) -> float:
             """As if an epoch could end anywhere."""
@@ -232,8 +247,8 @@ class TrialSearch:
             return self.evidence.seconds(one)(one.curve.samples_to(self.gap) / len(self.splits.train))
 
         listed = sorted((one for one in some if one.curve is not None), key=seconds)
-        kept = list(dict.fromkeys(one.candidate.learning_key for one in listed))[:room]
-        return [one for one in listed if one.candidate.learning_key in kept]
+        kept = list(dict.fromkeys(one.candidate.curve_key for one in listed))[:room]
+        return [one for one in listed if one.candidate.curve_key in kept]
 
     def _samples(self, candidate: Candidate, rung: int) -> int:
         whole = len(self.splits.train)
@@ -242,15 +257,14 @@ class TrialSearch:
         return round(samples) if samples < whole else whole * max(1, round(samples / whole))
 
     def _in_time(self, one: Assessment, samples: int) -> bool:
-        seconds = self.evidence.walls.predict(one.candidate.learning_key, samples)
-        return perf_counter() + SLACK * seconds <= self.deadline
+        return perf_counter() + SLACK * self.evidence.wall_seconds(one, samples) <= self.deadline
 
 
 def _of_all_sizes(ordered: Iterable[Candidate]) -> list[str]:
-    """Return the ways to learn: the first of every number of workers and batch size, then the second of each, ..."""
-    sizes: dict[tuple[str, int, int], list[str]] = {}
+    """Return the learning curves: the first of every device and global batch size, then the second of each, ..."""
+    sizes: dict[tuple[str, int], list[str]] = {}
     for one in ordered:
-        names = sizes.setdefault((one.device, one.workers, one.batch), [])
-        if one.learning_key not in names:
-            names.append(one.learning_key)
+        names = sizes.setdefault((one.device, one.batch), [])
+        if one.curve_key not in names:
+            names.append(one.curve_key)
     return [name for row in zip_longest(*sizes.values()) for name in row if name is not None]

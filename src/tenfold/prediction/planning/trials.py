@@ -1,7 +1,7 @@
 """Trial runs with one schedule: which seeds reached the target, after how many epochs, and what any run takes."""
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -63,23 +63,28 @@ class _Wall(NamedTuple):
 
 
 class WallTimes:
-    """Predicts how long probes take by what earlier ones took: of the same way to learn, or else the last one."""
+    """Predicts how long probes take by what earlier ones took."""
 
     def __init__(self, epoch: int) -> None:
         """Start with nothing known; `epoch` are the samples of one."""
         self._epoch = epoch
-        self._known: dict[str, _Wall] = {}
+        self._known: dict[Hashable, _Wall] = {}
         self._last: _Wall | None = None
 
-    def add(self, key: str, seconds: float, probe: Probe) -> None:
+    def add(self, setting: Hashable, seconds: float, probe: Probe) -> None:
         """Learn from a probe that took so many seconds; what is neither training nor review comes once a run."""
         review = probe.evaluation + probe.save
         once = seconds - probe.seconds - len(probe.values) * review
-        self._last = self._known[key] = _Wall(max(0.0, once), probe.seconds / probe.samples, review)
+        self._last = self._known[setting] = _Wall(max(0.0, once), probe.seconds / probe.samples, review)
 
-    def predict(self, key: str, samples: int) -> float:
-        """Return the seconds that a probe over so many samples should take; 0 where nothing is known."""
-        wall = self._known.get(key, self._last)
-        if wall is None:
-            return 0.0
+    def predict(self, setting: Hashable, samples: int) -> float | None:
+        """Return the seconds that a probe of a setting over so many samples should take; None if it had none yet."""
+        wall = self._known.get(setting)
+        return self._seconds(wall, samples) if wall is not None else None
+
+    def predict_any(self, samples: int) -> float:
+        """Return the seconds that a probe over so many samples should take if it is like the last one; 0: none yet."""
+        return self._seconds(self._last, samples) if self._last is not None else 0.0
+
+    def _seconds(self, wall: _Wall, samples: int) -> float:
         return wall.once + samples * wall.sample + max(1, round(samples / self._epoch)) * wall.epoch

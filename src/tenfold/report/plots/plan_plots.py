@@ -12,7 +12,7 @@ MOST_LINES = 8
 
 def probe_plot(assessments: Sequence[Assessment], metric: str, target: float) -> LineChart | None:
     """Return the metric after short runs over the samples they saw, one line a setting, with the target as a line."""
-    learning = {one.candidate.learning_key: one for one in reversed(assessments) if one.probes}
+    learning = {one.candidate.curve_key: one for one in reversed(assessments) if one.probes}
     shown = list(reversed(learning.values()))[:MOST_LINES]
     if not shown:
         return None

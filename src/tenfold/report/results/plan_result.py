@@ -141,7 +141,9 @@ class Plan(ResultTable):
                 "reach it: seeds that reached the target in trial runs with these epochs, or (~) the estimated share "
                 "of runs"
             ),
-            TableNote("probe: the longest of the short runs and trial runs, on the validation part"),
+            TableNote(
+                "probe: the longest run in the search of it or of another that learns the same, on the validation part"
+            ),
         ]
         notes += [TableNote(text) for text in clocks.speed_notes(self.search.machine_speeds)]
         untried = {reason: sum(one.dropped == reason for one in self.search.assessments) for reason in UNTRIED}
