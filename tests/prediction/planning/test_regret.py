@@ -1,9 +1,10 @@
 """What a plan's choice costs relative to the best of an exhaustive grid, with learners whose curves are made up.
 
-The gap of a run falls with the samples as a power, with a bend, both a little different for each global batch; equal
-runs differ by their seed, and settings with the same global batch hardly in addition. Towards the end of a schedule a run gets better with each epoch, and stops at the target. As in
-`benchmarks/plan.py`, the grid knows for each setting the shortest schedule with which all of three seeds reach the
-target. The planner knows only what it trains, in a limited time.
+The gap of a run falls with the samples as a power, with a bend, both a little different for each global batch; runs of
+few steps learn less; equal runs differ by their seed, and settings with the same global batch hardly in addition.
+Towards the end of a schedule a run gets better with each epoch, and stops at the target. As in `benchmarks/plan.py`,
+the grid knows for each setting the shortest schedule with which all of three seeds reach the target. The planner knows
+only what it trains, in a limited time.
 """
 
 import math
@@ -42,6 +43,7 @@ class World:
         self.epoch_seconds, self.now = epoch_seconds, 0.0
         drawn = random.Random(number)
         self.slope, self.bend = drawn.uniform(0.4, 0.9), drawn.uniform(-0.04, 0.04)
+        self.few_steps = drawn.uniform(30, 300)
 
     def gap(self, experiment: Experiment, samples: int, seed: int) -> float:
         workers = experiment.division.workers
@@ -50,7 +52,8 @@ class World:
         height = 0.25 * math.log((batch + 500) / 600) + own.gauss(0, 0.06)
         slope, bend = self.slope + own.gauss(0, 0.03), self.bend + own.gauss(0, 0.02)
         height += random.Random(f"{self.number} {batch} {workers}").gauss(0, 0.02)
-        x = math.log(samples / (self.epochs * len(self.data.train)))
+        effective = samples / (1 + self.few_steps * batch / samples)
+        x = math.log(effective / (self.epochs * len(self.data.train)))
         luck = random.Random(f"{self.number} {batch} {workers} {samples} {seed}").gauss(0, 1)
         return min(0.9, (1 - TARGET) * math.exp(height - slope * x + bend * x * x + self.noise * luck))
 
@@ -59,7 +62,8 @@ class World:
         self.now += 0.3 + training
         epochs, seed = samples // len(data.train), experiment.training.seed
         values = self.values(experiment, samples, seed)
-        return Probe(samples, samples, "accuracy", values, training, {}, seed=seed, epochs=epochs)
+        steps = samples // (experiment.division.workers * experiment.training.samples_per_step)
+        return Probe(samples, steps, "accuracy", values, training, {}, seed=seed, epochs=epochs)
 
     def values(self, experiment: Experiment, samples: int, seed: int) -> tuple[float, ...]:
         """Return the accuracy after each epoch of a run."""

@@ -1,7 +1,8 @@
 """Learning curves: what is still missing to a perfect metric, over the samples that a whole run has seen.
 
 Each point is a run with its full schedule. In logarithms the curves of all settings are lines of one slope, and of
-different heights; points of longer runs count for more, as the slope changes slowly along a curve.
+different heights; points of longer runs count for more, as the slope changes slowly along a curve. What counts are the
+effective samples: a run of few steps learns less from its samples than one of many small ones (see `effective`).
 """
 
 import math
@@ -17,6 +18,8 @@ SEED_ERROR = 0.06
 """By how much the gap of equal runs differs from seed to seed, relative."""
 BEND = 0.1
 """How far a curve may leave its line for each doubling of the samples, relative."""
+FEW_STEPS = 128
+"""A run of so many steps learns from its samples what a run of very many steps learns from half of them."""
 ASSUMED = 4
 """How many runs the assumed noise of equal runs is worth, when it is compared with what was seen."""
 
@@ -31,11 +34,22 @@ class Point:
     """How far the metric is from perfect: 1 - accuracy, or the loss itself."""
     error: float
     """Standard error of the measured gap, relative."""
+    batch: float = 0.0
+    """Samples of one step of all replicas together; 0: very few."""
+
+
+def effective(samples: float, batch: float) -> float:
+    """Return from how many samples a run of very small steps would learn as much as from these in steps of a batch.
+
+    To the same gap a run needs at least so many steps and at least so many samples, and more of one if it has less of
+    the other: (steps / fewest steps - 1) (samples / fewest samples - 1) = 1 (McCandlish et al. 2018).
+    """
+    return samples / (1 + FEW_STEPS * batch / samples)
 
 
 @dataclass(frozen=True)
 class LearningCurve:
-    """The line of one setting: log gap = height - slope (log samples - centre)."""
+    """The line of one setting: log gap = height - slope (log effective samples - centre)."""
 
     height: float
     slope: float
@@ -45,26 +59,31 @@ class LearningCurve:
     shortest: float
     longest: float
     """The smallest and largest number of samples among its points."""
+    batch: float
 
     def gap(self, samples: float) -> float:
         """Return the gap that a run over so many samples is expected to have."""
-        return math.exp(self.height - self.slope * (math.log(samples) - self.centre))
+        return math.exp(self.height - self.slope * self._from_centre(samples))
 
     def error(self, samples: float) -> float:
         """Return the standard error of the logarithm of the expected gap: how uncertain the curve is there."""
-        apart = math.log(samples) - self.centre
-        return math.sqrt(self.height_error**2 + (apart * self.slope_error) ** 2 + self._beyond(samples) ** 2)
+        by_slope = self._from_centre(samples) * self.slope_error
+        return math.sqrt(self.height_error**2 + by_slope**2 + self._beyond(samples) ** 2)
 
     def own_error(self, samples: float) -> float:
         """Return the part of the error that other settings do not share, which all have the same slope."""
         return math.hypot(self.height_error, self._beyond(samples) / 2)
+
+    def _from_centre(self, samples: float) -> float:
+        return math.log(effective(samples, self.batch)) - self.centre
 
     def _beyond(self, samples: float) -> float:
         return max(0.0, math.log2(samples / self.longest), math.log2(self.shortest / samples)) * BEND
 
     def samples_to(self, gap: float) -> float:
         """Return the samples after which a run is expected to have this gap."""
-        return math.exp(min(700.0, self.centre + (self.height - math.log(gap)) / self.slope))
+        needed = math.exp(min(300.0, self.centre + (self.height - math.log(gap)) / self.slope))
+        return (needed + math.sqrt(needed**2 + 4 * needed * FEW_STEPS * self.batch)) / 2  # `effective`, solved for them
 
 
 def noise_factor(groups: Iterable[Sequence[Point]]) -> float:
@@ -105,13 +124,14 @@ def fit_curves(points: Mapping[Key, Sequence[Point]]) -> dict[Key, LearningCurve
             slope_error=math.sqrt(1 / precision),
             shortest=min(one.samples for one in points[key]),
             longest=max(one.samples for one in points[key]),
+            batch=max(one.batch for one in points[key]),
         )
         for key, some in weighted.items()
     }
 
 
 def _logs(point: Point) -> tuple[float, float]:
-    return math.log(point.samples), math.log(point.gap)
+    return math.log(effective(point.samples, point.batch)), math.log(point.gap)
 
 
 def _weight(point: Point, others: Sequence[Point]) -> float:

@@ -100,10 +100,11 @@ def validation_share(samples: int) -> float:
 
 def point_of(probe: Probe, validation: Part, classes: int | None) -> Point:
     """Return a probe as a point of a learning curve, by how far other runs on this validation part may be from it."""
+    batch = probe.samples / probe.steps
     if classes is not None and probe.metric == "accuracy":
         chance = chance_error(probe.metric, probe.gap, validation, classes)
-        return Point(probe.samples, max(probe.gap, 0.5 / len(validation)), math.hypot(chance, SEED_ERROR))
-    return Point(probe.samples, max(probe.gap, 1e-12), OTHER_ERROR)
+        return Point(probe.samples, max(probe.gap, 0.5 / len(validation)), math.hypot(chance, SEED_ERROR), batch)
+    return Point(probe.samples, max(probe.gap, 1e-12), OTHER_ERROR, batch)
 
 
 def chance_error(metric: str, gap: float, validation: Part, classes: int | None) -> float:
