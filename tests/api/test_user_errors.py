@@ -205,3 +205,33 @@ def test_on_the_command_line(
         shown = CliRunner().invoke(app, ["show", "last"])
         assert f"{name}.py" in shown.stdout.replace("\n", "")
         assert "return x.undefined" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("outputs", "labels", "hint"),
+    [
+        (
+            1,
+            2,
+            'labels from 0 to 1 need 2 outputs of the network, which has 1, or set loss = "bce" for a single output',
+        ),
+        (2, 3, "labels from 0 to 2 need 3 outputs of the network, which has 2"),
+    ],
+)
+def test_too_few_outputs_for_the_classes(outputs: int, labels: int, hint: str) -> None:
+    with pytest.raises(ModelError, match=re.escape(hint)):
+        tenfold.train(model=lambda: nn.Linear(5, outputs), data=(X, torch.arange(96) % labels), epochs=1)
+
+
+def test_a_model_without_anything_to_train() -> None:
+    network = nn.Linear(5, 1).requires_grad_(False)
+    with pytest.raises(ModelError, match="none of the model's parameters requires a gradient"):
+        tenfold.train(model=network, data=(X, Y), epochs=1)
+
+
+def test_a_softmax_at_the_end_is_noticed() -> None:
+    def network() -> nn.Module:
+        return nn.Sequential(nn.Linear(5, 2), nn.Softmax(1))
+
+    with pytest.warns(UserWarning, match="outputs are probabilities.*leave out the softmax"):
+        tenfold.train(model=network, data=(X, (Y > 0).long()), epochs=1)

@@ -115,6 +115,7 @@ def test_workers_divide_the_data():
     [
         ({"optimizer": "sgdd"}, TenfoldError, "did you mean 'sgd'"),
         ({"fields": {"epoch": 3}}, ExperimentError, "did you mean training.epochs"),
+        ({"patience": 2}, ExperimentError, "patience = 2 needs a part to watch; set validation_fraction"),
         ({"epochs": 0}, ExperimentError, "training.epochs = 0: should be greater than 0"),
         ({"fields": {"engine": "virtual"}}, ExperimentError, "an estimator trains with real workers"),
     ],

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from tenfold.data import Splits
 from tenfold.data.part import Tensors
+from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.experiment.section_fields import USUAL_BATCH
 from tenfold.sklearn.fitting import fit, is_built_in, outputs_of
@@ -78,6 +79,10 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
 
     def _fit(self, x: Array, targets: Array, *, classes: int | None) -> Self:
         """Train on checked inputs and targets."""
+        if self.patience is not None and not self.validation_fraction:
+            raise ExperimentError(
+                f"patience = {self.patience} needs a part to watch; set validation_fraction, such as 0.1"
+            )
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         parts = [(x, targets)]
         if self.validation_fraction:

@@ -19,6 +19,7 @@ from tenfold.training.network_call import Outputs, describe_outputs
 from tenfold.training.ranking import ranking_metric
 
 Measure = Callable[[Any, Any], Any]
+SUM_TOLERANCE = 1e-3
 OutputKind = Literal["classes", "logit", "numbers"]
 """What a network puts out: a logit for each class, a logit for each label, or plain numbers."""
 
@@ -55,7 +56,20 @@ class AlignedMeasure:
             if isinstance(targets, Tensor):
                 shapes = f"outputs of shape {describe_outputs(outputs)} and targets of shape {tuple(targets.shape)}"
                 error.add_note(f"{self.name} was given {shapes}")
+                if hint := self._hint(outputs, targets):
+                    error.add_note(hint)
             raise
+
+    def _hint(self, outputs: Any, targets: Tensor) -> str:
+        """Return what would be right where cross-entropy lacks outputs for the classes."""
+        if self.function is not functional.cross_entropy or targets.is_floating_point() or not targets.numel():
+            return ""
+        found = outputs.shape[1] if isinstance(outputs, Tensor) and outputs.ndim > targets.ndim else 1
+        needed = int(targets.max()) + 1
+        if found >= max(2, needed):
+            return ""
+        single = ', or set loss = "bce" for a single output' if found == 1 and needed <= 2 else ""
+        return f"labels from 0 to {needed - 1} need {max(2, needed)} outputs of the network, which has {found}{single}"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, AlignedMeasure) and self.function is other.function
@@ -204,6 +218,13 @@ def _learns_one_class(training: Training) -> bool:
         return False
     loss = _find(training.loss, LOSSES).function
     return loss is functional.cross_entropy or isinstance(loss, torch.nn.CrossEntropyLoss)
+
+
+def are_probabilities(outputs: Any, kind: OutputKind) -> bool:
+    """Return whether outputs that should be a logit for each class are probabilities: the softmax is in the network."""
+    if kind != "classes" or not isinstance(outputs, Tensor) or outputs.ndim != 2 or outputs.shape[1] < 2:
+        return False
+    return bool((outputs >= 0).all()) and bool(((outputs.sum(1) - 1).abs() < SUM_TOLERANCE).all())
 
 
 def output_kind(training: Training, classes: int | None) -> OutputKind:

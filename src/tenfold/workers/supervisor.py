@@ -8,6 +8,7 @@ from typing import Any, cast
 from torch import Tensor
 
 from tenfold.data import Part
+from tenfold.data.tree import find_main_output
 from tenfold.errors import RunTakenOver, StopTraining, StoreError, WorkerLost
 from tenfold.runs import (
     CheckpointFailed,
@@ -18,13 +19,14 @@ from tenfold.runs import (
     Metric,
     Note,
     Started,
+    Warned,
     WorkerJoined,
     checkpoint,
 )
 from tenfold.runs.stored_predictions import Predictions
 from tenfold.training import all_targets, choose_loss, choose_metrics, join_outputs, measure
 from tenfold.training.evaluation import make_predictions
-from tenfold.training.measures import is_reached, target_metric
+from tenfold.training.measures import are_probabilities, is_reached, output_kind, target_metric
 from tenfold.workers.check_metrics import not_measured
 from tenfold.workers.lost_worker import LostWorker, lost_in
 from tenfold.workers.messages import Decision, Evaluated, Finished, Message, Reviewed, Saved
@@ -74,6 +76,7 @@ class Supervisor:
         self._watched: list[Any] = []
         """The last outputs on the validation part."""
         self._last_step: int | None = None
+        self._are_checked = False
 
     def start(self, *, resumed: bool) -> None:
         """Announce that training begins or continues, with what a display needs to know."""
@@ -194,10 +197,22 @@ class Supervisor:
         if id(part) not in self._targets:
             self._targets[id(part)] = all_targets(part)
         joined = join_outputs(outputs)
+        self._check_outputs(joined)
         try:
             return measure(joined, self._targets[id(part)], self.loss, self.metrics)
         except Exception as error:  # a user's metric may raise anything
             raise not_measured(name, joined, self._targets[id(part)], error) from error
+
+    def _check_outputs(self, outputs: Any) -> None:
+        """Warn, at the first evaluation, of a network that ends with a softmax."""
+        kind = output_kind(self.task.experiment.training, self.task.splits.classes)
+        if not self._are_checked and len(outputs) and are_probabilities(find_main_output(outputs), kind):
+            text = (
+                "the network's outputs are probabilities, where cross-entropy and predict_proba take logits; leave out "
+                "the softmax at its end"
+            )
+            self.emit(Warned(at=self.clock.now(), text=text))
+        self._are_checked = True
 
     def _keep_predictions(self) -> None:
         """Keep the outputs of the final network, with the targets that were measured already."""

@@ -196,6 +196,8 @@ class Worker:
             first = self.replica.steps <= 1
             if not first and user_frames(error):
                 raise
+            if not any(parameter.requires_grad for parameter in self.replica.network.parameters()):
+                error.add_note("none of the model's parameters requires a gradient, so that nothing can be trained")
             name, batch = self.task.experiment.model.name, "its first batch" if first else "a later batch"
             x, y = self.replica.batch(x, y)
             raise ModelError(

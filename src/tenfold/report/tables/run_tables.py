@@ -9,6 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from tenfold.common.files import short_path
 from tenfold.experiment import FIELDS, SECTIONS
 from tenfold.report import clocks, summary
 from tenfold.report.differences import changed_fields, describe_difference, differing_fields
@@ -46,7 +47,7 @@ def result_table(run: Run) -> Table:
         table.add_row("problem", Text(one_line(run.problem), style="yellow"))
     if ending := summary.describe_end(run):
         table.add_row(run.status, _styled(run, "\n".join(one_line(line) for line in ending.splitlines())))
-    table.add_row("folder", Text(str(run.path), overflow="fold"))
+    table.add_row("folder", Text(str(short_path(run.path)), overflow="fold"))
     return table
 
 
