@@ -52,6 +52,13 @@ def test_text_and_few_whole_numbers_are_classes(table, tmp_path):
     assert y[:4].tolist() == [0, 1, 2, 0]
 
 
+def test_targets_that_single_precision_does_not_tell_apart_are_noticed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "far.csv").write_text("a,b\n" + "".join(f"{i},{10**12 + i}\n" for i in range(40)))
+    with pytest.warns(UserWarning, match="'b' has 40 different values, of which single precision tells 1 apart"):
+        load("far.csv", columns=Columns(target="b"))
+
+
 def test_a_frame_is_a_table():
     class Frame(types.SimpleNamespace):
         columns = ("a", "kind")
@@ -81,6 +88,7 @@ def test_a_frame_is_a_table():
         ("a,b\n", "b", "has no rows"),
         ("a,b\n1,\n2,3\n", "b", "the target 'b' is missing in 1 of 2 rows"),
         ("a,b\n1,2\n", "c", "data.target_column: the data have no 'c'"),
+        ("a,b\n1,u\n2,u\n", "b", "the target 'b' is u in all rows; a classification needs two classes"),
         ("a,b\n" + "\n".join(f"name {i},{i}" for i in range(200)), "b", "'a' has 200 different texts.*leave it out"),
     ],
 )
@@ -182,5 +190,7 @@ def test_inputs_that_are_not_scaled_are_noticed():
     x, y = torch.rand(40, 2) * torch.tensor([1.0, 5000.0]), torch.arange(40) % 2
     with pytest.warns(UserWarning, match=r"inputs are not scaled.*set standardize = true"):
         load((x, y))
+    with pytest.warns(UserWarning, match=r"targets are not scaled: their root mean square is 5e\+03.*divide them"):
+        load((x, torch.full((40,), 5000.0)), standardize=True)
     with pytest.raises(DataError, match=r"data.standardize needs one tensor or array of floats"):
         load(((x, x), y), standardize=True)

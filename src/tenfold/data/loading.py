@@ -55,8 +55,8 @@ def load(
         parts = replace(parts.fit(parts), fit=None)
     if standardize or parts.has_missing:
         parts = with_scaling(parts, standardize=standardize)
-    if not standardize and not (isinstance(name_or_object, str) and name_or_object in SOURCES):
-        warn_if_unscaled(parts)
+    if not (isinstance(name_or_object, str) and name_or_object in SOURCES):
+        warn_if_unscaled(parts, standardize=standardize)
     if not loader_workers and loader == "auto":
         return parts
     return replace(

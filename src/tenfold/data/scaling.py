@@ -12,6 +12,8 @@ from tenfold.errors import DataError
 
 LARGE = 20.0
 """Inputs whose root mean square is above this train badly with usual learning rates."""
+LARGE_TARGET = 100.0
+"""Targets of a regression whose root mean square is above this are learnt badly: outputs begin near 0."""
 MOST_SAMPLES = 10_000
 """Samples that are looked at to tell whether inputs are scaled."""
 
@@ -37,19 +39,23 @@ def fit_scaling(train: Part, *, standardize: bool) -> dict[str, Tensor]:
     return {"mean": mean[0].float().cpu(), "deviation": deviation[0].float().cpu() if standardize else empty}
 
 
-def warn_if_unscaled(splits: Splits) -> None:
-    """Warn where the inputs of the training part are so large that standardizing them would help."""
+def warn_if_unscaled(splits: Splits, *, standardize: bool) -> None:
+    """Warn where the inputs or the targets of the training part are so large that scaling them would help."""
     part = splits.train
-    if not isinstance(part, Tensors) or not isinstance(part.x, Tensor) or not part.x.is_floating_point():
+    if not isinstance(part, Tensors):
         return
-    some = part.x[:MOST_SAMPLES].reshape(min(len(part), MOST_SAMPLES), -1)
-    sizes = some.square().nanmean(0).sqrt()
-    if bool((sizes > LARGE).any()):
-        warnings.warn(
-            f"inputs are not scaled: their root mean square is up to {float(sizes.max()):.2g}, where about 1 trains "
-            "best; set standardize = true",
-            stacklevel=2,
-        )
+    if not standardize and isinstance(part.x, Tensor) and part.x.is_floating_point():
+        some = part.x[:MOST_SAMPLES].reshape(min(len(part), MOST_SAMPLES), -1)
+        sizes = some.square().nanmean(0).sqrt()
+        if bool((sizes > LARGE).any()):
+            _warn("inputs", f"up to {float(sizes.max()):.2g}", "set standardize = true")
+    if part.y.is_floating_point() and (size := float(part.y[:MOST_SAMPLES].square().mean().sqrt())) > LARGE_TARGET:
+        _warn("targets", f"{size:.2g}", "divide them by a constant")
+
+
+def _warn(what: str, size: str, advice: str) -> None:
+    text = f"{what} are not scaled: their root mean square is {size}, where about 1 trains best; {advice}"
+    warnings.warn(text, stacklevel=4)
 
 
 def _inputs(part: Part) -> Tensor:

@@ -1,5 +1,6 @@
 """Tables with named columns, turned into one matrix of inputs and a target: numbers, categories, missing values."""
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -111,6 +112,10 @@ class TableReader:
             few = len(values) <= MOST_INTEGER_CLASSES and len(values) < len(every) / 2
             if few and (values == values.round()).all():
                 self.class_names = as_text(values).tolist()
+        if self._known is None and self.class_names is not None and len(self.class_names) < 2:
+            raise DataError(
+                f"the target '{target}' is {self.class_names[0]} in all rows; a classification needs two classes"
+            )
 
     def _take_known_target(self, known: KnownData, found: list[Any], is_text: bool) -> None:
         target = self.columns.target
@@ -128,9 +133,22 @@ class TableReader:
                 f"it knows the classes {', '.join(self.class_names)}"
             )
 
+    def _numbers(self, target: Column) -> Column:
+        """Return the target of a regression as float32; warn where that no longer tells its values apart."""
+        with np.errstate(over="ignore"):  # infinity is refused with the other inputs and targets
+            rounded = target.astype(np.float32)
+        before, after = len(np.unique(target)), len(np.unique(rounded))
+        if after < before / 2:
+            warnings.warn(
+                f"the target '{self.columns.target}' has {before} different values, of which single precision tells "
+                f"{after} apart; subtract their mean first",
+                stacklevel=2,
+            )
+        return rounded
+
     def _target(self, table: Mapping[str, Any]) -> Column:
         if self.class_names is None:
-            return _get(table, str(self.columns.target)).astype(np.float32)
+            return self._numbers(_get(table, str(self.columns.target)))
         places = {name: place for place, name in enumerate(self.class_names)}
         return np.array([places[one] for one in self._classes(table[str(self.columns.target)])], dtype=np.int64)
 
