@@ -88,6 +88,7 @@ def test_a_frame_is_a_table():
         ("a,b\n", "b", "has no rows"),
         ("a,b\n1,\n2,3\n", "b", "the target 'b' is missing in 1 of 2 rows"),
         ("a,b\n1,2\n", "c", "data.target_column: the data have no 'c'"),
+        ("a;b\n1,5;2\n3;4\n", "b", "'a' holds numbers with a comma, such as '1,5'; write them with a decimal point"),
         ("a,b\n1,u\n2,u\n", "b", "the target 'b' is u in all rows; a classification needs two classes"),
         ("a,b\n" + "\n".join(f"name {i},{i}" for i in range(200)), "b", "'a' has 200 different texts.*leave it out"),
     ],

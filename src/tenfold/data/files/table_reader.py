@@ -1,5 +1,6 @@
 """Tables with named columns, turned into one matrix of inputs and a target: numbers, categories, missing values."""
 
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,6 +19,7 @@ MOST_CATEGORIES = 100
 """A column of text with more different values is refused: it is a name or a description."""
 MOST_INTEGER_CLASSES = 20
 """Whole numbers with at most so many different values are classes; with more, a regression."""
+COMMA_NUMBER = re.compile(r"[+-]?\d+(,\d+)+(\.\d+)?")
 BOOLEAN_NAMES = ("False", "True")
 
 
@@ -171,6 +173,11 @@ def _get(table: Mapping[str, Any], name: str) -> Column:
 def _categories(values: Column, name: str) -> list[str]:
     """Return the categories of a column of text; a missing value is its own category."""
     found = sorted(set(values.tolist()))
+    commas = [one for one in found if COMMA_NUMBER.fullmatch(one)]
+    if commas and all(not one or one in commas or one.lstrip("+-").isdecimal() for one in found):
+        raise DataError(
+            f"the column '{name}' holds numbers with a comma, such as {commas[-1]!r}; write them with a decimal point"
+        )
     if len(found) > MOST_CATEGORIES:
         raise DataError(
             f"the column '{name}' has {len(found)} different texts, such as {found[-1]!r}, too many for categories; "
