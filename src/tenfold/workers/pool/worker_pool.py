@@ -35,6 +35,7 @@ START_ATTEMPTS = 3
 PATIENCE = 1.0
 """Seconds a worker has to end by itself before it is killed."""
 SERVER_FOLDER = "TENFOLD_SERVER_FOLDER"
+_STARTING = threading.RLock()
 PRELOADED = "tenfold.workers.pool.worker_process"
 """What the server imports, by name: nothing here imports it, so the server can start before torch is imported here."""
 
@@ -278,14 +279,16 @@ def start_heartbeat(place: int, lifeline: Connection, beats: Any) -> None:
 def _no_main() -> Iterator[None]:
     """Hide the user's script while processes start, so that it is not run again in them.
 
-    What they need of it travels by value, so a script needs no `if __name__ == "__main__"`.
+    What they need of it travels by value, so a script needs no `if __name__ == "__main__"`. Other threads that start
+    processes wait: this and the variables of the environment are those of the whole program.
     """
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
+    with _STARTING:
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main
 
 
 def _importing_as_here() -> contextlib.AbstractContextManager[None]:
