@@ -3,6 +3,7 @@
     python benchmarks/training.py --json training.json
 
 - tenfold: all-reduce of weights in shared memory, at every step
+- overlapped: averages of pairs (butterfly) at every step, each of which takes place during the next step
 - limit: the same workers, who never talk
 - ddp: DistributedDataParallel over gloo, which averages gradients at every step
 - postlocal: torch's PostLocalSGDOptimizer, which averages weights over gloo at every step
@@ -68,6 +69,7 @@ def take_turns(model: str, workers: int, layout: torch.memory_format, repeats: i
     x, y = torch.randn(samples, 1, 28, 28), torch.randint(10, (samples,))
     ways: dict[str, Callable[[], float]] = {
         "tenfold": lambda: ours(model, workers, x, y, "allreduce"),
+        "overlapped": lambda: ours(model, workers, x, y, "butterfly", overlap=True),
         "limit": lambda: ours(model, workers, x, y, "none"),
         "ddp": lambda: peers("ddp", model, workers, layout, x, y),
         "postlocal": lambda: peers("postlocal", model, workers, layout, x, y),
@@ -79,7 +81,7 @@ def take_turns(model: str, workers: int, layout: torch.memory_format, repeats: i
     return speeds
 
 
-def ours(model: str, workers: int, x: torch.Tensor, y: torch.Tensor, strategy: str) -> float:
+def ours(model: str, workers: int, x: torch.Tensor, y: torch.Tensor, strategy: str, *, overlap: bool = False) -> float:
     with tempfile.TemporaryDirectory() as folder:
         run = tenfold.train(
             model=model,
@@ -94,6 +96,7 @@ def ours(model: str, workers: int, x: torch.Tensor, y: torch.Tensor, strategy: s
             threads=1,
             strategy=strategy,
             sync_every=1,
+            overlap=overlap,
             lr_scaling="none",
             engine="processes",
             pin="compact",
@@ -163,7 +166,7 @@ def show(rows: list[dict[str, Any]]) -> None:
                 name,
                 f"{middle[name]:,.0f} [{low:,.0f}-{high:,.0f}]",
                 f"{middle[name] / middle['limit']:.0%}",
-                f"{middle['tenfold'] / middle[name]:.2f}x" if name not in ("tenfold", "limit") else "",
+                f"{middle['tenfold'] / middle[name]:.2f}x" if name not in ("tenfold", "overlapped", "limit") else "",
             )
     Console(width=120).print(table)
 

@@ -2,6 +2,7 @@
 
     step    T_i <- T_i + Y_i
     round   T_i <- max over the group (or the neighbours) of i, then + what the round costs i
+            overlapped with the next step: the others' times are those of the step before
     epoch   T_i <- max over all, then + the mean of all, evaluation and saving
     end     T_i <- T_i + the mean of all, unless the last step's round has made all replicas equal
 
@@ -97,6 +98,8 @@ class _Clock:
         self.computed = np.zeros((repeats, n))
         self.talked = np.zeros(n)
         self.rounds = 0
+        self.published: tuple[Meeting, Floats] | None = None
+        """The overlapped round that has begun, and when each worker has published its weights for it."""
         self.marks: dict[int, Floats] = {}
         self.lanes = ClockLanes(n)
         self.lanes.add("start", np.zeros(n), self.now[0])
@@ -142,13 +145,16 @@ class _Clock:
             drawn = drawn * self.relative_times[(first - 1) % workload.steps_per_epoch :][: len(steps)]
         due = workload.is_due(first, last)
         marked = np.isin(steps, workload.marks) | (steps % workload.steps_per_epoch == 0)
-        stops = np.flatnonzero(due | marked | (steps <= SINGLE_STEPS) | (steps == last))
+        ends = workload.is_due(first - 1, last - 1) if workload.overlap else due
+        """After which steps a round ends."""
+        stops = np.flatnonzero(due | ends | marked | (steps <= SINGLE_STEPS) | (steps == last))
         if len(stops) < len(steps):
             drawn = np.add.reduceat(drawn, np.concatenate([[0], stops[:-1] + 1]), axis=1)
         if self.hardware.overhead:
             drawn = drawn + self.hardware.overhead * due[stops, None]
         self.computed += drawn.sum(axis=1)
-        always = self.meetings.always if due[stops].all() and first > SINGLE_STEPS else None
+        together = due[stops].all() and first > SINGLE_STEPS and not workload.overlap
+        always = self.meetings.always if together else None
         if always is not None:
             self._all_meet(always, drawn, steps[stops], marked[stops])
         else:
@@ -164,7 +170,9 @@ class _Clock:
         meeting = self.meetings[self.rounds] if is_due else None
         self.rounds += is_due
         begin = ready
-        if meeting is not None and not meeting.is_idle:
+        if self.workload.overlap:
+            begin = self._overlapped(ready, meeting)
+        elif meeting is not None and not meeting.is_idle:
             begin = meeting.wait(ready)
             self.now = begin + meeting.price
             self.talked += meeting.price
@@ -172,6 +180,17 @@ class _Clock:
             self.lanes.add("compute", before[0], ready[0])
             self.lanes.add("wait", ready[0], begin[0])
             self.lanes.add("communicate", begin[0], self.now[0])
+
+    def _overlapped(self, ready: Floats, meeting: Meeting | None) -> Floats:
+        """End the round that began one step before, begin the next one, and return when each was done waiting."""
+        begin = ready
+        if self.published is not None:
+            before, times = self.published
+            begin = np.maximum(ready, before.wait(times))
+            self.now = begin + before.price
+            self.talked += before.price
+        self.published = (meeting, self.now) if meeting is not None and not meeting.is_idle else None
+        return begin
 
     def _all_meet(self, meeting: Meeting, seconds: Floats, steps: NDArray[np.int64], marked: NDArray[np.bool_]) -> None:
         """Advance by many steps that each end with a round of all workers: the slowest sets the time of all."""

@@ -26,6 +26,8 @@ class Workload:
     """Steps between two rounds; gradients are averaged at every step."""
     local_after: int = 0
     """A round follows every step until this one, then every `sync_every`."""
+    overlap: bool = False
+    """Each round takes place during the next step."""
     average: Literal["weights", "gradients"] = "weights"
     compression: float = 1.0
     """What travels, as a share of `nbytes`."""
@@ -79,7 +81,7 @@ class Workload:
     @property
     def ends_equal(self) -> bool:
         """Whether all replicas are equal after the last step, so that the final average changes nothing."""
-        return ends_equal(
+        return not self.overlap and ends_equal(
             self.strategy, self.steps, 1 if self.average == "gradients" else self.sync_every, self.local_after
         )
 

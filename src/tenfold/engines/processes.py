@@ -127,7 +127,9 @@ def _make_channels(task: Task) -> SharedChannels:
     network = make_network(task)
     second, centre = division.needs_second_buffer, make_strategy(division).has_centre
     shapes = state_shapes(network)
-    return SharedChannels(task.workers, flat_size(network), second=second, centre=centre, shapes=shapes)
+    numel = flat_size(network)
+    published = division.published_vectors * numel
+    return SharedChannels(task.workers, numel, second=second, centre=centre, published=published, shapes=shapes)
 
 
 def _named(error: BaseException, ranks: range) -> BaseException:

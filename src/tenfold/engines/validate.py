@@ -74,6 +74,8 @@ def validate_mixing(experiment: Experiment) -> None:
         _validate_fp16(experiment, asynchronous=strategy.asynchronous)
     if strategy.asynchronous:
         _validate_asynchronous(experiment)
+    if division.overlap:
+        _validate_overlap(experiment, strategy)
 
 
 def _validate_exactness(division: Division, strategy: Strategy, counts: Sequence[int]) -> None:
@@ -111,6 +113,38 @@ def _validate_asynchronous(experiment: Experiment) -> None:
             raise ExperimentError(f'division.strategy = "{division.strategy}" requires division.{field} = "{plain}"')
     if training.needs_closure:
         raise ExperimentError(f'training.optimizer = "lbfgs" cannot be used with "{division.strategy}"; use sgd')
+
+
+def _validate_overlap(experiment: Experiment, strategy: Strategy) -> None:
+    """Raise ExperimentError for what cannot wait for the end of the next step."""
+    division = experiment.division
+    if strategy.asynchronous:
+        raise ExperimentError(
+            f'division.overlap = true requires a strategy with rounds, and division.strategy = "{division.strategy}" '
+            "has none; use one such as butterfly, or leave overlap unset"
+        )
+    allowed = {
+        "average": ("weights",),
+        "outer": ("none",),
+        "compression": ("none",),
+        "optimizer_state": ("local", "average"),
+    }
+    for field, values in allowed.items():
+        if getattr(division, field) not in values:
+            expected = " or ".join(f'"{value}"' for value in values)
+            raise ExperimentError(
+                f'division.overlap = true requires division.{field} = {expected}, not "{getattr(division, field)}"'
+            )
+    if division.optimizer_state == "average" and experiment.training.optimizer not in ("sgd", "muon"):
+        raise ExperimentError(
+            "division.overlap = true averages the momenta of sgd and muon only; set division.optimizer_state to "
+            f'"local" for training.optimizer = "{experiment.training.optimizer}"'
+        )
+    if experiment.machine.on_failure == "continue":
+        raise ExperimentError(
+            'division.overlap = true requires machine.on_failure = "end": what a lost worker has published cannot be '
+            "averaged"
+        )
 
 
 def _validate_fp16(experiment: Experiment, *, asynchronous: bool) -> None:
@@ -206,6 +240,11 @@ def _validate_ranks(experiment: Experiment, world: World) -> None:
         raise ExperimentError(
             f'division.strategy = "{experiment.division.strategy}" needs memory that all workers share, which ranks '
             f"do not have; start it without {world.launcher}, or use a strategy with rounds such as butterfly"
+        )
+    if experiment.division.overlap and world.size > 1:
+        raise ExperimentError(
+            "division.overlap = true needs memory that all workers share, which ranks do not have; start it without "
+            f"{world.launcher}, or leave overlap unset"
         )
 
 

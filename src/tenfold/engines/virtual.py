@@ -24,6 +24,7 @@ from tenfold.machine import cores, devices, limits
 from tenfold.runs import Clock, Emit, Note
 from tenfold.runs.resumption import Resumption
 from tenfold.training.fused.device_memory import free_memory as left_on_gpu
+from tenfold.transport.memory.published_vectors import SLOTS
 from tenfold.workers.task import Task, weight_bytes
 
 STATES = {"sgd": 1, "adam": 2, "adamw": 2, "rmsprop": 1, "adagrad": 1, "lbfgs": 200, "muon": 2}
@@ -77,6 +78,7 @@ def check_memory(task: Task) -> str:
     training, division = task.experiment.training, task.experiment.division
     # weights, gradients, a copy during evaluation, the optimizer's state, and what rounds add
     vectors = 3 + STATES.get(str(training.optimizer), 2) + division.needs_second_buffer
+    vectors += SLOTS * division.published_vectors
     needed = weight_bytes(task) * vectors * task.workers
     free = free_memory(devices.resolve(task.experiment.machine.device))
     if needed > free:

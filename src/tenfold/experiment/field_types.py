@@ -75,6 +75,7 @@ class Fields(TypedDict, total=False):
     strategy_options: Table
     sync_every: int | Literal["epoch"] | None
     local_after: int
+    overlap: bool
     average: Literal["auto", "weights", "gradients"]
     outer: Literal["none", "bmuf", "slowmo", "diloco"]
     outer_options: Table
@@ -191,6 +192,7 @@ class Grid(TypedDict, total=False):
     strategy_options: Sequence[Table] | Table
     sync_every: Sequence[int | Literal["epoch"] | None] | int | Literal["epoch"] | None
     local_after: Sequence[int] | int
+    overlap: Sequence[bool] | bool
     average: Sequence[Literal["auto", "weights", "gradients"]] | Literal["auto", "weights", "gradients"]
     outer: Sequence[Literal["none", "bmuf", "slowmo", "diloco"]] | Literal["none", "bmuf", "slowmo", "diloco"]
     outer_options: Sequence[Table] | Table

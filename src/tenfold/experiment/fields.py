@@ -129,6 +129,7 @@ def usual_batch_size(workers: int) -> int:
 
 def _averages_gradients(experiment: "Experiment") -> bool:
     training, division = experiment.training, experiment.division
-    silent = division.sync_every is None and division.local_after == 0 and division.optimizer_state == "auto"
+    rounds_unset = division.sync_every is None and division.local_after == 0 and not division.overlap
+    silent = rounds_unset and division.optimizer_state == "auto"
     simple = division.outer == "none" and division.compression == "none" and not training.needs_closure
     return division.workers > 1 and silent and simple and STRATEGIES[division.strategy].always_exact

@@ -255,9 +255,12 @@ class Division(Section):
     Default: 4, or 16 with an outer optimizer."""
     local_after: NonNegative = 0
     """Mix at every step until this one, then every `sync_every` (post-local SGD)."""
+    overlap: bool = False
+    """Let each round take place during the next step: workers average the weights that they had before it, and wait
+    only for partners that are more than a step behind."""
     average: Literal["auto", "weights", "gradients"] = "auto"
     """What is averaged: weights in rounds, or gradients before every step. auto: gradients where all replicas average
-    exactly and nothing is said about rounds (sync_every, local_after, outer, compression, optimizer_state)."""
+    exactly and nothing is said about rounds (sync_every, local_after, overlap, outer, compression, optimizer_state)."""
     outer: Annotated[str, OneOf(OUTER)] = "none"
     """Optimizer that turns the average of a round into an outer step; none takes the average as it is."""
     outer_options: Options = {}
@@ -308,7 +311,15 @@ class Division(Section):
     @property
     def needs_second_buffer(self) -> bool:
         """Whether gradients or momenta travel, which need a buffer of their own beside the one of the weights."""
-        return self.average == "gradients" or self.optimizer_state == "average"
+        return self.average == "gradients" or (self.optimizer_state == "average" and not self.overlap)
+
+    @property
+    def published_vectors(self) -> int:
+        """How many vectors of the size of the weights a worker publishes in an overlapped round, at most.
+
+        Muon has up to three for the momenta: its own, and two of adamw.
+        """
+        return (4 if self.optimizer_state == "average" else 1) * self.overlap
 
 
 class Machine(Section):

@@ -1,6 +1,6 @@
 """A network's whole state as views into one vector, so that a round is arithmetic on one tensor."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -91,14 +91,14 @@ class FlatState:
         """Where in the vector the parameters lie that are not learnt."""
         return frozen(parameter for parameter, _ in self._slots)
 
-    def to_moments(self) -> None:
-        """Put E[(x - c)^2] in the place of each running variance, before a round."""
-        for (mean, variance), centre in zip(self._statistics, self.centres, strict=True):
+    def to_moments(self, centres: Sequence[Tensor] | None = None) -> None:
+        """Put E[(x - c)^2] in the place of each running variance, before a round; `centres` are other points c."""
+        for (mean, variance), centre in zip(self._statistics, centres or self.centres, strict=True):
             variance.add_((mean - centre).square_())
 
-    def to_variances(self, *, alike: bool) -> None:
+    def to_variances(self, centres: Sequence[Tensor] | None = None, *, alike: bool) -> None:
         """Put the variances back, after a round; `alike` says that all replicas are the same now."""
-        for (mean, variance), centre in zip(self._statistics, self.centres, strict=True):
+        for (mean, variance), centre in zip(self._statistics, centres or self.centres, strict=True):
             variance.sub_((mean - centre).square_()).clamp_(min=0)
         if alike:
             self.centre()

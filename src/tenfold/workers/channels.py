@@ -14,6 +14,7 @@ from tenfold.errors import ModelError
 from tenfold.mixing import Round
 from tenfold.transport import Segment, SharedMemoryTransport, SingleWorkerTransport, StopReason, Transport
 from tenfold.transport.memory.counters import Until
+from tenfold.transport.memory.published_vectors import SLOTS, PublishedVectors
 
 Result = TypeVar("Result")
 MakeRound = Callable[[int], Round]
@@ -36,6 +37,8 @@ class Channels:
     """How often each replica, and last the centre, was changed by any worker."""
     locks: Sequence[AbstractContextManager[Any]]
     """One for each replica, and the last for the centre; none where all workers mix in rounds."""
+    published: PublishedVectors | None = None
+    """What overlapped rounds exchange; None where there are none."""
     lock_seconds: float = 0.0
     exchange_seconds: float = 0.0
     step: int = 0
@@ -98,11 +101,13 @@ class SharedChannels:
         *,
         second: bool,
         centre: bool,
+        published: int = 0,
         shapes: tuple[tuple[int, ...], ...] | None = None,
     ) -> None:
         """Create the memory; `locks`, one for each worker and one for the centre, are for workers that are threads.
 
-        `shapes` are those of the state that every replica has (default: not checked).
+        `published` is how many numbers a worker publishes in an overlapped round, 0 where rounds do not overlap with
+        steps. `shapes` are those of the state that every replica has (default: not checked).
         """
         self.workers = workers
         self._shapes = shapes
@@ -111,6 +116,7 @@ class SharedChannels:
             Segment.create(workers, numel),
             Segment.create(workers, numel if second else 1),
             Segment.create(2, numel if centre else 1),
+            *([Segment.create(workers, SLOTS * published)] if published else []),
         ]
         self.names = [segment.name for segment in self._segments]
         self._attached: list[Segment] = []
@@ -135,7 +141,7 @@ class SharedChannels:
         timeout = math.inf
         if not self._attached:
             self._attached = [Segment.attach(name) for name in self.names]
-        weights, second, centre = self._attached
+        weights, second, centre, *rest = self._attached
         count = self.workers + 1
         locks = self.locks or [centre.lock(number) for number in range(count)]
         return make(
@@ -145,6 +151,7 @@ class SharedChannels:
             torch.from_numpy(weights.buffers),
             centre.mailboxes.reshape(-1),
             locks if lock is None else [lock] * count,
+            PublishedVectors(rest[0], rank, timeout, until=until, check=check) if rest else None,
         )
 
     def check_shapes(self, shapes: tuple[tuple[int, ...], ...]) -> None:

@@ -97,7 +97,8 @@ class Task:
         """Return whether all replicas are equal after so many steps, so that averaging them changes nothing."""
         division = self.division
         pace = 1 if division.average == "gradients" else division.steps_between_rounds
-        return self.workers == 1 or ends_equal(make_strategy(division), steps, pace, division.local_after)
+        exact = not division.overlap and ends_equal(make_strategy(division), steps, pace, division.local_after)
+        return self.workers == 1 or exact
 
     def share(self, part: Part, rank: int, size: int | None = None) -> torch.Tensor:
         """Return the sample numbers of a part that this rank evaluates, of so many (default: all workers)."""

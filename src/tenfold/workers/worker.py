@@ -178,10 +178,11 @@ class Worker:
 
     def _seconds_waited_and_communicated(self) -> tuple[float, float]:
         """Return the seconds spent waiting and communicating so far."""
-        weights, second = self.channels.weights, self.channels.second
+        channels = self.channels
+        ways = [way for way in (channels.weights, channels.second, channels.published) if way is not None]
         return (
-            weights.wait_seconds + second.wait_seconds + self.channels.lock_seconds,
-            weights.communicate_seconds + second.communicate_seconds + self.channels.exchange_seconds,
+            sum((way.wait_seconds for way in ways), channels.lock_seconds),
+            sum((way.communicate_seconds for way in ways), channels.exchange_seconds),
         )
 
     def _step(self, x: Any, y: Any, sizes: Sequence[int]) -> None:

@@ -141,6 +141,29 @@ class Stack:
             if alike:
                 centre.copy_(mean[0])
 
+    def displacement(self, matrix: Tensor, rows: slice = ALL) -> tuple[Tensor, list[Tensor]]:
+        """Return (M - I) X of all rows or some, and the centres about which its second moments are; X stays.
+
+        `move` adds it, after any number of steps.
+        """
+        statistics = [(mean[rows], variance[rows]) for mean, variance in self._statistics]
+        centres = [mean.mean(0) for mean, _ in statistics]
+        own = self.matrix[rows].clone()
+        for (mean, variance), centre in zip(statistics, centres, strict=True):
+            variance.add_((mean - centre).square_())
+        moments = self.matrix[rows].clone()
+        self.matrix[rows].copy_(own)
+        return product(matrix, moments).sub_(moments), centres
+
+    def move(self, displacement: Tensor, centres: list[Tensor], rows: slice = ALL) -> None:
+        """Add to all rows or some what `displacement` returned."""
+        statistics = [(mean[rows], variance[rows]) for mean, variance in self._statistics]
+        for (mean, variance), centre in zip(statistics, centres, strict=True):
+            variance.add_((mean - centre).square_())
+        self.matrix[rows].add_(displacement)
+        for (mean, variance), centre in zip(statistics, centres, strict=True):
+            variance.sub_((mean - centre).square_()).clamp_(min=0)
+
     def tensors(self) -> dict[str, Tensor]:
         """Return all tensors that a step changes, by name."""
         centres = {f"centre {number}": centre for number, centre in enumerate(self.centres)}

@@ -76,14 +76,16 @@ class Counters:
     def _is_outdated(self) -> bool:
         return self._membership is not None and self._segment.membership != self._membership
 
-    def tick(self) -> None:
-        """Publish that this worker is one tick further."""
+    def tick(self) -> int:
+        """Publish that this worker is one tick further, and return that tick."""
         self._ticks += 1
         self._words[self._mine] = self._ticks
+        return self._ticks
 
-    def wait(self, ranks: Iterable[int], timeout: float | None = None) -> None:
-        """Wait until each of the ranks has reached this worker's tick."""
-        words, ticks, until = self._words, self._ticks, self._until
+    def wait(self, ranks: Iterable[int], timeout: float | None = None, ticks: int | None = None) -> None:
+        """Wait until each of the ranks has reached a tick, by default this worker's."""
+        words, until = self._words, self._until
+        ticks = self._ticks if ticks is None else ticks
         for rank in ranks:
             at = self._theirs[rank]
             if until is not None:
@@ -93,26 +95,26 @@ class Counters:
                 if words[at] >= ticks:
                     break
             else:
-                self._wait_long(rank, timeout if timeout is not None else self._timeout)
+                self._wait_long(rank, timeout if timeout is not None else self._timeout, ticks)
 
-    def _wait_long(self, rank: int, timeout: float) -> None:
-        words, at, ticks = self._words, self._theirs[rank], self._ticks
+    def _wait_long(self, rank: int, timeout: float, ticks: int) -> None:
+        words, at = self._words, self._theirs[rank]
         wait(
             lambda: words[at] >= ticks or self._is_outdated(),
-            lambda waited: self._check_for_failure(rank, waited, timeout),
+            lambda waited: self._check_for_failure(rank, waited, timeout, ticks),
             timeout,
         )
         if words[at] < ticks:
             raise MembersChanged
 
-    def _check_for_failure(self, rank: int, waited: float, timeout: float) -> None:
+    def _check_for_failure(self, rank: int, waited: float, timeout: float, ticks: int) -> None:
         if self._check is not None:
             self._check(CHECK_SECONDS)
         segment = self._segment
         pid = self._words[segment.pid_at(self._members[rank])]
         # The counter is read after the death is seen: a worker may finish its part and then leave.
         dead = self._membership is None and pid and not is_alive(pid)
-        if dead and self._words[self._theirs[rank]] < self._ticks:
+        if dead and self._words[self._theirs[rank]] < ticks:
             segment.stop(StopReason.DIED, rank)
         elif waited >= timeout:
             segment.stop(StopReason.LATE, rank)

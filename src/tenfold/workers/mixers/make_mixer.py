@@ -7,6 +7,7 @@ from tenfold.training import Replica
 from tenfold.workers.channels import Channels
 from tenfold.workers.mixers.asynchronous_mixer import AsynchronousMixer
 from tenfold.workers.mixers.mixer import GradientMixer, Mixer, RoundMixer
+from tenfold.workers.mixers.overlapped_rounds import OverlappedRounds
 from tenfold.workers.mixers.replica_rounds import MixedReplica, Rounds
 
 
@@ -29,4 +30,5 @@ def make_rounds(division: Division, replica: MixedReplica, channels: Channels, s
     """Return the rounds of a replica."""
     size = replica.flat.parameters if division.average != "gradients" else sum(p.numel() for p in replica.learning)
     strategy, outer, compressor = make_strategy(division), make_outer(division), make_compressor(division, size)
-    return Rounds(division, strategy, outer, compressor, replica, channels, samples)
+    kind = OverlappedRounds if division.overlap else Rounds
+    return kind(division, strategy, outer, compressor, replica, channels, samples)

@@ -1,0 +1,94 @@
+"""Rounds that take place while the replicas compute their next step."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tenfold.mixing import Round
+from tenfold.workers.mixers.replica_rounds import Rounds
+
+
+class OverlappedRounds(Rounds):
+    """The rounds of one replica, each of which begins after one step and ends after the next.
+
+    With the weights x_i(t) of worker i after step t and the matrix M of the round that begins then,
+
+        x_i(t+1) = x_i(t) + (what step t+1 adds) + (sum over j of M_ij x_j(t)) - x_i(t)
+
+    which keeps the mean (D-PSGD, Lian et al. 2017). Workers read what others had before the step, so that nobody waits
+    for one that is at most a step behind. Momenta are mixed in the same way, where they are averaged.
+    """
+
+    _begun = False
+    """Whether a round has begun and not ended."""
+    _centres: list[Tensor]
+    """About which the second moments are that were published in it."""
+    _momenta: list[tuple[nn.Parameter, str]]
+    """Whose state was published in it, and under which name the optimizer keeps it."""
+
+    def mix(self, step: int) -> None:
+        """End the round that began after the step before, and begin the next one, if it is due."""
+        if self._begun:
+            self._end()
+        if self.is_due(step):
+            round_ = self.begin()(self.channels.weights.size)
+            if not round_.is_idle:
+                self._begin(round_)
+
+    def _begin(self, round_: Round) -> None:
+        flat, state = self.replica.flat, self.replica.optimizer.state
+        self._centres, self._momenta = [centre.clone() for centre in flat.centres], self._find_momenta()
+        own = flat.vector.clone() if self._centres else flat.vector
+        flat.to_moments()
+        self._publish(round_, [flat.vector, *(state[owner][name] for owner, name in self._momenta)])
+        flat.vector.copy_(own)
+        self._count_bytes(round_, flat.vector.nbytes)
+
+    def _publish(self, round_: Round, vectors: list[Tensor]) -> None:
+        assert self.channels.published is not None, "the channels have no room for overlapped rounds"
+        self.channels.published.publish(vectors, round_, self.samples)
+        self._begun = True
+
+    def _end(self) -> None:
+        assert self.channels.published is not None
+        flat, state = self.replica.flat, self.replica.optimizer.state
+        momenta = [state[owner][name] for owner, name in self._momenta]
+        sizes = [flat.vector.numel(), *(momentum.numel() for momentum in momenta)]
+        added, *others = torch.split(self.channels.published.collect(), sizes)
+        flat.to_moments(self._centres)
+        flat.vector.add_(added)
+        flat.to_variances(self._centres, alike=False)
+        for momentum, other in zip(momenta, others, strict=True):
+            momentum.add_(other.view_as(momentum))
+        if self.measure_spread:
+            self.spread = float(added[: flat.parameters].norm() / self.parameters.norm().clamp_min(1e-30))
+            self.measure_spread = False
+        self._begun = False
+
+    def _find_momenta(self) -> list[tuple[nn.Parameter, str]]:
+        if self.division.optimizer_state != "average":
+            return []
+        state = self.replica.optimizer.state
+        return [
+            (owner, name)
+            for owner in self.replica.learning
+            if owner in state
+            for name, value in state[owner].items()
+            if isinstance(value, Tensor) and value.ndim
+        ]
+
+    def state(self) -> dict[str, Any]:
+        """Return also what was published in the round that has not ended."""
+        begun = None
+        if self._begun and self.channels.published is not None:
+            begun = {"published": self.channels.published.own, "centres": self._centres}
+        return super().state() | {"begun": begun}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Restore a saved state; all workers do, and publish again what they had published."""
+        super().load(state)
+        if state["begun"] is not None:
+            round_ = self.strategy.round(self.count - 1, self.channels.weights.size)
+            self._publish(round_, [state["begun"]["published"]])
+            self._centres, self._momenta = state["begun"]["centres"], self._find_momenta()
