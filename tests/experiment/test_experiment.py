@@ -74,6 +74,7 @@ VALUES = {
     "workers": counts,
     "sync_every": st.none() | counts,
     "local_after": whole,
+    "overlap": st.booleans(),
     "skew": positive,
     "fractions": st.none() | st.lists(shares, max_size=3).map(tuple),
     "folds": st.none() | st.integers(2, 2**63 - 1),

@@ -71,6 +71,7 @@ class PublishedVectors:
         """For each slot, who read it last, and the tick by which they have."""
         self._next = 0
         self._scratch = np.empty((2, BLOCK), self._slots.dtype)
+        self._added = np.empty_like(self._slots[rank, 0])
         self._part = lru_cache(maxsize=256)(self._make_part)
 
     def publish(self, vectors: Sequence[torch.Tensor], round_: Round, weights: Sequence[float] | None = None) -> None:
@@ -87,14 +88,14 @@ class PublishedVectors:
         self._count(began, waited)
 
     def collect(self) -> torch.Tensor:
-        """Return what the round adds to the published vectors, as one vector."""
+        """Return what the round adds to the published vectors, as one vector, which the next call overwrites."""
         started = self._started
         assert started is not None, "publish comes first"
         began, waited = perf_counter(), self.wait_seconds
         part = started.part
         self._wait(part.reads, started.tick)
         published = self._slots[:, started.slot, : started.size]
-        added = np.empty(started.size, published.dtype)
+        added = self._added[: started.size]
         with np.errstate(all="ignore"):  # a diverging model is reported by the training itself
             for first in range(0, started.size, BLOCK):
                 block = slice(first, min(first + BLOCK, started.size))
