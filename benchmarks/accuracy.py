@@ -161,6 +161,7 @@ def main() -> None:
     parser.add_argument("--settings", nargs="+", default=USUAL, choices=list(SETTINGS), metavar="SETTING")
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 4, 16, 64])
     parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--batch-size", type=int, help="of each worker, unless the setting has one; default: as usual")
     parser.add_argument("--part", choices=["validation", "test"], default="validation")
     parser.add_argument("--samples", type=int, help="of each part; default: all")
     parser.add_argument("--minutes", type=float, default=math.inf)
@@ -205,7 +206,8 @@ def train(
     arguments: argparse.Namespace, splits: dict[str, Splits], task: str, setting: str, workers: int, seed: int
 ) -> float:
     """Train once; return the accuracy, or the error of the regression, on the chosen part."""
-    fields = TASKS[task] | SETTINGS[setting] | {"workers": workers, "seed": seed, "limit": arguments.samples}
+    fields = TASKS[task] | {"batch_size": arguments.batch_size} | SETTINGS[setting]
+    fields |= {"workers": workers, "seed": seed, "limit": arguments.samples}
     if arguments.part == "validation":
         fields["validation_fraction"] = VALIDATION
     if setting == AS_LONG:
@@ -253,10 +255,10 @@ def print_table(arguments: argparse.Namespace, results: dict[tuple[str, str, int
         if not any(name == task for name, _, _ in results):
             continue
         best = (min if task == "regression" else max)(single) if single else None
-        print(f"\n{task:<28}{columns}   workers")
+        print(f"\n{task:<48}{columns}   workers")
         for setting in arguments.settings:
             cells = [cell(task, results.get((task, setting, workers)), best) for workers in arguments.workers]
-            print(f"  {setting:<26}" + "".join(f"{one:>22}" for one in cells))
+            print(f"  {setting:<46}" + "".join(f"{one:>22}" for one in cells))
 
 
 def cell(task: str, values: list[float] | None, best: float | None) -> str:
