@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from tenfold.data import Part
 from tenfold.data.tree import select_rows, tree_leaves
 from tenfold.experiment import Training
+from tenfold.machine.start_libraries import start_libraries
 from tenfold.training.capture import synchronize
 from tenfold.training.flat import FlatState
 from tenfold.training.measures import Measure
@@ -59,8 +60,10 @@ class Replica:
         """What counts the right answers on training batches, where somebody asks for them."""
         self.learning = [parameter for parameter in network.parameters() if parameter.requires_grad]
 
-    def prepare(self, sizes: Mapping[int, int]) -> str:  # noqa: ARG002
+    def prepare(self, sizes: Mapping[int, int]) -> str:
         """Make ready for batches of these sizes, each coming so often; return what turned out impossible, or ""."""
+        with autocast(self.training.precision, self._device_type):
+            start_libraries(self.network, self.flat.vector.device, sizes)
         return ""
 
     def feed(self, part: Part, visits: list[Tensor]) -> Iterator[tuple[Any, Any]]:

@@ -1,7 +1,7 @@
 """Many replicas of one network that step together on one device, each with its own weights and optimizer."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from time import perf_counter
 from typing import Any
 
@@ -152,7 +152,8 @@ class Fused:
     def prepare(self, shapes: Mapping[Shape, int]) -> str:
         """Measure which method is faster, and capture steps of the shapes that occur often; `shapes` has their counts.
 
-        The replicas are left unchanged. Returns why steps could not be captured, or "".
+        On a GPU, a step of each shape is done once, as kernels are loaded when they are first used. The replicas are
+        left unchanged. Returns why steps could not be captured, or "".
         """
         usual = max(shapes, key=lambda shape: (shapes[shape], shape[1] - shape[0]))
         seconds: dict[str, float | None] = {}
@@ -176,6 +177,9 @@ class Fused:
                 for shape, count in shapes.items():
                     if count >= WORTH_CAPTURING and shape not in self._captured and not reason:
                         reason = self._capture(shape)
+                    with suppress(Exception):  # the first real step raises it again
+                        self.learn(self._example(shape), slice(*shape[:2]))
+        synchronize(self.device)
         self.description = _describe(self.k, best, seconds, failures, self.at_once)
         return reason
 
