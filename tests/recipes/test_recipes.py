@@ -179,7 +179,9 @@ def test_measured_times_are_not_held_against_predicted_ones():
 
     result = RecipeResult(Recipe(**TINY | {"rows": [], "show": {"columns": ["seconds"]}}), "small", [])
     result.rows = [row("a", "measured", 1, 9), row("b", "predicted", 2, 2), row("c", "predicted", 3, 3)]
-    assert result.agreement() == ["seconds: it changes in the same direction; both have the lowest value at b."]
+    (said,) = result.agreement()
+    assert said.startswith("seconds: it changes in the same direction, by a factor of 1.5 in the paper and 1.5 here; ")
+    assert said.endswith("both have the lowest value at b.")
 
 
 def test_a_schematic_shows_nodes_and_folds(tmp_path):
@@ -214,10 +216,10 @@ def test_of_a_simulated_run_only_the_times_are_predicted():
     result = RecipeResult(Recipe(**TINY | {"rows": [], "show": LINES | {"over": "workers"}}), "small", [])
     result.rows = [row(1, "measured", 0.9), row(1, "predicted", 0.9), row(2, "predicted", 0.8)]
     seconds, accuracy = recipe_plots(result)
-    assert [line.label for line in seconds.lines] == ["ours, measured", "ours, predicted"]
+    assert [line.label for line in seconds.lines] == ["measured", "predicted"]
     assert [(line.label, line.fill, line.y) for line in accuracy.lines] == [("ours", "full", [90.0, 80.0])]
     result.rows[0].ours["accuracy"] = 0.7
-    assert [line.label for line in recipe_plots(result)[1].lines] == ["ours, real", "ours, simulated"]
+    assert [line.label for line in recipe_plots(result)[1].lines] == ["real", "simulated"]
 
 
 def test_columns_can_be_of_one_part_and_one_kind_of_time(tmp_path):
@@ -265,7 +267,29 @@ def test_claims_in_words_are_checked_group_by_group():
     rows = [("1 worker", False, 0.3), ("1 worker", True, 0.4), ("2 workers", False, 0.3), ("2 workers", True, 0.2)]
     assert agreement.check_claim(claim, rows).endswith("this holds here for 1 worker, not for 2 workers.")
     assert agreement.check_claim(claim, rows[:2]).endswith("this holds here.")
+    assert agreement.check_claim(claim, rows[2:]).endswith("this does not hold here.")
     assert agreement.check_claim(claim, rows[:1]) == ""
+
+
+def test_claims_about_times_say_by_which_factor():
+    claim = PaperClaim(said="up to 8x faster", column="seconds", best={"device": "cuda"}, each=["lr"])
+    rows = [("lr 1", False, 6.0), ("lr 1", True, 2.0), ("lr 2", False, 5.0), ("lr 2", True, 4.0)]
+    slower = [("lr 3", False, 1.0), ("lr 3", True, 2.5)]
+    assert agreement.check_claim(claim, rows).endswith("this holds here in all 2 cases (by a factor of 1.25 to 3).")
+    assert agreement.check_claim(claim, rows + slower).endswith(
+        "for lr 1; lr 2 (by a factor of 1.25 to 3), not for lr 3 (the other way round, by a factor of 2.5)."
+    )
+    assert agreement.check_claim(claim, slower).endswith(
+        "this does not hold here (the other way round, by a factor of 2.5)."
+    )
+    numbers = claim.model_copy(update={"factor": True})
+    assert agreement.check_claim(numbers, rows).endswith("here the factor is 1.25 to 3 in 2 cases.")
+    assert agreement.sentence(
+        "seconds", [("a", {"seconds": 48}, {"seconds": 1}), ("b", {"seconds": 16}, {"seconds": 0.25})]
+    ) == (
+        "seconds: it changes in the same direction, by a factor of 3 in the paper and 4 here; "
+        "both have the lowest value at b."
+    )
 
 
 def test_a_page_of_several_recipes_has_contents_and_says_what_is_missing(tmp_path):

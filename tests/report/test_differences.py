@@ -40,8 +40,8 @@ def test_labels_are_settings_when_titles_are_the_same(tmp_path):
     first = make_run(tmp_path, empty=True, lr=0.1, momentum=0.5)
     other = make_run(tmp_path, empty=True, workers=2, epochs=5)
     assert differences.label_runs([first, other]) == [
-        "1 worker, epochs 3, lr 0.1, momentum 0.5",
-        "2 workers, epochs 5, lr unset, momentum 0.9",
+        "1 worker, 3 epochs, lr 0.1, momentum 0.5",
+        "2 workers, 5 epochs, lr unset, momentum 0.9",
     ]
 
 

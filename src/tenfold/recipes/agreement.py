@@ -1,6 +1,6 @@
 """Where a paper's numbers and ours agree, computed from both: the order, the direction of change, the best row."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tenfold.recipes.recipe import PaperClaim
 from tenfold.report.formatting import duration, metric_value
@@ -31,7 +31,7 @@ def sentence(column: str, rows: Numbers) -> str:
         return f"{name}: {written(column, their_value)} in the paper, {written(column, my_value)} here ({label})."
     labels = [label for label, _, _ in both]
     theirs, mine = [paper for _, paper, _ in both], [ours for _, _, ours in both]
-    parts = [_order(labels, theirs, mine), _signs(theirs, mine)]
+    parts = [_order(labels, theirs, mine), _signs(theirs, mine) + _by_factors(column, theirs, mine)]
     best = _best(column)
     their_best, my_best = labels[theirs.index(best(theirs))], labels[mine.index(best(mine))]
     word = "highest" if best is max else "lowest"
@@ -47,6 +47,7 @@ def check_claim(claim: PaperClaim, rows: Sequence[tuple[str, bool, float]]) -> s
     """Return whether a claim holds: in each group of rows one that should be the best must have the best value.
 
     Each row has the name of its group, whether it should be the best, and its value. "" where no group can decide it.
+    Of times, the sentence also says by which factor they differ.
     """
     groups: dict[str, list[tuple[bool, float]]] = {}
     for group, favoured, value in rows:
@@ -55,16 +56,39 @@ def check_claim(claim: PaperClaim, rows: Sequence[tuple[str, bool, float]]) -> s
     if not decided:
         return ""
     best = _best(claim.column)
-    holds = {
-        group: best(value for favoured, value in found if favoured) == best(value for _, value in found)
-        for group, found in decided.items()
-    }
-    quoted = f'The paper says "{claim.said}"'
-    if len(set(holds.values())) == 1:
-        everywhere = f" in all {len(holds)} cases" if len(holds) > 1 else ""
-        return f"{quoted}: this {'holds' if all(holds.values()) else 'does not hold'} here{everywhere}."
-    yes, no = ("; ".join(group for group, held in holds.items() if held is which) for which in (True, False))
-    return f"{quoted}: this holds here for {yes}, not for {no}."
+    holds: dict[str, bool] = {}
+    factors: dict[str, float] = {}
+    for group, found in decided.items():
+        own, others = (best(value for favoured, value in found if favoured is which) for which in (True, False))
+        holds[group] = best(own, others) == own
+        if is_time(claim.column):
+            factors[group] = others / own
+    quoted, number = f'The paper says "{claim.said}"', len(holds)
+    if claim.factor:
+        cases = f" in {number} cases" if number > 1 else ""
+        return f"{quoted}: here the factor is {_range(factors.values())}{cases}."
+    yes, no = ([group for group, held in holds.items() if held is which] for which in (True, False))
+    by, the_other_way = (_factor([factors[group] for group in some if group in factors]) for some in (yes, no))
+    if not no:
+        return f"{quoted}: this holds here{f' in all {number} cases' if number > 1 else ''}{by}."
+    if not yes:
+        in_none = f"this holds here in none of {number} cases" if number > 1 else "this does not hold here"
+        return f"{quoted}: {in_none}{the_other_way}."
+    return f"{quoted}: this holds here for {'; '.join(yes)}{by}, not for {'; '.join(no)}{the_other_way}."
+
+
+def _factor(factors: Sequence[float]) -> str:
+    """Return by which factor times differ, in parentheses; "" where there are no times."""
+    if not factors:
+        return ""
+    if max(factors) < 1:
+        return f" (the other way round, by a factor of {_range(1 / factor for factor in factors)})"
+    return f" (by a factor of {_range(factors)})"
+
+
+def _range(factors: Iterable[float]) -> str:
+    low, *_, high = sorted([*factors] * 2)
+    return " to ".join(dict.fromkeys(f"{factor:.3g}" for factor in (low, high)))
 
 
 def _best(column: str) -> Callable[..., float]:
@@ -86,6 +110,13 @@ def _signs(theirs: Sequence[float], mine: Sequence[float]) -> str:
     if steps == 1:
         return "it changes in the same direction" if alike else "it changes in the opposite direction"
     return f"{alike} of {steps} changes from row to row have the same sign"
+
+
+def _by_factors(column: str, theirs: Sequence[float], mine: Sequence[float]) -> str:
+    """Return by which factors two times differ, in the paper and here."""
+    if len(theirs) != 2 or not is_time(column) or min(*theirs, *mine) <= 0:
+        return ""
+    return f", by a factor of {max(theirs) / min(theirs):.3g} in the paper and {max(mine) / min(mine):.3g} here"
 
 
 def _ranked(labels: Sequence[str], values: Sequence[float]) -> list[str]:

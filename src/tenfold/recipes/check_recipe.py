@@ -8,7 +8,7 @@ from tenfold.errors import ExperimentError
 from tenfold.experiment import FIELDS
 from tenfold.experiment.values import label_of
 from tenfold.recipes.recipe import Recipe
-from tenfold.report.run_values import known_columns
+from tenfold.report.run_values import is_time, known_columns
 
 
 def check_recipe(recipe: Recipe) -> None:
@@ -44,6 +44,11 @@ def _unknown_columns(recipe: Recipe) -> Iterator[str]:
         *((f"claims.{at}.column", [claim.column]) for at, claim in enumerate(recipe.claims)),
     ):
         yield from (f"{where}: unknown column '{name}'; {suggest(name, known)}" for name in names if name not in known)
+    yield from (
+        f"claims.{at}.factor: needs a column of times, not {claim.column}"
+        for at, claim in enumerate(recipe.claims)
+        if claim.factor and not is_time(claim.column)
+    )
     if recipe.show.select and not any({"validation_fraction", "folds"} & set(one) for one in fields):
         yield "show.select: needs a validation part; set validation_fraction or folds in [experiment]"
 

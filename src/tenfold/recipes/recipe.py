@@ -125,6 +125,8 @@ class PaperClaim(Section):
     """The settings that should have the best value: the lowest of times, else as the metric has it."""
     each: list[str] = []
     """The claim is made for each value of these settings."""
+    factor: bool = False
+    """Whether the words are about how many times faster; the factor here stands beside them, with no verdict."""
 
 
 class Recipe(Section):

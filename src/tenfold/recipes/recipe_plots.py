@@ -31,7 +31,11 @@ def recipe_plots(result: RecipeResult) -> list[Chart]:
         return []
     if show.plot == "lines" and all(show.over in row.settings for row in result.rows):
         styles = _styles(result.rows, columns, show.over)
-        return [_lines([row for row in result.rows if _has(row, name)], name, show.over, styles) for name in columns]
+        quoted = any(row.paper for row in result.rows)
+        return [
+            _lines([row for row in result.rows if _has(row, name)], name, show.over, styles, quoted=quoted)
+            for name in columns
+        ]
     return [_bars([row for row in result.rows if any(_has(row, name) for name in columns)], columns)]
 
 
@@ -100,15 +104,17 @@ def _styles(rows: Sequence[ResultRow], columns: Sequence[str], over: str) -> dic
     return {family: palette.series(at) for at, family in enumerate(found)}
 
 
-def _name(family: Family, column: str, among: Sequence[Family]) -> str:
+def _name(family: Family, column: str, among: Sequence[Family], *, quoted: bool) -> str:
     """Return what a legend calls a line; of numbers other than times, how they were made only where there are two."""
     who, settings, clock = family
     alone = sum(other[:2] == family[:2] for other in among) < 2
     made = clock if is_timed(column) else "" if alone else HOW_RUN.get(clock, clock)
-    return ", ".join(part for part in (who, settings, made) if part)
+    return ", ".join(part for part in (who if quoted else "", settings, made) if part) or who
 
 
-def _lines(rows: Sequence[ResultRow], column: str, over: str, styles: dict[Family, tuple[str, str]]) -> LineChart:
+def _lines(
+    rows: Sequence[ResultRow], column: str, over: str, styles: dict[Family, tuple[str, str]], *, quoted: bool
+) -> LineChart:
     ours, paper = ([getattr(row, who)[column] for row in rows if column in getattr(row, who)] for who in WHO)
     ticks = _ticks(rows, over)
     far_apart = is_time(column) and not _one_scale(ours, paper)
@@ -126,7 +132,7 @@ def _lines(rows: Sequence[ResultRow], column: str, over: str, styles: dict[Famil
             colour, marker = styles[family]
             lines.append(
                 ChartLine(
-                    label=_name(family, column, list(families)),
+                    label=_name(family, column, list(families), quoted=quoted),
                     x=[ticks.index(row.settings[over]) if named else row.settings[over] for row in points],
                     y=[value / (by or 1.0) for value in values],
                     notes=[_note(row, column, who) for row in points],

@@ -52,22 +52,12 @@ class RecipeResult:
             both = [row for row in self.rows if column in row.paper and column in row.ours]
             rows = _of_one_clock(column, both)
             said = agreement.sentence(column, [(row.label, row.paper, row.ours) for row in rows])
-            unsure = said and is_timed(column) and any(row.doubts for row in rows)
-            found.append(f"{said} Some of our times are unreliable ({DOUBT})." if unsure else said)
-        found += [agreement.check_claim(claim, self._claimed(claim)) for claim in self.recipe.claims]
+            found.append(_with_doubts(said, column, rows))
+        for claim in self.recipe.claims:
+            rows = _of_one_clock(claim.column, [row for row in self.rows if claim.column in row.ours])
+            found.append(_with_doubts(agreement.check_claim(claim, _claimed(claim, rows)), claim.column, rows))
         listed = [sentence for sentence in found if sentence]
         return listed or ([self._nothing_to_compare()] if self.recipe.blocks else [])
-
-    def _claimed(self, claim: PaperClaim) -> list[tuple[str, bool, float]]:
-        """Return the group of each row that a claim is about, whether it should be the best one, and its value."""
-        return [
-            (
-                describe_settings({name: row.settings[name] for name in claim.each if name in row.settings}),
-                all(row.settings.get(name) == value for name, value in claim.best.items()),
-                row.ours[claim.column],
-            )
-            for row in _of_one_clock(claim.column, [row for row in self.rows if claim.column in row.ours])
-        ]
 
     def _nothing_to_compare(self) -> str:
         if not any(row.ours for row in self.rows):
@@ -99,7 +89,7 @@ class RecipeResult:
         show = self.recipe.show
         rows = [row for row in self.rows if {show.over, show.across} <= set(row.settings)] if show.across else []
         down, across = (_values(rows, name) for name in (show.over, show.across))
-        found = []
+        found, quoted = [], any(row.paper for row in self.rows)
         for column in show.columns:
             places = {(str(row.settings[show.over]), str(row.settings[show.across])): row for row in rows}
             cells = [
@@ -114,7 +104,7 @@ class RecipeResult:
             ]
             heads = ("", *(describe_settings({show.across: two}) for two in across))
             if any(column in row.ours for row in rows):
-                found.append(Crosstable(f"{column.replace('_', ' ')}, ours", heads, tuple(cells)))
+                found.append(Crosstable(_head(column, "ours", quoted), heads, tuple(cells)))
         return found
 
     def distinct_rows(self) -> list[ResultRow]:
@@ -139,7 +129,7 @@ class RecipeResult:
             for who in ("paper", "ours")
             if who == "ours" or name in quoted
         ]
-        heads = ["", *(f"{name.replace('_', ' ')}, {who}" for name, who in pairs), "time"]
+        heads = ["", *(_head(name, who, bool(quoted)) for name, who in pairs), "time"]
         cells = [[row.marked_label, *(_cell(row, name, who) for name, who in pairs), row.clock] for row in rows]
         return heads, cells
 
@@ -188,6 +178,24 @@ def _of_one_clock(column: str, rows: Sequence[ResultRow]) -> list[ResultRow]:
     return [row for row in rows if row.clock == most or not is_timed(column)]
 
 
+def _claimed(claim: PaperClaim, rows: Sequence[ResultRow]) -> list[tuple[str, bool, float]]:
+    """Return the group of each row that a claim is about, whether it should be the best one, and its value."""
+    return [
+        (
+            describe_settings({name: row.settings[name] for name in claim.each if name in row.settings}),
+            all(row.settings.get(name) == value for name, value in claim.best.items()),
+            row.ours[claim.column],
+        )
+        for row in rows
+    ]
+
+
+def _with_doubts(said: str, column: str, rows: Iterable[ResultRow]) -> str:
+    """Return a sentence about a column; it warns where it rests on times that should not be trusted."""
+    unsure = said and is_timed(column) and any(row.doubts for row in rows)
+    return f"{said} Some of our times are unreliable ({DOUBT})." if unsure else said
+
+
 def _crossed(one: Crosstable) -> Any:
     from rich.table import Table
 
@@ -195,6 +203,11 @@ def _crossed(one: Crosstable) -> Any:
     for line in one.rows:
         table.add_row(*line)
     return table
+
+
+def _head(column: str, who: str, quoted: bool) -> str:
+    """Return a heading, which says whose numbers these are where the table also has numbers of the paper."""
+    return column.replace("_", " ") + (f", {who}" if quoted else "")
 
 
 def _cell(row: ResultRow, column: str, who: str) -> str:

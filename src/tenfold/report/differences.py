@@ -25,6 +25,15 @@ VALUE_ONLY = (
     "transport",
     "launcher",
 )
+COUNTED = {
+    "workers": "worker",
+    "threads": "thread",
+    "folds": "fold",
+    "epochs": "epoch",
+    "loader_workers": "loader worker",
+    "limit": "sample",
+}
+"""Fields that say how many there are of something."""
 MIXING_FIELDS = tuple(
     name for name, (section, _) in FIELDS.items() if section == "division" and name not in ("workers", *FOLD_FIELDS)
 )
@@ -166,6 +175,6 @@ def group_repeats(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def _phrase(name: str, value: Any) -> str:
-    if name in ("workers", "threads", "folds") and value is not None:
-        return plural(value, name.removesuffix("s"))
+    if name in COUNTED and value is not None:
+        return plural(value, COUNTED[name])
     return field_value(value) if name in VALUE_ONLY else f"{name.replace('_', ' ')} {field_value(value)}"

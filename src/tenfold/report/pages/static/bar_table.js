@@ -39,7 +39,7 @@ function cellOf(name, parts, plot, at, show) {
 }
 
 function legendOf(grid, { series, stripes }) {
-  const entries = series.map(([name, colour], number) => element("li", {}, element("button", {
+  const entries = series.length < 2 ? [] : series.map(([name, colour], number) => element("li", {}, element("button", {
     type: "button", "aria-pressed": "true", title: "Hide or show these bars",
     onclick: ({ currentTarget }) => {
       const show = currentTarget.getAttribute("aria-pressed") !== "true";
