@@ -1,30 +1,41 @@
 """The notebook in examples/ runs from its first cell to its last, and shows progress and results as HTML."""
 
-import shutil
-import subprocess
-import sys
+import json
 from pathlib import Path
 
 import nbformat
 import pytest
+from forked import forked_python, programs_server
+from nbclient import NotebookClient
 
 import tenfold
 
 TOUR = Path(__file__).parents[1] / "examples" / "tour.ipynb"
 
 
-@pytest.mark.timeout(120)
-def test_the_tour_runs(tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(Path(tenfold.__file__).parents[1]))
-    monkeypatch.setenv("TENFOLD_RUNS", str(tmp_path / "runs"))
+@pytest.fixture
+def _kernel(tmp_path, monkeypatch):
+    """A kernel that is forked from a server that has torch, and works in a folder of its own."""
+    with programs_server():
+        command = [*forked_python(), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    kernel = tmp_path / "jupyter" / "kernels" / "python3" / "kernel.json"
+    kernel.parent.mkdir(parents=True)
+    kernel.write_text(json.dumps({"argv": command, "display_name": "Python", "language": "python"}))
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
     monkeypatch.setenv("JUPYTER_PLATFORM_DIRS", "1")
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
-    assert not any(cell.get("outputs") for cell in nbformat.read(TOUR, as_version=4).cells), "keep it without outputs"
-    shutil.copy(TOUR, tmp_path)  # it runs, and writes its files, where it lies
-    command = [sys.executable, "-m", "nbconvert", "--execute", "--to", "notebook", "--inplace", TOUR.name]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=110, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr[-3000:]
-    cells = [_shown(cell) for cell in nbformat.read(tmp_path / TOUR.name, as_version=4).cells]
+    monkeypatch.setenv("PYTHONPATH", str(Path(tenfold.__file__).parents[1]))
+    monkeypatch.setenv("TENFOLD_RUNS", str(tmp_path / "runs"))
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.usefixtures("_kernel")
+def test_the_tour_runs(tmp_path):
+    tour = nbformat.read(TOUR, as_version=4)
+    assert not any(cell.get("outputs") for cell in tour.cells), "keep it without outputs"
+    folder = {"metadata": {"path": str(tmp_path)}}  # where it writes its files
+    NotebookClient(tour, timeout=110, kernel_name="python3", resources=folder).execute()
+    cells = [_shown(cell) for cell in tour.cells]
     assert max(map(len, cells)) == 2, "progress is one output that is replaced, and the result another"
     shown = [one for cell in cells for one in cell]
     progress, first = shown[:2]
