@@ -9,7 +9,7 @@ import pytest
 import torch
 from engine_models import LAWFUL, same, train
 from launchers import mpirun
-from launching import TORCHRUN, launch, start_ranks, told, torchrun_experiments
+from launching import launch, start_ranks, told, torchrun_experiments
 from launching import run as run_command
 
 import tenfold
@@ -166,7 +166,18 @@ def test_an_error_of_one_rank_is_told_by_rank_0(tmp_path: Path) -> None:
 
 def test_the_command_line_speaks_once(tmp_path: Path) -> None:
     tenfold.Experiment(**BASE).save(tmp_path / "small.toml")
-    command = [*mpirun(), "-n", "2", TORCHRUN[0], "-m", "tenfold", "train", "small.toml", "--strategy", "hopping-ring"]
+    command = [
+        *mpirun(),
+        "-n",
+        "2",
+        sys.executable,
+        "-m",
+        "tenfold",
+        "train",
+        "small.toml",
+        "--strategy",
+        "hopping-ring",
+    ]
     done = run_command([*command, "--log-ranks", "1", "--set", "transport=mpi"], tmp_path)
     assert done.returncode == 0, done.stderr
     (run,) = tenfold.list_runs(runs=tmp_path / "runs")

@@ -5,7 +5,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from tenfold.workers.pool.worker_pool import start_server
 
 HERE = Path(__file__).parent
 SOURCES = os.pathsep.join([str(HERE.parents[1] / "src"), str(HERE)])
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
 
 
 def environment(**more: str) -> dict[str, str]:

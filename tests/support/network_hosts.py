@@ -10,7 +10,8 @@ import subprocess
 from pathlib import Path
 
 from engine_models import LAWFUL
-from launching import TORCHRUN, environment
+from forked import forked_python
+from launching import environment
 
 FIELDS = LAWFUL | {"epochs": 2, "sync_every": 2, "threads": 1, "oversubscribe": True, "strategy": "butterfly"}
 FIELDS |= {"optimizer": "sgd", "lr": 0.05}
@@ -64,12 +65,12 @@ class Hosts:
         quietly("ip", "-n", self.names[1], "link", "set", self.ends[1], "down")
 
     def torchrun(self, number: int, folder: Path, *arguments: str) -> "subprocess.Popen[str]":
-        """Start torchrun on one of the hosts."""
-        torchrun = [word for word in TORCHRUN if word != "--standalone"]
-        torchrun += ["--nnodes", str(len(self.names)), "--rdzv-backend", "c10d", "--rdzv-id", self.names[0]]
+        """Start torchrun with one rank on one of the hosts."""
+        torchrun = ["-m", "torch.distributed.run", "--nnodes", str(len(self.names)), "--nproc-per-node", "1"]
+        torchrun += ["--rdzv-backend", "c10d", "--rdzv-id", self.names[0], "--no-python"]
         torchrun += ["--rdzv-endpoint", f"{self.addresses[0]}:29500", "--rdzv-conf", f"is_host={int(number == 0)}"]
         torchrun += ["--local-addr", self.addresses[number]]  # the hosts' names are not known to each other
-        return self.start(number, folder, *torchrun, *arguments)
+        return self.start(number, folder, *forked_python(), *torchrun, *forked_python(), *arguments)
 
     def inside(self, number: int) -> list[str]:
         """Return what goes before a command to run it on one of the hosts, with a name of its own."""
