@@ -7,6 +7,7 @@ import atexit
 import ctypes
 import os
 import runpy
+import signal
 import sys
 import threading
 import types
@@ -26,9 +27,7 @@ def start(address: str, *command: str) -> int:
     server.ensure_running = lambda: None
     spaces = {name: str(Path("/proc/self/ns", name).readlink()) for name in NAMESPACES}
     files = [os.dup(1), os.dup(2), *(os.open(f"/proc/self/ns/{name}", os.O_RDONLY) for name in NAMESPACES)]
-    sent = [
-        Connection(file, writable=False) for file in files
-    ]  # as only connections are sent with what they are open to
+    sent = [Connection(file, writable=False) for file in files]  # as connections can be sent, and files cannot
     lifeline, _held = Pipe(duplex=False)
     sys.modules["__main__"] = types.ModuleType("__main__")  # which the other process would import
     arguments = (dict(os.environ), spaces, sent, lifeline, command)
@@ -55,6 +54,7 @@ def _run(
     os.environ.clear()
     os.environ.update(environment)
     threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which the server ignores
     atexit._clear()  # what the server would do at its end
     code = 0
     try:
