@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from looped import looped
 from torch import nn
 from torch.nn import functional
 
@@ -97,18 +98,22 @@ FIELDS = [
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("fields", FIELDS)
 @pytest.mark.parametrize("make", [perceptron, convolutions])
-@pytest.mark.parametrize("method", ["loop", "vmap"])
-def test_fused_replicas_learn_what_separate_ones_learn(method, make, fields, device):
+def test_fused_replicas_learn_what_separate_ones_learn(make, fields, device):
     """Per-replica losses within 1e-4, relative, over 50 steps; on a GPU captured in a graph."""
     training, order = settings_of(**fields), orders(50).to(device)
-    together = fused(made(make, device), training, method=method)
-    assert together.prepare({(0, K, BATCH): 50}) == ""
-    losses = torch.stack([together.step(indices) for indices in order])
-    for row in range(K):
-        replica, expected = alone(made(make, device), training, order[:, row], data(device))
-        assert torch.allclose(losses[:, row], expected, rtol=1e-4)
-        for name, tensor in replica.network.state_dict().items():
-            assert torch.allclose(together.state(row)[name].float(), tensor.float(), rtol=1e-4, atol=1e-5), name
+    separate = [alone(made(make, device), training, order[:, row], data(device)) for row in range(K)]
+
+    @looped("method", ["loop", "vmap"])
+    def check(method):
+        together = fused(made(make, device), training, method=method)
+        assert together.prepare({(0, K, BATCH): 50}) == ""
+        losses = torch.stack([together.step(indices) for indices in order])
+        for row, (replica, expected) in enumerate(separate):
+            assert torch.allclose(losses[:, row], expected, rtol=1e-4)
+            for name, tensor in replica.network.state_dict().items():
+                assert torch.allclose(together.state(row)[name].float(), tensor.float(), rtol=1e-4, atol=1e-5), name
+
+    check()
 
 
 class Words(nn.Module):
