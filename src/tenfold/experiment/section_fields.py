@@ -252,7 +252,8 @@ class Division(Section):
     """Steps between two rounds, or "epoch" for one round at the end of each epoch; ignored when gradients are averaged
     (every step) and by asynchronous strategies.
 
-    Default: 4, or 16 with an outer optimizer."""
+    Default: gradients are averaged at every step where average = "auto" allows it; otherwise 4, or 16 with an outer
+    optimizer."""
     local_after: NonNegative = 0
     """Mix at every step until this one, then every `sync_every` (post-local SGD)."""
     overlap: bool = False
