@@ -170,5 +170,5 @@ def test_an_impossible_plan_is_refused(fields, sentence):
 
 
 def test_step_times_must_fit_the_plan():
-    with pytest.raises(ExperimentError, match="step times of 3 workers; the plan 4"):
+    with pytest.raises(ExperimentError, match="step times of 3 workers; the workload has 4"):
         predict(plan(), Hardware(step_time=[NOISY] * 3, round_price=lambda *_: 0.0))

@@ -94,7 +94,9 @@ class Hardware:
         if isinstance(self.step_time, StepTime):
             return [self.step_time] * workers
         if len(self.step_time) != workers:
-            raise ExperimentError(f"the hardware has step times of {len(self.step_time)} workers; the plan {workers}")
+            raise ExperimentError(
+                f"the hardware has step times of {len(self.step_time)} workers; the workload has {workers} workers"
+            )
         return list(self.step_time)
 
     def is_steady(self, workers: int) -> bool:

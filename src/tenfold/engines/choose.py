@@ -39,7 +39,10 @@ def choose(experiment: Experiment, world: World | None = None, predict: "Predict
 
 
 def is_launched(experiment: Experiment, world: World) -> bool:
-    """Return whether the workers are a launcher's ranks; a single rank trains alone unless it is asked to or left."""
+    """Return whether the workers are a launcher's ranks.
+
+    A single rank trains as it would without a launcher, unless the engine is "launched" or it is the last rank left.
+    """
     machine = experiment.machine
     survivor = world.restarts > 0 and machine.on_failure == "continue"
     return world.size > 1 or machine.engine == "launched" or survivor

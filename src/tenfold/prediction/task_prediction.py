@@ -21,8 +21,8 @@ def predict_task(task: Task, report: ReportProgress | None = None) -> Prediction
     """Predict a task's times on its virtual cluster; step times that are not known yet are measured first.
 
     Times of this machine are those of its calibration, scaled by how fast it is now. `report` is called with a line
-    about each measurement. For strategies without rounds the prediction also says in
-    which order the workers exchange weights.
+    about each measurement. For strategies without rounds the prediction also says in which order the workers exchange
+    weights.
     """
     cluster = cluster_of(task.experiment)
     if cluster is not None and cluster.has_given_times:
@@ -35,6 +35,7 @@ def predict_task(task: Task, report: ReportProgress | None = None) -> Prediction
     prediction = replace(prediction, machine_speed=speed)
     if not make_strategy(task.experiment.division).asynchronous:
         return prediction
+    # By the calibrated times, not those of now: the order decides the weights, and these must be the same every time.
     times = _exchange_times(*workload_and_hardware(task, profile, cluster), seed)
     return replace(prediction, exchange_times=times)
 
