@@ -35,6 +35,10 @@ def test_a_row_that_leads_nowhere_is_a_sentence(text: str) -> None:
 
 def test_any_field_can_vary() -> None:
     assert varied("training.momentum=0,0.9") == ("momentum", [0, 0.9])
+    assert varied("hidden=[[64],[32,16]]") == ("hidden", [[64], [32, 16]])
+    for text in ("hidden=64,32", "hidden=[64,32]"):
+        with pytest.raises(ExperimentError, match=r"hidden is a list; .* such as hidden=\[\[64\], \[32\]\]"):
+            varied(text)
     with pytest.raises(ExperimentError, match=r"expected field=a,b, such as momentum=0,0.9, got 'momentum'"):
         varied("momentum")
 

@@ -75,6 +75,7 @@ def test_a_filter_selects_the_runs_for_which_all_of_it_holds(recorded, text, num
         ("age>7", "age is compared with a time such as 90s"),
         ("created>yesterday", "created is compared with a date"),
         ("wrokers=2", "no run has a 'wrokers' to filter by; did you mean 'workers'"),
+        ("workers=>2", "'workers=>2' has no operator that is known; use = != < <= > >= or ~"),
         ("status=finish", "unknown status 'finish'; did you mean 'finished'"),
         ("xyzzy=2", "`tenfold runs --help` says"),
     ],

@@ -69,7 +69,22 @@ def varied(text: str) -> tuple[str, list[Any]]:
     name, equals, values = text.partition("=")
     if not (equals and name.strip() and values.strip()):
         raise ExperimentError(f"expected field=a,b, such as momentum=0,0.9, got '{text}'")
-    return _short(name.strip().replace("-", "_")), several(values.strip())
+    short, found = _short(name.strip().replace("-", "_")), several(values.strip())
+    if _takes_list(short) and not any(isinstance(one, list) for one in found):
+        lists = [[one] for one in found]
+        raise ExperimentError(f"each value of {short} is a list; write a list of lists, such as {short}={lists}")
+    return short, found
+
+
+def _takes_list(name: str) -> bool:
+    """Return whether one value of a field is a list."""
+    from tenfold.experiment import FIELDS, SECTIONS
+    from tenfold.experiment.values import TakesList
+
+    if name not in FIELDS:
+        return False
+    section, field = FIELDS[name]
+    return any(isinstance(one, TakesList) for one in SECTIONS[section].model_fields[field].metadata)
 
 
 def settings_together(texts: list[str] | None) -> list[dict[str, Any]]:

@@ -124,6 +124,8 @@ def _condition(word: str) -> Condition:
     name, operator, value = found["name"].replace("-", "_"), found["operator"], found["value"]
     if not value:
         raise StoreError(f"the condition '{word}' has no value; write it {EXAMPLE}")
+    if value[0] in "<>=~":
+        raise StoreError(f"'{word}' has no operator that is known; use = != < <= > >= or ~, {EXAMPLE}")
     listed = value.split(",") if operator in ("=", "==", "!=") else [value]
     values = tuple(_value(name, operator, one) for one in listed)
     if operator in ORDER and not all(isinstance(one, float) for one in values):
