@@ -1,5 +1,6 @@
 """Finding runs by a filter, labelling and removing them."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,10 @@ def runs(tmp_path: Path) -> Path:
 def test_runs_are_found_by_a_filter_and_by_their_tags(runs: Path) -> None:
     assert tenfold_("tag", "2", "paper", "base").stdout == "run 2: base, paper\n"
     assert tenfold_("untag", "2", "base").stdout == "run 2: paper\n"
+    assert tenfold_("untag", "2", "base").stderr == "error: run 2 has no tag 'base'; it has paper\n"
+    said = tenfold_("report", "--filter", "tag=paper", "-o", "paper.html", "--json")
+    assert json.loads(said.stdout)["runs"] == [2]
+    assert "no runs match tag=none-such" in tenfold_("report", "--filter", "tag=none-such").stderr
     assert tenfold_("note", "last", "with the fan on").stdout == "run 2: with the fan on\n"
     said = tenfold_("runs", "--filter", "workers>=4 tag=paper").stdout
     assert "#paper" in said

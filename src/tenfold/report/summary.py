@@ -113,6 +113,8 @@ def describe_workers(run: Run) -> str:
     if run.kind == CROSSVAL:
         each = ""  # each fold has its own number of threads
     if run.clock == clocks.PREDICTED:
+        if run.experiment.machine.cluster not in (None, "here"):
+            each = ""  # the cluster's groups say how many threads their workers have
         return f"{plural(workers, 'virtual worker')}{each}{describe_cluster(run)}"
     return f"{plural(workers, 'worker')}{each} on {field_value(run.experiment.machine.device)}{describe_pinning(run)}"
 

@@ -236,15 +236,17 @@ class Store:
                     f"SELECT {store_tables.COLUMNS} FROM runs WHERE id = ?", (found[0],)
                 ).fetchone()
                 return self._known(connection, [row])[0]
-            last = connection.execute("SELECT MAX(id) FROM runs").fetchone()[0]
+            first, last, count = connection.execute("SELECT MIN(id), MAX(id), COUNT(*) FROM runs").fetchone()
         if last is None:
             raise StoreError(f"there are no runs in {short_path(self.folder)} yet; `tenfold train` records one")
         if found:
             numbers = ", ".join(map(str, found[-8:]))
             raise StoreError(f"'{text}' names {len(found)} runs; say which: {numbers}")
-        raise StoreError(
-            f"there is no run '{text}' in {short_path(self.folder)}; say a number from 1 to {last}, or last"
+        without_gaps = count == last - first + 1
+        say = (
+            f"say a number from {first} to {last}, or last" if without_gaps else "`tenfold runs` lists those there are"
         )
+        raise StoreError(f"there is no run '{text}' in {short_path(self.folder)}; {say}")
 
     def _matching(self, connection: sqlite3.Connection, text: str) -> list[int]:
         """Return the numbers of the runs that are meant, oldest first."""

@@ -7,6 +7,7 @@ import typer
 
 from tenfold.cli import options
 from tenfold.cli.completion import complete_tag
+from tenfold.errors import StoreError
 
 Tags = Annotated[list[str], typer.Argument(metavar="TAG...", help="Words without spaces.", autocompletion=complete_tag)]
 
@@ -50,6 +51,8 @@ def _change(run: str, runs: Path | None, *, add: list[str] | None = None, remove
     found = tenfold.open_run(run, runs=runs)
     if add:
         found.tag(*add)
+    if unknown := [tag for tag in remove or [] if tag not in found.tags]:
+        raise StoreError(f"run {found.id} has no tag '{unknown[0]}'; it has {', '.join(found.tags) or 'none'}")
     if remove:
         found.untag(*remove)
     typer.echo(f"run {found.id}: {', '.join(found.tags) or 'no tags'}")
