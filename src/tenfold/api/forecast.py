@@ -1,7 +1,6 @@
 """`tenfold.forecast`: predict the time of every combination of settings."""
 
-from collections.abc import Iterable, Iterator
-from typing import Unpack
+from typing import Any, Unpack
 
 from tenfold.api import compare as grid
 from tenfold.api.simulate import on_cluster
@@ -35,28 +34,37 @@ def forecast(
     """
     require_no_launcher("a forecast", detect_world())
     base, dimensions = grid.parts(on_cluster(experiment), dict(settings))
-    tasks = _prepared(grid.experiments_of(base, dimensions, repeats=1))
+    return forecast_grid(base, dimensions, LoadedData(), reporter(progress))
 
-    report = reporter(progress)
+
+class LoadedData:
+    """The data of experiments that are predicted one after another; what several have in common is loaded once."""
+
+    def __init__(self) -> None:
+        self._known: list[tuple[Data, str, Splits]] = []
+
+    def task_of(self, experiment: Experiment) -> Task:
+        """Return the task of an experiment."""
+        device = experiment.machine.device
+        known = next((splits for data, on, splits in self._known if data == experiment.data and on == device), None)
+        task = prepare(experiment, splits=known)
+        if known is None:
+            self._known.append((experiment.data, device, task.splits))
+        return task
+
+
+def forecast_grid(
+    base: Experiment, dimensions: dict[str, list[Any]], loaded: LoadedData, report: ReportProgress | None = None
+) -> Forecast:
+    """Predict every combination of the dimensions of a grid."""
 
     def predict(task: Task) -> Prediction:
         return predict_task(task, report)
 
+    tasks = map(loaded.task_of, grid.experiments_of(base, dimensions, repeats=1))
     return Forecast(
         [
             (task.experiment, predict(task) if task.experiment.division.folds is None else predict_folds(task, predict))
             for task in tasks
         ]
     )
-
-
-def _prepared(experiments: Iterable[Experiment]) -> Iterator[Task]:
-    """Yield the tasks of experiments; data that several have in common are loaded once."""
-    loaded: list[tuple[Data, str, Splits]] = []
-    for one in experiments:
-        device = one.machine.device
-        known = next((splits for data, where, splits in loaded if data == one.data and where == device), None)
-        task = prepare(one, splits=known)
-        if known is None:
-            loaded.append((one.data, device, task.splits))
-        yield task

@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tenfold.errors import ExperimentError, TenfoldError
 from tenfold.experiment import Experiment
@@ -14,6 +14,9 @@ from tenfold.recipes.recipe import NEEDS, SCALES, Block, Recipe, Scale, Size
 from tenfold.recipes.recipe_result import RecipeResult
 from tenfold.recipes.result_rows import Setting
 from tenfold.runs import Run
+
+if TYPE_CHECKING:
+    from tenfold.api.forecast import LoadedData
 
 ONLY_TIME = "only the time was predicted; nothing was trained"
 ShowProgress = Callable[[str], None]
@@ -44,14 +47,17 @@ def run(
     fields = [recipe.experiment | block.fields | size.fields | chosen | settings for block, settings in planned]
     if not missing:
         _check_experiments(recipe, planned, fields)
+    from tenfold.api.forecast import LoadedData
+
     found: list[Setting] = []
+    loaded = LoadedData()
     for (block, settings), own in zip(planned, fields, strict=True):
         if progress is not None:
             progress(f"{recipe.name}: {block.verb} " + ", ".join(f"{key}={value}" for key, value in settings.items()))
         if missing:
             found.append(Setting(block.verb, settings, reason=f"needs {' and '.join(missing)}"))
         else:
-            found.append(_run_setting(block, settings, own, size, runs))
+            found.append(_run_setting(block, settings, own, size, runs, loaded))
     return RecipeResult(recipe, scale, found)
 
 
@@ -94,7 +100,12 @@ def settings_of(block: Block, size: Size) -> Iterator[dict[str, Any]]:
 
 
 def _run_setting(
-    block: Block, settings: dict[str, Any], fields: dict[str, Any], size: Size, runs: str | Path | None
+    block: Block,
+    settings: dict[str, Any],
+    fields: dict[str, Any],
+    size: Size,
+    runs: str | Path | None,
+    loaded: "LoadedData",
 ) -> Setting:
     """Run one setting, or predict it where this machine has too few cores for it."""
     from tenfold.api.compare import compare
@@ -109,9 +120,9 @@ def _run_setting(
         if block.verb == "crossval" and experiment.division.folds is None:
             experiment = experiment.replace(folds=10)
         if block.verb == "forecast" or (block.verb == "crossval" and short):
-            from tenfold.api.forecast import forecast
+            from tenfold.api.forecast import forecast_grid
 
-            predicted = forecast(_virtual(experiment), progress=False).rows[0].seconds.mean
+            predicted = forecast_grid(_virtual(experiment), {}, loaded).rows[0].seconds.mean
             return Setting(block.verb, settings, note=ONLY_TIME, predicted_seconds=predicted)
         comparison = compare(experiment, repeats=size.repeats, runs=runs, progress=False)
     except TenfoldError as error:
