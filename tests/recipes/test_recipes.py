@@ -11,7 +11,7 @@ from tenfold.recipes.recipe import PaperClaim, Recipe
 from tenfold.recipes.recipe_page import write
 from tenfold.recipes.recipe_plots import recipe_plots
 from tenfold.recipes.recipe_result import ABSENT, RecipeResult
-from tenfold.recipes.result_rows import ResultRow
+from tenfold.recipes.result_rows import ResultRow, Setting
 from tenfold.recipes.run_recipe import is_available, settings_of
 from tenfold.report.rows import DOUBTS
 
@@ -140,6 +140,12 @@ def test_unknown_recipes_and_malformed_files_are_explained(tmp_path):
         run(own, runs=tmp_path)
     with pytest.raises(ExperimentError, match="unknown scale"):
         run(Recipe(**TINY), scale="huge", runs=tmp_path)
+
+
+def test_notes_say_which_values_a_scale_leaves_out():
+    missing = Setting("simulate", {"workers": 4, "sync_every": 1}, reason="needs flite")
+    notes = RecipeResult(load("su-chen-frequency"), "small", [missing]).notes()
+    assert notes[0].endswith("epochs = 3; workers in 4; sync_every in 1, 10, epoch")
 
 
 def test_the_paper_s_rows_alone_make_a_table():

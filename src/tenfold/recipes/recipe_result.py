@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from tenfold.recipes import agreement
-from tenfold.recipes.recipe import PaperClaim, Recipe, Scale
+from tenfold.recipes.recipe import PaperClaim, Recipe, Scale, Size
 from tenfold.recipes.result_rows import ResultRow, Setting, result_rows, setting_label
 from tenfold.report.differences import describe_settings
-from tenfold.report.formatting import NOTHING
+from tenfold.report.formatting import NOTHING, field_value
 from tenfold.report.rows import DOUBTS
 from tenfold.report.run_values import EXPLAINED, is_timed
 from tenfold.report.tables.columns import DOUBT
@@ -62,8 +62,10 @@ class RecipeResult:
     def _nothing_to_compare(self) -> str:
         if not any(row.ours for row in self.rows):
             return "Nothing was compared, as nothing could be run here."
-        if any(row.paper for row in self.rows) or self.recipe.claims:
+        if any(row.paper for row in self.rows):
             return "Nothing was compared, as the rows that the paper has numbers for could not be run here."
+        if self.recipe.claims:
+            return "Nothing was compared, as some of the rows that the paper speaks of could not be run here."
         return "Nothing was compared, as our copy of the paper has no numbers for these rows."
 
     def notes(self) -> list[str]:
@@ -224,8 +226,10 @@ def _values(rows: Iterable[ResultRow], name: str) -> list[Any]:
 
 
 def _size(recipe: Recipe, scale: Scale) -> str:
-    fields = recipe.scales[scale].fields if scale in recipe.scales else {}
-    return ", ".join(f"{name} = {value}" for name, value in fields.items()) or "as in the paper"
+    size = recipe.scales.get(scale, Size())
+    fields = [f"{name} = {value}" for name, value in size.fields.items()]
+    fewer = [f"{name} in {', '.join(map(field_value, values))}" for name, values in size.vary.items()]
+    return "; ".join([*([", ".join(fields)] if fields else []), *fewer]) or "as in the paper"
 
 
 def _this_machine() -> str:
