@@ -28,6 +28,7 @@ def test_runs_are_found_by_a_filter_and_by_their_tags(runs: Path) -> None:
     said = tenfold_("report", "--filter", "tag=paper", "-o", "paper.html", "--json")
     assert json.loads(said.stdout)["runs"] == [2]
     assert "no runs match tag=none-such" in tenfold_("report", "--filter", "tag=none-such").stderr
+    assert tenfold_("note", "last", "h\udcc3\udca4llo").stdout == "run 2: hällo\n"  # as a C locale passes it on
     assert tenfold_("note", "last", "with the fan on").stdout == "run 2: with the fan on\n"
     said = tenfold_("runs", "--filter", "workers>=4 tag=paper").stdout
     assert "#paper" in said

@@ -329,6 +329,7 @@ class TestBadInput:
             (("train", "--epochs", "many"), "--epochs: should be a whole number"),
             (("train", "--lr", "fast"), "--lr: should be a number"),
             (("train", "a", "b"), "got unexpected extra argument(s) (b); see `tenfold train --help`"),
+            (("resume", "--set", "epochs=3"), "resume has no --set; a run keeps its settings"),
             (("train", "--folds", "5"), "train has no --folds; `tenfold crossval --folds 5` trains and validates"),
             (("trian",), "no such command 'trian'; did you mean 'train'"),
             (("--nothing",), "no such option: --nothing; see `tenfold --help`"),

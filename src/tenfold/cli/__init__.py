@@ -1,11 +1,13 @@
 """The command line: one file per verb, which parses, calls and shows. Heavy imports wait until a verb runs."""
 
+import errno
 import os
 import signal
 import sys
 import warnings
 from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
@@ -149,6 +151,9 @@ for heading, verbs in VERBS.items():
 
 def main() -> None:
     """Run the command line."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed by whoever started this program
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 - until the program ends
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     set_wait_policy()
     heard: list[int] = []
@@ -162,7 +167,10 @@ def main() -> None:
     try:
         _guard_rank()
         app()
-    except Exception:
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            print_error(f"the disk is full: {error}")
+            sys.exit(2)
         if not heard:
             raise
         # A library that was being imported turned the interrupt into an error.

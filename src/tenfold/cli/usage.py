@@ -9,6 +9,7 @@ UsageError: Any = typer.BadParameter.__base__
 ELSEWHERE = {
     ("train", "--folds"): "`tenfold crossval --folds 5` trains and validates on folds",
     ("simulate", "--folds"): "`tenfold crossval --folds 5` trains and validates on folds",
+    ("resume", "--set"): "a run keeps its settings; `tenfold train` starts another from its experiment.toml",
     ("runs", "--workers"): "`tenfold compare --workers 1,2,4` compares runs",
 }
 """Options that belong to another verb."""

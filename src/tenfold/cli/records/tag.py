@@ -41,7 +41,8 @@ def note(
     import tenfold
 
     found = tenfold.open_run(run, runs=runs)
-    found.set_note(text.strip())
+    readable = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")  # in a locale without UTF-8
+    found.set_note(readable.strip())
     typer.echo(f"run {found.id}: {found.note or 'no note'}")
 
 
