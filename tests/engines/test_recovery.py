@@ -19,7 +19,7 @@ from tenfold.experiment import Experiment
 from tenfold.launch.detect import World
 from tenfold.mixing.learning_rate import rate_scale
 from tenfold.runs import Clock
-from tenfold.workers.lost_worker import LostWorker
+from tenfold.workers.lost_worker_record import LostWorker
 
 
 @given(st.lists(st.lists(st.integers(0, 5), min_size=1, unique=True), min_size=1, max_size=8))

@@ -28,7 +28,7 @@ from tenfold.training import all_targets, choose_loss, choose_metrics, join_outp
 from tenfold.training.evaluation import make_predictions
 from tenfold.training.measures import are_probabilities, is_reached, output_kind, target_metric
 from tenfold.workers.check_metrics import not_measured
-from tenfold.workers.lost_worker import LostWorker, lost_in
+from tenfold.workers.lost_worker_record import LostWorker, lost_in
 from tenfold.workers.messages import Decision, Evaluated, Finished, Message, Reviewed, Saved
 from tenfold.workers.task import Task
 

@@ -44,7 +44,7 @@ from tenfold.training.precision import multiplying
 from tenfold.training.randomness import undisturbed
 from tenfold.transport.network.join import JoinedRank, join
 from tenfold.workers.channels import Channels
-from tenfold.workers.lost_worker import LostWorker, lost_in
+from tenfold.workers.lost_worker_record import LostWorker, lost_in
 from tenfold.workers.messages import Decision, Message
 from tenfold.workers.supervisor import Supervisor
 from tenfold.workers.task import Task, make_network

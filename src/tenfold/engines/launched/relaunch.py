@@ -11,7 +11,7 @@ from tenfold.experiment import Experiment
 from tenfold.launch.detect import World
 from tenfold.runs import Store
 from tenfold.runs.resumption import Resumption
-from tenfold.workers.lost_worker import LostWorker
+from tenfold.workers.lost_worker_record import LostWorker
 
 CLOCKS_DIFFER_BY = 5.0
 """Seconds, between hosts."""

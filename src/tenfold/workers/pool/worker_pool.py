@@ -165,10 +165,10 @@ class WorkerPool:
             self._absent.discard(place)
 
     def messages(self) -> Iterator[tuple[int, Any]]:
-        """Yield (place, message) as they come; raise when a worker is lost.
+        """Yield (place, message) as they come; raise WorkerLost when a process is lost.
 
-        What a worker said before it was lost comes first, and what the others say of it not at all, unless this is
-        called again when the lost one has been removed or replaced.
+        All that the lost process had sent is yielded before. What the others have sent by then, such as errors because
+        they wait for the lost one, is yielded only if this is called again, after `remove` or `replace`.
         """
         looked = time.monotonic()
         while True:
