@@ -15,7 +15,7 @@ import typer.testing
 from forked import programs_server, start_shared_server, use_shared_server
 from hypothesis import settings
 
-from tenfold.workers.pool import worker_pool as crew
+from tenfold.workers.pool import fork_server
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in what a shell starts in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -64,14 +64,14 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session")
 def _warm_server() -> None:
     """Start the server of processes before a test changes the folder, which a relative PYTHONPATH would not survive."""
-    crew.start_server()
+    fork_server.start_server()
 
 
 @pytest.fixture(scope="module")
 def _workers_with_imports() -> Iterator[None]:
     """Fork workers that have imported scikit-learn and what torch's optimizers need, which takes them two seconds."""
     with programs_server():
-        crew.start_server()
+        fork_server.start_server()
         yield
 
 

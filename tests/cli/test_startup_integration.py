@@ -27,7 +27,7 @@ for verb in {verbs!r}:
     except SystemExit as done:
         assert not done.code, (verb, done.code)
     found[" ".join(verb)] = [name for name in {heavy!r} if name in sys.modules]
-import tenfold.workers.pool.worker_pool
+import tenfold.workers.pool.fork_server
 found["server"] = ["torch"] if "torch" in sys.modules else []
 print("imported:", json.dumps(found), file=sys.stderr)
 """

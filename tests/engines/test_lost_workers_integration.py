@@ -22,6 +22,7 @@ import tenfold
 from tenfold.errors import ModelError, UserCodeError, WorkerLost
 from tenfold.runs import Event, Metric
 from tenfold.workers.pool import worker_pool as crew
+from tenfold.workers.pool.worker_reports import BEAT
 
 pytestmark = pytest.mark.timeout(60)
 SOURCES = os.pathsep.join([str(Path(tenfold.__file__).parents[1]), str(Path(__file__).parents[1] / "support")])
@@ -199,7 +200,7 @@ class TestAWorkerThatIsLost:
 
 
 def test_silence_is_noticed_within_six_seconds() -> None:
-    assert crew.SILENCE + 2 * crew.BEAT + crew.PATIENCE <= 6
+    assert crew.SILENCE + 2 * BEAT + crew.PATIENCE <= 6
 
 
 def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:

@@ -7,8 +7,7 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any
 
-from tenfold.workers.pool.worker_pool import start_heartbeat
-from tenfold.workers.pool.worker_reports import WorkerProgress
+from tenfold.workers.pool.worker_reports import WorkerProgress, start_heartbeat
 
 
 def say(connection: Connection, message: Any) -> None:

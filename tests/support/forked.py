@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tenfold.workers.pool import worker_pool
+from tenfold.workers.pool import fork_server
 
 _for_programs = forkserver.ForkServer()
 """A second server: forking from one that has imported more takes longer, so workers come from the first."""
@@ -19,9 +19,9 @@ _for_programs = forkserver.ForkServer()
 
 def start_forked(target: Callable[..., None], *arguments: Any) -> Any:
     """Call a function in a new process."""
-    worker_pool.start_server()
+    fork_server.start_server()
     address = forkserver._forkserver._forkserver_address  # type: ignore[attr-defined]
-    process = worker_pool.context().Process(target=_call, args=(address, target, arguments))  # type: ignore[attr-defined]
+    process = fork_server.context().Process(target=_call, args=(address, target, arguments))  # type: ignore[attr-defined]
     process.start()
     return process
 
@@ -35,7 +35,7 @@ def start_program(target: Callable[..., None], *arguments: Any) -> Any:
 def start_shared_server() -> str:
     """Start the server of programs for all processes that share the tests, and return its address."""
     with programs_server():
-        worker_pool.start_server()
+        fork_server.start_server()
     return str(_for_programs._forkserver_address)  # type: ignore[attr-defined]
 
 
@@ -50,7 +50,7 @@ def use_shared_server(address: str) -> None:
 def programs_server() -> Iterator[None]:
     """Fork the processes that start in this block from the server that has imported what programs do."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker_pool, "PRELOADED", "program_imports")
+        patch.setattr(fork_server, "PRELOADED", "program_imports")
         patch.setattr(forkserver, "_forkserver", _for_programs)
         for name in ("ensure_running", "connect_to_new_process", "set_forkserver_preload"):
             patch.setattr(forkserver, name, getattr(_for_programs, name))
@@ -59,7 +59,7 @@ def programs_server() -> Iterator[None]:
 
 def forked_python() -> list[str]:
     """Return what takes the place of `python` in the command of a launcher, so that its ranks are forked, too."""
-    worker_pool.start_server()
+    fork_server.start_server()
     address = forkserver._forkserver._forkserver_address  # type: ignore[attr-defined]
     return [sys.executable, str(Path(__file__).with_name("forked_rank.py")), address]
 

@@ -15,7 +15,7 @@ from forked import start_forked
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from tenfold.workers.pool.worker_pool import start_server
+from tenfold.workers.pool.fork_server import start_server
 
 HERE = Path(__file__).parent
 SOURCES = os.pathsep.join([str(HERE.parents[1] / "src"), str(HERE)])

@@ -14,7 +14,7 @@ import torch
 
 from tenfold.mixing import Round
 from tenfold.transport import Transport, average_in_rank_order, shares
-from tenfold.workers.pool.worker_pool import context, start_server
+from tenfold.workers.pool.fork_server import context, start_server
 
 Join = Callable[[int], Transport]
 """Makes the transport of a rank; it must travel to another process."""

@@ -21,7 +21,7 @@ from tenfold.report.loggers.make_loggers import make_loggers
 from tenfold.runs import Clock, Emit, Store
 from tenfold.runs.callbacks import listed, with_callbacks
 from tenfold.runs.store import CROSSVAL, absolute
-from tenfold.workers.pool.worker_pool import start_server
+from tenfold.workers.pool.fork_server import start_server
 
 USUAL_FOLDS = 5
 

@@ -18,9 +18,9 @@ from tenfold.machine import affinity
 from tenfold.runs import Clock, Emit, EpochEnded, Event, Lifecycle
 from tenfold.runs.resumption import Resumption
 from tenfold.workers.pool.snapshot import TaskSnapshot
-from tenfold.workers.pool.worker_pool import WorkerPool, start_heartbeat
+from tenfold.workers.pool.worker_pool import WorkerPool
 from tenfold.workers.pool.worker_process import WorkerConnection, forward_warnings
-from tenfold.workers.pool.worker_reports import WorkerProgress
+from tenfold.workers.pool.worker_reports import WorkerProgress, start_heartbeat
 from tenfold.workers.task import Task
 
 Relay = Callable[[int, Event], None]

@@ -19,8 +19,9 @@ from tenfold.transport.memory.segment import StopReason
 from tenfold.workers.channels import SharedChannels
 from tenfold.workers.elastic.replacement import Replacement
 from tenfold.workers.messages import Finished, Message
+from tenfold.workers.pool.fork_server import start_server
 from tenfold.workers.pool.snapshot import TaskSnapshot
-from tenfold.workers.pool.worker_pool import WorkerPool, start_server
+from tenfold.workers.pool.worker_pool import WorkerPool
 from tenfold.workers.pool.worker_process import run_workers
 from tenfold.workers.supervisor import Supervisor
 from tenfold.workers.task import Task, make_network

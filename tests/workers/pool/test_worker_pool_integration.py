@@ -13,6 +13,7 @@ import pytest
 
 from tenfold.errors import MachineError, WorkerLost
 from tenfold.workers.pool import worker_pool as crew
+from tenfold.workers.pool.fork_server import start_process
 from tenfold.workers.pool.worker_pool import WorkerPool
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("_warm_server")]
@@ -255,7 +256,7 @@ class FromADyingServer:
 
 def test_a_server_that_dies_while_it_forks_is_started_again() -> None:
     process = FromADyingServer(deaths=2)
-    crew.start_process(process)
+    start_process(process)
     assert process.deaths == -1
     with pytest.raises(MachineError, match="killed repeatedly"):
-        crew.start_process(FromADyingServer(deaths=9))
+        start_process(FromADyingServer(deaths=9))

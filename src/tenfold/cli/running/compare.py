@@ -114,6 +114,6 @@ def _wants_again(result: "Comparison") -> bool:
 def _start_early(grid: dict[str, list[Any]]) -> None:
     """Start the server of worker processes, if the grid needs one, while the rest is still being imported."""
     if "folds" in grid or any(isinstance(count, int) and count > 1 for count in grid.get("workers", [])):
-        from tenfold.workers.pool.worker_pool import start_server
+        from tenfold.workers.pool.fork_server import start_server
 
         start_server()

@@ -59,7 +59,7 @@ def crossval(
     [cyan]tenfold crossval lenet.toml --workers 4 --fold-mode data-and-folds[/]
     """
     experiment = options.experiment_of(context.params)  # all fields above are read from `context.params`
-    from tenfold.workers.pool.worker_pool import start_server
+    from tenfold.workers.pool.fork_server import start_server
 
     start_server()  # it starts while torch is imported here
     import tenfold

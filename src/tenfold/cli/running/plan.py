@@ -44,7 +44,7 @@ def plan(
     [cyan]tenfold plan lenet.toml --target 0.99 --cluster lab.toml --max-workers 64[/]
     """
     experiment = options.experiment_from(file, settings, model=model, data=data, seed=seed)
-    from tenfold.workers.pool.worker_pool import start_server
+    from tenfold.workers.pool.fork_server import start_server
 
     start_server()
     from tenfold.api.plan import plan as find

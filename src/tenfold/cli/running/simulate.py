@@ -79,7 +79,7 @@ def simulate(
             predicted = forecast(experiment, progress=show, **grid)
         print_side_by_side(predicted, form, output)
         return
-    from tenfold.workers.pool.worker_pool import start_server
+    from tenfold.workers.pool.fork_server import start_server
 
     start_server()
     if any(len(values) != 1 for values in grid.values()):

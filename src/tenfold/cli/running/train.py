@@ -45,7 +45,7 @@ def train(
     """
     experiment = options.experiment_of(context.params)
     if experiment.division.workers > 1 and launched_rank() is None:
-        from tenfold.workers.pool.worker_pool import start_server
+        from tenfold.workers.pool.fork_server import start_server
 
         start_server()
     import tenfold

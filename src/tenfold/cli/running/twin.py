@@ -37,7 +37,7 @@ def twin(
     [cyan]tenfold twin --data digits --model mlp --workers 2 --strategy ring -o twin.html[/]
     """
     experiment = options.experiment_of(context.params)
-    from tenfold.workers.pool.worker_pool import start_server
+    from tenfold.workers.pool.fork_server import start_server
 
     start_server()
     from tenfold.api.simulate import on_cluster

@@ -22,7 +22,8 @@ from tenfold.errors import WorkerLost
 from tenfold.launch.commands import find_mpirun
 from tenfold.prediction.calibration.probes import ReportProgress
 from tenfold.prediction.measurements import Averaging
-from tenfold.workers.pool.worker_pool import WorkerPool, start_heartbeat
+from tenfold.workers.pool.worker_pool import WorkerPool
+from tenfold.workers.pool.worker_reports import start_heartbeat
 
 Found = dict[int, float]
 """Median seconds of an all-reduce, by the bytes of one worker's weights."""

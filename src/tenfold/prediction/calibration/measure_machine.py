@@ -18,7 +18,7 @@ from tenfold.prediction.calibration.divided_share import measure_divided_share
 from tenfold.prediction.calibration.probes import ReportProgress
 from tenfold.prediction.profile import Profile, default_path
 from tenfold.workers.mixers.divided_steps import shared_stacks
-from tenfold.workers.pool.worker_pool import start_server
+from tenfold.workers.pool.fork_server import start_server
 from tenfold.workers.task import Task, weight_bytes
 
 QUICK_TURNS = 2

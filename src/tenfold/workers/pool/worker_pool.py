@@ -1,78 +1,27 @@
 """The worker processes of a run: started together, watched, and ended together."""
 
-import atexit
 import contextlib
-import multiprocessing
-import multiprocessing.forkserver
-import multiprocessing.util
-import os
 import pickle
-import shutil
 import signal
-import sys
 import threading
 import time
 import types
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import BaseContext
-from pathlib import Path
 from typing import Any
 
-from tenfold.errors import MachineError, WorkerLost, name_workers
+from tenfold.errors import WorkerLost, name_workers
 from tenfold.machine import limits
-from tenfold.machine.cores import wait_policy_for_children
 from tenfold.machine.process_state import is_stopped
-from tenfold.workers.pool.worker_reports import FIELDS, MessageReader, StallWatch, WorkerProgress, describe_stall
+from tenfold.workers.pool.fork_server import context, start_process
+from tenfold.workers.pool.worker_reports import BEAT, FIELDS, MessageReader, StallWatch, WorkerProgress, describe_stall
 
-BEAT = 0.5
-"""Seconds between two heartbeats of a worker."""
 SILENCE = 4.0
 """Seconds without a heartbeat after which a worker is lost."""
 STARTUP = 60.0
 """Seconds that a worker has until its first heartbeat."""
-START_ATTEMPTS = 3
 PATIENCE = 1.0
 """Seconds a worker has to end by itself before it is killed."""
-SERVER_FOLDER = "TENFOLD_SERVER_FOLDER"
-_STARTING = threading.RLock()
-PRELOADED = "tenfold.workers.pool.worker_process"
-"""What the server imports, by name: nothing here imports it, so the server can start before torch is imported here."""
-
-
-def context() -> BaseContext:
-    """Return how processes are started: forked from a server that has imported torch once, or spawned afresh."""
-    method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-    return multiprocessing.get_context(method)
-
-
-def start_server() -> None:
-    """Start the server that workers are forked from; it imports what they need while this process continues."""
-    if context().get_start_method() == "forkserver":
-        multiprocessing.set_forkserver_preload([PRELOADED])
-        nested = multiprocessing.parent_process() is not None  # whose folder is its parent's
-        folder = "" if nested else multiprocessing.util.get_temp_dir()  # where the server's socket is
-        with (
-            _no_main(),
-            _importing_as_here(),
-            _environment(SERVER_FOLDER, folder),
-            wait_policy_for_children(),
-            _ignoring_interrupts(),
-        ):
-            multiprocessing.forkserver.ensure_running()
-
-
-def start_process(process: Any) -> None:
-    """Start a process; if the server that it is forked from dies at this moment, start the server and it again."""
-    for _ in range(START_ATTEMPTS):
-        try:
-            process.start()
-        except (EOFError, ConnectionError):
-            time.sleep(0.1)
-            start_server()
-        else:
-            return
-    raise MachineError("worker processes cannot be started: the server that they are forked from was killed repeatedly")
 
 
 class WorkerPool:
@@ -131,8 +80,7 @@ class WorkerPool:
         process = started.Process(  # type: ignore[attr-defined]
             target=self._target, args=arguments, name=f"tenfold-worker-{place}"
         )
-        with _no_main():
-            start_process(process)
+        start_process(process)
         there.close()
         return here, process
 
@@ -260,78 +208,6 @@ class WorkerPool:
         for place in self.present:
             self.processes[place].join(PATIENCE)
         self.end()
-
-
-def start_heartbeat(place: int, lifeline: Connection, beats: Any) -> None:
-    """In a worker: show that it is alive, end when the parent does, and leave Ctrl-C to the parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-    def beat() -> None:
-        while True:
-            beats[place] = time.monotonic()
-            if lifeline.poll(BEAT):  # nobody ever writes: the other end is gone
-                os._exit(1)
-
-    threading.Thread(target=beat, daemon=True, name="tenfold-beat").start()
-
-
-@contextlib.contextmanager
-def _no_main() -> Iterator[None]:
-    """Hide the user's script while processes start, so that it is not run again in them.
-
-    What they need of it travels by value, so a script needs no `if __name__ == "__main__"`. Other threads that start
-    processes wait: this and the variables of the environment are those of the whole program.
-    """
-    with _STARTING:
-        main = sys.modules["__main__"]
-        sys.modules["__main__"] = types.ModuleType("__main__")
-        try:
-            yield
-        finally:
-            sys.modules["__main__"] = main
-
-
-def _importing_as_here() -> contextlib.AbstractContextManager[None]:
-    """Let the server find modules where this process finds them."""
-    return _environment("PYTHONPATH", os.pathsep.join(str(Path(place).resolve()) for place in sys.path if place))
-
-
-@contextlib.contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
-    """Set a variable for the processes that start in this block."""
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        del os.environ[name]
-        if before is not None:
-            os.environ[name] = before
-
-
-def remove_server_folder_at_exit() -> None:
-    """In the server: if its parent was killed, remove the folder of its socket, which nobody else does."""
-    folder, parent = os.environ.pop(SERVER_FOLDER, None), os.getppid()
-
-    def remove() -> None:
-        if os.getppid() != parent:
-            shutil.rmtree(str(folder), ignore_errors=True)
-
-    if folder:
-        atexit.register(remove)
-
-
-@contextlib.contextmanager
-def _ignoring_interrupts() -> Iterator[None]:
-    """Start the server deaf to Ctrl-C, which it would otherwise hear in the middle of its imports."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 @contextlib.contextmanager

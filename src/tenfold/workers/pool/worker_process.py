@@ -26,9 +26,9 @@ from tenfold.workers.channels import Channels, SharedChannels
 from tenfold.workers.cooperative import MessageBatch, Scheduler, TurnLock
 from tenfold.workers.elastic.elastic_channels import ElasticChannels
 from tenfold.workers.messages import Decision, Message
+from tenfold.workers.pool.fork_server import remove_server_folder_at_exit
 from tenfold.workers.pool.snapshot import TaskSnapshot
-from tenfold.workers.pool.worker_pool import remove_server_folder_at_exit, start_heartbeat
-from tenfold.workers.pool.worker_reports import WorkerProgress
+from tenfold.workers.pool.worker_reports import WorkerProgress, start_heartbeat
 from tenfold.workers.task import Task, make_network
 from tenfold.workers.worker import Worker
 

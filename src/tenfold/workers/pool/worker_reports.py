@@ -1,8 +1,10 @@
-"""What worker processes report to the one that started them: messages, and their progress in shared memory."""
+"""What worker processes report to the one that started them: messages, and in shared memory heartbeats and progress."""
 
 import os
 import pickle
+import signal
 import struct
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
     from tenfold.transport.memory.shared_arrays import SharedFloats
 
 CHUNK = 1 << 20
+BEAT = 0.5
+"""Seconds between two heartbeats of a worker."""
 SHORTEST_LIMIT = 60.0
 """Seconds without progress that are always allowed, unless the experiment sets a limit."""
 SLOW_LIMIT = 600.0
@@ -23,6 +27,19 @@ FIRST_STEPS = 3
 """Steps after which the next ones are expected to take as long."""
 AT, COUNT, LONGEST, SLOW = range(4)
 FIELDS = 4
+
+
+def start_heartbeat(place: int, lifeline: Connection, beats: Any) -> None:
+    """In a worker: show that it is alive, end when the parent does, and leave Ctrl-C to the parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def beat() -> None:
+        while True:
+            beats[place] = time.monotonic()
+            if lifeline.poll(BEAT):  # nobody ever writes: the other end is gone
+                os._exit(1)
+
+    threading.Thread(target=beat, daemon=True, name="tenfold-beat").start()
 
 
 class MessageReader:

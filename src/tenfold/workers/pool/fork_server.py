@@ -1,0 +1,122 @@
+"""The server that worker processes are forked from: it imports torch once, for all of them."""
+
+import atexit
+import contextlib
+import multiprocessing
+import multiprocessing.forkserver
+import multiprocessing.util
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+import types
+from collections.abc import Iterator
+from multiprocessing.context import BaseContext
+from pathlib import Path
+from typing import Any
+
+from tenfold.errors import MachineError
+from tenfold.machine.cores import wait_policy_for_children
+
+START_ATTEMPTS = 3
+SERVER_FOLDER = "TENFOLD_SERVER_FOLDER"
+_STARTING = threading.RLock()
+PRELOADED = "tenfold.workers.pool.worker_process"
+"""What the server imports, by name: nothing here imports it, so the server can start before torch is imported here."""
+
+
+def context() -> BaseContext:
+    """Return how processes are started: forked from a server that has imported torch once, or spawned afresh."""
+    method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+    return multiprocessing.get_context(method)
+
+
+def start_server() -> None:
+    """Start the server that workers are forked from; it imports what they need while this process continues."""
+    if context().get_start_method() == "forkserver":
+        multiprocessing.set_forkserver_preload([PRELOADED])
+        nested = multiprocessing.parent_process() is not None  # whose folder is its parent's
+        folder = "" if nested else multiprocessing.util.get_temp_dir()  # where the server's socket is
+        with (
+            _no_main(),
+            _importing_as_here(),
+            _environment(SERVER_FOLDER, folder),
+            wait_policy_for_children(),
+            _ignoring_interrupts(),
+        ):
+            multiprocessing.forkserver.ensure_running()
+
+
+def start_process(process: Any) -> None:
+    """Start a process; if the server that it is forked from dies at this moment, start the server and it again."""
+    for _ in range(START_ATTEMPTS):
+        try:
+            with _no_main():
+                process.start()
+        except (EOFError, ConnectionError):
+            time.sleep(0.1)
+            start_server()
+        else:
+            return
+    raise MachineError("worker processes cannot be started: the server that they are forked from was killed repeatedly")
+
+
+def remove_server_folder_at_exit() -> None:
+    """In the server: if its parent was killed, remove the folder of its socket, which nobody else does."""
+    folder, parent = os.environ.pop(SERVER_FOLDER, None), os.getppid()
+
+    def remove() -> None:
+        if os.getppid() != parent:
+            shutil.rmtree(str(folder), ignore_errors=True)
+
+    if folder:
+        atexit.register(remove)
+
+
+@contextlib.contextmanager
+def _no_main() -> Iterator[None]:
+    """Hide the user's script while processes start, so that it is not run again in them.
+
+    What they need of it travels by value, so a script needs no `if __name__ == "__main__"`. Other threads that start
+    processes wait: this and the variables of the environment are those of the whole program.
+    """
+    with _STARTING:
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main
+
+
+def _importing_as_here() -> contextlib.AbstractContextManager[None]:
+    """Let the server find modules where this process finds them."""
+    return _environment("PYTHONPATH", os.pathsep.join(str(Path(place).resolve()) for place in sys.path if place))
+
+
+@contextlib.contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    """Set a variable for the processes that start in this block."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        del os.environ[name]
+        if before is not None:
+            os.environ[name] = before
+
+
+@contextlib.contextmanager
+def _ignoring_interrupts() -> Iterator[None]:
+    """Start the server deaf to Ctrl-C, which it would otherwise hear in the middle of its imports."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
