@@ -96,7 +96,7 @@ def test_the_gradient_is_clipped_to_its_norm():
     assert norm(clipped) == pytest.approx(0.01, rel=1e-3)
 
 
-def test_the_rate_of_every_step_follows_schedule_start_server_and_scale():
+def test_the_rate_of_every_step_follows_schedule_warmup_and_scale():
     one = replica(lr=0.5, schedule="cosine", warmup=0.25, epochs=1, steps_per_epoch=8, rate_scale=2.0)
     rates = []
     for x, y in batches(8):
@@ -109,7 +109,7 @@ def test_the_rate_of_every_step_follows_schedule_start_server_and_scale():
 
 
 @pytest.mark.parametrize("warmup", [5.0, 1e308])
-def test_a_start_server_beyond_the_end_rises_to_the_end(warmup):
+def test_a_warmup_beyond_the_end_rises_to_the_end(warmup):
     one = replica(lr=1.0, warmup=warmup, steps_per_epoch=4)
     rates = []
     for x, y in batches(4):

@@ -72,7 +72,7 @@ def test_the_rate_is_never_negative_never_more_than_the_whole_and_begins_above_z
 
 @law
 @given(st.sampled_from(list(SCHEDULES)), steps, st.integers(0, 400))
-def test_the_start_server_rises_evenly_and_then_the_schedule_runs_over_the_rest(schedule, total, warmup):
+def test_the_warmup_rises_evenly_and_then_the_schedule_runs_over_the_rest(schedule, total, warmup):
     warmup = min(warmup, total)
     ours = [factor(schedule, step, total, warmup) for step in range(total)]
     assert ours[:warmup] == pytest.approx([(step + 1) / (warmup + 1) for step in range(warmup)])

@@ -79,7 +79,7 @@ def cross_validate(
         experiment = experiment.replace(folds=USUAL_FOLDS)
     crossval.check_folds(experiment)
     if experiment.machine.device == "cpu":
-        start_server()
+        start_server()  # early: it imports torch while the data are loaded
     with follow(FoldProgress, progress, listen, warn) as shown:
         listener = with_callbacks(shown, [*listed(callbacks), *make_loggers(log, runs)])
         with crossval.shared_data(prepare(experiment, fetching)) as task:

@@ -74,7 +74,7 @@ def _resume_folds(store: Store, record: dict[str, Any], experiment: Experiment, 
     experiment = settle(experiment)
     crossval.check_folds(experiment)
     if experiment.machine.device == "cpu":
-        start_server()
+        start_server()  # early: it imports torch while the data are loaded
     number, facts = record["id"], record["facts"]
     with crossval.shared_data(prepare(experiment)) as task:
         check_same_data(record, task)

@@ -5,10 +5,12 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from tenfold.data import FetchProgress
 from tenfold.engines.base import Engine
 from tenfold.engines.recording import Outcome
 from tenfold.engines.recovery import divide_among
 from tenfold.errors import WorkerLost, name_workers
+from tenfold.experiment import Experiment
 from tenfold.mixing.builders import make_strategy
 from tenfold.runs import Clock, Emit, Event, Warned
 from tenfold.runs.resumption import Resumption
@@ -34,8 +36,10 @@ class Processes(Engine):
     can_continue = True
     """Whether the other workers can continue when one is lost."""
 
-    def __init__(self) -> None:
+    def prepare(self, experiment: Experiment, fetching: FetchProgress | None = None) -> Task:
+        """Load the data, while the server that workers are forked from imports torch."""
         start_server()
+        return super().prepare(experiment, fetching)
 
     def run(self, task: Task, clock: Clock, emit: Emit, resumption: Resumption | None = None) -> Outcome:
         """Train to the end; a lost worker is replaced if the experiment says so, else all end with WorkerLost."""

@@ -38,7 +38,6 @@ class Virtual(Processes):
     can_continue = False  # a process that dies here is not a node that was lost there
 
     def __init__(self, predict: Callable[[Task], Prediction]) -> None:
-        super().__init__()
         self._predict = predict
         self._prediction: Prediction | None = None
         self._memory = ""

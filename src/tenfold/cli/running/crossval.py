@@ -61,7 +61,7 @@ def crossval(
     experiment = options.experiment_of(context.params)  # all fields above are read from `context.params`
     from tenfold.workers.pool.fork_server import start_server
 
-    start_server()  # it starts while torch is imported here
+    start_server()  # early: it imports torch while this process does
     import tenfold
     from tenfold.report.live.fold_progress import FoldProgress
 

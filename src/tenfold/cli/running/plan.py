@@ -46,7 +46,7 @@ def plan(
     experiment = options.experiment_from(file, settings, model=model, data=data, seed=seed)
     from tenfold.workers.pool.fork_server import start_server
 
-    start_server()
+    start_server()  # early: it imports torch while this process does
     from tenfold.api.plan import plan as find
 
     form = Form.JSON if as_json else form

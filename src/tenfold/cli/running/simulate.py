@@ -81,7 +81,7 @@ def simulate(
         return
     from tenfold.workers.pool.fork_server import start_server
 
-    start_server()
+    start_server()  # early: it imports torch while this process does
     if any(len(values) != 1 for values in grid.values()):
         from tenfold.api.compare import compare
 

@@ -47,7 +47,7 @@ def train(
     if experiment.division.workers > 1 and launched_rank() is None:
         from tenfold.workers.pool.fork_server import start_server
 
-        start_server()
+        start_server()  # early: it imports torch while this process does
     import tenfold
     from tenfold.launch.detect import detect_world
     from tenfold.report.live.rank_times import RankTimes

@@ -39,7 +39,7 @@ def twin(
     experiment = options.experiment_of(context.params)
     from tenfold.workers.pool.fork_server import start_server
 
-    start_server()
+    start_server()  # early: it imports torch while this process does
     from tenfold.api.simulate import on_cluster
     from tenfold.api.twin import twin as run_both
     from tenfold.report.live.run_progress import RunProgress

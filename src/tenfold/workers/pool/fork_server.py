@@ -34,7 +34,10 @@ def context() -> BaseContext:
 
 
 def start_server() -> None:
-    """Start the server that workers are forked from; it imports what they need while this process continues."""
+    """Start the server that workers are forked from, unless it runs; it imports what they need meanwhile.
+
+    A pool starts it in any case. Whoever will need one calls this early, and both processes import torch together.
+    """
     if context().get_start_method() == "forkserver":
         multiprocessing.set_forkserver_preload([PRELOADED])
         nested = multiprocessing.parent_process() is not None  # whose folder is its parent's

@@ -13,7 +13,7 @@ from typing import Any
 from tenfold.errors import WorkerLost, name_workers
 from tenfold.machine import limits
 from tenfold.machine.process_state import is_stopped
-from tenfold.workers.pool.fork_server import context, start_process
+from tenfold.workers.pool.fork_server import context, start_process, start_server
 from tenfold.workers.pool.worker_reports import BEAT, FIELDS, MessageReader, StallWatch, WorkerProgress, describe_stall
 
 SILENCE = 4.0
@@ -46,6 +46,7 @@ class WorkerPool:
         from tenfold.transport.memory.shared_arrays import SharedFloats  # not above: it imports torch
 
         limits.check_open_files(size)
+        start_server()
         started = context()
         self.ranks = ranks or [range(place, place + 1) for place in range(size)]
         self.beats = SharedFloats(size * (1 + FIELDS))
