@@ -178,7 +178,8 @@ class Fused:
                     if count >= WORTH_CAPTURING and shape not in self._captured and not reason:
                         reason = self._capture(shape)
                     with suppress(Exception):  # the first real step raises it again
-                        self.learn(self._example(shape), slice(*shape[:2]))
+                        losses = self.learn(self._example(shape), slice(*shape[:2]))
+                        torch.stack([losses, losses]).tolist()  # as losses are logged
         synchronize(self.device)
         self.description = _describe(self.k, best, seconds, failures, self.at_once)
         return reason
