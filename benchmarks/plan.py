@@ -9,11 +9,12 @@ the target. One rule judges them all, that of `tenfold train --target`: the vali
 every epoch, reaches the target, and the training stops. Planner and grid share that part; the test part decides
 nothing.
 
-Then the choice and the soonest setting take turns, seed by seed, short ones several times, because a machine is not
-equally fast at all times. Two figures count: the seconds in all that the choice takes relative to the soonest setting
-(goal: at most 1.1), and the error of its predicted training time (goal: 15%). In all means with startup, evaluation and
-saving, which is what a plan minimizes; the ratio of the training times alone is printed beside it. The grid knows its
-epochs from having trained them all, the planner only from its short runs.
+Then the choice and the soonest setting take turns, seed by seed, because a machine is not equally fast at all times;
+short ones with five times as many seeds, because some stop an epoch or two later than others. Two figures count: the
+seconds in all that the choice takes relative to the soonest setting (goal: at most 1.1), and the error of its predicted
+training time (goal: 15%). In all means with startup, evaluation and saving, which is what a plan minimizes; the ratio
+of the training times alone is printed beside it. The grid knows its epochs from having trained them all, the planner
+only from its short runs.
 """
 
 import argparse
@@ -113,10 +114,10 @@ def exhaustive(base: Experiment, target: float, most: int, seeds: int) -> dict[s
 
 
 def take_turns(chosen: Experiment, soonest: Experiment, seeds: int) -> tuple[list[Trained], list[Trained]]:
-    """Train both with every seed, one after the other; runs of less than a second five times."""
+    """Train both with every seed, one after the other; with five times as many if runs take less than a second."""
     ours, theirs = [train(chosen, 0)], [train(soonest, 0)]
-    repeats = 5 if max(ours[0].total, theirs[0].total) < 1 else 1
-    for seed in [seed for _ in range(repeats) for seed in range(seeds)][1:]:
+    more = 5 if max(ours[0].total, theirs[0].total) < 1 else 1
+    for seed in range(1, more * seeds):
         ours.append(train(chosen, seed))
         theirs.append(train(soonest, seed))
     return ours, theirs

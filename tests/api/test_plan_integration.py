@@ -17,7 +17,7 @@ def test_a_plan_learns_prints_and_can_be_trained(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(evidence, "SEEDS", 2)
     monkeypatch.setattr(evidence, "MOST_SEEDS", 2)
     base = tenfold.Experiment(model="mlp", data="digits", limit=400, hidden=[16])
-    plan = tenfold.plan(base, target=0.5, cluster=NODES, budget=60)
+    plan = tenfold.plan(base, target=0.5, cluster=NODES, budget=600)
     assert plan.table[0]["chosen"]
     assert plan.interval[0] <= plan.predicted_seconds <= plan.interval[1]
     assert plan.predicted_seconds <= plan.total_seconds

@@ -1,5 +1,7 @@
 """What trial runs say about a schedule, and how long they take."""
 
+from dataclasses import replace
+
 import pytest
 
 from tenfold.prediction.planning.learning_probe import Probe
@@ -17,6 +19,12 @@ def test_a_run_stops_after_the_epoch_that_reached_the_target() -> None:
     assert (len(trials), trials.reached, trials.missed) == (3, 2, [1])
     assert trials.stops == [2, 3, 3]
     assert stop_share(probes, 0.1) == pytest.approx((2 / 3 + 1 + 1 / 2) / 3)
+
+
+def test_the_first_epoch_of_a_longer_run_has_its_own_seconds() -> None:
+    longer = replace(probe(0.5, 0.6, 0.7), first_seconds=0.8)  # 2 s in all
+    assert longer.epoch_seconds(steps=4) == pytest.approx((0.8, 0.6))
+    assert probe(0.5).epoch_seconds(steps=4) == pytest.approx((0.8, 0.8))  # 10 steps in 2 s
 
 
 def test_parts_of_an_epoch_say_nothing_about_when_runs_stop() -> None:

@@ -49,6 +49,8 @@ class Probe:
     seconds: float
     """Measured seconds of training."""
     weights: dict[str, Tensor]
+    first_seconds: float | None = None
+    """Those of its first epoch, whose first steps are slow; None for a run of one epoch or less."""
     seed: int = 0
     epochs: int = 0
     """Whole epochs; 0 for a part of one."""
@@ -71,6 +73,13 @@ class Probe:
     def gap(self) -> float:
         """How far that is from perfect."""
         return gap_of(self.metric, self.value)
+
+    def epoch_seconds(self, steps: int) -> tuple[float, float]:
+        """Return the seconds of training for its first epoch, of so many steps, and for each further one."""
+        if self.first_seconds is None:
+            each = steps * self.seconds / self.steps
+            return each, each
+        return self.first_seconds, (self.seconds - self.first_seconds) / (self.epochs - 1)
 
     def epochs_to(self, gap: float) -> int | None:
         """Return after how many epochs the gap was first as small as this; None if it never was."""
@@ -134,14 +143,15 @@ def train_probe(experiment: Experiment, splits: Splits, samples: int, predict: C
     with tempfile.TemporaryDirectory(prefix="tenfold-plan-") as folder:
         outcome = engine.run(replace(task, checkpoints=Path(folder)), Clock(), events.append)
     metric = target_metric(choose_metrics(short.training, splits.classes))
-    times = outcome.result["times"]
+    times, reviews = outcome.result["times"], _by_epoch(events, metric)
     return Probe(
         samples=len(some.train) * epochs,
         steps=outcome.result["steps"],
         metric=metric,
-        values=_by_epoch(events, metric),
+        values=tuple(one.value for one in reviews),
         seconds=outcome.result["seconds"],
         weights=outcome.weights,
+        first_seconds=reviews[0].seconds if epochs > 1 else None,
         seed=short.training.seed,
         epochs=epochs if some is splits else 0,
         threads=task.threads,
@@ -151,10 +161,10 @@ def train_probe(experiment: Experiment, splits: Splits, samples: int, predict: C
     )
 
 
-def _by_epoch(events: Iterable[Event], metric: str) -> tuple[float, ...]:
-    """Return the values that a metric had on the validation part after each epoch."""
+def _by_epoch(events: Iterable[Event], metric: str) -> list[Metric]:
+    """Return what a metric was on the validation part after each epoch."""
     measured = [one for one in events if isinstance(one, Metric) and (one.part, one.name) == ("validation", metric)]
-    return tuple({one.epoch: one.value for one in sorted(measured, key=lambda one: one.epoch)}.values())
+    return list({one.epoch: one for one in sorted(measured, key=lambda one: one.epoch)}.values())
 
 
 class _Replicas(Virtual):

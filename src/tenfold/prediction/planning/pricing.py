@@ -148,11 +148,12 @@ class Prices:
         """Return what a run takes by what its probes took; the long ones count, which are most like it."""
         if candidate not in self._steps:
             self._steps[candidate] = self._task(candidate, 1).steps_per_epoch
-        steps = self._steps[candidate] * epochs
+        steps = self._steps[candidate]
         warm = [probe for probe in probes if not probe.cold] or probes
         most = max(probe.steps for probe in warm)
         long = [probe for probe in warm if 2 * probe.steps >= most]
-        training = steps * statistics.median(probe.seconds / probe.steps for probe in long)
+        first, each = (statistics.median(of) for of in zip(*(one.epoch_seconds(steps) for one in long), strict=True))
+        training = first + (epochs - 1) * each
         start, evaluation, save = (statistics.median(of(probe) for probe in long) for of in _MEASURED)
         other = self._loading + start + (epochs + self._final) * evaluation + epochs * save
         return Price(training, (training * (1 - PROBE_ERROR), training * (1 + PROBE_ERROR)), other)
