@@ -7,6 +7,7 @@ cores and memory is checked by `prepare`, before a run is recorded.
 from collections.abc import Sequence
 
 from tenfold.common.catalog import NETWORK_TRANSPORTS
+from tenfold.common.optimizer_traits import OPTIMIZER_TRAITS
 from tenfold.engines.choose import is_launched, steps_together, trains_on_cpu
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Division, Experiment
@@ -135,10 +136,11 @@ def _validate_overlap(experiment: Experiment, strategy: Strategy) -> None:
             raise ExperimentError(
                 f'division.overlap = true requires division.{field} = {expected}, not "{getattr(division, field)}"'
             )
-    if division.optimizer_state == "average" and experiment.training.optimizer not in ("sgd", "muon"):
+    if division.optimizer_state == "average" and not experiment.training.optimizer_traits.keeps_momenta_only:
+        able = [name for name, traits in OPTIMIZER_TRAITS.items() if traits.keeps_momenta_only]
         raise ExperimentError(
-            "division.overlap = true averages the momenta of sgd and muon only; set division.optimizer_state to "
-            f'"local" for training.optimizer = "{experiment.training.optimizer}"'
+            f"division.overlap = true averages the momenta of {' and '.join(able)} only; set division.optimizer_state "
+            f'to "local" for training.optimizer = "{experiment.training.optimizer}"'
         )
     if experiment.machine.on_failure == "continue":
         raise ExperimentError(

@@ -24,11 +24,9 @@ from tenfold.machine import cores, devices, limits
 from tenfold.runs import Clock, Emit, Note
 from tenfold.runs.resumption import Resumption
 from tenfold.training.fused.device_memory import free_memory as left_on_gpu
+from tenfold.training.optimizers.state_vectors import count_state_vectors
 from tenfold.transport.memory.published_vectors import SLOTS
-from tenfold.workers.task import Task, weight_bytes
-
-STATES = {"sgd": 1, "adam": 2, "adamw": 2, "rmsprop": 1, "adagrad": 1, "lbfgs": 200, "muon": 2}
-"""How many vectors of the size of the weights each optimizer keeps."""
+from tenfold.workers.task import Task, make_network, weight_bytes
 
 
 class Virtual(Processes):
@@ -74,9 +72,9 @@ class Virtual(Processes):
 
 def check_memory(task: Task) -> str:
     """Return a sentence about the memory that the replicas need; raise MachineError if there is not enough."""
-    training, division = task.experiment.training, task.experiment.division
+    division = task.experiment.division
     # weights, gradients, a copy during evaluation, the optimizer's state, and what rounds add
-    vectors = 3 + STATES.get(str(training.optimizer), 2) + division.needs_second_buffer
+    vectors = 3 + _state_vectors(task) + division.needs_second_buffer
     vectors += SLOTS * division.published_vectors
     needed = weight_bytes(task) * vectors * task.workers
     free = free_memory(devices.resolve(task.experiment.machine.device))
@@ -86,6 +84,13 @@ def check_memory(task: Task) -> str:
             "use fewer workers or a smaller model, or predict the time only"
         )
     return f"{task.workers} replicas need about {_size(needed)} of memory; {_size(free)} are free"
+
+
+def _state_vectors(task: Task) -> int:
+    """Return how many vectors of the size of the weights the optimizer keeps."""
+    training = task.experiment.training
+    known = training.optimizer_traits.state_vectors
+    return known if known is not None else count_state_vectors(training, make_network(task))
 
 
 def free_memory(device: torch.device) -> int:

@@ -116,7 +116,7 @@ def with_defaults(experiment: "Experiment") -> "Experiment":
         changes["average"] = "gradients" if _averages_gradients(experiment) else "weights"
     if division.optimizer_state == "auto":
         by_weights = changes.get("average", division.average) == "weights" and division.workers > 1
-        simple = training.optimizer == "muon" and by_weights and division.outer == "none"
+        simple = training.optimizer_traits.averages_state and by_weights and division.outer == "none"
         averages = simple and not STRATEGIES[division.strategy].asynchronous
         changes["optimizer_state"] = "average" if averages else "local"
     return experiment.replace(**changes) if changes else experiment

@@ -18,6 +18,7 @@ from tenfold.common.catalog import (
     SOURCES,
     STRATEGIES,
 )
+from tenfold.common.optimizer_traits import OptimizerTraits, traits_of
 from tenfold.errors import ExperimentError
 from tenfold.experiment.values import (
     AsNames,
@@ -217,7 +218,7 @@ class Training(Section):
     @property
     def rate_schedule(self) -> "str | PythonObject | RecordedObject":
         """The schedule, or the usual one of the optimizer where it is unset."""
-        return self.schedule or ("linear" if self.optimizer == "muon" else "cosine")
+        return self.schedule or self.optimizer_traits.schedule
 
     @field_validator("target", mode="before")
     @classmethod
@@ -234,9 +235,14 @@ class Training(Section):
     )
 
     @property
+    def optimizer_traits(self) -> OptimizerTraits:
+        """What the optimizer needs and keeps."""
+        return traits_of(self.optimizer)
+
+    @property
     def needs_closure(self) -> bool:
         """Whether the optimizer is L-BFGS, which evaluates several gradients in one step."""
-        return self.optimizer == "lbfgs" or repr(self.optimizer).endswith(":LBFGS")
+        return self.optimizer_traits.needs_closure
 
 
 class Division(Section):

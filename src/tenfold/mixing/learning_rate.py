@@ -49,7 +49,7 @@ def rate_scale(experiment: Experiment) -> float:
     strategy, n = make_strategy(division), division.workers
     rounds = (strategy.round(r, n) for r in range(strategy.period(n) or 1))
     averaged = any(not one.is_idle for one in rounds) and division.outer == "none"
-    by_sqrt = division.lr_scaling == "auto" and experiment.training.optimizer == "muon"
+    by_sqrt = division.lr_scaling == "auto" and experiment.training.optimizer_traits.lr_grows_with_workers
     return LR_SCALINGS["sqrt" if by_sqrt else division.lr_scaling](n) if averaged else 1.0
 
 

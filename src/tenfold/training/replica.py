@@ -21,9 +21,6 @@ from tenfold.training.schedules import Rates
 from tenfold.training.training_accuracy import TrainingAccuracy
 from tenfold.training.user_schedules import choose_schedule
 
-DENSE_ONLY = ("adam", "adamw", "rmsprop", "lbfgs", "muon")
-"""Optimizers that cannot step by sparse gradients."""
-
 
 class Replica:
     """A network, its state as one flat vector, its optimizer, and the steps it has taken."""
@@ -51,7 +48,8 @@ class Replica:
         self.steps = 0
         self._device_type = self.flat.vector.device.type
         self._is_sparse = has_sparse_gradients(network)
-        self._needs_dense = self._is_sparse and (training.clip is not None or training.optimizer in DENSE_ONLY)
+        takes_sparse = training.clip is None and training.optimizer_traits.takes_sparse
+        self._needs_dense = self._is_sparse and not takes_sparse
         self.scaler = torch.amp.GradScaler(self._device_type) if training.precision == "fp16" else None
         """Scales the loss, so that gradients in fp16 do not vanish, and skips steps whose gradients overflow."""
         self.average = self.flat.vector.clone() if training.ema is not None else None

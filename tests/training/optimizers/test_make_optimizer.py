@@ -4,10 +4,11 @@ from looped import looped
 from torch import nn
 from torch.nn import functional
 
+from tenfold.common.optimizer_traits import OPTIMIZER_TRAITS
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
 from tenfold.training import OPTIMIZERS, Replica, learning_rate
-from tenfold.training.optimizers.make_optimizer import USUAL_RATES, make_optimizer
+from tenfold.training.optimizers.make_optimizer import make_optimizer
 
 
 def made(**fields):
@@ -32,9 +33,9 @@ def test_every_optimizer_trains_with_its_usual_rate(name):
 
 
 def test_every_optimizer_has_a_usual_rate_and_a_given_one_wins():
-    assert set(USUAL_RATES) <= set(OPTIMIZERS)
-    for name, rate in USUAL_RATES.items():
-        assert learning_rate(Training(optimizer=name)) == rate
+    assert set(OPTIMIZER_TRAITS) <= set(OPTIMIZERS)
+    for name, traits in OPTIMIZER_TRAITS.items():
+        assert learning_rate(Training(optimizer=name)) == traits.lr
         assert learning_rate(Training(optimizer=name, lr=0.7)) == 0.7
         assert made(optimizer=name, lr=0.7).param_groups[0]["lr"] == 0.7
 
@@ -48,9 +49,8 @@ def test_the_usual_rate_of_muon_follows_the_batch_size():
 def test_the_documented_rates_are_the_real_ones():
     text = Training.model_fields["lr"].description
     assert "sgd 0.05, muon 0.015 sqrt(batch_size / 64), adagrad 0.01, lbfgs 0.1, others 0.001" in text
-    assert (
-        dict.fromkeys(USUAL_RATES, 0.001) | {"sgd": 0.05, "muon": 0.015, "adagrad": 0.01, "lbfgs": 0.1} == USUAL_RATES
-    )
+    rates = {name: traits.lr for name, traits in OPTIMIZER_TRAITS.items()}
+    assert dict.fromkeys(rates, 0.001) | {"sgd": 0.05, "muon": 0.015, "adagrad": 0.01, "lbfgs": 0.1} == rates
 
 
 def test_fields_and_options_reach_torch():

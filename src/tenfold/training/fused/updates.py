@@ -1,16 +1,16 @@
 """The optimizer of many replicas that step together on one device."""
 
 from dataclasses import fields
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from tenfold.common.registry import Registry
+from tenfold.common.optimizer_traits import OPTIMIZER_TRAITS
+from tenfold.common.registry import LazyRegistry, Registry
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
-from tenfold.training.fused.muon_rule import MuonRule, network_options
-from tenfold.training.fused.rules import Adagrad, Adam, AdamW, RmsProp, Rule, Sgd
+from tenfold.training.fused.muon_rule import network_options
+from tenfold.training.fused.rules import Rule
 from tenfold.training.optimizers.make_optimizer import learning_rate
 
 WITHOUT_EFFECT = ("foreach", "fused", "capturable", "differentiable")
@@ -18,9 +18,9 @@ WITHOUT_EFFECT = ("foreach", "fused", "capturable", "differentiable")
 USED_BEFORE = ("partner_lr", "output", "block")
 """Options of Muon that are in `network_options`."""
 
-RULES: Registry[type[Rule]] = Registry(
+RULES: Registry[type[Rule]] = LazyRegistry(
     "optimizer for replicas side by side",
-    {"sgd": Sgd, "adam": Adam, "adamw": AdamW, "rmsprop": RmsProp, "adagrad": Adagrad, "muon": MuonRule},
+    {name: traits.stacked_rule for name, traits in OPTIMIZER_TRAITS.items() if traits.stacked_rule},
 )
 
 
@@ -35,9 +35,7 @@ def make_rule(training: Training, network: nn.Module, lr: float | None = None) -
             f"by side on one device use one of {', '.join(RULES)}"
         )
     rule = RULES[training.optimizer]
-    options: dict[str, Any] = {"weight_decay": training.weight_decay}
-    if training.optimizer == "sgd":
-        options |= {"momentum": training.momentum, "nesterov": training.nesterov}
+    options = {name: getattr(training, name) for name in ("weight_decay", *training.optimizer_traits.fields)}
     if training.optimizer == "muon":
         options |= network_options(training, network, lr or learning_rate(training))
     for key, value in training.optimizer_options.items():

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from tenfold.common import catalog
+from tenfold.common.optimizer_traits import OptimizerTraits
 from tenfold.common.registry import Registry, suggest
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
@@ -24,17 +25,6 @@ from tenfold.training.optimizers.user_optimizers import (
 )
 
 OPTIMIZERS: Registry[type[torch.optim.Optimizer]] = catalog.OPTIMIZERS
-USUAL_RATES = {
-    "sgd": 0.05,
-    "adam": 0.001,
-    "adamw": 0.001,
-    "rmsprop": 0.001,
-    "adagrad": 0.01,
-    "lbfgs": 0.1,
-    "muon": 0.015,
-}
-"""Where they differ from the default of the optimizer's `lr`. That of Muon is for 64 samples per step."""
-FUSED = ("sgd", "adam", "adamw", "adagrad")  # one kernel for all parameters: a fifth of a LeNet-5 step on CPU
 
 
 def learning_rate(training: Training, network: nn.Module | None = None) -> float:
@@ -44,13 +34,12 @@ def learning_rate(training: Training, network: nn.Module | None = None) -> float
     """
     if training.lr is not None:
         return training.lr
-    if training.optimizer == "muon":
-        return USUAL_RATES["muon"] * math.sqrt(training.samples_per_step / USUAL_BATCH)
-    if isinstance(training.optimizer, str) and training.optimizer in USUAL_RATES:
-        return USUAL_RATES[training.optimizer]
-    if isinstance(training.optimizer, str) and training.optimizer in OPTIMIZERS:
+    if not isinstance(training.optimizer, str) or training.optimizer not in OPTIMIZERS:
+        return usual_rate(training, network)
+    traits = training.optimizer_traits
+    if traits.lr is None:
         return float(inspect.signature(OPTIMIZERS[training.optimizer]).parameters["lr"].default)
-    return usual_rate(training, network)
+    return traits.lr * (math.sqrt(training.samples_per_step / USUAL_BATCH) if traits.lr_grows_with_batch else 1)
 
 
 def make_optimizer(training: Training, network: nn.Module, lr: float | None = None) -> torch.optim.Optimizer:
@@ -60,28 +49,24 @@ def make_optimizer(training: Training, network: nn.Module, lr: float | None = No
     """
     if not isinstance(training.optimizer, str) or training.optimizer not in OPTIMIZERS:
         return make_own_optimizer(training, network)
-    parameters = list(network.parameters())
+    traits = training.optimizer_traits
     options: dict[str, Any] = {"lr": lr or learning_rate(training)}
-    if training.optimizer == "sgd":
-        options |= {"momentum": training.momentum, "nesterov": training.nesterov}
-    if training.optimizer == "muon":
-        options["momentum"] = training.momentum
-    if training.optimizer != "lbfgs":
+    options |= {name: getattr(training, name) for name in traits.fields}
+    if traits.has_weight_decay:
         options["weight_decay"] = training.weight_decay
     elif training.weight_decay:
-        raise ExperimentError("training.weight_decay: lbfgs has none; leave it 0 or take another optimizer")
+        raise ExperimentError(
+            f"training.weight_decay: {training.optimizer} has none; leave it 0 or take another optimizer"
+        )
     given = training.optimizer_options
     if "lr" in given:
         raise ExperimentError("training.optimizer_options: the learning rate is a field of its own; set training.lr")
-    plain = all(p.dtype.is_floating_point and _dense(p) for p in parameters) and not has_sparse_gradients(network)
-    if training.optimizer == "adagrad" and any(p.device.type != "cpu" for p in parameters):
-        plain = False  # torch has that kernel for CPU alone
-    if training.optimizer in FUSED and plain and not given.keys() & {"foreach", "differentiable", "capturable"}:
+    if _has_fused_kernel(traits, network) and not given.keys() & {"foreach", "differentiable", "capturable"}:
         options["fused"] = True
     options |= {key: tuple(v) if isinstance(v, list) else v for key, v in given.items()}
     try:
         optimizer: Callable[..., torch.optim.Optimizer] = eager(OPTIMIZERS[training.optimizer])
-        return optimizer(network if training.optimizer == "muon" else parameters, **options)
+        return optimizer(network if traits.takes_network else list(network.parameters()), **options)
     except Exception as error:  # whatever torch makes of options that do not fit
         raise ExperimentError(f'training.optimizer = "{training.optimizer}" cannot be made: {error}') from None
 
@@ -124,6 +109,17 @@ def _try_step(training: Training) -> None:
         raise ExperimentError(
             f"training.optimizer_options: {training.optimizer} cannot step with {given}; a value has a wrong type"
         ) from None
+
+
+def _has_fused_kernel(traits: OptimizerTraits, network: nn.Module) -> bool:
+    """Return whether torch has one kernel that steps all parameters of this network."""
+    if traits.fused_kernel == "none" or has_sparse_gradients(network):
+        return False
+    on_cpu_only = traits.fused_kernel == "cpu"
+    return all(
+        p.dtype.is_floating_point and _dense(p) and (p.device.type == "cpu" or not on_cpu_only)
+        for p in network.parameters()
+    )
 
 
 def _dense(parameter: nn.Parameter) -> bool:
