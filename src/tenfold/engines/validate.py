@@ -30,7 +30,7 @@ def validate(experiment: Experiment, world: World | None) -> None:
         )
     if experiment.machine.engine == "virtual":
         require_no_launcher('machine.engine = "virtual"', world)
-        from tenfold.engines.virtual_cluster import cluster_of
+        from tenfold.cluster.experiment_cluster import cluster_of
 
         cluster_of(experiment)
         if not trains_on_cpu(experiment):

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 
 from tenfold.cluster.event_clock import clock_events
+from tenfold.cluster.experiment_cluster import cluster_of
 from tenfold.cluster.hardware import Floats, Hardware
 from tenfold.cluster.prediction import Prediction
 from tenfold.cluster.workload import Workload
-from tenfold.engines.virtual_cluster import cluster_of
 from tenfold.mixing.builders import make_strategy
 from tenfold.prediction.calibration import ReportProgress, complete_profile
 from tenfold.prediction.clock_inputs import predict_from_profile, workload_and_hardware

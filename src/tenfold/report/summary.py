@@ -129,7 +129,7 @@ def describe_hardware(experiment: Experiment) -> str:
     machine = experiment.machine
     if machine.cluster is not None:
         return f"cluster {field_value(machine.cluster)}"
-    from tenfold.engines.virtual_cluster import DEFAULT_LINK
+    from tenfold.cluster.experiment_cluster import DEFAULT_LINK
 
     return f"link {field_value(machine.link)}" if machine.link is not None else f"link {DEFAULT_LINK}, the default"
 
