@@ -4,10 +4,10 @@ import time
 from dataclasses import replace
 from typing import Any, Literal
 
+from tenfold.crossval.combine_folds import FoldEntry, best_first, combine_results, fold_entry
 from tenfold.crossval.ensemble import AVERAGE, FoldModels
 from tenfold.crossval.fold import FoldContext, FoldEnd, FoldJob
 from tenfold.crossval.fold_experiment import fold_mode
-from tenfold.crossval.fold_results import FoldEntry, best_first, combine_results, fold_entry
 from tenfold.crossval.fold_splits import make_fold_splits
 from tenfold.crossval.modes import MODES
 from tenfold.engines import Outcome
@@ -188,13 +188,22 @@ class CrossValidationRun:
         return [self.entries[index] for index in sorted(self.entries)]
 
     def _outcome(self) -> Outcome:
-        entries = self._entries_in_order()
-        result = combine_results(self.task, entries, list(self._results.values()))
+        """Return the result of the cross-validation, and the weights of the best fold."""
+        result = combine_results(self.task, self._entries_in_order(), list(self._results.values()))
+        result["models"], weights = self._combine_models()
+        failed = [index for index in sorted(self.entries) if self.entries[index]["status"] == "failed"]
+        result["failed"] = [f"{self.fold_splits[index].name}: {self.entries[index]['error']}" for index in failed]
+        if self.stopped_by:
+            result |= {"stopped_early": True, "stopped_by": self.stopped_by}
+        return Outcome(result, weights)
+
+    def _combine_models(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Measure the best model, the average and the vote of the finished folds; return this and the best weights."""
         finished = sorted(self._results)
         best = min(finished, key=lambda index: best_first(self.entries[index]["metrics"]["validation"]))
         weights: dict[str, Any] = {}
         # Its "fold" is its position in the list of folds, from 1: elsewhere "fold" counts within a repeat and node.
-        result["models"] = {
+        combined: dict[str, Any] = {
             "best": {"fold": sorted(self.entries).index(best) + 1, "metrics": self.entries[best]["metrics"]["test"]},
             "average": {"metrics": {}},
             "vote": {"metrics": {}},
@@ -204,15 +213,11 @@ class CrossValidationRun:
         models = FoldModels(self.task, list(folders.values()), samples)
         try:
             weights = dict(checkpoint.load(folders[best] / "model.pt"))
-            result["models"]["average"]["metrics"] = models.save_average(self.store.folder_of(self.run) / AVERAGE)
-            result["models"]["vote"]["metrics"] = models.measure_vote()
+            combined["average"]["metrics"] = models.save_average(self.store.folder_of(self.run) / AVERAGE)
+            combined["vote"]["metrics"] = models.measure_vote()
         except StoreError as error:  # a model that could not be saved cannot be averaged
             self._warn(f"the models of the folds cannot be combined: {error}")
-        failed = [index for index in sorted(self.entries) if self.entries[index]["status"] == "failed"]
-        result["failed"] = [f"{self.fold_splits[index].name}: {self.entries[index]['error']}" for index in failed]
-        if self.stopped_by:
-            result |= {"stopped_early": True, "stopped_by": self.stopped_by}
-        return Outcome(result, weights)
+        return combined, weights
 
 
 def earlier_folds(store: Store, parent: int) -> dict[tuple[int, int, int], dict[str, Any]]:

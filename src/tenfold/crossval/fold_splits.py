@@ -4,25 +4,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tenfold.crossval.fold_experiment import fold_mode
-from tenfold.data import Splits, make_folds
+from tenfold.data import Fold, Splits, make_folds
 from tenfold.data.shards import Shard
 from tenfold.experiment import Experiment
 from tenfold.runs.fold_name import fold_name
 
 
 @dataclass(frozen=True)
-class FoldSplit:
-    """The samples of one model, as sample numbers of the training part."""
+class FoldSplit(Fold):
+    """A fold of the whole training part, or of a node's shard of it; samples are those of the training part."""
 
-    fold: int
-    repeat: int
     node: int
     """From 1 where every node has its own shard, else 0."""
-    train: NDArray[np.int64]
-    validation: NDArray[np.int64]
 
     @property
     def key(self) -> tuple[int, int, int]:
@@ -55,7 +50,7 @@ def make_fold_splits(experiment: Experiment, splits: Splits, shards: Sequence[Sh
             groups=None if splits.groups is None else splits.groups[samples],
         )
         found += [
-            FoldSplit(one.number, one.repeat, node if by_node else 0, samples[one.train], samples[one.validation])
+            FoldSplit(one.fold, one.repeat, samples[one.train], samples[one.validation], node if by_node else 0)
             for one in cut
         ]
     return sorted(found, key=lambda split: (split.repeat, split.fold, split.node))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tenfold.common.part_names import PARTS
 from tenfold.crossval.fold_experiment import fold_experiment, fold_mode, trains_folds_together
-from tenfold.data import join_parts
+from tenfold.data import Splits, join_parts
 from tenfold.engines import validate
 from tenfold.engines.validate import validate_fused
 from tenfold.errors import DataError, ExperimentError
@@ -45,20 +45,24 @@ def check_folds(experiment: Experiment) -> None:
 def shared_data(task: Task) -> Iterator[Task]:
     """Give the task with its data in memory that all processes share, and its validation part joined to the training
     part."""
-    splits = task.splits
-    if splits.validation is not None:
-        if splits.groups is not None:
-            raise DataError(
-                "data.groups cover the training part only, but cross-validation joins the validation part to it; "
-                "give the data without a validation part"
-            )
-        splits = replace(splits, train=join_parts(splits.train, splits.validation), validation=None)
-    on_cpu = task.experiment.machine.device == "cpu"
-    task = replace(task, splits=in_shared_memory(splits) if on_cpu else splits)
-    del splits
+    task = replace(task, splits=_with_validation_joined(task.splits))
+    if task.experiment.machine.device == "cpu":
+        task = replace(task, splits=in_shared_memory(task.splits))
     try:
         yield task
     finally:
         for part in (getattr(task.splits, name) for name in PARTS):
             if isinstance(part, SharedTensors):
                 part.shared.close()
+
+
+def _with_validation_joined(splits: Splits) -> Splits:
+    """Return the splits with the samples of the validation part at the end of the training part."""
+    if splits.validation is None:
+        return splits
+    if splits.groups is not None:
+        raise DataError(
+            "data.groups cover the training part only, but cross-validation joins the validation part to it; "
+            "give the data without a validation part"
+        )
+    return replace(splits, train=join_parts(splits.train, splits.validation), validation=None)

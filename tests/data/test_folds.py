@@ -71,7 +71,7 @@ def test_groups_are_those_of_scikit_learn_and_stay_together(groups, k, seed):
 @given(samples=st.integers(12, 60), k=st.integers(2, 6), repeats=st.integers(1, 3), seed=st.integers(0, 2**63 - 1))
 def test_every_sample_is_validated_once_a_repeat(samples, k, repeats, seed):
     cut = make_folds(torch.arange(samples) % 2, k, repeats=repeats, seed=seed)
-    assert [(fold.repeat, fold.number) for fold in cut] == [
+    assert [(fold.repeat, fold.fold) for fold in cut] == [
         (r, i) for r in range(1, repeats + 1) for i in range(1, k + 1)
     ]
     for repeat in range(repeats):

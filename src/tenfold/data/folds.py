@@ -16,7 +16,7 @@ from tenfold.errors import ExperimentError
 class Fold:
     """What one of k models learns from and what it is validated on, as sample numbers in ascending order."""
 
-    number: int
+    fold: int
     """From 1 in each repeat."""
     repeat: int
     """From 1."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tenfold.crossval.fold_results import best_first, combine_results
+from tenfold.crossval.combine_folds import best_first, combine_results
 from tenfold.engines.prepare import prepare
 from tenfold.experiment import Experiment
 
