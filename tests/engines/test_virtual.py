@@ -7,7 +7,7 @@ import pytest
 import torch
 from threaded import make_task
 
-from tenfold.cluster.prediction import Prediction
+from tenfold.cluster.time_prediction import Prediction
 from tenfold.engines.predicted_events import PredictedEvents
 from tenfold.engines.virtual import free_memory
 from tenfold.machine import limits

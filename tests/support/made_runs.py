@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tenfold.cluster.prediction import Prediction
+from tenfold.cluster.time_prediction import Prediction
 from tenfold.experiment import Experiment
 from tenfold.runs import Ended, EpochEnded, Event, Metric, Recorder, Run, Span, Started, Store, Warned
 

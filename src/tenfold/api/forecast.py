@@ -4,8 +4,8 @@ from typing import Any, Unpack
 
 from tenfold.api import compare as grid
 from tenfold.api.simulate import on_cluster
-from tenfold.cluster.prediction import Prediction
-from tenfold.crossval.predict_folds import predict_folds
+from tenfold.cluster.time_prediction import Prediction
+from tenfold.crossval.predict_fold_times import predict_fold_times
 from tenfold.data import Splits
 from tenfold.engines import require_no_launcher
 from tenfold.engines.prepare import prepare
@@ -64,7 +64,10 @@ def forecast_grid(
     tasks = map(loaded.task_of, grid.experiments_of(base, dimensions, repeats=1))
     return Forecast(
         [
-            (task.experiment, predict(task) if task.experiment.division.folds is None else predict_folds(task, predict))
+            (
+                task.experiment,
+                predict(task) if task.experiment.division.folds is None else predict_fold_times(task, predict),
+            )
             for task in tasks
         ]
     )

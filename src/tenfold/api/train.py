@@ -21,7 +21,7 @@ from tenfold.runs.store import absolute
 from tenfold.workers.task import Task
 
 if TYPE_CHECKING:
-    from tenfold.cluster.prediction import Prediction
+    from tenfold.cluster.time_prediction import Prediction
 
 
 @fields_by_name

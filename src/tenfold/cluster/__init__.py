@@ -6,8 +6,8 @@ from tenfold.cluster.event_clock import ClockEvent, clock_events
 from tenfold.cluster.groups import GroupLink, NodeGroup, Stragglers
 from tenfold.cluster.hardware import ExchangePrice, Hardware, RoundPrice, StepTime
 from tenfold.cluster.links import LINKS, Link
-from tenfold.cluster.prediction import Prediction, predict
 from tenfold.cluster.round_clock import ClockSpan, Timing, run_clock
+from tenfold.cluster.time_prediction import Prediction, predict_time
 from tenfold.cluster.workload import Workload
 
 __all__ = [
@@ -29,6 +29,6 @@ __all__ = [
     "Wiring",
     "Workload",
     "clock_events",
-    "predict",
+    "predict_time",
     "run_clock",
 ]

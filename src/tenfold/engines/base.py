@@ -15,9 +15,9 @@ from tenfold.runs.resumption import Resumption
 from tenfold.workers.task import Task, make_network
 
 if TYPE_CHECKING:
-    from tenfold.cluster.prediction import Prediction
+    from tenfold.cluster.time_prediction import Prediction
 
-Predict = Callable[[Task], "Prediction"]
+PredictTime = Callable[[Task], "Prediction"]
 """Predicts how long a task takes on its virtual cluster."""
 
 

@@ -7,10 +7,10 @@ from tenfold.launch.detect import World
 from tenfold.machine import devices
 
 if TYPE_CHECKING:
-    from tenfold.engines.base import Engine, Predict
+    from tenfold.engines.base import Engine, PredictTime
 
 
-def choose(experiment: Experiment, world: World | None = None, predict: "Predict | None" = None) -> "Engine":
+def choose(experiment: Experiment, world: World | None = None, predict: "PredictTime | None" = None) -> "Engine":
     """Return the engine that a valid experiment asks for, or the one that fits it.
 
     `world` is what a launcher started, None without one. A virtual engine calls `predict` before it trains.

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from tenfold.cluster.prediction import Prediction
+from tenfold.cluster.time_prediction import Prediction
 from tenfold.runs import Emit, EpochEnded, Event, Lifecycle, Metric, Span, Started
 from tenfold.workers.memory_use import MEMORY_METRICS
 from tenfold.workers.task import Task

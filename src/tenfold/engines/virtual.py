@@ -12,7 +12,7 @@ import psutil
 import torch
 from numpy.typing import NDArray
 
-from tenfold.cluster.prediction import Prediction
+from tenfold.cluster.time_prediction import Prediction
 from tenfold.data import FetchProgress
 from tenfold.engines.fused import train_replicas
 from tenfold.engines.predicted_events import PredictedEvents

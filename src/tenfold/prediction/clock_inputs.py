@@ -8,8 +8,8 @@ import torch
 
 from tenfold.cluster.cluster import Cluster
 from tenfold.cluster.hardware import Hardware, RoundPrice, StepTime
-from tenfold.cluster.prediction import Prediction, predict
 from tenfold.cluster.round_clock import ClockSpan
+from tenfold.cluster.time_prediction import Prediction, predict_time
 from tenfold.cluster.workload import Workload
 from tenfold.mixing import Round
 from tenfold.mixing.builders import make_compressor, make_strategy
@@ -40,7 +40,7 @@ def predict_from_profile(
     `marks` are the steps, counted from 1 over the run, whose times are predicted in addition to the ends of epochs.
     """
     workload, hardware = workload_and_hardware(task, profile, cluster)
-    prediction = predict(replace(workload, marks=marks), hardware, seed=seed, repeats=repeats)
+    prediction = predict_time(replace(workload, marks=marks), hardware, seed=seed, repeats=repeats)
     if cluster is not None:
         return replace(prediction, reasons=(*prediction.reasons, *_about_threads(task, profile, cluster)))
     return _delayed(prediction, profile.nearest_step(*_work(task), task.threads, task.workers).warmup)

@@ -7,7 +7,7 @@ import numpy as np
 from tenfold.cluster.event_clock import clock_events
 from tenfold.cluster.experiment_cluster import cluster_of
 from tenfold.cluster.hardware import Floats, Hardware
-from tenfold.cluster.prediction import Prediction
+from tenfold.cluster.time_prediction import Prediction
 from tenfold.cluster.workload import Workload
 from tenfold.mixing.builders import make_strategy
 from tenfold.prediction.calibration import ReportProgress, complete_profile

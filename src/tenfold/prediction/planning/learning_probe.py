@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from tenfold.cluster.prediction import Prediction
+from tenfold.cluster.time_prediction import Prediction
 from tenfold.data import Part, Splits
 from tenfold.data.splitting import draw
 from tenfold.engines.processes import Processes

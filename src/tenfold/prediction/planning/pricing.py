@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from tenfold.cluster.cluster import Cluster
-from tenfold.cluster.prediction import Prediction
+from tenfold.cluster.time_prediction import Prediction
 from tenfold.data import Splits
 from tenfold.engines.prepare import seats
 from tenfold.experiment.section_fields import USUAL_BATCH

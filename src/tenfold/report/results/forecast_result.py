@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from tenfold.cluster.prediction import Prediction
+from tenfold.cluster.time_prediction import Prediction
 from tenfold.experiment import Experiment
 from tenfold.report import clocks, summary
 from tenfold.report.differences import describe_settings, varied_fields

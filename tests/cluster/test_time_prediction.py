@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from looped import looped
 
-from tenfold.cluster import Cluster, Hardware, StepTime, Workload, predict, run_clock
+from tenfold.cluster import Cluster, Hardware, StepTime, Workload, predict_time, run_clock
 from tenfold.cluster import prediction as prediction_module
 from tenfold.errors import ExperimentError
 from tenfold.mixing import STRATEGIES
@@ -30,7 +30,7 @@ class TestSeconds:
         hardware = Hardware(
             step_time=StepTime(mean=2.0), round_price=lambda *_: 0.5, start=3.0, evaluation=1.0, save=0.25
         )
-        got = predict(plan(steps=10, epochs=2, sync_every=5, marks=(5,)), hardware)
+        got = predict_time(plan(steps=10, epochs=2, sync_every=5, marks=(5,)), hardware)
         assert got.seconds == pytest.approx(2 * 10 * 2.0 + 4 * 0.5)
         assert got.interval == pytest.approx((got.seconds, got.seconds))
         assert got.total == pytest.approx(3.0 + got.seconds + 2 * (0.5 + 1.0 + 0.25))
@@ -41,13 +41,13 @@ class TestSeconds:
     def test_small_batches_take_less_time_down_to_the_fixed_part(self):
         hardware = Hardware(step_time=StepTime(mean=2.0, fixed=0.5), round_price=lambda *_: 0.0)
         sizes = [[64, 64], [32, 0]]
-        got = predict(plan("none", workers=2, steps=2, batch_sizes=sizes), hardware)
+        got = predict_time(plan("none", workers=2, steps=2, batch_sizes=sizes), hardware)
         assert got.times["compute"].tolist() == pytest.approx([2.0 + 0.5 + 0.75, 2.0])
 
     @looped("name", list(STRATEGIES))
     @looped("workers", [1, 2, 5])
     def test_every_strategy_can_be_predicted(self, name, workers):
-        got = predict(plan(name, workers, steps=30), on(workers), repeats=3)
+        got = predict_time(plan(name, workers, steps=30), on(workers), repeats=3)
         low, high = got.interval
         assert 0.2 < low <= got.seconds <= high < 2
         assert all(len(seconds) == workers for seconds in got.times.values())
@@ -57,13 +57,13 @@ class TestSeconds:
 
     def test_more_workers_need_more_time_for_communication_in_the_end(self):
         def talk(workers):
-            return share(predict(plan(workers=workers, steps=60), on(workers)), "communicate")
+            return share(predict_time(plan(workers=workers, steps=60), on(workers)), "communicate")
 
         assert talk(2) < talk(16) < talk(256)
         assert talk(256) > 0.5
 
     def test_the_same_seed_predicts_the_same(self):
-        one, again, other = (predict(plan(), on(), seed=seed) for seed in (0, 0, 1))
+        one, again, other = (predict_time(plan(), on(), seed=seed) for seed in (0, 0, 1))
         assert one.seconds == again.seconds != other.seconds
         assert one.interval == again.interval
 
@@ -73,15 +73,15 @@ class TestBytes:
     def test_they_are_what_the_rounds_say(self, name):
         what = plan(name, 6, steps=10, nbytes=1200)
         rounds = [what.strategy.round(r, 6).bytes_per_worker(1200) for r in range(10)]
-        assert predict(what, on(6)).bytes_per_worker.tolist() == np.sum(rounds, axis=0).tolist()
+        assert predict_time(what, on(6)).bytes_per_worker.tolist() == np.sum(rounds, axis=0).tolist()
 
     def test_compression_makes_them_fewer(self):
-        whole, half = (predict(plan(compression=share), on()).bytes_per_worker for share in (1.0, 0.5))
+        whole, half = (predict_time(plan(compression=share), on()).bytes_per_worker for share in (1.0, 0.5))
         np.testing.assert_allclose(half, whole / 2)
 
     def test_an_algorithm_can_be_chosen_for_exact_rounds(self):
         ring, server = (
-            predict(plan(workers=8, options={"algorithm": algorithm}), Cluster.of(8).hardware(8, NOISY))
+            predict_time(plan(workers=8, options={"algorithm": algorithm}), Cluster.of(8).hardware(8, NOISY))
             for algorithm in ("ring", "server")
         )
         assert ring.seconds < server.seconds
@@ -93,15 +93,15 @@ class TestInterval:
     def test_nine_of_ten_runs_fall_into_it_over_many_seeds(self, name):
         what, hardware = plan(name, steps=20, sync_every=2), on()
         runs = run_clock(what, hardware, seed=99, repeats=300).seconds
-        intervals = [predict(what, hardware, seed=seed, repeats=8).interval for seed in range(60)]
+        intervals = [predict_time(what, hardware, seed=seed, repeats=8).interval for seed in range(60)]
         inside = [np.mean((low < runs) & (runs < high)) for low, high in intervals]
         assert np.mean(inside) == pytest.approx(0.9, abs=0.04)
 
     def test_an_error_of_the_model_widens_it(self):
         hardware = on(step_time=StepTime(mean=0.01), model_error=0.05)
-        got = predict(plan(), hardware)
+        got = predict_time(plan(), hardware)
         assert got.interval == pytest.approx((got.seconds / 1.05**1.645, got.seconds * 1.05**1.645), rel=1e-3)
-        wider = predict(plan(), on(model_error=0.05)).interval
+        wider = predict_time(plan(), on(model_error=0.05)).interval
         assert wider[1] - wider[0] > got.interval[1] - got.interval[0]
 
     def test_large_runs_are_drawn_less_often(self, monkeypatch):
@@ -118,12 +118,12 @@ class TestInterval:
             (plan(steps=1000), on()),
             (plan(), on(step_time=StepTime(mean=0.01))),
         ):
-            predict(what, hardware)
+            predict_time(what, hardware)
         assert draws == [6, 3, 1]
 
     def test_no_repeats_are_refused(self):
         with pytest.raises(ExperimentError, match="repeats is 0; it must be at least 1"):
-            predict(plan(), on(), repeats=0)
+            predict_time(plan(), on(), repeats=0)
 
 
 class TestReasons:
@@ -147,12 +147,12 @@ class TestReasons:
         ],
     )
     def test_what_changes_nothing_is_explained(self, what, hardware, sentence):
-        found = predict(what, hardware, repeats=2).reasons
+        found = predict_time(what, hardware, repeats=2).reasons
         assert any(sentence in reason for reason in found), found
         assert all(reason.endswith(".") for reason in found)
 
     def test_where_everything_matters_nothing_is_said(self):
-        assert predict(plan("butterfly", 16, nbytes=10**7), on(16)).reasons == ()
+        assert predict_time(plan("butterfly", 16, nbytes=10**7), on(16)).reasons == ()
 
 
 @looped(
@@ -171,4 +171,4 @@ def test_an_impossible_plan_is_refused(fields, sentence):
 
 def test_step_times_must_fit_the_plan():
     with pytest.raises(ExperimentError, match="step times of 3 workers; the workload has 4"):
-        predict(plan(), Hardware(step_time=[NOISY] * 3, round_price=lambda *_: 0.0))
+        predict_time(plan(), Hardware(step_time=[NOISY] * 3, round_price=lambda *_: 0.0))

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from tenfold.crossval.predict_folds import predict_folds
+from tenfold.crossval.predict_fold_times import predict_fold_times
 from tenfold.data import Splits, Tensors
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
@@ -20,7 +20,7 @@ def predicted(**fields: Any) -> float:
     splits = Splits(name="zeros", train=part, shape=(3,), classes=None, outputs=1)
     experiment = Experiment(model="mlp", hidden=[4], batch_size=1, epochs=1, cluster=NODES, engine="virtual", **fields)
     task = Task(experiment, splits, 1)
-    return (predict_folds(task, predict_task) if experiment.division.folds else predict_task(task)).seconds
+    return (predict_fold_times(task, predict_task) if experiment.division.folds else predict_task(task)).seconds
 
 
 @pytest.mark.parametrize(

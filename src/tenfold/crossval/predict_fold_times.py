@@ -3,17 +3,17 @@
 import math
 from dataclasses import replace
 
-from tenfold.cluster.prediction import Prediction
+from tenfold.cluster.time_prediction import Prediction
 from tenfold.crossval.fold import FoldJob, fold_task
 from tenfold.crossval.fold_experiment import fold_mode
 from tenfold.crossval.fold_splits import make_fold_splits
 from tenfold.crossval.prepare_folds import check_folds
-from tenfold.engines.base import Predict
+from tenfold.engines.base import PredictTime
 from tenfold.errors import ExperimentError
 from tenfold.workers.task import Task
 
 
-def predict_folds(task: Task, predict: Predict) -> Prediction:
+def predict_fold_times(task: Task, predict: PredictTime) -> Prediction:
     """Predict the time of all folds of a task; `predict` predicts a single training.
 
     One fold is predicted, and multiplied by the turns that the busiest worker takes: all folds one after another where

@@ -46,7 +46,7 @@ class Prediction:
     """When each worker's step takes effect [steps, workers]; known only for strategies without rounds."""
 
 
-def predict(workload: Workload, hardware: Hardware, *, seed: int = 0, repeats: int | None = None) -> Prediction:
+def predict_time(workload: Workload, hardware: Hardware, *, seed: int = 0, repeats: int | None = None) -> Prediction:
     """Predict how long a workload takes on hardware; the same for the same seed.
 
     The run is drawn `repeats` times, by default 20 and fewer where that would take long. The interval is the one that
