@@ -3,7 +3,7 @@ import pytest
 from looped import looped
 
 from tenfold.cluster import Cluster, Hardware, StepTime, Workload, predict_time, run_clock
-from tenfold.cluster import prediction as prediction_module
+from tenfold.cluster import time_prediction as prediction_module
 from tenfold.errors import ExperimentError
 from tenfold.mixing import STRATEGIES
 
