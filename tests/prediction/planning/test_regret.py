@@ -52,10 +52,13 @@ class World:
         height = 0.25 * math.log((batch + 500) / 600) + own.gauss(0, 0.06)
         slope, bend = self.slope + own.gauss(0, 0.03), self.bend + own.gauss(0, 0.02)
         height += random.Random(f"{self.number} {batch} {workers}").gauss(0, 0.02)
-        effective = samples / (1 + self.few_steps * batch / samples)
-        x = math.log(effective / (self.epochs * len(self.data.train)))
+        x = math.log(self.effective(samples, batch) / self.effective(self.epochs * len(self.data.train), 64))
         luck = random.Random(f"{self.number} {batch} {workers} {samples} {seed}").gauss(0, 1)
         return min(0.9, (1 - TARGET) * math.exp(height - slope * x + bend * x * x + self.noise * luck))
+
+    def effective(self, samples: float, batch: int) -> float:
+        """Return what samples are worth in steps of a batch."""
+        return samples / (1 + self.few_steps * batch / samples)
 
     def train(self, experiment: Experiment, data: Splits, samples: int, _predict: Any) -> Probe:
         training = self.epoch_seconds * samples / len(data.train)
