@@ -37,7 +37,7 @@ class Fakes:
         pool = SimpleNamespace(
             present=range(workers),
             remove=self.removed.append,
-            replace=lambda worker, _: self.started.append(worker),
+            replace=lambda worker, joining: self.started.append(worker),
             send=lambda worker, message: self.sent.append((worker, message)),
             processes=[SimpleNamespace(pid=rank) for rank in range(workers)],
         )

@@ -24,7 +24,7 @@ from tenfold.workers.messages import Finished, Message
 from tenfold.workers.pool.fork_server import start_server
 from tenfold.workers.pool.snapshot import TaskSnapshot
 from tenfold.workers.pool.worker_pool import WorkerPool
-from tenfold.workers.pool.worker_process import run_workers
+from tenfold.workers.pool.worker_process import WorkerSetup, run_workers
 from tenfold.workers.supervisor import Supervisor
 from tenfold.workers.task import Task, make_network
 
@@ -51,8 +51,16 @@ class Processes(Engine):
         supervisor = Supervisor(task, clock, emit, resumption.manifest if resumption else None)
         with closing(_make_channels(task)) as channels, closing(TaskSnapshot(task)) as snapshot:
             ranks = self._ranks_by_process(task)
-            arguments = (snapshot, channels, clock, resumption, ranks, self._exchange_times(), elastic)
-            pool = WorkerPool(len(ranks), run_workers, arguments, ranks=ranks, stall_after=machine.stall_after)
+            setup = WorkerSetup(
+                snapshot=snapshot,
+                channels=channels,
+                clock=clock,
+                ranks_by_process=ranks,
+                resumption=resumption,
+                exchange_times=self._exchange_times(),
+                elastic=elastic,
+            )
+            pool = WorkerPool(len(ranks), run_workers, (setup,), ranks=ranks, stall_after=machine.stall_after)
             replacement = Replacement(pool, channels, supervisor, machine.replacements) if elastic else None
             try:
                 supervisor.start(resumed=resumption is not None)

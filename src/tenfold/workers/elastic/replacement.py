@@ -104,5 +104,5 @@ class Replacement:
                 self._pool.send(member, membership)
         if not self.roster.is_changing:
             for worker in sorted(self._to_start):
-                self._pool.replace(worker, True)  # the argument `joining` of `run_workers`
+                self._pool.replace(worker, joining=True)
             self._to_start.clear()

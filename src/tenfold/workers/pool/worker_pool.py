@@ -74,12 +74,12 @@ class WorkerPool:
             self.end()
             raise
 
-    def _start(self, place: int, *more: Any) -> tuple[Connection, Any]:
+    def _start(self, place: int, **more: Any) -> tuple[Connection, Any]:
         started = context()
         here, there = started.Pipe()
-        arguments = (place, there, self._theirs, self.beats, *self._arguments, *more)
+        arguments = (place, there, self._theirs, self.beats, *self._arguments)
         process = started.Process(  # type: ignore[attr-defined]
-            target=self._target, args=arguments, name=f"tenfold-worker-{place}"
+            target=self._target, args=arguments, kwargs=more, name=f"tenfold-worker-{place}"
         )
         start_process(process)
         there.close()
@@ -104,11 +104,11 @@ class WorkerPool:
         self._absent.add(place)
         self._unheard = [(other, message) for other, message in self._unheard if other != place]
 
-    def replace(self, place: int, *more: Any) -> None:
-        """Start another process in the place of one that was lost, with more arguments than the others."""
+    def replace(self, place: int, **more: Any) -> None:
+        """Start another process in the place of one that was lost; `more` are arguments that only this one is given."""
         self.remove(place)
         with _deferring_interrupts():
-            self.connections[place], self.processes[place] = self._start(place, *more)
+            self.connections[place], self.processes[place] = self._start(place, **more)
             self._readers[place] = MessageReader(self.connections[place])
             self._started[place] = time.monotonic()
             self._absent.discard(place)

@@ -5,6 +5,7 @@ import pickle
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
@@ -113,62 +114,76 @@ class WorkerConnection:
             os._exit(1)
 
 
-def run_workers(
-    place: int,
-    pipe: Connection,
-    lifeline: Connection,
-    beats: Any,
-    snapshot: TaskSnapshot,
-    shared: SharedChannels,
-    clock: Clock,
-    resumption: Resumption | None,
-    ranks_by_process: Sequence[range],
-    exchange_times: NDArray[Any] | None = None,
-    elastic: bool = False,
-    joining: bool = False,
-) -> None:
-    """Train the replicas of one process: a single one, or several on a virtual cluster.
+@dataclass(frozen=True, kw_only=True)
+class WorkerSetup:
+    """What all worker processes of a run are started with."""
 
-    `exchange_times` [steps, workers] orders the exchanges of replicas without rounds that share a process. Where it is
-    `elastic`, lost workers are replaced by others, which are `joining`.
-    """
+    snapshot: TaskSnapshot
+    channels: SharedChannels
+    clock: Clock
+    ranks_by_process: Sequence[range]
+    """The workers in each process: one, or several on a virtual cluster."""
+    resumption: Resumption | None = None
+    """The checkpoint that they continue from."""
+    exchange_times: NDArray[Any] | None = None
+    """[steps, workers]; orders the exchanges of replicas without rounds that share a process."""
+    elastic: bool = False
+    """Whether lost workers are replaced by others while the rest trains."""
+
+
+def run_workers(
+    place: int, pipe: Connection, lifeline: Connection, beats: Any, setup: WorkerSetup, *, joining: bool = False
+) -> None:
+    """Train the replicas of one process; one that is `joining` replaces a lost one, and first waits for its state."""
     start_heartbeat(place, lifeline, beats)
-    progress, ranks = WorkerProgress(beats, place), ranks_by_process[place]
+    progress, ranks, clock = WorkerProgress(beats, place), setup.ranks_by_process[place], setup.clock
     connection = WorkerConnection(pipe, progress.mark_waiting)
     try:
         forward_warnings(connection.emit, clock, ranks[0])
         forward_prints(connection, clock, ranks[0])
         with progress.allow_more_time():
-            task = snapshot.open()
+            task = setup.snapshot.open()
         problem = affinity.apply(task.cores.cpus(place))
         if problem and place == 0:
             connection.emit(Warned(at=clock.now(), text=problem))
         torch.set_num_threads(task.threads)
         malloc.keep_freed()
-        if len(ranks) == 1 and exchange_times is None:
-            channels = _open_channels(shared, ranks[0], connection, progress, elastic=elastic)
-
-            def report(message: Message) -> Decision:
-                return connection.report((message,))
-
-            with progress.allow_more_time():
-                worker = Worker(task, _make_network(task, shared), channels, clock, connection.emit, report, progress)
-            if joining:
-                assert isinstance(channels, ElasticChannels)
-                worker.join(channels.join())
-                worker.train()
-            else:
-                _train(worker, resumption)
+        if len(ranks) == 1 and setup.exchange_times is None:
+            _train_one(ranks[0], task, setup, connection, progress, joining=joining)
         else:
-            _train_several(ranks, task, shared, clock, connection, resumption, exchange_times, progress)
+            _train_several(ranks, task, setup, connection, progress)
     except BaseException as error:
         connection.fail(error)
 
 
-def _open_channels(
-    shared: SharedChannels, rank: int, connection: WorkerConnection, progress: WorkerProgress, *, elastic: bool
-) -> Channels:
-    if not elastic:
+def _train_one(
+    rank: int,
+    task: Task,
+    setup: WorkerSetup,
+    connection: WorkerConnection,
+    progress: WorkerProgress,
+    *,
+    joining: bool,
+) -> None:
+    channels = _open_channels(setup, rank, connection, progress)
+
+    def report(message: Message) -> Decision:
+        return connection.report((message,))
+
+    with progress.allow_more_time():
+        network = _make_network(task, setup.channels)
+        worker = Worker(task, network, channels, setup.clock, connection.emit, report, progress)
+    if joining:
+        assert isinstance(channels, ElasticChannels)
+        worker.join(channels.join())
+        worker.train()
+    else:
+        _train(worker, setup.resumption)
+
+
+def _open_channels(setup: WorkerSetup, rank: int, connection: WorkerConnection, progress: WorkerProgress) -> Channels:
+    shared = setup.channels
+    if not setup.elastic:
         return shared.open(rank, waiting=progress.mark_waiting)
     members = tuple(range(shared.workers))
     make = partial(ElasticChannels, number=rank, members=members, ask=connection.ask, send=connection.send)
@@ -217,29 +232,23 @@ def _train(worker: Worker, resumption: Resumption | None) -> None:
 
 
 def _train_several(
-    ranks: range,
-    task: Task,
-    shared: SharedChannels,
-    clock: Clock,
-    connection: WorkerConnection,
-    resumption: Resumption | None,
-    exchange_times: NDArray[Any] | None,
-    progress: WorkerProgress,
+    ranks: range, task: Task, setup: WorkerSetup, connection: WorkerConnection, progress: WorkerProgress
 ) -> None:
     """Train several replicas, each until it has to wait for another."""
-    scheduler = Scheduler(exchange_times, progress.mark_waiting)
+    scheduler = Scheduler(setup.exchange_times, progress.mark_waiting)
     batch = MessageBatch(len(ranks), connection.report, scheduler)
 
     def train_at(place: int) -> None:
         RngState.apart()
         rank = ranks[place]
-        lock = TurnLock(scheduler, rank) if exchange_times is not None else None
-        channels = shared.open(rank, scheduler.wait_until, lock)
+        lock = TurnLock(scheduler, rank) if setup.exchange_times is not None else None
+        channels = setup.channels.open(rank, scheduler.wait_until, lock)
         report: Callable[[Message], Decision] = partial(batch.report, place)
         with progress.allow_more_time():
-            worker = Worker(task, _make_network(task, shared), channels, clock, connection.emit, report, progress)
+            network = _make_network(task, setup.channels)
+            worker = Worker(task, network, channels, setup.clock, connection.emit, report, progress)
         if lock is not None:
             lock.step = lambda: worker.replica.steps
-        _train(worker, resumption)
+        _train(worker, setup.resumption)
 
     scheduler.run([partial(train_at, place) for place in range(len(ranks))])
