@@ -79,7 +79,7 @@ def test_a_new_worker_joins_at_one_place_with_the_state_of_a_partner() -> None:
     assert isinstance(membership, Membership)
     assert (membership.members, membership.mixes) == ((1, 2), 5)
     assert membership.joining is not None
-    assert (membership.joining.partner, membership.joining.place) == (1, 11)
+    assert (membership.joining.partner, membership.joining.point) == (1, 11)
     assert not fakes.replacement.invite(), "it is on its way"
     fakes.replacement.handle(1, handover(1))
     assert not fakes.joined, "that was meant for an earlier membership"

@@ -128,12 +128,13 @@ class FoldPool:
 
     def _replace(self, lost: WorkerLost, pool: WorkerPool) -> None:
         """Report the fold of a process that died, and start another process in its place."""
-        if lost.rank in self.busy:
-            self._take_back(lost.rank, FoldEnd(error=str(lost)))
-        elif lost.rank not in self.idle:
+        process = lost.rank  # in this pool, where no ranks are given, a process's only worker has its number
+        if process in self.busy:
+            self._take_back(process, FoldEnd(error=str(lost)))
+        elif process not in self.idle:
             raise lost  # it died while starting, and so would the next
-        self.idle.remove(lost.rank)
-        pool.replace(lost.rank)
+        self.idle.remove(process)
+        pool.replace(process)
 
 
 def fold_worker(

@@ -90,13 +90,13 @@ class Processes(Engine):
         warned: set[str] = set()
         while True:
             try:
-                for place, content in pool.messages():
+                for process, content in pool.messages():
                     if isinstance(content, list):
                         _pass_on(content, emit, warned)
                     elif isinstance(content, BaseException):
-                        raise _named(content, pool.ranks[place])
-                    elif replacement is None or not replacement.handle(place, content):
-                        received[place] = content
+                        raise _named(content, pool.ranks[process])
+                    elif replacement is None or not replacement.handle(process, content):
+                        received[process] = content
                     if replacement is not None and not received:
                         replacement.invite()
                     awaited = replacement.roster.members if replacement is not None else range(len(pool.processes))
@@ -116,10 +116,10 @@ def _answer_all(
     received: dict[int, tuple[Message, ...]], pool: WorkerPool, supervisor: Supervisor, replacement: Replacement | None
 ) -> bool:
     """Send all processes what the supervisor decides on their messages; return whether the training has finished."""
-    messages = [message for place in sorted(received) for message in received[place]]
+    messages = [message for process in sorted(received) for message in received[process]]
     decision = supervisor.decide(messages)
-    for place in received:
-        pool.send(place, decision)
+    for process in received:
+        pool.send(process, decision)
     if replacement is not None:
         replacement.answered(messages[0])
     return isinstance(messages[0], Finished)

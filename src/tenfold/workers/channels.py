@@ -67,7 +67,7 @@ class Channels:
     def begin_evaluation(self) -> None:
         """Ask that no worker joins until this evaluation has been answered."""
 
-    def reach_join_point(self, place: int, state: Callable[[], dict[str, Any]]) -> None:
+    def reach_join_point(self, point: int, state: Callable[[], dict[str, Any]]) -> None:
         """Let workers that replace lost ones join here, between two steps, with the state that `state` returns."""
 
     @contextmanager

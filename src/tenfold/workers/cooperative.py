@@ -107,12 +107,12 @@ class MessageBatch:
         self._answers = 0
         self._decision = Decision()
 
-    def report(self, place: int, message: Message) -> Decision:
-        """Add the message of the worker at this place, and return the answer when all have added theirs."""
-        self._messages[place] = message
+    def report(self, index: int, message: Message) -> Decision:
+        """Add the message of the worker with this index, and return the answer when all have added theirs."""
+        self._messages[index] = message
         answers = self._answers
         if len(self._messages) == self._size:
-            messages = tuple(self._messages[place] for place in range(self._size))
+            messages = tuple(self._messages[index] for index in range(self._size))
             self._messages = {}
             self._decision = self._send(messages)
             self._answers += 1

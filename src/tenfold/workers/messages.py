@@ -102,12 +102,12 @@ class Handover:
 
 @dataclass(frozen=True, kw_only=True)
 class Joining:
-    """Who joins: at the first place that a member passes with a number of at least `place`."""
+    """Who joins: at the first join point that a member passes with a number of at least `point`."""
 
     workers: tuple[int, ...]
     partner: int
     """The member whose state they take."""
-    place: int
+    point: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -116,7 +116,7 @@ class Supervisor:
         self.emit(WorkerJoined(at=self.clock.now(), text=text, epoch=self.epochs, worker=worker))
 
     def _update_lost(self, worker: int, **fields: Any) -> None:
-        latest = max(place for place, one in enumerate(self.lost) if one.worker == worker)
+        latest = max(index for index, one in enumerate(self.lost) if one.worker == worker)
         self.lost[latest] = replace(self.lost[latest], **fields)
 
     def _samples_of(self, worker: int, after: int, until: int) -> int:

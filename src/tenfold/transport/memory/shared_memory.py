@@ -189,10 +189,10 @@ class SharedMemoryTransport(Transport):
         return ReadPlan(reads, read_by, blocks, shares(round_, weights, rank), pending, nbytes)
 
     def _make_group_blocks(self, group: tuple[int, ...]) -> list[Block]:
-        place, share = group.index(self.rank), _round_up(-(-self._mine.size // len(group)), ALIGNMENT)
+        index, share = group.index(self.rank), _round_up(-(-self._mine.size // len(group)), ALIGNMENT)
         return [
             (members, members[0], members[1:], scratch)
-            for members, _, scratch in self._cut(group, place * share, (place + 1) * share)
+            for members, _, scratch in self._cut(group, index * share, (index + 1) * share)
         ]
 
     def _make_own_blocks(self, sources: tuple[int, ...]) -> list[Block]:

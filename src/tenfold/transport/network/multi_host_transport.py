@@ -146,8 +146,8 @@ class MultiHostTransport(Transport):
             (rank,) if alone or not set(round_.sources[rank]) <= set(self._host) else round_.sources[rank]
             for rank in self._host
         )
-        place = {rank: at for at, rank in enumerate(self._host)}
-        inside = Round(tuple(tuple(place[rank] for rank in read) for read in sources))
+        index = {rank: at for at, rank in enumerate(self._host)}
+        inside = Round(tuple(tuple(index[rank] for rank in read) for read in sources))
         of_host = None if weights is None else tuple(weights[rank] for rank in self._host)
         crosses = alone or not set(round_.sources[self.rank]) <= set(self._host)
         outside = make_plan(round_, weights, self.rank) if crosses else None

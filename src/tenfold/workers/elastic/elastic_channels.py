@@ -92,21 +92,21 @@ class ElasticChannels(Channels):
         """Ask that no worker joins until this evaluation has been answered."""
         self.send(EvaluationBegan())
 
-    def reach_join_point(self, place: int, state: Callable[[], dict[str, Any]]) -> None:
+    def reach_join_point(self, point: int, state: Callable[[], dict[str, Any]]) -> None:
         """Let those who join take part from here on; their partner hands over its state.
 
         The join point after step s, counted over the run, has the number 2s; that at the start of an epoch, 2s + 1.
         """
-        self._passed, joining = place, self._joining
-        if joining is None or place < joining.place:
+        self._passed, joining = point, self._joining
+        if joining is None or point < joining.point:
             return
         self._joining = None
         self._regroup(_joined(self.members, joining), self._membership, _first_tick(self._membership, joined=True))
         if joining.partner == self.number:
-            own = {"mixes": self._mixes, "mixed": self._mixed, "passed": place}
+            own = {"mixes": self._mixes, "mixed": self._mixed, "passed": point}
             content = io.BytesIO()
             torch.save(state() | {"channels": own}, content)
-            self.send(Handover(membership=self._membership, step=place // 2, state=content.getvalue()))
+            self.send(Handover(membership=self._membership, step=point // 2, state=content.getvalue()))
 
     def join(self) -> dict[str, Any]:
         """Wait until the others let this worker join, and return a partner's state."""

@@ -56,8 +56,8 @@ class Roster:
         reports, self._paused = self._paused, None
         joining = None
         if self.waiting:
-            place = max(report.passed for report in reports.values()) + 1
-            joining = Joining(workers=tuple(sorted(self.waiting)), partner=min(self.members), place=place)
+            point = max(report.passed for report in reports.values()) + 1
+            joining = Joining(workers=tuple(sorted(self.waiting)), partner=min(self.members), point=point)
         self._membership = Membership(
             number=self.number,
             members=tuple(sorted(self.members)),

@@ -27,16 +27,16 @@ class DividedStep:
         stacks = large_stacks(optimizer)
         own = assign_matrices(list(stacks.values()), transport.size)[transport.rank]
         optimizer.own = dict(zip(stacks, own, strict=True))
-        self._places = []
+        self._slices = []
         for (parameter, (_, rows, columns)), part in zip(stacks.items(), own, strict=True):
             start = (parameter.data_ptr() - replica.flat.vector.data_ptr()) // parameter.element_size()
             size = rows * columns
-            self._places.append(slice(start + part.start * size, start + part.stop * size))
+            self._slices.append(slice(start + part.start * size, start + part.stop * size))
 
     def step(self) -> None:
         """Change this worker's part of the weights, and have the others' parts written into the rest."""
         self._optimizer.step()
-        self._transport.publish(self._places)
+        self._transport.publish(self._slices)
 
 
 def divide_steps(replica: Replica, channels: Channels, strategy: Strategy) -> DividedStep | None:

@@ -164,8 +164,8 @@ class Rounds:
             return self.replica.flat.vector.nbytes
         packed = self.compressor.encode(self.parameters - self.reference)
         self.compressor.decode(packed, self.parameters)
-        for place in self.replica.flat.frozen:  # a compressor may decode 0 as something else
-            self.parameters[place].zero_()
+        for part in self.replica.flat.frozen:  # a compressor may decode 0 as something else
+            self.parameters[part].zero_()
         self.parameters.add_(self.reference)
         return packed.nbytes + self.replica.flat.vector.nbytes - self.parameters.nbytes
 

@@ -42,7 +42,7 @@ class SharedPart:
 class PickedPart:
     """A subset of a part that is sent: the position of that part in the list, and the sample numbers."""
 
-    place: int
+    position: int
     indices: Indices
 
 
@@ -62,7 +62,7 @@ class TaskSnapshot:
         """Pack a task; the samples' numbers in the data as given only where the other process writes predictions."""
         self._shared: list[SharedPart] = []
         self._whole: list[SharedPart | Part] = []
-        self._places: dict[int, int] = {}
+        self._positions: dict[int, int] = {}
         parts = {name: self._pack(getattr(task.splits, name)) for name in PARTS}
         about = {one.name: getattr(task.splits, one.name) for one in fields(task.splits) if one.name not in PARTS}
         if not with_numbers:
@@ -85,7 +85,7 @@ class TaskSnapshot:
         task, about, parts, packed = cloudpickle.loads(self._content)
         whole = [part.open() if isinstance(part, SharedPart) else part for part in packed]
         opened = {
-            name: SubsetPart(whole[part.place], part.indices) if isinstance(part, PickedPart) else whole[part]
+            name: SubsetPart(whole[part.position], part.indices) if isinstance(part, PickedPart) else whole[part]
             for name, part in parts.items()
             if part is not None
         }
@@ -98,17 +98,17 @@ class TaskSnapshot:
             part.close()
 
     def _pack(self, part: Part | None) -> PickedPart | int | None:
-        """Return a part's place among those that travel, each of which does so once."""
+        """Return a part's position among those that travel, each of which does so once."""
         if part is None:
             return None
         if isinstance(part, SubsetPart):
-            place = self._pack(part.part)
-            assert isinstance(place, int)
-            return PickedPart(place, part.indices)
-        if id(part) not in self._places:
-            self._places[id(part)] = len(self._whole)
+            position = self._pack(part.part)
+            assert isinstance(position, int)
+            return PickedPart(position, part.indices)
+        if id(part) not in self._positions:
+            self._positions[id(part)] = len(self._whole)
             self._whole.append(self._share(part))
-        return self._places[id(part)]
+        return self._positions[id(part)]
 
     def _share(self, part: Part) -> SharedPart | Part:
         if isinstance(part, SharedTensors):

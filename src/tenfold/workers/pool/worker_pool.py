@@ -25,7 +25,7 @@ PATIENCE = 1.0
 
 
 class WorkerPool:
-    """Processes that run `target(place, connection, lifeline, beats, *arguments)`; the place is the process's number.
+    """Processes that run `target(process, connection, lifeline, beats, *arguments)`; `process` is its index here.
 
     They end when this process does, however that happens: each holds one end of a pipe whose other end is only here.
     """
@@ -48,10 +48,10 @@ class WorkerPool:
         limits.check_open_files(size)
         start_server()
         started = context()
-        self.ranks = ranks or [range(place, place + 1) for place in range(size)]
+        self.ranks = ranks or [range(index, index + 1) for index in range(size)]
         self.beats = SharedFloats(size * (1 + FIELDS))
         """First the time of each process's last heartbeat, then the progress of each."""
-        self._progress = [WorkerProgress(self.beats, place) for place in range(size)]
+        self._progress = [WorkerProgress(self.beats, index) for index in range(size)]
         self._stall_after = stall_after
         self._stalls = StallWatch(self._progress, stall_after)
         self._theirs, self._lifeline = started.Pipe(duplex=False)
@@ -64,8 +64,8 @@ class WorkerPool:
         self._unheard: list[tuple[int, Any]] = []
         try:
             with _deferring_interrupts():
-                for place in range(size):
-                    connection, process = self._start(place)
+                for index in range(size):
+                    connection, process = self._start(index)
                     self.connections.append(connection)
                     self.processes.append(process)
                     self._readers.append(MessageReader(connection))
@@ -74,12 +74,12 @@ class WorkerPool:
             self.end()
             raise
 
-    def _start(self, place: int, **more: Any) -> tuple[Connection, Any]:
+    def _start(self, index: int, **more: Any) -> tuple[Connection, Any]:
         started = context()
         here, there = started.Pipe()
-        arguments = (place, there, self._theirs, self.beats, *self._arguments)
+        arguments = (index, there, self._theirs, self.beats, *self._arguments)
         process = started.Process(  # type: ignore[attr-defined]
-            target=self._target, args=arguments, kwargs=more, name=f"tenfold-worker-{place}"
+            target=self._target, args=arguments, kwargs=more, name=f"tenfold-worker-{index}"
         )
         start_process(process)
         there.close()
@@ -87,34 +87,34 @@ class WorkerPool:
 
     @property
     def present(self) -> list[int]:
-        """The places in which there is a process."""
-        return [place for place in range(len(self.processes)) if place not in self._absent]
+        """The indices of the processes that there are."""
+        return [index for index in range(len(self.processes)) if index not in self._absent]
 
-    def remove(self, place: int) -> None:
+    def remove(self, index: int) -> None:
         """Kill a process that was lost, and forget it."""
-        if place in self._absent:
+        if index in self._absent:
             return
-        process = self.processes[place]
+        process = self.processes[index]
         process.kill()
         process.join()
         process.close()
-        self.connections[place].close()
-        self.beats[place] = 0.0
-        self._progress[place].clear()
-        self._absent.add(place)
-        self._unheard = [(other, message) for other, message in self._unheard if other != place]
+        self.connections[index].close()
+        self.beats[index] = 0.0
+        self._progress[index].clear()
+        self._absent.add(index)
+        self._unheard = [(other, message) for other, message in self._unheard if other != index]
 
-    def replace(self, place: int, **more: Any) -> None:
+    def replace(self, index: int, **more: Any) -> None:
         """Start another process in the place of one that was lost; `more` are arguments that only this one is given."""
-        self.remove(place)
+        self.remove(index)
         with _deferring_interrupts():
-            self.connections[place], self.processes[place] = self._start(place, **more)
-            self._readers[place] = MessageReader(self.connections[place])
-            self._started[place] = time.monotonic()
-            self._absent.discard(place)
+            self.connections[index], self.processes[index] = self._start(index, **more)
+            self._readers[index] = MessageReader(self.connections[index])
+            self._started[index] = time.monotonic()
+            self._absent.discard(index)
 
     def messages(self) -> Iterator[tuple[int, Any]]:
-        """Yield (place, message) as they come; raise WorkerLost when a process is lost.
+        """Yield (index of the process, message) as they come; raise WorkerLost when a process is lost.
 
         All that the lost process had sent is yielded before. What the others have sent by then, such as errors because
         they wait for the lost one, is yielded only if this is called again, after `remove` or `replace`.
@@ -124,11 +124,11 @@ class WorkerPool:
             while self._unheard:
                 yield self._unheard.pop(0)
             present = self.present
-            ends = [(self.connections[place], self.processes[place].sentinel) for place in present]
+            ends = [(self.connections[index], self.processes[index].sentinel) for index in present]
             wait([end for both in ends for end in both], timeout=BEAT)
-            heard = {place: self._read(place) for place in present}
-            lost = next((place for place, (_, gone) in heard.items() if gone), None)
-            self._unheard = [(place, message) for place, (messages, _) in heard.items() for message in messages]
+            heard = {index: self._read(index) for index in present}
+            lost = next((index for index, (_, gone) in heard.items() if gone), None)
+            self._unheard = [(index, message) for index, (messages, _) in heard.items() for message in messages]
             if lost is not None:
                 for message in heard[lost][0]:
                     yield lost, message
@@ -141,54 +141,54 @@ class WorkerPool:
                 self._stalls.restart(now)
             looked = now
 
-    def send(self, place: int, message: Any) -> None:
+    def send(self, index: int, message: Any) -> None:
         """Send a message to one worker."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its death is noticed by `messages`
-            self.connections[place].send_bytes(pickle.dumps(message))
+            self.connections[index].send_bytes(pickle.dumps(message))
 
-    def _read(self, place: int) -> tuple[list[Any], bool]:
+    def _read(self, index: int) -> tuple[list[Any], bool]:
         """Return what a worker has sent, and whether it is gone."""
-        alive = self.processes[place].is_alive()  # asked before reading: what the dead have sent is there
-        messages, closed = self._readers[place].read()
+        alive = self.processes[index].is_alive()  # asked before reading: what the dead have sent is there
+        messages, closed = self._readers[index].read()
         return messages, closed or not alive
 
-    def _exit_error(self, place: int) -> WorkerLost:
+    def _exit_error(self, index: int) -> WorkerLost:
         """Return the error that says how a process ended."""
-        process = self.processes[place]
+        process = self.processes[index]
         process.join(PATIENCE)
         code = process.exitcode
         return self._worker_lost(
-            place, f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"ended with code {code}"
+            index, f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"ended with code {code}"
         )
 
-    def _worker_lost(self, place: int, what: str) -> WorkerLost:
+    def _worker_lost(self, index: int, what: str) -> WorkerLost:
         """Return the error that names the workers of a process."""
-        ranks = self.ranks[place]
-        return WorkerLost(ranks[0], f"{name_workers(ranks)} (process {self.processes[place].pid}) {what}")
+        ranks = self.ranks[index]
+        return WorkerLost(ranks[0], f"{name_workers(ranks)} (process {self.processes[index].pid}) {what}")
 
     def _check_beats(self, now: float) -> None:
-        for place in self.present:
-            process = self.processes[place]
-            beat, waited = self.beats[place], now - self._started[place]
+        for index in self.present:
+            process = self.processes[index]
+            beat, waited = self.beats[index], now - self._started[index]
             if beat and now - beat > SILENCE:
-                raise self._worker_lost(place, f"has sent no heartbeat for {SILENCE:g} s")
+                raise self._worker_lost(index, f"has sent no heartbeat for {SILENCE:g} s")
             if not beat and waited > SILENCE and is_stopped(process.pid):
-                raise self._worker_lost(place, "was stopped before its first heartbeat")
+                raise self._worker_lost(index, "was stopped before its first heartbeat")
             if not beat and waited > STARTUP:
-                raise self._worker_lost(place, f"has sent no heartbeat within {STARTUP:g} s of its start")
+                raise self._worker_lost(index, f"has sent no heartbeat within {STARTUP:g} s of its start")
 
     def _check_progress(self, now: float) -> None:
         stalled = self._stalls.stalled(now)
         if not stalled:
             return
         first, *others = stalled
-        names = ", ".join(name_workers(self.ranks[place]) for place in others)
+        names = ", ".join(name_workers(self.ranks[index]) for index in others)
         also = f", nor has {names}" if others else ""
         raise self._worker_lost(first, describe_stall(max(stalled.values()), self._stall_after, also))
 
     def end(self) -> None:
         """End all processes, whatever they are doing."""
-        processes = [self.processes[place] for place in self.present]
+        processes = [self.processes[index] for index in self.present]
         for process in processes:
             if process.is_alive():
                 process.terminate()
@@ -206,8 +206,8 @@ class WorkerPool:
 
     def join(self) -> None:
         """Wait for processes that are done."""
-        for place in self.present:
-            self.processes[place].join(PATIENCE)
+        for index in self.present:
+            self.processes[index].join(PATIENCE)
         self.end()
 
 

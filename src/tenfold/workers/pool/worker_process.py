@@ -132,19 +132,19 @@ class WorkerSetup:
 
 
 def run_workers(
-    place: int, pipe: Connection, lifeline: Connection, beats: Any, setup: WorkerSetup, *, joining: bool = False
+    process: int, pipe: Connection, lifeline: Connection, beats: Any, setup: WorkerSetup, *, joining: bool = False
 ) -> None:
     """Train the replicas of one process; one that is `joining` replaces a lost one, and first waits for its state."""
-    start_heartbeat(place, lifeline, beats)
-    progress, ranks, clock = WorkerProgress(beats, place), setup.ranks_by_process[place], setup.clock
+    start_heartbeat(process, lifeline, beats)
+    progress, ranks, clock = WorkerProgress(beats, process), setup.ranks_by_process[process], setup.clock
     connection = WorkerConnection(pipe, progress.mark_waiting)
     try:
         forward_warnings(connection.emit, clock, ranks[0])
         forward_prints(connection, clock, ranks[0])
         with progress.allow_more_time():
             task = setup.snapshot.open()
-        problem = affinity.apply(task.cores.cpus(place))
-        if problem and place == 0:
+        problem = affinity.apply(task.cores.cpus(process))
+        if problem and process == 0:
             connection.emit(Warned(at=clock.now(), text=problem))
         torch.set_num_threads(task.threads)
         malloc.keep_freed()
@@ -238,12 +238,12 @@ def _train_several(
     scheduler = Scheduler(setup.exchange_times, progress.mark_waiting)
     batch = MessageBatch(len(ranks), connection.report, scheduler)
 
-    def train_at(place: int) -> None:
+    def train_at(index: int) -> None:
         RngState.apart()
-        rank = ranks[place]
+        rank = ranks[index]
         lock = TurnLock(scheduler, rank) if setup.exchange_times is not None else None
         channels = setup.channels.open(rank, scheduler.wait_until, lock)
-        report: Callable[[Message], Decision] = partial(batch.report, place)
+        report: Callable[[Message], Decision] = partial(batch.report, index)
         with progress.allow_more_time():
             network = _make_network(task, setup.channels)
             worker = Worker(task, network, channels, setup.clock, connection.emit, report, progress)
@@ -251,4 +251,4 @@ def _train_several(
             lock.step = lambda: worker.replica.steps
         _train(worker, setup.resumption)
 
-    scheduler.run([partial(train_at, place) for place in range(len(ranks))])
+    scheduler.run([partial(train_at, index) for index in range(len(ranks))])

@@ -29,13 +29,13 @@ AT, COUNT, LONGEST, SLOW = range(4)
 FIELDS = 4
 
 
-def start_heartbeat(place: int, lifeline: Connection, beats: Any) -> None:
+def start_heartbeat(process: int, lifeline: Connection, beats: Any) -> None:
     """In a worker: show that it is alive, end when the parent does, and leave Ctrl-C to the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def beat() -> None:
         while True:
-            beats[place] = time.monotonic()
+            beats[process] = time.monotonic()
             if lifeline.poll(BEAT):  # nobody ever writes: the other end is gone
                 os._exit(1)
 
@@ -91,10 +91,10 @@ class MessageReader:
 class WorkerProgress:
     """One worker's progress, in memory that it shares with its parent: when it last got on, and how long it took."""
 
-    def __init__(self, floats: "SharedFloats | list[float]", place: int) -> None:
+    def __init__(self, floats: "SharedFloats | list[float]", process: int) -> None:
         """Use the fields behind the heartbeats of all processes."""
         self._floats = floats
-        self._first = len(floats) // (1 + FIELDS) + FIELDS * place
+        self._first = len(floats) // (1 + FIELDS) + FIELDS * process
 
     def mark(self) -> None:
         """Publish that a step or the evaluation of a batch is done."""
@@ -121,7 +121,7 @@ class WorkerProgress:
             self._floats[self._first + SLOW] = 0.0
 
     def clear(self) -> None:
-        """Forget all, for another worker in the same place."""
+        """Forget all, for another process in its place."""
         for field in range(FIELDS):
             self._floats[self._first + field] = 0.0
 
@@ -143,14 +143,14 @@ class StallWatch:
         self._since = now
 
     def stalled(self, now: float) -> dict[int, float]:
-        """Return the places of the workers that are stalled, with the limit that each has exceeded."""
+        """Return the processes that are stalled, with the limit that each has exceeded."""
         last = [worker.get(AT) for worker in self._workers]  # read once: a worker may clear it at any moment
-        ages = {place: now - max(at, self._since) for place, at in enumerate(last) if at}
-        limits = {place: self._allowed(self._workers[place]) for place in ages}
-        if not any(ages[place] > limits[place] for place in limits):
+        ages = {process: now - max(at, self._since) for process, at in enumerate(last) if at}
+        limits = {process: self._allowed(self._workers[process]) for process in ages}
+        if not any(ages[process] > limits[process] for process in limits):
             return {}
         # Waiting workers publish that they wait, so those that are close to the limit are stalled as well.
-        return {place: limit for place, limit in limits.items() if ages[place] > 0.75 * limit}
+        return {process: limit for process, limit in limits.items() if ages[process] > 0.75 * limit}
 
     def _allowed(self, worker: WorkerProgress) -> float:
         slow = bool(worker.get(SLOW))
