@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 import tenfold
-from tenfold.cluster import Cluster, StepTime, Workload, clock_events, run_clock
+from tenfold.cluster import Cluster, StepTime, Workload, clock_events, run_round_clock
 from tenfold.machine import cores
 from tenfold.mixing import STRATEGIES
 
@@ -75,12 +75,12 @@ def setting(name: str, workers: int, steps: int, sync_every: int = 1) -> dict[st
 def rates(name: str, workers: int, steps: int, sync_every: int, repeats: int) -> dict[str, list[float]]:
     """Return node-steps per second [lowest, median, highest], of one draw and of eight together."""
     timed = setting(name, workers, steps, sync_every)
-    run_clock(**setting(name, workers, min(steps, 100), sync_every))  # rounds are kept once they are made
+    run_round_clock(**setting(name, workers, min(steps, 100), sync_every))  # rounds are kept once they are made
     found: dict[str, list[float]] = {"alone": [], "together": []}
     for _ in range(repeats):
         for key, draws in (("alone", 1), ("together", 8)):
             started = perf_counter()
-            run_clock(**timed, repeats=draws)
+            run_round_clock(**timed, repeats=draws)
             found[key].append(workers * steps * draws / (perf_counter() - started))
     return {key: [min(all_), statistics.median(all_), max(all_)] for key, all_ in found.items()}
 
@@ -88,7 +88,7 @@ def rates(name: str, workers: int, steps: int, sync_every: int, repeats: int) ->
 def whole(name: str, workers: int, steps: int) -> float:
     """Return the seconds of one run from nothing to its result."""
     started = perf_counter()
-    run_clock(**setting(name, workers, steps))
+    run_round_clock(**setting(name, workers, steps))
     return perf_counter() - started
 
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from largest import expected_largest
 
-from tenfold.cluster import Cluster, Hardware, StepTime, Workload, run_clock
+from tenfold.cluster import Cluster, Hardware, StepTime, Workload, run_round_clock
 from tenfold.cluster import round_clock as clock_module
 from tenfold.cluster.meetings import Meetings
 from tenfold.mixing import STRATEGIES, AsynchronousStrategy, due
@@ -93,7 +93,7 @@ class TestAgainstTheNaiveWay:
         )
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(clock_module, "CHUNK", chunk)
-            timing = run_clock(plan, hardware, repeats=2)
+            timing = run_round_clock(plan, hardware, repeats=2)
         trained, waited, talked, marks, end = naive(plan, means, price, 2.0, 0.5, 0.125)
         close = {"rtol": 1e-9, "atol": 1e-9}
         np.testing.assert_allclose(timing.seconds, [max(trained)] * 2, **close)
@@ -108,7 +108,7 @@ class TestAgainstTheNaiveWay:
     @given(plan=plans())
     def test_every_moment_of_a_worker_is_given_to_one_kind(self, plan):
         hardware = Hardware(step_time=StepTime(mean=1.0), round_price=price_each, start=2.0, evaluation=0.5, save=0.125)
-        timing = run_clock(plan, hardware)
+        timing = run_round_clock(plan, hardware)
         np.testing.assert_allclose(sum(timing.times.values()), timing.total[0], rtol=1e-9)
         if plan.steps <= 25:
             lanes = np.zeros((plan.workers, 2))
@@ -133,7 +133,7 @@ class TestStragglers:
     def test_a_round_waits_for_the_latest_as_the_closed_form_says(self, noise, h):
         plan = Workload(workers=64, steps_per_epoch=4000, strategy=STRATEGIES["allreduce"](), nbytes=0, sync_every=h)
         step_time = StepTime(mean=2.0, between_steps=0.3, noise=noise)
-        timing = run_clock(plan, Hardware(step_time=step_time, round_price=lambda *_: 0.5), repeats=4)
+        timing = run_round_clock(plan, Hardware(step_time=step_time, round_price=lambda *_: 0.5), repeats=4)
         each = (timing.seconds.mean() - 0.5 * plan.rounds) / plan.steps
         if h == 1:
             assert each == pytest.approx(2.0 * expected_largest(64, noise, 0.3), rel=0.01)
@@ -143,7 +143,7 @@ class TestStragglers:
     def test_fewer_rounds_gain_what_the_closed_form_says(self):
         def seconds(h):
             plan = Workload(workers=8, steps_per_epoch=240, strategy=STRATEGIES["allreduce"](), nbytes=1, sync_every=h)
-            return run_clock(plan, Hardware(step_time=StepTime(mean=2.0), round_price=lambda *_: 3.0)).seconds[0]
+            return run_round_clock(plan, Hardware(step_time=StepTime(mean=2.0), round_price=lambda *_: 3.0)).seconds[0]
 
         for h in (2, 5, 60):
             assert seconds(1) / seconds(h) == pytest.approx((1 + 1.5) / (1 + 1.5 / h))
@@ -152,7 +152,7 @@ class TestStragglers:
         def waits(name, overlap=False):
             plan = Workload(workers=32, steps_per_epoch=300, strategy=STRATEGIES[name](), nbytes=0, overlap=overlap)
             hardware = Hardware(step_time=StepTime(mean=1.0, between_steps=0.2), round_price=lambda *_: 0.0)
-            return run_clock(plan, hardware, repeats=3).times["wait"].mean()
+            return run_round_clock(plan, hardware, repeats=3).times["wait"].mean()
 
         assert 0 == waits("none") < waits("butterfly") < waits("allreduce")
         assert waits("butterfly", overlap=True) < waits("butterfly") / 2
@@ -170,13 +170,13 @@ class TestDrawing:
 
     def test_the_same_seed_gives_the_same_times_and_another_others(self):
         one, again, other = (
-            run_clock(self.plan(), self.hardware(), seed=seed, repeats=3).seconds.tolist() for seed in (1, 1, 2)
+            run_round_clock(self.plan(), self.hardware(), seed=seed, repeats=3).seconds.tolist() for seed in (1, 1, 2)
         )
         assert one == again != other
         assert len(set(one)) == 3
 
     def test_single_spans_are_few_and_in_order(self):
-        timing = run_clock(self.plan(workers=100), self.hardware(100))
+        timing = run_round_clock(self.plan(workers=100), self.hardware(100))
         assert {span.worker for span in timing.spans} == set(range(64))
         lane = [span for span in timing.spans if span.worker == 5]
         assert [span.kind for span in lane[:2]] == ["start", "compute"]

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from looped import looped
 
-from tenfold.cluster import Cluster, Hardware, StepTime, Workload, predict_time, run_clock
+from tenfold.cluster import Cluster, Hardware, StepTime, Workload, predict_time, run_round_clock
 from tenfold.cluster import time_prediction as prediction_module
 from tenfold.errors import ExperimentError
 from tenfold.mixing import STRATEGIES
@@ -92,7 +92,7 @@ class TestInterval:
     @pytest.mark.parametrize("name", ["none", "allreduce", "butterfly"])
     def test_nine_of_ten_runs_fall_into_it_over_many_seeds(self, name):
         what, hardware = plan(name, steps=20, sync_every=2), on()
-        runs = run_clock(what, hardware, seed=99, repeats=300).seconds
+        runs = run_round_clock(what, hardware, seed=99, repeats=300).seconds
         intervals = [predict_time(what, hardware, seed=seed, repeats=8).interval for seed in range(60)]
         inside = [np.mean((low < runs) & (runs < high)) for low, high in intervals]
         assert np.mean(inside) == pytest.approx(0.9, abs=0.04)
@@ -109,9 +109,9 @@ class TestInterval:
 
         def counting(*arguments, repeats, **named):
             draws.append(repeats)
-            return run_clock(*arguments, repeats=repeats, **named)
+            return run_round_clock(*arguments, repeats=repeats, **named)
 
-        monkeypatch.setattr(prediction_module, "run_clock", counting)
+        monkeypatch.setattr(prediction_module, "run_round_clock", counting)
         monkeypatch.setattr(prediction_module, "BUDGET", 2400)
         for what, hardware in (
             (plan(), on()),

@@ -6,8 +6,9 @@ from tenfold.cluster.event_clock import ClockEvent, clock_events
 from tenfold.cluster.groups import GroupLink, NodeGroup, Stragglers
 from tenfold.cluster.hardware import ExchangePrice, Hardware, RoundPrice, StepTime
 from tenfold.cluster.links import LINKS, Link
-from tenfold.cluster.round_clock import ClockSpan, Timing, run_clock
+from tenfold.cluster.round_clock import run_round_clock
 from tenfold.cluster.time_prediction import Prediction, predict_time
+from tenfold.cluster.timing import ClockSpan, Timing
 from tenfold.cluster.workload import Workload
 
 __all__ = [
@@ -30,5 +31,5 @@ __all__ = [
     "Workload",
     "clock_events",
     "predict_time",
-    "run_clock",
+    "run_round_clock",
 ]

@@ -13,8 +13,8 @@ import numpy as np
 
 from tenfold.cluster.hardware import ExchangePrice, Floats, Hardware, RoundPrice
 from tenfold.cluster.meetings import Meetings
-from tenfold.cluster.round_clock import SINGLE_STEPS, ClockLanes, ClockSpan, TimeKind, Timing, relative_step_times
 from tenfold.cluster.stragglers import Pace
+from tenfold.cluster.timing import SINGLE_STEPS, ClockLanes, ClockSpan, TimeKind, Timing, relative_step_times
 from tenfold.cluster.workload import Workload
 from tenfold.mixing import AsynchronousStrategy
 from tenfold.mixing.exchange import CENTRE, Exchange
@@ -35,16 +35,16 @@ class ClockEvent(NamedTuple):
 
 def clock_events(workload: Workload, hardware: Hardware, *, seed: int = 0) -> Iterator[ClockEvent]:
     """Yield all steps and exchanges of a run in the order of the clock; the same for the same seed."""
-    heap = _Heap(workload, hardware, seed, every_step=True)
+    clock = _EventClock(workload, hardware, seed, every_step=True)
     for _ in range(workload.epochs):
-        yield from heap.epoch()
-        heap.review()
+        yield from clock.epoch()
+        clock.review()
 
 
 def run_event_clock(workload: Workload, hardware: Hardware, *, seed: int = 0, repeats: int = 1) -> Timing:
     """Time a workload without rounds; repeats are drawn one after another."""
     seeds = np.random.SeedSequence(seed).generate_state(repeats).tolist() if repeats > 1 else [seed]
-    runs = [_Heap(workload, hardware, one).run() for one in seeds]
+    runs = [_EventClock(workload, hardware, one).run() for one in seeds]
     return Timing(
         seconds=np.concatenate([run.seconds for run in runs]),
         total=np.concatenate([run.total for run in runs]),
@@ -71,10 +71,12 @@ def price_as_rounds(price: RoundPrice, workers: int) -> ExchangePrice:
     return exchange
 
 
-class _Heap:
+class _EventClock:
+    """The times of all workers, as one run goes through its steps and exchanges."""
+
     def __init__(self, workload: Workload, hardware: Hardware, seed: int, *, every_step: bool = False) -> None:
         if not isinstance(workload.strategy, AsynchronousStrategy):
-            raise TypeError(f"{workload.strategy.name} has rounds; run_clock times it")
+            raise TypeError(f"{workload.strategy.name} has rounds; run_round_clock times it")
         self.strategy = workload.strategy
         n, step_times = workload.workers, hardware.step_times(workload.workers)
         self.workload, self.hardware, self.every_step = workload, hardware, every_step

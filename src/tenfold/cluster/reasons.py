@@ -3,7 +3,7 @@
 import numpy as np
 
 from tenfold.cluster.hardware import Hardware
-from tenfold.cluster.round_clock import Timing
+from tenfold.cluster.timing import Timing
 from tenfold.cluster.workload import Workload
 from tenfold.mixing.collectives import Server
 

@@ -9,81 +9,27 @@
 Times are arrays [repeats, workers]: several draws of the same run go through the recurrences together.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
-
 import numpy as np
 from numpy.typing import NDArray
 
-from tenfold.cluster.hardware import Floats, Hardware, StepTime
+from tenfold.cluster.hardware import Floats, Hardware
 from tenfold.cluster.meetings import Meeting, Meetings
 from tenfold.cluster.stragglers import Pace
+from tenfold.cluster.timing import SINGLE_STEPS, ClockLanes, TimeKind, Timing, relative_step_times
 from tenfold.cluster.workload import Workload
 
 CHUNK = 1 << 18
 """Step times drawn at a time, few enough to stay in a core's cache."""
-SINGLE_STEPS, LANES = 25, 64
-"""How many steps, of how many workers, are recorded one by one."""
-
-TimeKind = Literal["start", "compute", "wait", "communicate", "evaluate", "save"]
 
 
-class ClockSpan(NamedTuple):
-    """What a worker spends `seconds` on, beginning `start` seconds into the run."""
-
-    worker: int
-    kind: TimeKind
-    start: float
-    seconds: float
-
-
-@dataclass
-class Timing:
-    """When things happened in each repeat of a run."""
-
-    seconds: Floats
-    """For each repeat, the training time of the slowest worker: without start, evaluation and saving."""
-    total: Floats
-    """For each repeat, when the run ended."""
-    times: dict[TimeKind, Floats]
-    """For each kind, each worker's seconds; the mean over the repeats."""
-    marks: dict[int, Floats]
-    """For the ends of epochs and the marked steps, each repeat's training time until then."""
-    spans: tuple[ClockSpan, ...] = ()
-    """The first steps of the first repeat, one by one."""
-    sent: Floats | None = None
-    """Each worker's bytes, where they do not follow from the rounds."""
-
-
-def run_clock(workload: Workload, hardware: Hardware, *, seed: int = 0, repeats: int = 1) -> Timing:
+def run_round_clock(workload: Workload, hardware: Hardware, *, seed: int = 0, repeats: int = 1) -> Timing:
     """Simulate the times of a synchronous workload."""
-    return _Clock(workload, hardware, seed, repeats).run()
+    return _RoundClock(workload, hardware, seed, repeats).run()
 
 
-@dataclass
-class ClockLanes:
-    """Records the first steps one by one."""
+class _RoundClock:
+    """The times of all workers, as one run goes through its steps and rounds."""
 
-    workers: int
-    spans: list[ClockSpan] = field(default_factory=list)
-
-    @property
-    def limit(self) -> int:
-        """Only workers below this rank are recorded."""
-        return min(self.workers, LANES)
-
-    def add(self, kind: TimeKind, start: Floats, end: Floats) -> None:
-        """Record what each worker did from its start to its end, if that took any time."""
-        first, last = start[: self.limit].tolist(), end[: self.limit].tolist()
-        self.spans += [
-            ClockSpan(worker, kind, begin, stop - begin)
-            for worker, (begin, stop) in enumerate(zip(first, last, strict=True))
-            if stop > begin
-        ]
-
-
-class _Clock:
     def __init__(self, workload: Workload, hardware: Hardware, seed: int, repeats: int) -> None:
         n = workload.workers
         self.workload, self.hardware, self.repeats = workload, hardware, repeats
@@ -145,16 +91,15 @@ class _Clock:
             drawn = drawn * self.relative_times[(first - 1) % workload.steps_per_epoch :][: len(steps)]
         due = workload.is_due(first, last)
         marked = np.isin(steps, workload.marks) | (steps % workload.steps_per_epoch == 0)
-        ends = workload.is_due(first - 1, last - 1) if workload.overlap else due
-        """After which steps a round ends."""
-        stops = np.flatnonzero(due | ends | marked | (steps <= SINGLE_STEPS) | (steps == last))
+        round_ends = workload.is_due(first - 1, last - 1) if workload.overlap else due
+        stops = np.flatnonzero(due | round_ends | marked | (steps <= SINGLE_STEPS) | (steps == last))
         if len(stops) < len(steps):
             drawn = np.add.reduceat(drawn, np.concatenate([[0], stops[:-1] + 1]), axis=1)
         if self.hardware.overhead:
             drawn = drawn + self.hardware.overhead * due[stops, None]
         self.computed += drawn.sum(axis=1)
-        together = due[stops].all() and first > SINGLE_STEPS and not workload.overlap
-        always = self.meetings.always if together else None
+        only_rounds = due[stops].all() and first > SINGLE_STEPS and not workload.overlap
+        always = self.meetings.always if only_rounds else None
         if always is not None:
             self._all_meet(always, drawn, steps[stops], marked[stops])
         else:
@@ -196,13 +141,13 @@ class _Clock:
         """Advance by many steps that each end with a round of all workers: the slowest sets the time of all."""
         latest = seconds.max(axis=2)
         latest[:, 0] = (self.now + seconds[:, 0]).max(axis=1)
-        together = np.cumsum(latest + meeting.price, axis=1)
-        self.now = np.repeat(together[:, -1:], self.workload.workers, axis=1)
+        ends = np.cumsum(latest + meeting.price, axis=1)
+        self.now = np.repeat(ends[:, -1:], self.workload.workers, axis=1)
         self.talked += meeting.price * len(steps)
         self.rounds += len(steps)
         not_training = self.not_training.min(axis=1)
         for k in np.flatnonzero(marked).tolist():
-            self.marks[int(steps[k])] = together[:, k] - not_training
+            self.marks[int(steps[k])] = ends[:, k] - not_training
 
     def _finish(self) -> None:
         """Take the mean of all replicas, which is the trained model."""
@@ -220,22 +165,6 @@ class _Clock:
         self.now = np.repeat(evaluated + hardware.save, self.workload.workers, axis=1)
         self.not_training = self.not_training + (self.now - ready)
         if step <= SINGLE_STEPS:
-            together = np.repeat(evaluated[0], self.workload.workers)
-            self.lanes.add("evaluate", ready[0], together)
-            self.lanes.add("save", together, self.now[0])
-
-
-def relative_step_times(workload: Workload, step_times: Iterable[StepTime]) -> Floats | None:
-    """Return each step's seconds relative to one with a full batch, [steps of an epoch, workers]; None: all are full.
-
-    A batch of k out of B samples takes (fixed + (mean - fixed) k/B) / mean; none takes no time.
-    """
-    if workload.batch_sizes is None:
-        return None
-    sizes = np.asarray(workload.batch_sizes, dtype=np.float64)
-    full = sizes.max()
-    if full == 0 or (sizes == full).all():
-        return None
-    fixed = np.array([step_time.fixed / step_time.mean for step_time in step_times])
-    relative: Floats = np.where(sizes > 0, fixed + (1 - fixed) * sizes / full, 0.0)
-    return relative
+            saving = np.repeat(evaluated[0], self.workload.workers)
+            self.lanes.add("evaluate", ready[0], saving)
+            self.lanes.add("save", saving, self.now[0])

@@ -7,7 +7,8 @@ import numpy as np
 from tenfold.cluster.event_clock import run_event_clock
 from tenfold.cluster.hardware import Floats, Hardware
 from tenfold.cluster.reasons import reasons
-from tenfold.cluster.round_clock import ClockSpan, TimeKind, run_clock
+from tenfold.cluster.round_clock import run_round_clock
+from tenfold.cluster.timing import ClockSpan, TimeKind
 from tenfold.cluster.workload import Workload
 from tenfold.errors import ExperimentError
 
@@ -56,7 +57,7 @@ def predict_time(workload: Workload, hardware: Hardware, *, seed: int = 0, repea
     if repeats is not None and repeats < 1:
         raise ExperimentError(f"repeats is {repeats}; it must be at least 1")
     draws = repeats or _affordable(workload, hardware)
-    timing = (run_clock if workload.has_rounds else run_event_clock)(workload, hardware, seed=seed, repeats=draws)
+    timing = (run_round_clock if workload.has_rounds else run_event_clock)(workload, hardware, seed=seed, repeats=draws)
     return Prediction(
         seconds=float(timing.seconds.mean()),
         interval=_interval(timing.seconds, hardware.model_error),

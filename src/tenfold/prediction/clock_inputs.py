@@ -8,8 +8,8 @@ import torch
 
 from tenfold.cluster.cluster import Cluster
 from tenfold.cluster.hardware import Hardware, RoundPrice, StepTime
-from tenfold.cluster.round_clock import ClockSpan
 from tenfold.cluster.time_prediction import Prediction, predict_time
+from tenfold.cluster.timing import ClockSpan
 from tenfold.cluster.workload import Workload
 from tenfold.mixing import Round
 from tenfold.mixing.builders import make_compressor, make_strategy
