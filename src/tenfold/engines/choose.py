@@ -26,9 +26,9 @@ def choose(experiment: Experiment, world: World | None = None, predict: "Predict
 
         return Launched(world, machine.transport, machine.stall_after)
     if steps_together(experiment):
-        from tenfold.engines.one_device import OneDevice
+        from tenfold.engines.fused_engine import Fused
 
-        return OneDevice()
+        return Fused()
     if machine.engine == "processes" or workers > 1:
         from tenfold.engines.processes import Processes
 

@@ -14,7 +14,7 @@ from tenfold.runs import Event, Span
 FUSED: dict[str, Any] = {"engine": "fused", "workers": 3, "strategy": "ring", "sync_every": 2, "fused": "loop"}
 
 
-class TestOneDevice(EngineContract):
+class TestFused(EngineContract):
     fields: dict[str, Any] = FUSED
     counts_training_accuracy = False
 
