@@ -26,9 +26,9 @@ def choose(experiment: Experiment, world: World | None = None, predict: "Predict
 
         return Launched(world, machine.transport, machine.stall_after)
     if steps_together(experiment):
-        from tenfold.engines.fused_engine import Fused
+        from tenfold.engines.fused_engine import FusedEngine
 
-        return Fused()
+        return FusedEngine()
     if machine.engine == "processes" or workers > 1:
         from tenfold.engines.processes import Processes
 

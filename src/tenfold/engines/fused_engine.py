@@ -8,7 +8,7 @@ from tenfold.runs.resumption import Resumption
 from tenfold.workers.task import Task
 
 
-class Fused(Engine):
+class FusedEngine(Engine):
     """Trains several workers on one GPU, or on the CPU if it is asked to."""
 
     name = "fused"
