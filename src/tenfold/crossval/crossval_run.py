@@ -11,7 +11,7 @@ from tenfold.crossval.fold_experiment import fold_mode
 from tenfold.crossval.fold_splits import make_fold_splits
 from tenfold.crossval.modes import MODES
 from tenfold.engines import Outcome
-from tenfold.engines.recording import record
+from tenfold.engines.recording import record_work
 from tenfold.errors import StopTraining, StoreError, TrainingError
 from tenfold.runs import (
     Clock,
@@ -40,7 +40,7 @@ def run_cross_validation(
 ) -> Outcome:
     """Train all folds that are not finished yet, and record the cross-validation and every fold."""
     whole = CrossValidationRun(task, store, run, facts, clock, listen)
-    return record(whole.train, store, run, clock, listen, partial=whole.partial_result)
+    return record_work(whole.train, store, run, clock, listen, partial=whole.partial_result)
 
 
 class CrossValidationRun:
@@ -70,8 +70,8 @@ class CrossValidationRun:
         """Train every fold that is not finished yet, and return the combined result with the best fold's weights."""
         self._emit = emit
         # Through JSON, as the store has it: Python objects become names, which the runs of the folds record.
-        recorded = type(self.task.experiment)(**self.task.experiment.model_dump(mode="json"))
-        context = FoldContext(recorded, self.store, self.run, self.facts, self.clock)
+        stored_experiment = type(self.task.experiment)(**self.task.experiment.model_dump(mode="json"))
+        context = FoldContext(stored_experiment, self.store, self.run, self.facts, self.clock)
         earlier = earlier_folds(self.store, self.run)
         self._announce(
             FoldsStarted(

@@ -53,8 +53,8 @@ class FoldJob:
 class FoldContext:
     """What all folds of a cross-validation have in common, apart from its task."""
 
-    recorded: Experiment
-    """The experiment as it is stored, with names in place of Python objects."""
+    stored_experiment: Experiment
+    """The experiment of the cross-validation as the store has it, with names in place of Python objects."""
     store: Store
     parent: int
     """The run number of the cross-validation."""
@@ -112,7 +112,7 @@ def train_fold(train: Train, whole: Task, context: FoldContext, job: FoldJob, li
     task, store = fold_task(whole, job), context.store
     run, clock, resumption = job.run, Clock(), None
     if run is None:
-        experiment = fold_experiment(context.recorded, job.split.name)
+        experiment = fold_experiment(context.stored_experiment, job.split.name)
         run = store.create(experiment, kind=FOLD, facts=_facts(context, job, task))
     else:
         clock, resumption = reopen(store, store.find(run))

@@ -54,7 +54,10 @@ class Engine(ABC):
     def resume(
         self, experiment: Experiment, store: Store, record: dict[str, Any], listen: Emit, *, force: bool = False
     ) -> RecordedRun:
-        """Continue a recorded run from its last checkpoint; `force` even if another process seems to work on it."""
+        """Continue a run from its last checkpoint; `force` even if another process seems to work on it.
+
+        `record` is the run as `Store.find` returns it.
+        """
         task = self.prepare(experiment)
         check_same_data(record, task)
         make_network(task)  # a model that cannot be built must leave the run as it is

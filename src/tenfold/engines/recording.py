@@ -61,7 +61,7 @@ Work = Callable[[Emit], Outcome]
 """Anything that can be recorded: it reports its events to the function it is given, and returns its outcome."""
 
 
-def record(
+def record_work(
     work: Work,
     store: Store,
     run: int,
@@ -165,7 +165,7 @@ def train_recorded(
             emit(Warned(at=clock.now(), text=resumption.problem))
         return train(task, clock, emit, resumption)
 
-    return record(work, store, run, clock, listen, known=known)
+    return record_work(work, store, run, clock, listen, known=known)
 
 
 def reopen(store: Store, record: dict[str, Any], *, force: bool = False) -> tuple[Clock, Resumption | None]:
