@@ -38,7 +38,7 @@ from tenfold.launch.detect import detect_world
 from tenfold.launch.hosts_file import Host
 from tenfold.machine import cores
 from tenfold.mixing import STRATEGIES
-from tenfold.prediction.clock_inputs import predict_from_profile
+from tenfold.prediction.predict_from_profile import predict_from_profile
 from tenfold.prediction.profile import Profile
 from tenfold.transport.network.join import join
 

@@ -32,7 +32,7 @@ import tenfold
 from tenfold.engines.prepare import prepare
 from tenfold.machine import cores
 from tenfold.prediction import calibration, current_speed
-from tenfold.prediction.clock_inputs import predict_from_profile
+from tenfold.prediction.predict_from_profile import predict_from_profile
 from tenfold.prediction.profile import Profile
 
 MODELS: dict[str, tuple[dict[str, Any], int]] = {

@@ -12,8 +12,9 @@ from tenfold.errors import MachineError
 from tenfold.experiment import Experiment
 from tenfold.mixing.round import exact_round
 from tenfold.prediction.calibration import cost_keys
-from tenfold.prediction.clock_inputs import hardware_here, predict_from_profile, workload_of
+from tenfold.prediction.clock_inputs import hardware_here, workload_of
 from tenfold.prediction.measurements import Averaging, Costs, Step
+from tenfold.prediction.predict_from_profile import predict_from_profile
 from tenfold.prediction.profile import Profile
 from tenfold.workers.task import Task
 

@@ -1,6 +1,5 @@
 """The clock's inputs, workload and hardware, made from a task and a profile of this machine."""
 
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -8,8 +7,6 @@ import torch
 
 from tenfold.cluster.cluster import Cluster
 from tenfold.cluster.hardware import Hardware, RoundPrice, StepTime
-from tenfold.cluster.time_prediction import Prediction, predict_time
-from tenfold.cluster.timing import ClockSpan
 from tenfold.cluster.workload import Workload
 from tenfold.mixing import Round
 from tenfold.mixing.builders import make_compressor, make_strategy
@@ -24,26 +21,6 @@ from tenfold.workers.task import Task, weight_bytes
 
 LEAST_FACTOR, MOST_FACTOR = 0.5, 3.0
 """How far rounds amid real steps may differ from those measured by themselves; beyond, a measurement was disturbed."""
-
-
-def predict_from_profile(
-    task: Task,
-    profile: Profile,
-    cluster: Cluster | None = None,
-    *,
-    seed: int = 0,
-    repeats: int | None = None,
-    marks: tuple[int, ...] = (),
-) -> Prediction:
-    """Predict how long a task takes: on a cluster, or (None) on this machine by worker processes in shared memory.
-
-    `marks` are the steps, counted from 1 over the run, whose times are predicted in addition to the ends of epochs.
-    """
-    workload, hardware = workload_and_hardware(task, profile, cluster)
-    prediction = predict_time(replace(workload, marks=marks), hardware, seed=seed, repeats=repeats)
-    if cluster is not None:
-        return replace(prediction, reasons=(*prediction.reasons, *_about_threads(task, profile, cluster)))
-    return _delayed(prediction, profile.nearest_step(*_work(task), task.threads, task.workers).warmup)
 
 
 def workload_and_hardware(task: Task, profile: Profile, cluster: Cluster | None) -> tuple[Workload, Hardware]:
@@ -75,7 +52,7 @@ def workload_of(task: Task, *, compressed: bool = False) -> Workload:
 
 def hardware_here(task: Task, profile: Profile, workload: Workload) -> Hardware:
     """Return the step, round and startup times that were measured on this machine."""
-    setting = (*_work(task), task.threads, task.workers)
+    setting = (*work_of(task), task.threads, task.workers)
     nearest = profile.nearest_step(*setting)
     price = _price_here(profile, workload, nearest)
     step_time = profile.step_time(*setting)
@@ -97,7 +74,7 @@ def hardware_of_cluster(task: Task, profile: Profile, workload: Workload, cluste
     for group in cluster.groups:
         if group.step_seconds is None:
             own = Profile.load(group.profile) if group.profile is not None else profile
-            setting = (*_work(task), group.threads, group.workers)
+            setting = (*work_of(task), group.threads, group.workers)
             measured[group.name] = own.step_time(*setting)
             standard_error = max(standard_error, own.nearest_step(*setting).standard_error)
     return cluster.hardware(
@@ -110,19 +87,8 @@ def hardware_of_cluster(task: Task, profile: Profile, workload: Workload, cluste
     )
 
 
-def _about_threads(task: Task, profile: Profile, cluster: Cluster) -> Iterator[str]:
-    """Yield a sentence for each number of threads whose steps were not measured."""
-    own = [group for group in cluster.groups if group.step_seconds is None and group.profile is None]
-    measured = profile.measured_threads(_work(task)[0])
-    for threads in dict.fromkeys(group.threads for group in own):
-        if threads not in measured:
-            yield (
-                f"Steps with {threads} threads are calculated from those that were measured with "
-                f"{' and '.join(map(str, measured))}: between them interpolated, beyond them as a + b / threads."
-            )
-
-
-def _work(task: Task) -> tuple[str, int]:
+def work_of(task: Task) -> tuple[str, int]:
+    """Return the key under which a profile keeps the step times of a task, and its batch size."""
     return cost_keys.step_key(task.experiment, task.splits), task.experiment.training.samples_per_step
 
 
@@ -130,7 +96,7 @@ def _other_costs(task: Task, profile: Profile, workload: Workload) -> dict[str, 
     watched, per_epoch = len(task.watched) if task.watched is not None else 0, len(task.evaluation_steps) + 1
     return {
         "overhead": profile.round_overhead_seconds(cost_keys.round_extras(task.experiment.division), workload.nbytes),
-        "evaluation": profile.evaluation_seconds(_work(task)[0], watched, task.workers) * per_epoch,
+        "evaluation": profile.evaluation_seconds(work_of(task)[0], watched, task.workers) * per_epoch,
         "save": profile.save_seconds(workload.nbytes * task.workers),
     }
 
@@ -158,7 +124,7 @@ def _divided(
     To pass its part on, a worker does about half of what it does in a `plain` round: it writes, and meets the others
     once. The orthogonalization, which may have been measured at another batch size, takes at most a whole step.
     """
-    stacks, whole = shared_stacks(task), profile.orthogonalization_seconds(*_work(task), task.threads, task.workers)
+    stacks, whole = shared_stacks(task), profile.orthogonalization_seconds(*work_of(task), task.threads, task.workers)
     if not stacks or not whole:
         return step_time, price
     saved = min(whole, step_time.mean) * (1 - largest_share(stacks, task.workers))
@@ -167,33 +133,6 @@ def _divided(
         replace(step_time, mean=step_time.mean - saved, fixed=max(0.0, step_time.fixed - saved)),
         lambda round_, travelling: price(round_, travelling) + plain(round_, nbytes) / 2,
     )
-
-
-def _delayed(prediction: Prediction, seconds: float) -> Prediction:
-    """Return the prediction with the extra seconds that the first steps take on a cold machine."""
-    low, high = prediction.interval
-    return replace(
-        prediction,
-        seconds=prediction.seconds + seconds,
-        interval=(low + seconds, high + seconds),
-        total=prediction.total + seconds,
-        times=prediction.times | {"compute": prediction.times["compute"] + seconds},
-        marks={step: at + seconds for step, at in prediction.marks.items()},
-        spans=tuple(_stretched(prediction.spans, seconds)),
-    )
-
-
-def _stretched(spans: Iterable[ClockSpan], seconds: float) -> Iterator[ClockSpan]:
-    """Yield the spans with each worker's first step so much longer, and what follows so much later."""
-    begun: set[int] = set()
-    for span in sorted(spans, key=lambda span: span.start):
-        if span.worker in begun:
-            yield span._replace(start=span.start + seconds)
-        elif span.kind == "compute":
-            begun.add(span.worker)
-            yield span._replace(seconds=span.seconds + seconds)
-        else:
-            yield span
 
 
 def _free(_round: Round, _nbytes: int) -> float:

@@ -11,8 +11,9 @@ from tenfold.cluster.time_prediction import Prediction
 from tenfold.cluster.workload import Workload
 from tenfold.mixing.builders import make_strategy
 from tenfold.prediction.calibration import ReportProgress, complete_profile
-from tenfold.prediction.clock_inputs import predict_from_profile, workload_and_hardware
+from tenfold.prediction.clock_inputs import workload_and_hardware
 from tenfold.prediction.current_speed import profile_now
+from tenfold.prediction.predict_from_profile import predict_from_profile
 from tenfold.prediction.profile import Profile
 from tenfold.workers.task import Task
 

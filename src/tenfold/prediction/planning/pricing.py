@@ -17,10 +17,10 @@ from tenfold.experiment.section_fields import USUAL_BATCH
 from tenfold.machine import cores
 from tenfold.prediction.calibration import ReportProgress, complete_profile
 from tenfold.prediction.calibration.step_times import measure_until
-from tenfold.prediction.clock_inputs import predict_from_profile
 from tenfold.prediction.current_speed import profile_now
 from tenfold.prediction.planning.candidates import Candidate
 from tenfold.prediction.planning.learning_probe import Probe
+from tenfold.prediction.predict_from_profile import predict_from_profile
 from tenfold.prediction.profile import Profile
 from tenfold.workers.task import Task
 
