@@ -1,3 +1,4 @@
+import gc
 import os
 
 import pytest
@@ -89,3 +90,31 @@ def test_an_end_inside_the_dataset_is_an_error_not_a_shorter_epoch(loaders):
 def test_fewer_samples_than_asked_for_are_an_error(loaders):
     with pytest.raises(DataError, match=r"the dataset \(Short\) returned 3 samples where 4 were asked for"):
         list(DatasetPart(Short(), loaders).batches([[0, 1, 2, 3]]))
+
+
+class DiesElsewhere:
+    """Ends any process but its own that frees it, as the events of a GPU do; garbage, because it refers to itself."""
+
+    def __init__(self) -> None:
+        self.process, self.itself = os.getpid(), self
+
+    def __del__(self) -> None:
+        if os.getpid() != self.process:
+            os._exit(3)
+
+
+class Collecting(Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, i):
+        gc.collect()
+        return torch.ones(2), torch.tensor(int(gc.isenabled()))
+
+
+def test_loader_processes_do_not_free_what_they_inherited():
+    DiesElsewhere()
+    part = DatasetPart(Collecting(), loader_workers=2)
+    assert [y.tolist() for _, y in part.batches([[0, 1], [2, 3]])] == [[1, 1], [1, 1]]
+    assert gc.isenabled()
+    gc.collect()  # before another test forks

@@ -1,5 +1,6 @@
 """Parts that are read sample by sample through torch's DataLoader."""
 
+import gc
 import random
 import sys
 from collections import deque
@@ -110,7 +111,9 @@ class DatasetPart(Part):
 
     def _loaded(self, loader: DataLoader[Any]) -> Iterator[tuple[Any, Any]]:
         """Yield every batch that was asked for; a dataset that delivers less is an error, never a shorter epoch."""
-        loaded, asked = iter(loader), self._wanted.sizes
+        with _without_garbage_collection():
+            loaded = iter(loader)
+        asked = self._wanted.sizes
         while True:
             try:
                 x, y = next(loaded)
@@ -144,6 +147,7 @@ class DatasetPart(Part):
             persistent_workers=self.loader_workers > 0,
             # A process that was not forked itself would pickle the dataset, which a class of a script does not survive.
             multiprocessing_context="fork" if self.loader_workers and sys.platform == "linux" else None,
+            worker_init_fn=_keep_inherited_objects,
             pin_memory=self.device.type == "cuda",
             # Without a generator of its own the loader would draw from torch's global one and change the training.
             generator=torch.Generator().manual_seed(0),
@@ -156,6 +160,24 @@ class DatasetPart(Part):
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_loader": None, "_wanted": _Batches()}
+
+
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Collect no garbage while loader processes are forked, nor in them before they begin."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _keep_inherited_objects(_worker: int) -> None:
+    """Leave alone, in a loader process, what it inherited: freeing a GPU's events there would end the process."""
+    gc.freeze()
+    gc.enable()
 
 
 class TensorRows(Dataset[Any]):
