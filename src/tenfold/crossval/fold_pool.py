@@ -101,10 +101,11 @@ class FoldPool:
 
     def _relay(self, event: Event) -> None:
         """Pass on an event of a fold, and keep in mind that a listener asks to stop it."""
+        index = event.worker  # as `_do_job` has set it
         try:
-            self.relay(event.worker, event)
+            self.relay(index, event)
         except StopTraining as stop:
-            self._stops.setdefault(event.worker, str(stop))
+            self._stops.setdefault(index, str(stop))
 
     def _take_back(self, process: int, ended: FoldEnd | None) -> None:
         self.idle.append(process)
@@ -168,7 +169,7 @@ def _do_job(
         affinity.apply(job.cores)
 
     def listen(event: Event) -> None:
-        event = replace(event, worker=job.index)
+        event = replace(event, worker=job.index)  # see runs/events.py
         if isinstance(event, EpochEnded):
             if reason := connection.ask(event):
                 raise StopTraining(reason)

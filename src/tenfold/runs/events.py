@@ -2,6 +2,9 @@
 
 Three families: a `Metric` is a number that was measured, a `Span` is time that a worker spent, and the subclasses of
 `Lifecycle` are the stages of a run, each with the facts that belong to it.
+
+`worker` is the rank of the worker. In the events of a cross-validation it is the index of the fold among all folds,
+from 0: of each fold, listeners get the events of one worker.
 """
 
 import json
@@ -99,7 +102,7 @@ class EpochEnded(Lifecycle):
     metrics: Mapping[str, float] = field(default_factory=dict)
     """What was measured after it, by part and name: train_loss, validation_accuracy, ..."""
     fold: int = 0
-    """In a cross-validation, the number of the fold, from 1; `worker` is then its place among all folds, from 0."""
+    """In a cross-validation, the number of the fold, from 1; `worker` is then its index among all folds, from 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +184,7 @@ class Metric:
     """Training time until here, excluding startup, evaluation and saving."""
     worker: int = 0
     fold: int = 0
-    """In a cross-validation, the number of the fold, from 1; `worker` is then its place among all folds, from 0."""
+    """In a cross-validation, the number of the fold, from 1; `worker` is then its index among all folds, from 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
