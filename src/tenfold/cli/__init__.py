@@ -121,8 +121,8 @@ VERBS = {
         "tenfold.cli.records.report:report",
         "tenfold.cli.records.board:board",
         "tenfold.cli.records.tag:tag",
-        "tenfold.cli.records.tag:untag",
-        "tenfold.cli.records.tag:note",
+        "tenfold.cli.records.untag:untag",
+        "tenfold.cli.records.note:note",
         "tenfold.cli.records.remove:remove",
     ),
     "Use the model": (
@@ -138,7 +138,10 @@ VERBS = {
         "tenfold.cli.setup.doctor:doctor",
     ),
 }
-"""Where each verb is defined, by the heading under which the help lists it. A module is named after its verb."""
+"""Where each verb is defined, by the heading under which the help lists it. A module is named after its verb.
+
+The headings say what a user wants to do; the folders, what a verb deals with: training (running/), recorded runs
+(records/), or this machine and its files (setup/)."""
 
 for heading, verbs in VERBS.items():
     for module, _, name in (path.partition(":") for path in verbs):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from tenfold.cli.completion import complete_field, complete_from, complete_run
+from tenfold.cli.completion import complete_field, complete_from, complete_run, complete_tag
 from tenfold.common.catalog import LOGGERS, MODELS, OPTIMIZERS, SOURCES, STRATEGIES
 from tenfold.errors import ExperimentError
 
@@ -71,6 +71,7 @@ Select = Annotated[
 Reference = Annotated[
     str, typer.Argument(metavar="RUN", help="A run's number or title, or last.", autocompletion=complete_run)
 ]
+Tags = Annotated[list[str], typer.Argument(metavar="TAG...", help="Words without spaces.", autocompletion=complete_tag)]
 Filter = Annotated[
     str,
     typer.Option(
