@@ -46,6 +46,7 @@ class Replica:
         self.rate = self.rates.base
         self.optimizer = make_optimizer(training, network, self.rate)
         self.steps = 0
+        self._needs_closure = training.needs_closure or isinstance(self.optimizer, torch.optim.LBFGS)
         self._device_type = self.flat.vector.device.type
         self._is_sparse = has_sparse_gradients(network)
         takes_sparse = training.clip is None and training.optimizer_traits.takes_sparse
@@ -142,8 +143,8 @@ class Replica:
     def step(self, x: Any, y: Any) -> Tensor:
         """Learn from one batch, and return its loss before the step."""
         self.advance()
-        if isinstance(self.optimizer, torch.optim.LBFGS):
-            return self.optimizer.step(lambda: self._clipped(x, y))  # type: ignore[no-any-return, no-untyped-call]
+        if self._needs_closure:
+            return self.optimizer.step(lambda: self._clipped(x, y))  # type: ignore[arg-type, return-value]
         if self.scaler is not None:
             loss = self.backward(x, y)
             self.scaler.unscale_(self.optimizer)
