@@ -177,7 +177,7 @@ def test_it_goes_on_from_a_checkpoint(mixed: dict[str, Any], tmp_path: Path) -> 
 def test_what_cannot_be_done_is_said() -> None:
     with pytest.raises(ExperimentError, match='"easgd" has no rounds'):
         fused(make_task(**FEW, strategy="easgd", workers=2))
-    with pytest.raises(ExperimentError, match="side by side 'lbfgs'"):
+    with pytest.raises(ExperimentError, match='"lbfgs" steps one replica at a time'):
         fused(make_task(**FEW | {"optimizer": "lbfgs", "workers": 2}))
     with pytest.raises(ExperimentError, match="read sample by sample"):
         fused(make_task(**FEW | {"data": Numbered(40)}, workers=2))

@@ -126,7 +126,9 @@ def test_after_forgetting_steps_are_those_of_a_fresh_one(name):
 
 
 def test_what_cannot_be_stacked_is_said():
-    with pytest.raises(ExperimentError, match="optimizer for replicas side by side 'lbfgs'; known: sgd"):
+    with pytest.raises(
+        ExperimentError, match='"lbfgs" steps one replica at a time; replicas side by side on one device use'
+    ):
         make_rule(Training(optimizer="lbfgs"), NETWORK)
     with pytest.raises(ExperimentError, match="'maximise' of sgd"):
         make_rule(Training(optimizer="sgd", optimizer_options={"maximise": True}), NETWORK)

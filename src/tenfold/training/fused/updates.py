@@ -34,6 +34,11 @@ def make_rule(training: Training, network: nn.Module, lr: float | None = None) -
             f"training.optimizer = {training.optimizer} is your own, which steps one replica at a time; replicas side "
             f"by side on one device use one of {', '.join(RULES)}"
         )
+    if training.optimizer not in RULES:
+        raise ExperimentError(
+            f'training.optimizer = "{training.optimizer}" steps one replica at a time; replicas side by side on one '
+            f"device use one of {', '.join(RULES)}"
+        )
     rule = RULES[training.optimizer]
     options = {name: getattr(training, name) for name in ("weight_decay", *training.optimizer_traits.fields)}
     if training.optimizer == "muon":
