@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def measure(name: str, workers: int, batch_size: int) -> dict[str, Any]:
-    shared = SharedChannels(workers, flat_size(network(name)), second=True, centre=False)
+    shared = SharedChannels(workers, flat_size(network(name)), gradients=True, centre=False)
     context = mp.get_context("forkserver")
     answers = context.SimpleQueue()
     crew = [
@@ -79,10 +79,10 @@ def work(rank: int, workers: int, shared: SharedChannels, name: str, batch_size:
         Training(optimizer="muon"),
         nn.functional.cross_entropy,
         steps_per_epoch=10**6,
-        vector=channels.weights.buffer,
+        vector=channels.transport.buffer,
     )
     mixer: Any = make_mixer(Division(workers=workers, average="gradients"), replica, channels, [1.0] * workers)
-    divided = DividedStep(replica, replica.optimizer, channels.weights)  # type: ignore[arg-type]
+    divided = DividedStep(replica, replica.optimizer, channels.transport)  # type: ignore[arg-type]
     own = replica.optimizer.own
     torch.manual_seed(rank)
     x, y = torch.randn(batch_size, 1, 28, 28), torch.randint(10, (batch_size,))
@@ -99,7 +99,7 @@ def work(rank: int, workers: int, shared: SharedChannels, name: str, batch_size:
                     cpu[kind].append(thread_time() - began_cpu)
     pays = bool(stacks_worth_sharing(replica.optimizer, workers))
     answers.put((*({kind: statistics.median(one[kind]) for kind in one} for one in (wall, cpu)), pays))
-    channels.weights.barrier()
+    channels.transport.barrier()
 
 
 def network(name: str) -> nn.Module:

@@ -18,8 +18,8 @@ SMALL = {"model": "mlp", "data": "digits", "hidden": [4], "limit": 60, "workers"
 
 def test_a_single_worker_has_one_buffer_of_the_size_of_its_weights() -> None:
     channels = single_worker_channels(1000, torch.device("cpu"))
-    assert channels.weights.buffer.numel() == 1000
-    assert channels.second.buffer.numel() + channels.centre.numel() == 1
+    assert channels.transport.buffer.numel() == 1000
+    assert channels.gradient_transport.buffer.numel() + channels.centre.numel() == 1
     assert single_worker_channels(1000, torch.device("cpu"), centre=True).centre.shape == (2, 1000)
 
 

@@ -138,11 +138,11 @@ def _pass_on(events: list[Event], emit: Emit, warned: set[str]) -> None:
 def _make_channels(task: Task) -> SharedChannels:
     division = task.experiment.division
     network = make_network(task)
-    second, centre = division.needs_second_buffer, make_strategy(division).has_centre
+    gradients, centre = division.needs_second_buffer, make_strategy(division).has_centre
     shapes = state_shapes(network)
     numel = flat_size(network)
     published = division.published_vectors * numel
-    return SharedChannels(task.workers, numel, second=second, centre=centre, published=published, shapes=shapes)
+    return SharedChannels(task.workers, numel, gradients=gradients, centre=centre, published=published, shapes=shapes)
 
 
 def _named(error: BaseException, ranks: range) -> BaseException:

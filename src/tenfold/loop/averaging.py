@@ -68,7 +68,7 @@ def average(
     _check(experiment, model, optimizer)
     device = next(model.parameters()).device
     with (
-        joined(flat_size(model), device, second=experiment.division.needs_second_buffer) as (channels, tell),
+        joined(flat_size(model), device, gradients=experiment.division.needs_second_buffer) as (channels, tell),
         loop_worker(model, optimizer, experiment.division, channels, samples) as worker,
     ):
         try:
@@ -83,8 +83,8 @@ def loop_worker(
     model: nn.Module, optimizer: Optimizer, division: Division, channels: Channels, samples: float = 1.0
 ) -> Iterator[LoopWorker]:
     """Join the other workers for the duration of the block; an error in it ends their wait, too."""
-    with channels.second, channels.weights:
-        replica = LoopReplica(model, optimizer, channels.weights.buffer)
+    with channels.gradient_transport, channels.transport:
+        replica = LoopReplica(model, optimizer, channels.transport.buffer)
         try:
             worker = LoopWorker(replica, division, channels, samples)
             with worker.listening():

@@ -33,11 +33,11 @@ def here() -> World:
 
 
 @contextmanager
-def joined(numel: int, device: torch.device, *, second: bool) -> Iterator[tuple[Channels, ReportError]]:
+def joined(numel: int, device: torch.device, *, gradients: bool) -> Iterator[tuple[Channels, ReportError]]:
     """Give the channels of this process, for a state of so many numbers, and what tells the others of an error here.
 
-    `second` says that gradients or an optimizer's state will travel, too. An error that only says that the waiting was
-    ended becomes the one that another rank reported.
+    `gradients` says that gradients or an optimizer's state will travel, too. An error that only says that the waiting
+    was ended becomes the one that another rank reported.
     """
     world = here()
     if world.size == 1:
@@ -45,7 +45,7 @@ def joined(numel: int, device: torch.device, *, second: bool) -> Iterator[tuple[
         return
     others = join(world)
     weights = others.transport(numel, device=device)
-    rest = others.transport(numel if second else 1, device=device)
+    rest = others.transport(numel if gradients else 1, device=device)
 
     def report(error: BaseException) -> None:
         if not isinstance(error, TrainingError):  # such a one comes from the others

@@ -26,14 +26,14 @@ class LoopWorker:
     """One rank among the others."""
 
     def __init__(self, replica: LoopReplica, division: Division, channels: Channels, samples: float = 1.0) -> None:
-        self.rank, self.size = channels.weights.rank, channels.weights.size
+        self.rank, self.size = channels.transport.rank, channels.transport.size
         self.steps = 0
         """Steps that the optimizer has taken."""
         self._channels = channels
         self._replica = replica
         self._gradients = division.average == "gradients"
         counts = self._agree(division, samples)
-        channels.weights.broadcast()
+        channels.transport.broadcast()
         replica.flat.centre()
         self._rounds = make_rounds(division, replica, channels, counts)
 
@@ -99,7 +99,7 @@ class LoopWorker:
 
     def _announce(self, number: float) -> list[float]:
         """Say which round this rank comes for; return what all come for. The first that is busy sets the rate."""
-        gathered = self._channels.weights.gather([number, self._replica.own_rate])
+        gathered = self._channels.transport.gather([number, self._replica.own_rate])
         self._replica.rate = next((rate for other, rate in gathered if other != DONE), self._replica.rate)
         return [other for other, _ in gathered]
 
@@ -115,14 +115,14 @@ class LoopWorker:
 
     def _sit_out(self, samples: list[float]) -> None:
         """Add nothing to the others' gradients."""
-        self._channels.second.buffer.zero_()
+        self._channels.gradient_transport.buffer.zero_()
         exchange(self._channels, self._rounds.begin(), [], samples)
 
     @torch.no_grad()
     def _consensus(self) -> None:
         """Take the mean of all; where gradients are averaged, of those that have taken every step."""
         if self._gradients:
-            steps = [numbers[0] for numbers in self._channels.weights.gather([float(self.steps)])]
+            steps = [numbers[0] for numbers in self._channels.transport.gather([float(self.steps)])]
             self._rounds.consensus([float(count == max(steps)) for count in steps])
         else:
             self._rounds.consensus()
@@ -137,7 +137,7 @@ class LoopWorker:
             raise ExperimentError(f"samples is {samples}; it takes a number above 0")
         content = f"{division.model_dump_json()} {self._replica.flat.vector.numel()}"
         digest = int.from_bytes(hashlib.blake2b(content.encode(), digest_size=6).digest(), "big")
-        gathered = self._channels.weights.gather([float(digest), samples])
+        gathered = self._channels.transport.gather([float(digest), samples])
         odd = [rank for rank, (other, _) in enumerate(gathered) if other != gathered[0][0]]
         if odd:
             raise ExperimentError(

@@ -43,11 +43,11 @@ def average_in_rank_order(
         out[...] = total
 
 
-def shares(round_: Round, weights: Sequence[float] | None, rank: int) -> tuple[float, ...] | None:
+def shares(round_: Round, samples: Sequence[float] | None, rank: int) -> tuple[float, ...] | None:
     """Return how much each of the rank's sources counts in this round, or None where all count alike.
 
     None chooses the unweighted form of `average_in_rank_order`: equal weights give the same bits as no weights.
     """
-    row = round_.matrix(weights)[rank]
+    row = round_.matrix(samples)[rank]
     counts = tuple(float(row[source]) for source in round_.sources[rank])
     return None if max(counts) - min(counts) < 1e-12 else counts

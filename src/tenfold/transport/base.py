@@ -33,11 +33,11 @@ class Transport(ABC):
         self._working = _Working(self)
 
     @abstractmethod
-    def mix(self, round_: Round, weights: Sequence[float] | None = None) -> None:
+    def mix(self, round_: Round, samples: Sequence[float] | None = None) -> None:
         """Carry out one round on all workers' buffers, in place.
 
-        `weights` says how much each rank counts (say, the samples it has seen) and is the same on every worker; without
-        it all count alike.
+        `samples` are those that each rank has seen, by which it counts, and the same list on every worker; without them
+        all count alike.
         """
 
     @abstractmethod

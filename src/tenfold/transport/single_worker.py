@@ -15,7 +15,7 @@ class SingleWorkerTransport(Transport):
         super().__init__(rank=0, size=1)
         self.buffer = torch.zeros(numel, dtype=dtype, device=device)
 
-    def mix(self, round_: Round, weights: Sequence[float] | None = None) -> None:  # noqa: ARG002
+    def mix(self, round_: Round, samples: Sequence[float] | None = None) -> None:  # noqa: ARG002
         """Keep the weights: they are their own mean."""
         check_size(round_, self.size)
 

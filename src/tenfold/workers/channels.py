@@ -25,10 +25,10 @@ MakeRound = Callable[[int], Round]
 class Channels:
     """One worker's connections to the others."""
 
-    weights: Transport
-    """Its buffer is the replica's whole state."""
-    second: Transport
-    """For gradients or optimizer state; its buffer has the size of the parameters."""
+    transport: Transport
+    """Its buffer is the replica's whole state: weights and buffers."""
+    gradient_transport: Transport
+    """For gradients, or the optimizer's state; its buffer has the size of the parameters."""
     centre: Tensor
     """What asynchronous strategies keep for all workers: a row of weights and a row of Adagrad's sums."""
     replicas: Tensor
@@ -84,10 +84,10 @@ class Channels:
 
 
 def single_worker_channels(numel: int, device: torch.device, *, centre: bool = False) -> Channels:
-    """Return the channels of a single worker; it never sends a second vector, and few strategies keep a centre."""
-    weights, second = SingleWorkerTransport(numel, device=device), SingleWorkerTransport(1, device=device)
+    """Return the channels of a single worker; it never sends gradients, and few strategies keep a centre."""
+    transport, gradients = SingleWorkerTransport(numel, device=device), SingleWorkerTransport(1, device=device)
     rows = torch.zeros(2, numel if centre else 0, device=device)
-    return Channels(weights, second, rows, weights.buffer[None], [0.0, 0.0], [nullcontext(), nullcontext()])
+    return Channels(transport, gradients, rows, transport.buffer[None], [0.0, 0.0], [nullcontext(), nullcontext()])
 
 
 class SharedChannels:
@@ -99,13 +99,14 @@ class SharedChannels:
         numel: int,
         locks: Sequence[AbstractContextManager[Any]] | None = None,
         *,
-        second: bool,
+        gradients: bool,
         centre: bool,
         published: int = 0,
         shapes: tuple[tuple[int, ...], ...] | None = None,
     ) -> None:
         """Create the memory; `locks`, one for each worker and one for the centre, are for workers that are threads.
 
+        `gradients` says whether gradients or the optimizer's state are averaged, `centre` whether a strategy keeps one.
         `published` is how many numbers a worker publishes in an overlapped round, 0 where rounds do not overlap with
         steps. `shapes` are those of the state that every replica has (default: not checked).
         """
@@ -114,7 +115,7 @@ class SharedChannels:
         self.locks = locks
         self._segments = [
             Segment.create(workers, numel),
-            Segment.create(workers, numel if second else 1),
+            Segment.create(workers, numel if gradients else 1),
             Segment.create(2, numel if centre else 1),
             *([Segment.create(workers, SLOTS * published)] if published else []),
         ]
@@ -141,14 +142,14 @@ class SharedChannels:
         timeout = math.inf
         if not self._attached:
             self._attached = [Segment.attach(name) for name in self.names]
-        weights, second, centre, *rest = self._attached
+        states, gradients, centre, *rest = self._attached
         count = self.workers + 1
         locks = self.locks or [centre.lock(number) for number in range(count)]
         return make(
-            SharedMemoryTransport(weights, rank, timeout, until=until, check=check),
-            SharedMemoryTransport(second, rank, timeout, until=until, check=check),
+            SharedMemoryTransport(states, rank, timeout, until=until, check=check),
+            SharedMemoryTransport(gradients, rank, timeout, until=until, check=check),
             torch.from_numpy(centre.buffers),
-            torch.from_numpy(weights.buffers),
+            torch.from_numpy(states.buffers),
             centre.mailboxes.reshape(-1),
             locks if lock is None else [lock] * count,
             PublishedVectors(rest[0], rank, timeout, until=until, check=check) if rest else None,

@@ -51,7 +51,7 @@ class Worker:
     ) -> None:
         """Make the replica; `progress` is published to who watches this worker, if anybody does."""
         self.task = task
-        self.rank = channels.weights.rank
+        self.rank = channels.transport.rank
         """This worker's number; its rank among those who take part is that of its transport, which can change."""
         self.channels = channels
         self.clock = clock
@@ -72,7 +72,7 @@ class Worker:
             steps_per_epoch=task.steps_per_epoch,
             rate_scale=rate_scale(task.experiment),
             warmup=warmup_epochs(task.experiment),
-            vector=channels.weights.buffer,
+            vector=channels.transport.buffer,
         )
         self.replica.accuracy = make_training_accuracy(training, task.splits.classes)
         samples = [float(len(shard)) for shard in task.shards]
@@ -93,7 +93,7 @@ class Worker:
         with self.allow_more_time():
             self._warn(self.replica.prepare(self._sizes_to_come()))
         if not self.joins:
-            self.channels.repeat(self.channels.weights.barrier)
+            self.channels.repeat(self.channels.transport.barrier)
         self.time.begin()
         while self.epoch < training.epochs and not stopped:
             if not self.joins:  # how join points are numbered: `ElasticChannels.reach_join_point`
@@ -179,7 +179,7 @@ class Worker:
     def _seconds_waited_and_communicated(self) -> tuple[float, float]:
         """Return the seconds spent waiting and communicating so far."""
         channels = self.channels
-        ways = [way for way in (channels.weights, channels.second, channels.published) if way is not None]
+        ways = [way for way in (channels.transport, channels.gradient_transport, channels.published) if way is not None]
         return (
             sum((way.wait_seconds for way in ways), channels.lock_seconds),
             sum((way.communicate_seconds for way in ways), channels.exchange_seconds),
@@ -224,7 +224,7 @@ class Worker:
         odd = next((loss for loss in losses if not math.isfinite(loss)), None)
         if odd is not None:
             raise diverged(self.task, odd, step, self.rank)
-        if self.channels.weights.rank == 0:
+        if self.channels.transport.rank == 0:
             self._measure("loss", total / samples, step)
             self._measure("lr", self.replica.rate, step)
         if staleness := self.mixer.take_staleness():
@@ -274,7 +274,7 @@ class Worker:
     def _mean(self) -> Iterator[Any]:
         """Take the mean of all replicas, and yield this worker's share of its outputs; then put the weights back."""
         self.channels.begin_evaluation()
-        self.channels.weights.barrier()  # until then a partner may still change this replica
+        self.channels.transport.barrier()  # until then a partner may still change this replica
         with self._restoring() as own:
             self.replica.take_average()
             self.mixer.consensus()
@@ -324,7 +324,7 @@ class Worker:
     def _predict(self, part: Part | None) -> Any:
         if part is None:
             return None
-        precision, transport = self.task.experiment.training.precision, self.channels.weights
+        precision, transport = self.task.experiment.training.precision, self.channels.transport
         share = self.task.share(part, transport.rank, transport.size)
         return predict(self.replica.network, part, share, precision=precision, mark=self.mark)
 
@@ -373,7 +373,7 @@ class Worker:
         if self.best is not None:
             self.replica.network.load_state_dict(self.best)
         if self.task.experiment.training.patience is not None:
-            self.channels.weights.broadcast()
+            self.channels.transport.broadcast()
         outputs = self._predict(self.task.splits.test)
         self.time.lap("evaluate")
         weights = {name: tensor.detach().cpu().clone() for name, tensor in self.replica.network.state_dict().items()}
@@ -383,7 +383,7 @@ class Worker:
             times=self.time.times,
             bytes_moved=int(self.mixer.bytes_moved),
             outputs=outputs,
-            weights=weights if self.channels.weights.rank == 0 else None,
+            weights=weights if self.channels.transport.rank == 0 else None,
             memory=peak_memory(),
         )
 

@@ -96,7 +96,7 @@ def test_what_is_pushed_is_where_the_replica_is() -> None:
     from tenfold.workers.mixers.make_mixer import make_mixer
 
     links = single_worker_channels(16, torch.device("meta"), centre=True)
-    replica: Any = SimpleNamespace(flat=SimpleNamespace(vector=links.weights.buffer, parameters=16))
+    replica: Any = SimpleNamespace(flat=SimpleNamespace(vector=links.transport.buffer, parameters=16))
     mixer = make_mixer(Division(strategy="downpour"), replica, links, [1.0])
     mixer.mix(1)
     assert mixer.bytes_moved > 0

@@ -266,7 +266,7 @@ class Launched(Engine):
                 network = make_network(task).to(task.experiment.machine.device)
                 channels = self._channels(task, flat_size(network))
                 stalls = watch_progress(self.joined.network, task.experiment.machine.stall_after)
-                with channels.second, channels.weights, self.session(), stalls as progress:
+                with channels.gradient_transport, channels.transport, self.session(), stalls as progress:
 
                     def report(message: Message) -> Decision:
                         with progress.allow_more_time():  # rank 0 evaluates and saves meanwhile
@@ -277,7 +277,7 @@ class Launched(Engine):
                         if resumption is not None:
                             worker.resume(resumption.state(self.world.rank))
                         else:
-                            channels.weights.broadcast()  # a user's network may start from other weights on every rank
+                            channels.transport.broadcast()  # a user's network may start from other weights on each rank
                     worker.train()
                 return {name: tensor.detach().cpu().clone() for name, tensor in network.state_dict().items()}
         finally:

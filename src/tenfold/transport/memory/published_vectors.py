@@ -74,8 +74,8 @@ class PublishedVectors:
         self._added = np.empty_like(self._slots[rank, 0])
         self._part = lru_cache(maxsize=256)(self._make_part)
 
-    def publish(self, vectors: Sequence[torch.Tensor], round_: Round, weights: Sequence[float] | None = None) -> None:
-        """Publish vectors, one after another; `weights` says how much each rank counts."""
+    def publish(self, vectors: Sequence[torch.Tensor], round_: Round, samples: Sequence[float] | None = None) -> None:
+        """Publish vectors, one after another; `samples` says how much each rank counts."""
         began, waited = perf_counter(), self.wait_seconds
         slot, self._next = self._next, (self._next + 1) % SLOTS
         self._wait(*self._read_by[slot])
@@ -83,7 +83,7 @@ class PublishedVectors:
         for vector in vectors:
             own[size : size + vector.numel()] = vector.detach().reshape(-1).numpy()
             size += vector.numel()
-        part = self._part(round_, None if weights is None else tuple(weights))
+        part = self._part(round_, None if samples is None else tuple(samples))
         self._started = _Started(part, slot, size, self._counters.tick())
         self._count(began, waited)
 
@@ -114,7 +114,7 @@ class PublishedVectors:
         assert started is not None, "publish comes first"
         return torch.from_numpy(self._slots[self.rank, started.slot, : started.size].copy())
 
-    def _make_part(self, round_: Round, weights: tuple[float, ...] | None) -> _Part:
+    def _make_part(self, round_: Round, samples: tuple[float, ...] | None) -> _Part:
         check_size(round_, self.size)
         sources = round_.sources[self.rank]
         others = [other for other in range(self.size) if other != self.rank]
@@ -122,7 +122,7 @@ class PublishedVectors:
             sources=sources,
             reads=tuple(other for other in others if other in sources),
             read_by=tuple(other for other in others if self.rank in round_.sources[other]),
-            shares=shares(round_, weights, self.rank),
+            shares=shares(round_, samples, self.rank),
         )
 
     def _wait(self, ranks: tuple[int, ...], tick: int) -> None:

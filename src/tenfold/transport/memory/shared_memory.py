@@ -95,11 +95,11 @@ class SharedMemoryTransport(Transport):
         """Raise MembersChanged if other members are to take part than in the last `regroup`."""
         self._counters.check_members()
 
-    def mix(self, round_: Round, weights: Sequence[float] | None = None) -> None:
+    def mix(self, round_: Round, samples: Sequence[float] | None = None) -> None:
         """Carry out one round; after an error the weights may be half averaged."""
         # A diverging model is reported by the training itself, so overflow is no matter for numpy's warnings.
         with self._working, np.errstate(all="ignore"):
-            plan = self._plan(round_, None if weights is None else tuple(weights))
+            plan = self._plan(round_, None if samples is None else tuple(samples))
             self._meet(plan.reads)
             for members, out, copies, scratch in plan.blocks:
                 average_in_rank_order(members, plan.shares, out, scratch)
@@ -172,7 +172,7 @@ class SharedMemoryTransport(Transport):
         self._counters.wait(ranks, timeout)
         self.wait_seconds += perf_counter() - started
 
-    def _make_plan(self, round_: Round, weights: tuple[float, ...] | None) -> ReadPlan:
+    def _make_plan(self, round_: Round, samples: tuple[float, ...] | None) -> ReadPlan:
         check_size(round_, self.size)
         rank, sources, pending = self.rank, round_.sources[self.rank], None
         reads = tuple(other for other in sources if other != rank)
@@ -186,7 +186,7 @@ class SharedMemoryTransport(Transport):
             pending = self._pending
         read = sum(members[0].nbytes for members, *_ in blocks) * len(reads)
         nbytes = read if pending is not None else 2 * read
-        return ReadPlan(reads, read_by, blocks, shares(round_, weights, rank), pending, nbytes)
+        return ReadPlan(reads, read_by, blocks, shares(round_, samples, rank), pending, nbytes)
 
     def _make_group_blocks(self, group: tuple[int, ...]) -> list[Block]:
         index, share = group.index(self.rank), _round_up(-(-self._mine.size // len(group)), ALIGNMENT)

@@ -71,12 +71,12 @@ class MultiHostTransport(Transport):
         self._exchange = WeightExchange(network, inner.buffer)
         self._plan = lru_cache(maxsize=256)(self._make_plan)
 
-    def mix(self, round_: Round, weights: Sequence[float] | None = None) -> None:
+    def mix(self, round_: Round, samples: Sequence[float] | None = None) -> None:
         """Carry out one round; after an error the weights may be half averaged."""
-        plan = self._plan(round_, None if weights is None else tuple(weights))
+        plan = self._plan(round_, None if samples is None else tuple(samples))
         with self._working, self._reporting():
             if plan.inside is not None:
-                self._inner.mix(plan.inside, plan.weights)
+                self._inner.mix(plan.inside, plan.samples)
             if plan.outside is not None:
                 self._over_network(plan.outside)
             if plan.exact:
@@ -137,10 +137,10 @@ class MultiHostTransport(Transport):
         self._inner.bytes_moved = self._exchange.bytes_moved = 0
         self._inner.wait_seconds = 0.0
 
-    def _make_plan(self, round_: Round, weights: tuple[float, ...] | None) -> "HostPlan":
+    def _make_plan(self, round_: Round, samples: tuple[float, ...] | None) -> "HostPlan":
         check_size(round_, self.size)
         if round_.is_exact:
-            return self._exact_plan(round_.matrix(weights)[0])
+            return self._exact_plan(round_.matrix(samples)[0])
         alone = round_.groups is None
         sources = tuple(
             (rank,) if alone or not set(round_.sources[rank]) <= set(self._host) else round_.sources[rank]
@@ -148,9 +148,9 @@ class MultiHostTransport(Transport):
         )
         index = {rank: at for at, rank in enumerate(self._host)}
         inside = Round(tuple(tuple(index[rank] for rank in read) for read in sources))
-        of_host = None if weights is None else tuple(weights[rank] for rank in self._host)
+        of_host = None if samples is None else tuple(samples[rank] for rank in self._host)
         crosses = alone or not set(round_.sources[self.rank]) <= set(self._host)
-        outside = make_plan(round_, weights, self.rank) if crosses else None
+        outside = make_plan(round_, samples, self.rank) if crosses else None
         return HostPlan(None if inside.is_idle else inside, of_host, outside)
 
     def _exact_plan(self, share: NDArray[Any]) -> "HostPlan":
@@ -172,7 +172,7 @@ class HostPlan:
 
     inside: Round | None
     """Among the ranks of this host, counted from 0."""
-    weights: tuple[float, ...] | None
+    samples: tuple[float, ...] | None
     """How much each rank of this host counts."""
     outside: ExchangePlan | None
     exact: bool = False

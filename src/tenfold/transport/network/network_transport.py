@@ -46,9 +46,9 @@ class NetworkTransport(Transport):
         self._exchange = WeightExchange(network, self.buffer if supported else torch.zeros(numel, dtype=dtype))
         self._plan = lru_cache(maxsize=256)(self._make_plan)
 
-    def mix(self, round_: Round, weights: Sequence[float] | None = None) -> None:
+    def mix(self, round_: Round, samples: Sequence[float] | None = None) -> None:
         """Carry out one round; after an error the weights may be half averaged."""
-        plan = self._plan(round_, None if weights is None else tuple(weights))
+        plan = self._plan(round_, None if samples is None else tuple(samples))
         with self._working:
             self._load()
             if plan.grouped and len(plan.sources) == self.size > 2:
@@ -100,13 +100,13 @@ class NetworkTransport(Transport):
         self.bytes_moved += self._exchange.bytes_moved
         self._exchange.bytes_moved = 0
 
-    def _make_plan(self, round_: Round, weights: tuple[float, ...] | None) -> ExchangePlan:
+    def _make_plan(self, round_: Round, samples: tuple[float, ...] | None) -> ExchangePlan:
         check_size(round_, self.size)
-        return make_plan(round_, weights, self.rank)
+        return make_plan(round_, samples, self.rank)
 
 
-def make_plan(round_: Round, weights: tuple[float, ...] | None, rank: int) -> ExchangePlan:
+def make_plan(round_: Round, samples: tuple[float, ...] | None, rank: int) -> ExchangePlan:
     """Return what a rank does in a round."""
     sources = round_.sources[rank]
     readers = tuple(other for other, read in enumerate(round_.sources) if rank in read and other != rank)
-    return ExchangePlan(sources, readers, shares(round_, weights, rank), round_.groups is not None)
+    return ExchangePlan(sources, readers, shares(round_, samples, rank), round_.groups is not None)

@@ -122,9 +122,9 @@ class ElasticChannels(Channels):
 
     def is_outdated(self) -> bool:
         """Return whether another membership is asked for."""
-        assert isinstance(self.weights, SharedMemoryTransport)
+        assert isinstance(self.transport, SharedMemoryTransport)
         try:
-            self.weights.check_members()
+            self.transport.check_members()
         except MembersChanged:
             return True
         return False
@@ -137,14 +137,14 @@ class ElasticChannels(Channels):
         """Say how far this worker is, and take on the membership that comes back when all have."""
         began = perf_counter()
         membership = self.ask(Paused(mixes=self._mixes, mixed=self._mixed, passed=self._passed))
-        self.weights.wait_seconds += perf_counter() - began
+        self.transport.wait_seconds += perf_counter() - began
         assert isinstance(membership, Membership)
         self._completed_by_others, self._joining = membership.mixes, membership.joining
         self._regroup(membership.members, membership.number, _first_tick(membership.number, joined=False))
 
     def _regroup(self, members: tuple[int, ...], number: int, ticks: int) -> None:
         self.members, self._membership = members, number
-        for transport in (self.weights, self.second):
+        for transport in (self.transport, self.gradient_transport):
             assert isinstance(transport, SharedMemoryTransport)
             transport.regroup(members, number, ticks)
 

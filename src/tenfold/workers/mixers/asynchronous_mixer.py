@@ -30,7 +30,7 @@ class AsynchronousMixer(Mixer):
         self.replica = replica
         self.channels = channels
         self.samples = samples
-        self.rank, self.size = channels.weights.rank, channels.weights.size
+        self.rank, self.size = channels.transport.rank, channels.transport.size
         self.staleness: list[float] = []
         self.nbytes = replica.flat.vector.nbytes
         parameters = replica.flat.vector[: replica.flat.parameters]
@@ -101,7 +101,7 @@ class AsynchronousMixer(Mixer):
         """Take the mean of all replicas; of the parameters, the centre's where there is one."""
         flat = self.replica.flat
         flat.to_moments()
-        self.channels.weights.mix(exact_round(self.size), self.samples)
+        self.channels.transport.mix(exact_round(self.size), self.samples)
         flat.to_variances(alike=True)
         if self.strategy.has_centre:
             flat.vector[: flat.parameters].copy_(self.channels.centre[0, : flat.parameters])

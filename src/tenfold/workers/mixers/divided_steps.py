@@ -44,7 +44,7 @@ def divide_steps(replica: Replica, channels: Channels, strategy: Strategy) -> Di
 
     Before a worker writes into another's weights, that one must have its gradient: all of them meet when they average.
     """
-    transport, optimizer = channels.weights, replica.optimizer
+    transport, optimizer = channels.transport, replica.optimizer
     if not isinstance(transport, SharedMemoryTransport) or not isinstance(optimizer, Muon):
         return None
     if channels.is_elastic or not strategy.always_exact or torch.get_num_threads() > 1:

@@ -32,7 +32,7 @@ class OverlappedRounds(Rounds):
         if self._begun:
             self._end()
         if self.is_due(step):
-            round_ = self.begin()(self.channels.weights.size)
+            round_ = self.begin()(self.channels.transport.size)
             if not round_.is_idle:
                 self._begin(round_)
 
@@ -89,6 +89,6 @@ class OverlappedRounds(Rounds):
         """Restore a saved state; all workers do, and publish again what they had published."""
         super().load(state)
         if state["begun"] is not None:
-            round_ = self.strategy.round(self.count - 1, self.channels.weights.size)
+            round_ = self.strategy.round(self.count - 1, self.channels.transport.size)
             self._publish(round_, [state["begun"]["published"]])
             self._centres, self._momenta = state["begun"]["centres"], self._find_momenta()

@@ -75,7 +75,7 @@ class Rounds:
     @property
     def upcoming(self) -> Round:
         """The round that comes next."""
-        return self.strategy.round(self.count, self.channels.weights.size)
+        return self.strategy.round(self.count, self.channels.transport.size)
 
     def begin(self) -> MakeRound:
         """Count the round that comes next, and return what makes it for any number of replicas."""
@@ -94,7 +94,7 @@ class Rounds:
 
     def carry_out(self) -> None:
         """Mix the replica's state with the others', as the next round says."""
-        make_round, transport = self.begin(), self.channels.weights
+        make_round, transport = self.begin(), self.channels.transport
         if make_round(transport.size).is_idle:
             self.channels.mix(transport, make_round, self.samples)
             return
@@ -115,7 +115,7 @@ class Rounds:
 
     def consensus(self, samples: Sequence[float] | None = None) -> None:
         """Take the mean of all replicas."""
-        flat, transport = self.replica.flat, self.channels.weights
+        flat, transport = self.replica.flat, self.channels.transport
         if self.strategy.final(transport.size).is_idle:
             return
         flat.to_moments()
@@ -133,8 +133,8 @@ class Rounds:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         gradients = [parameter.grad for parameter in learning if parameter.grad is not None]
-        if make_round(self.channels.second.size).is_idle:
-            self.channels.mix(self.channels.second, make_round, samples)
+        if make_round(self.channels.gradient_transport.size).is_idle:
+            self.channels.mix(self.channels.gradient_transport, make_round, samples)
             return
         nbytes = self._compress_gradients(gradients)
         self._count_bytes(exchange(self.channels, make_round, gradients, samples), nbytes)
@@ -191,16 +191,16 @@ class Rounds:
         return packed.nbytes
 
     def _count_bytes(self, round_: Round, nbytes: int) -> None:
-        self.bytes_moved += round_.bytes_per_worker(nbytes)[self.channels.weights.rank]
+        self.bytes_moved += round_.bytes_per_worker(nbytes)[self.channels.transport.rank]
 
 
 def exchange(channels: Channels, make_round: MakeRound, tensors: list[Tensor], samples: Sequence[float]) -> Round:
-    """Mix tensors that are not part of the replica's flat state, in place, through the second transport."""
-    buffer, start = channels.second.buffer, 0
+    """Mix tensors that are not part of the replica's flat state, in place."""
+    buffer, start = channels.gradient_transport.buffer, 0
     for tensor in tensors:
         buffer[start : start + tensor.numel()].copy_(tensor.reshape(-1))
         start += tensor.numel()
-    round_ = channels.mix(channels.second, make_round, samples)
+    round_ = channels.mix(channels.gradient_transport, make_round, samples)
     start = 0
     for tensor in tensors:
         tensor.copy_(buffer[start : start + tensor.numel()].view_as(tensor))
