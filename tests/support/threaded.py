@@ -101,11 +101,11 @@ class Threads:
         return report
 
     def _watch(self, rank: int, worker: Worker) -> None:
-        mix = worker.mixer.mix
+        mix = worker.mixer.after_step
 
         def watched(step: int) -> None:
             self.before[rank].append(state_of(worker))
             mix(step)
             self.after[rank].append(state_of(worker))
 
-        worker.mixer.mix = watched  # type: ignore[method-assign]
+        worker.mixer.after_step = watched  # type: ignore[method-assign]

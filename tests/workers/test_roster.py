@@ -13,8 +13,8 @@ from tenfold.workers.elastic.roster import Roster
 from tenfold.workers.messages import EvaluationBegan, Finished, Handover, Membership, Paused, Ready, Reviewed, Welcome
 
 
-def paused(mixes: int = 0, passed: int = 0) -> Paused:
-    return Paused(mixes=mixes, mixed=mixes, passed=passed)
+def paused(rounds: int = 0, passed: int = 0) -> Paused:
+    return Paused(rounds=rounds, mixed=rounds, passed=passed)
 
 
 def handover(membership: int, step: int = 7) -> Handover:
@@ -73,11 +73,11 @@ def test_a_new_worker_joins_at_one_place_with_the_state_of_a_partner() -> None:
     fakes.replacement.handle(0, Ready())
     assert fakes.replacement.invite()
     assert fakes.asked == [1, 2]
-    fakes.replacement.handle(1, paused(mixes=4, passed=8))
-    fakes.replacement.handle(2, paused(mixes=5, passed=10))
+    fakes.replacement.handle(1, paused(rounds=4, passed=8))
+    fakes.replacement.handle(2, paused(rounds=5, passed=10))
     membership = fakes.sent[-1][1]
     assert isinstance(membership, Membership)
-    assert (membership.members, membership.mixes) == ((1, 2), 5)
+    assert (membership.members, membership.rounds) == ((1, 2), 5)
     assert membership.joining is not None
     assert (membership.joining.partner, membership.joining.point) == (1, 11)
     assert not fakes.replacement.invite(), "it is on its way"

@@ -46,15 +46,15 @@ class Channels:
     is_elastic: ClassVar[bool] = False
     """Whether workers can be lost and replaced while the others train."""
 
-    def mix(self, transport: Transport, make_round: MakeRound, samples: Sequence[float]) -> Round:
+    def run_round(self, transport: Transport, make_round: MakeRound, samples: Sequence[float]) -> Round:
         """Carry out a round of training, made for as many replicas as take part; return what was carried out.
 
         `samples` are those that each worker has seen: its share in the mean.
         """
-        return self.mix_once(transport, make_round, samples)
+        return self.try_round(transport, make_round, samples)
 
-    def mix_once(self, transport: Transport, make_round: MakeRound, samples: Sequence[float]) -> Round:
-        """Carry out a round outside of training, within what `repeat` is given."""
+    def try_round(self, transport: Transport, make_round: MakeRound, samples: Sequence[float]) -> Round:
+        """Carry out a round outside of training, within what `repeat` does again if the members change meanwhile."""
         round_ = make_round(transport.size)
         if not round_.is_idle:
             transport.mix(round_, samples)

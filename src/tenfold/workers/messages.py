@@ -72,10 +72,10 @@ class Decision:
 class Paused:
     """This worker has paused because the members change, and says how far it is."""
 
-    mixes: int
-    """How many mixes of its training it has completed."""
+    rounds: int
+    """How many rounds of its training it has completed."""
     mixed: int
-    """The last step, over the run, whose work is part of such a mix."""
+    """The last step, over the run, whose work is part of such a round."""
     passed: int
     """The last join point that it has passed, see `ElasticChannels.reach_join_point`."""
 
@@ -116,8 +116,8 @@ class Membership:
 
     number: int
     members: tuple[int, ...]
-    mixes: int = 0
-    """How many mixes the furthest of them has completed; the others do not take part in these any more."""
+    rounds: int = 0
+    """How many rounds the furthest of them has completed; the others do not take part in these any more."""
     joining: Joining | None = None
 
 

@@ -145,7 +145,7 @@ class Worker:
                 time.lap("data")
                 self.channels.step = first + step
                 self._step(x, y, task.batch_sizes[step - 1])
-                self.mixer.mix(first + step)
+                self.mixer.after_step(first + step)
                 self.replica.track_average()
                 self.mark()
                 self.channels.reach_join_point(2 * (first + step), lambda: self._state(done=step))  # noqa: B023 - called at once

@@ -54,13 +54,13 @@ def test_a_late_partner_is_not_forgotten_when_an_epoch_is_reviewed() -> None:
     threads = Threads(make_task(**STILL, strategy="ad-psgd", workers=2))
     for worker in threads.workers:
         worker.replica.flat.vector[: worker.replica.flat.parameters] = float(worker.rank)
-    late, mix = threads.workers[0].mixer, threads.workers[0].mixer.mix
+    late, mix = threads.workers[0].mixer, threads.workers[0].mixer.after_step
 
     def mix_late(step: int) -> None:
         time.sleep(0.3)
         mix(step)
 
-    late.mix = mix_late  # type: ignore[method-assign]
+    late.after_step = mix_late  # type: ignore[method-assign]
     threads.train()
     assert all(bool((tensor == 0.5).all()) for tensor in threads.weights.values())
 
@@ -98,7 +98,7 @@ def test_what_is_pushed_is_where_the_replica_is() -> None:
     links = single_worker_channels(16, torch.device("meta"), centre=True)
     replica: Any = SimpleNamespace(flat=SimpleNamespace(vector=links.transport.buffer, parameters=16))
     mixer = make_mixer(Division(strategy="downpour"), replica, links, [1.0])
-    mixer.mix(1)
+    mixer.after_step(1)
     assert mixer.bytes_moved > 0
     assert mixer.state()["accrued"].device.type == "meta"
 

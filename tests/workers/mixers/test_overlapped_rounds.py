@@ -40,9 +40,9 @@ def test_no_worker_needs_another_for_the_step_that_it_is_in() -> None:
     """Each publishes before anybody collects, so that a slow worker delays nobody at once."""
     threads = Threads(make_task(**SMALL | FEW, strategy="ring", workers=2))
     slow, fast = (worker.mixer for worker in threads.workers)
-    slow.mix(1)
-    fast.mix(1)
-    fast.mix(2)  # would wait for ever if it needed the other's second step
+    slow.after_step(1)
+    fast.after_step(1)
+    fast.after_step(2)  # would wait for ever if it needed the other's second step
     assert fast.bytes_moved == 2 * slow.bytes_moved
 
 

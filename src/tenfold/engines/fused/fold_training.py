@@ -100,7 +100,7 @@ class FoldTraining(FusedTraining):
             if task.workers > 1:
                 if self.by_gradients:
                     rounds.step_by_gradients(self.lockstep.sizes[step - 1][self.rows[place]])
-                rounds.mix(self.steps[place])
+                rounds.after_step(self.steps[place])
 
     def check_metrics(self) -> bool:
         """Try the user's own metrics on every task, and return whether all have failed."""

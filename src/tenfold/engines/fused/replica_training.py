@@ -69,7 +69,7 @@ class ReplicaTraining(FusedTraining):
         """Carry out the round that is due."""
         if self.by_gradients:
             self.rounds.step_by_gradients(self.lockstep.sizes[step - 1])
-        self.rounds.mix(self.first_step + step)
+        self.rounds.after_step(self.first_step + step)
 
     def check_metrics(self) -> bool:
         """Try the user's own metrics on the first replica; one that fails stops the run."""

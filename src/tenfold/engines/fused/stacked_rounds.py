@@ -56,7 +56,7 @@ class StackedRounds:
         """The columns of the gradients that workers would send: those of trained parameters, without padding."""
         return self.fused.stack.learnt_columns()
 
-    def mix(self, step: int) -> None:
+    def after_step(self, step: int) -> None:
         """Carry out the next round if one is due after this step, counted from 1 over the run."""
         division = self.division
         if self._begun is not None:

@@ -4,9 +4,9 @@ The process that started the workers decides who takes part (`Roster`). When tha
 membership in shared memory. Every member notices where it would wait for others, pauses, and says how far it is; when
 all have paused, all hear the new membership and continue. So nobody uses another worker's weights in between.
 
-A mix that was under way is repeated with what each member had brought to it, unless another member has completed it:
-then all had done their parts, and the result is there. (Where small groups mix, members may be several mixes apart;
-those behind continue without these.)
+A round that was under way is repeated with what each member had brought to it, unless another member has completed it:
+then all had done their parts, and the result is there. (Where small groups average, members may be several rounds
+apart; those behind continue without these.)
 
 Workers that replace lost ones join between two steps. All members pass the same join points, numbered in the same way,
 and so agree on one: there a partner hands over its whole state.
@@ -41,7 +41,7 @@ class ElasticChannels(Channels):
     """Sends a message to the process that started the workers, and returns the answer."""
     send: Callable[[Any], None]
     """Sends a message that is not answered."""
-    _mixes: int = 0
+    _rounds: int = 0
     _mixed: int = 0
     _passed: int = 0
     _completed_by_others: int = 0
@@ -52,9 +52,9 @@ class ElasticChannels(Channels):
     def __post_init__(self) -> None:
         self._regroup(self.members, 0, 0)
 
-    def mix(self, transport: Transport, make_round: MakeRound, samples: Sequence[float]) -> Round:
+    def run_round(self, transport: Transport, make_round: MakeRound, samples: Sequence[float]) -> Round:
         """Carry out a round of training with those who take part at its end."""
-        if self._mixes < self._completed_by_others:
+        if self._rounds < self._completed_by_others:
             self._complete()
             return make_round(transport.size)
         brought = self._brought.setdefault(id(transport), torch.empty_like(transport.buffer))
@@ -62,11 +62,11 @@ class ElasticChannels(Channels):
         while True:
             round_ = make_round(transport.size)
             try:
-                self.mix_once(transport, lambda _, same=round_: same, samples)  # type: ignore[misc]
+                self.try_round(transport, lambda _, same=round_: same, samples)  # type: ignore[misc]
                 break
             except MembersChanged:
                 self._pause()
-                completed = self._mixes < self._completed_by_others
+                completed = self._rounds < self._completed_by_others
                 if not (completed and round_.is_exact):
                     transport.buffer.copy_(brought)
                 if completed:
@@ -74,11 +74,11 @@ class ElasticChannels(Channels):
         self._complete()
         return round_
 
-    def mix_once(self, transport: Transport, make_round: MakeRound, samples: Sequence[float]) -> Round:
+    def try_round(self, transport: Transport, make_round: MakeRound, samples: Sequence[float]) -> Round:
         """Carry out a round, unless the members change meanwhile."""
         assert isinstance(transport, SharedMemoryTransport)
         transport.check_members()
-        return super().mix_once(transport, make_round, [samples[member] for member in self.members])
+        return super().try_round(transport, make_round, [samples[member] for member in self.members])
 
     def repeat(self, attempt: Callable[[], Result]) -> Result:
         """Do what all members do together, from its beginning again whenever the members change."""
@@ -103,7 +103,7 @@ class ElasticChannels(Channels):
         self._joining = None
         self._regroup(_joined(self.members, joining), self._membership, _first_tick(self._membership, joined=True))
         if joining.partner == self.number:
-            own = {"mixes": self._mixes, "mixed": self._mixed, "passed": point}
+            own = {"rounds": self._rounds, "mixed": self._mixed, "passed": point}
             content = io.BytesIO()
             torch.save(state() | {"channels": own}, content)
             self.send(Handover(membership=self._membership, step=point // 2, state=content.getvalue()))
@@ -114,7 +114,7 @@ class ElasticChannels(Channels):
         assert isinstance(welcome, Welcome)
         state: dict[str, Any] = torch.load(io.BytesIO(welcome.state), weights_only=True)
         own, membership = state["channels"], welcome.membership
-        self._mixes, self._mixed, self._passed = own["mixes"], own["mixed"], own["passed"]
+        self._rounds, self._mixed, self._passed = own["rounds"], own["mixed"], own["passed"]
         assert membership.joining is not None
         members = _joined(membership.members, membership.joining)
         self._regroup(members, membership.number, _first_tick(membership.number, joined=True))
@@ -130,16 +130,16 @@ class ElasticChannels(Channels):
         return False
 
     def _complete(self) -> None:
-        self._mixes += 1
+        self._rounds += 1
         self._mixed = self.step
 
     def _pause(self) -> None:
         """Say how far this worker is, and take on the membership that comes back when all have."""
         began = perf_counter()
-        membership = self.ask(Paused(mixes=self._mixes, mixed=self._mixed, passed=self._passed))
+        membership = self.ask(Paused(rounds=self._rounds, mixed=self._mixed, passed=self._passed))
         self.transport.wait_seconds += perf_counter() - began
         assert isinstance(membership, Membership)
-        self._completed_by_others, self._joining = membership.mixes, membership.joining
+        self._completed_by_others, self._joining = membership.rounds, membership.joining
         self._regroup(membership.members, membership.number, _first_tick(membership.number, joined=False))
 
     def _regroup(self, members: tuple[int, ...], number: int, ticks: int) -> None:

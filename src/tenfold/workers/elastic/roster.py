@@ -61,7 +61,7 @@ class Roster:
         self._membership = Membership(
             number=self.number,
             members=tuple(sorted(self.members)),
-            mixes=max(report.mixes for report in reports.values()),
+            rounds=max(report.rounds for report in reports.values()),
             joining=joining,
         )
         self.mixed = max(report.mixed for report in reports.values())

@@ -60,7 +60,7 @@ class AsynchronousMixer(Mixer):
             self.staleness.append(float(versions[self.rank]) - before)
         return loss
 
-    def mix(self, step: int) -> None:
+    def after_step(self, step: int) -> None:
         """Carry out the exchange that follows this step, if there is one."""
         exchange = self.strategy.exchange(self.rank, step, self.size)
         if exchange is None:

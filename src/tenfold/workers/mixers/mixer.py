@@ -1,4 +1,9 @@
-"""How a worker's replica steps, and how it is mixed with the others during training."""
+"""How a worker's replica steps, and how it is mixed with the others during training.
+
+A round passes through four layers: `RoundMixer.after_step` asks whether it is due, `Rounds.carry_out` does all that a
+round does to a replica (compression, the outer optimizer), `Channels.run_round` knows which workers take part, and
+`Transport.mix` averages their vectors.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -33,7 +38,7 @@ class Mixer(ABC):
         return None
 
     @abstractmethod
-    def mix(self, step: int) -> None:
+    def after_step(self, step: int) -> None:
         """Do what is due after this step, counted from 1 over the run."""
 
     @abstractmethod
@@ -69,9 +74,9 @@ class RoundMixer(Mixer):
         """The bytes that this worker has sent in rounds."""
         return self.rounds.bytes_moved
 
-    def mix(self, step: int) -> None:
-        """Carry out the next round, if it is due."""
-        self.rounds.mix(step)
+    def after_step(self, step: int) -> None:
+        """Carry out the next round, if it is due after this step."""
+        self.rounds.after_step(step)
 
     def take_spread(self) -> float | None:
         """Return the spread in the first round after the last call; None where there was no round."""
@@ -114,5 +119,5 @@ class GradientMixer(RoundMixer):
             self.replica.optimizer.step()
         return loss
 
-    def mix(self, step: int) -> None:
+    def after_step(self, step: int) -> None:
         """Do nothing: the gradients were mixed."""

@@ -27,7 +27,7 @@ class OverlappedRounds(Rounds):
     _momenta: list[tuple[nn.Parameter, str]]
     """Whose state was published in it, and under which name the optimizer keeps it."""
 
-    def mix(self, step: int) -> None:
+    def after_step(self, step: int) -> None:
         """End the round that began after the step before, and begin the next one, if it is due."""
         if self._begun:
             self._end()

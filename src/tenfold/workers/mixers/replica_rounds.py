@@ -87,7 +87,7 @@ class Rounds:
         """Return whether a round follows this step, counted from 1 over the run."""
         return due(step, self.division.steps_between_rounds, self.division.local_after)
 
-    def mix(self, step: int) -> None:
+    def after_step(self, step: int) -> None:
         """Carry out the next round, if it is due."""
         if self.is_due(step):
             self.carry_out()
@@ -96,12 +96,12 @@ class Rounds:
         """Mix the replica's state with the others', as the next round says."""
         make_round, transport = self.begin(), self.channels.transport
         if make_round(transport.size).is_idle:
-            self.channels.mix(transport, make_round, self.samples)
+            self.channels.run_round(transport, make_round, self.samples)
             return
         nbytes = self._compress()
         before = self.parameters.clone() if self.measure_spread else None
         self.replica.flat.to_moments()
-        round_ = self.channels.mix(transport, make_round, self.samples)
+        round_ = self.channels.run_round(transport, make_round, self.samples)
         self.replica.flat.to_variances(alike=round_.is_exact)
         if before is not None:
             self.spread = float((before - self.parameters).norm() / self.parameters.norm().clamp_min(1e-30))
@@ -119,7 +119,7 @@ class Rounds:
         if self.strategy.final(transport.size).is_idle:
             return
         flat.to_moments()
-        round_ = self.channels.mix_once(transport, self.strategy.final, self.samples if samples is None else samples)
+        round_ = self.channels.try_round(transport, self.strategy.final, self.samples if samples is None else samples)
         flat.to_variances(alike=round_.is_exact)
 
     def average_gradients(self, samples: Sequence[float]) -> None:
@@ -134,7 +134,7 @@ class Rounds:
                 parameter.grad = torch.zeros_like(parameter)
         gradients = [parameter.grad for parameter in learning if parameter.grad is not None]
         if make_round(self.channels.gradient_transport.size).is_idle:
-            self.channels.mix(self.channels.gradient_transport, make_round, samples)
+            self.channels.run_round(self.channels.gradient_transport, make_round, samples)
             return
         nbytes = self._compress_gradients(gradients)
         self._count_bytes(exchange(self.channels, make_round, gradients, samples), nbytes)
@@ -200,7 +200,7 @@ def exchange(channels: Channels, make_round: MakeRound, tensors: list[Tensor], s
     for tensor in tensors:
         buffer[start : start + tensor.numel()].copy_(tensor.reshape(-1))
         start += tensor.numel()
-    round_ = channels.mix(channels.gradient_transport, make_round, samples)
+    round_ = channels.run_round(channels.gradient_transport, make_round, samples)
     start = 0
     for tensor in tensors:
         tensor.copy_(buffer[start : start + tensor.numel()].view_as(tensor))
