@@ -17,7 +17,7 @@ from tenfold.experiment import Division
 from tenfold.loop.loop_replica import LoopReplica
 from tenfold.workers.channels import Channels
 from tenfold.workers.mixers.make_mixer import make_rounds
-from tenfold.workers.mixers.replica_rounds import exchange
+from tenfold.workers.mixers.replica_rounds import average_tensors
 
 DONE = -1.0
 
@@ -116,7 +116,7 @@ class LoopWorker:
     def _sit_out(self, samples: list[float]) -> None:
         """Add nothing to the others' gradients."""
         self._channels.gradient_transport.buffer.zero_()
-        exchange(self._channels, self._rounds.begin(), [], samples)
+        average_tensors(self._channels, self._rounds.begin(), [], samples)
 
     @torch.no_grad()
     def _consensus(self) -> None:

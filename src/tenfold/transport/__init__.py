@@ -9,7 +9,7 @@ from tenfold.transport.average import average_in_rank_order, shares
 from tenfold.transport.base import Transport
 from tenfold.transport.memory.segment import Segment, StopReason, clean_up_orphans
 from tenfold.transport.memory.shared_arrays import SharedTensor
-from tenfold.transport.memory.shared_memory import SharedMemoryTransport
+from tenfold.transport.memory.shared_memory_transport import SharedMemoryTransport
 from tenfold.transport.network.abstract_network import Network
 from tenfold.transport.network.join import JoinedRank, join
 from tenfold.transport.single_worker import SingleWorkerTransport

@@ -15,7 +15,7 @@ from tenfold.mixing import Round
 from tenfold.mixing.round import exact_round
 from tenfold.transport.base import Transport, check_size
 from tenfold.transport.memory.segment import Segment
-from tenfold.transport.memory.shared_memory import SharedMemoryTransport
+from tenfold.transport.memory.shared_memory_transport import SharedMemoryTransport
 from tenfold.transport.network.abstract_network import Network
 from tenfold.transport.network.network_transport import ExchangePlan, NetworkTransport, make_plan
 from tenfold.transport.network.weight_exchange import WeightExchange

@@ -137,7 +137,7 @@ class Rounds:
             self.channels.run_round(self.channels.gradient_transport, make_round, samples)
             return
         nbytes = self._compress_gradients(gradients)
-        self._count_bytes(exchange(self.channels, make_round, gradients, samples), nbytes)
+        self._count_bytes(average_tensors(self.channels, make_round, gradients, samples), nbytes)
 
     def state(self) -> dict[str, Any]:
         """Return rounds, outer momentum, and what compression has not sent yet."""
@@ -178,7 +178,7 @@ class Rounds:
         for key in dict.fromkeys(key for state in states for key in state):
             tensors = [state[key] for state in states if isinstance(state.get(key), Tensor) and state[key].ndim]
             if tensors:
-                exchange(self.channels, make_round, tensors, self.samples)
+                average_tensors(self.channels, make_round, tensors, self.samples)
 
     def _compress_gradients(self, gradients: list[Tensor]) -> int:
         if self.compressor.name == "none":
@@ -194,8 +194,10 @@ class Rounds:
         self.bytes_moved += round_.bytes_per_worker(nbytes)[self.channels.transport.rank]
 
 
-def exchange(channels: Channels, make_round: MakeRound, tensors: list[Tensor], samples: Sequence[float]) -> Round:
-    """Mix tensors that are not part of the replica's flat state, in place."""
+def average_tensors(
+    channels: Channels, make_round: MakeRound, tensors: list[Tensor], samples: Sequence[float]
+) -> Round:
+    """Average tensors that are not part of the replica's flat state, such as gradients, in place."""
     buffer, start = channels.gradient_transport.buffer, 0
     for tensor in tensors:
         buffer[start : start + tensor.numel()].copy_(tensor.reshape(-1))
