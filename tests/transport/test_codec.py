@@ -17,7 +17,7 @@ from tenfold.engines.launched.rank import Orders
 from tenfold.errors import DataError, TrainingError, WorkerLost
 from tenfold.runs import Metric, Warned
 from tenfold.transport.network import codec
-from tenfold.workers.messages import Reviewed
+from tenfold.workers.messages import EpochTrained
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 VALUES = st.recursive(
@@ -60,8 +60,8 @@ def test_registered_dataclasses_come_back_as_they_were() -> None:
         Metric(at=1, name="a", value=float("inf"), part="test", step=1, epoch=0, seconds=2),
     ]
     outputs = torch.arange(6.0).view(2, 3)
-    review = Reviewed(epoch=1, step=2, seconds=0.5, loss=1e-300, samples=7, outputs=outputs)
-    back_events, back = sent((events, review))
+    trained = EpochTrained(epoch=1, step=2, seconds=0.5, loss=1e-300, samples=7, outputs=outputs)
+    back_events, back = sent((events, trained))
     assert back_events == events
     assert torch.equal(back.outputs, outputs)
     assert (back.epoch, back.loss) == (1, 1e-300)

@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 from tenfold.errors import WorkerLost
 from tenfold.workers.elastic.replacement import Replacement
 from tenfold.workers.elastic.roster import Roster
-from tenfold.workers.messages import EvaluationBegan, Finished, Handover, Membership, Paused, Ready, Reviewed, Welcome
+from tenfold.workers.messages import (
+    EpochTrained,
+    EvaluationBegan,
+    Finished,
+    Handover,
+    Membership,
+    Paused,
+    Ready,
+    Welcome,
+)
 
 
 def paused(rounds: int = 0, passed: int = 0) -> Paused:
@@ -21,7 +30,7 @@ def handover(membership: int, step: int = 7) -> Handover:
     return Handover(membership=membership, step=step, state=b"")
 
 
-REVIEWED = Reviewed(epoch=0, step=8, seconds=1.0, loss=1.0, samples=8, outputs=None)
+TRAINED = EpochTrained(epoch=0, step=8, seconds=1.0, loss=1.0, samples=8, outputs=None)
 FINISHED = Finished(step=8, seconds=1.0, times={}, bytes_moved=0, outputs=None, weights=None)
 
 
@@ -97,7 +106,7 @@ def test_nobody_joins_in_the_middle_of_an_evaluation() -> None:
     fakes.replacement.handle(0, Ready())
     assert not fakes.replacement.invite()
     fakes.replacement.handle(2, EvaluationBegan())
-    fakes.replacement.answered(REVIEWED)
+    fakes.replacement.answered(TRAINED)
     assert fakes.asked == [1, 2], "they are asked to pause as soon as they have their answer"
 
 
@@ -154,8 +163,8 @@ def test_an_epoch_without_a_loss_is_a_new_beginning() -> None:
     fakes.replacement.invite()
     fakes.pause(0)
     fakes.replacement.handle(0, handover(2))
-    fakes.replacement.answered(REVIEWED)  # it was not there from the beginning of that epoch
-    fakes.replacement.answered(REVIEWED)
+    fakes.replacement.answered(TRAINED)  # it was not there from the beginning of that epoch
+    fakes.replacement.answered(TRAINED)
     fakes.lose(1)
     assert 1 not in fakes.replacement.roster.members  # it is replaced once more, not given up
 

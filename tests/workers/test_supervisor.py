@@ -9,7 +9,7 @@ from threaded import make_task
 
 from tenfold.errors import ModelError
 from tenfold.runs import Clock
-from tenfold.workers.messages import Finished, Reviewed
+from tenfold.workers.messages import EpochTrained, Finished
 from tenfold.workers.supervisor import Supervisor
 
 DATA = {"train": (torch.randn(8, 2), torch.randn(8)), "test": (torch.randn(4, 2), torch.randn(4))}
@@ -19,14 +19,14 @@ def supervisor(**fields: Any) -> Supervisor:
     return Supervisor(make_task(model="mlp", **{"data": DATA} | fields), Clock(), lambda event: None)
 
 
-def reviewed(epoch: int, output: float) -> Reviewed:
+def trained(epoch: int, output: float) -> EpochTrained:
     outputs = torch.full((4, 1), output)
-    return Reviewed(epoch=epoch, step=epoch + 1, seconds=1.0, loss=1.0, samples=8, outputs=outputs)
+    return EpochTrained(epoch=epoch, step=epoch + 1, seconds=1.0, loss=1.0, samples=8, outputs=outputs)
 
 
 def test_an_epoch_without_a_number_is_never_the_best_for_long() -> None:
     judge = supervisor(patience=2)
-    decisions = [judge.decide([reviewed(epoch, output)]) for epoch, output in enumerate([math.nan, 9.0, 1.0])]
+    decisions = [judge.decide([trained(epoch, output)]) for epoch, output in enumerate([math.nan, 9.0, 1.0])]
     assert [decision.best for decision in decisions] == [True, True, True]
     assert not any(decision.stop for decision in decisions)
     assert judge.best_epoch == 2

@@ -8,7 +8,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reviewed:
+class EpochTrained:
     """An epoch is over: what this worker learnt from, and its share of the outputs on the watched part."""
 
     epoch: int
@@ -56,7 +56,7 @@ class Finished:
     """The most memory that the worker's process has had in use, in bytes."""
 
 
-Message = Evaluated | Reviewed | Saved | Finished
+Message = Evaluated | EpochTrained | Saved | Finished
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,7 +29,7 @@ from tenfold.training.evaluation import make_predictions
 from tenfold.training.measures import are_probabilities, is_reached, output_kind, target_metric
 from tenfold.workers.check_metrics import not_measured
 from tenfold.workers.lost_worker_record import LostWorker, lost_in
-from tenfold.workers.messages import Decision, Evaluated, Finished, Message, Reviewed, Saved
+from tenfold.workers.messages import Decision, EpochTrained, Evaluated, Finished, Message, Saved
 from tenfold.workers.task import Task
 
 
@@ -133,25 +133,25 @@ class Supervisor:
         if isinstance(messages[0], Evaluated):
             self._evaluate(cast(Sequence[Evaluated], messages))
             return Decision(stop=self._stops)
-        if isinstance(messages[0], Reviewed):
-            return self._review(cast(Sequence[Reviewed], messages))
+        if isinstance(messages[0], EpochTrained):
+            return self._end_epoch(cast(Sequence[EpochTrained], messages))
         if isinstance(messages[0], Saved):
             return self._commit(cast(Sequence[Saved], messages))
         return self._finish(cast(Sequence[Finished], messages))
 
-    def _review(self, reviews: Sequence[Reviewed]) -> Decision:
-        first = reviews[0]
+    def _end_epoch(self, trained: Sequence[EpochTrained]) -> Decision:
+        first = trained[0]
         self.epochs, self._last_step = first.epoch + 1, first.step
-        samples = sum(review.samples for review in reviews)
-        train_loss = sum(review.loss for review in reviews) / samples
+        samples = sum(one.samples for one in trained)
+        train_loss = sum(one.loss for one in trained) / samples
         self._emit_metric(first, "train", "epoch_loss", train_loss)
         measured = {"train_loss": train_loss}
-        if judged := sum(review.judged for review in reviews):
-            measured["train_accuracy"] = sum(review.right for review in reviews) / judged
+        if judged := sum(one.judged for one in trained):
+            measured["train_accuracy"] = sum(one.right for one in trained) / judged
             self._emit_metric(first, "train", "epoch_accuracy", measured["train_accuracy"])
         watched = train_loss
         if self.task.watched is not None:
-            self._evaluate(reviews)
+            self._evaluate(trained)
             watched = self.measured["loss"]
         best = self.best_loss is None or math.isnan(self.best_loss) or watched < self.best_loss
         if best:
@@ -175,7 +175,7 @@ class Supervisor:
         except StopTraining as stop:
             self.stopped_by = self.stopped_by or str(stop) or "a callback"
 
-    def _evaluate(self, messages: Sequence[Evaluated] | Sequence[Reviewed]) -> None:
+    def _evaluate(self, messages: Sequence[Evaluated] | Sequence[EpochTrained]) -> None:
         """Measure the watched part, and remember when it reached the target."""
         assert self.task.watched is not None
         name = self.task.watched_name
@@ -227,10 +227,10 @@ class Supervisor:
                 made = make_predictions(training, task.splits, name, outputs[name], self._targets[id(part)])
                 self.predictions.update({name: made} if made is not None else {})
 
-    def _emit_metric(self, review: Reviewed | Evaluated, part: Any, name: str, value: float) -> None:
-        at, epoch = self.clock.now(), review.epoch
+    def _emit_metric(self, message: EpochTrained | Evaluated, part: Any, name: str, value: float) -> None:
+        at, epoch = self.clock.now(), message.epoch
         self._announce(
-            Metric(at=at, name=name, value=value, part=part, step=review.step, epoch=epoch, seconds=review.seconds)
+            Metric(at=at, name=name, value=value, part=part, step=message.step, epoch=epoch, seconds=message.seconds)
         )
 
     def _commit(self, saved: Sequence[Saved]) -> Decision:

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tenfold.common.user_code import user_frames
 from tenfold.data import Part, batches, order
 from tenfold.errors import ModelError, StoreError, TenfoldError
 from tenfold.machine.process_state import peak_memory
@@ -20,15 +19,15 @@ from tenfold.mixing.learning_rate import rate_scale, warmup_epochs
 from tenfold.runs import Clock, Emit, Metric, Warned, checkpoint
 from tenfold.training import choose_loss, predict
 from tenfold.training.make_replica import make_replica
-from tenfold.training.measures import describe_failure
 from tenfold.training.randomness import seed_everything
 from tenfold.training.training_accuracy import make_training_accuracy
 from tenfold.transport.memory.counters import MembersChanged
 from tenfold.workers.channels import Channels
 from tenfold.workers.check_metrics import check_metrics
 from tenfold.workers.memory_use import memory_use
-from tenfold.workers.messages import Decision, Evaluated, Finished, Message, Reviewed, Saved
+from tenfold.workers.messages import Decision, EpochTrained, Evaluated, Finished, Message, Saved
 from tenfold.workers.mixers.make_mixer import can_capture, make_mixer
+from tenfold.workers.model_errors import check_parameters, explain_failure
 from tenfold.workers.pool.worker_reports import WorkerProgress
 from tenfold.workers.task import Task, diverged
 from tenfold.workers.timekeeper import Timekeeper
@@ -100,7 +99,7 @@ class Worker:
                 self.channels.reach_join_point(2 * self.epoch * self.task.steps_per_epoch + 1, self._state)
             self.joins = False
             loss, samples, last = self._train_epoch()
-            stopped = self._review(loss, samples, last)
+            stopped = self._end_epoch(loss, samples, last)
             for name, size in memory_use(self.replica.flat.vector.device).items():
                 self._measure(name, size, last)
             self.epoch = training.epochs if stopped else self.epoch + 1
@@ -115,9 +114,8 @@ class Worker:
             raise ModelError(f"the checkpoint does not fit model {self.task.experiment.model.name}: {error}") from None
         self.mixer.load(state["mixer"])
         before = state.get("steps_per_epoch", self.task.steps_per_epoch)
-        self.replica.steps = (
-            self.replica.steps * self.task.steps_per_epoch // before
-        )  # the same progress with other shards
+        # the same progress with other shards
+        self.replica.steps = self.replica.steps * self.task.steps_per_epoch // before
         self.epoch, self.best = state["epoch"], state["best"]
         self.time.seconds, self.time.times = state["seconds"], dict(state["times"])
 
@@ -194,17 +192,9 @@ class Worker:
         except TenfoldError:
             raise
         except Exception as error:
-            first = self.replica.steps <= 1
-            if not first and user_frames(error):
+            if (explained := explain_failure(self.task, self.replica, x, y, error)) is None:
                 raise
-            if not any(parameter.requires_grad for parameter in self.replica.network.parameters()):
-                error.add_note("none of the model's parameters requires a gradient, so that nothing can be trained")
-            name, batch = self.task.experiment.model.name, "its first batch" if first else "a later batch"
-            x, y = self.replica.batch(x, y)
-            raise ModelError(
-                f"model {name} failed on {batch}, inputs {_described(x)} and targets {_described(y)}: "
-                f"{describe_failure(error)}{user_frames(error)}"
-            ) from error
+            raise explained from error
 
     def _check_metrics(self) -> None:
         """Try the user's own metrics after the first step: one that fails would do so at the end of the epoch."""
@@ -214,7 +204,7 @@ class Worker:
 
     def _log(self, step: int) -> tuple[float, int]:
         """Log the steps since the last time; return the sum of their losses over samples, and the samples."""
-        self._check_parameters(step)
+        check_parameters(self.task, self.replica, step)
         if not self._losses:
             return 0.0, 0
         losses = torch.stack(self._losses).tolist()
@@ -233,16 +223,6 @@ class Worker:
             self._measure("spread", spread, step)
         self.time.emit_sums()
         return total, samples
-
-    def _check_parameters(self, step: int) -> None:
-        """Raise an error if the model has replaced a parameter: neither the optimizer nor a round would know it."""
-        training = self.task.experiment.training
-        memory = self.task.workers > 1 or training.ema is not None
-        if name := self.replica.flat.find_replaced(self.replica.network, memory=memory):
-            raise ModelError(
-                f"model {self.task.experiment.model.name} has replaced its parameter {name} by step {step}, so that "
-                "training would continue without it; change it in place: with torch.no_grad(): parameter.copy_(...)"
-            )
 
     def _measure(self, name: str, value: float, step: int) -> None:
         at, seconds = self.clock.now(), self.time.seconds
@@ -263,7 +243,7 @@ class Worker:
         """Evaluate the mean of all replicas in the middle of an epoch, and return whether to stop."""
 
         def evaluate() -> Decision:
-            with self._mean() as outputs:
+            with self._mean_outputs() as outputs:
                 return self.report(Evaluated(epoch=self.epoch, step=step, seconds=self.time.seconds, outputs=outputs))
 
         decision = self.channels.repeat(evaluate)
@@ -271,8 +251,8 @@ class Worker:
         return decision.stop
 
     @contextmanager
-    def _mean(self) -> Iterator[Any]:
-        """Take the mean of all replicas, and yield this worker's share of its outputs; then put the weights back."""
+    def _mean_outputs(self) -> Iterator[Any]:
+        """Give the replica the mean of all for this block, and yield this worker's share of that model's outputs."""
         self.channels.begin_evaluation()
         self.channels.transport.barrier()  # until then a partner may still change this replica
         with self._restoring() as own:
@@ -294,14 +274,14 @@ class Worker:
                 centre.copy_(before)
             raise
 
-    def _review(self, loss: float, samples: int, step: int) -> bool:
+    def _end_epoch(self, loss: float, samples: int, step: int) -> bool:
         """Evaluate the mean of all replicas after an epoch, and return whether to stop."""
         right, judged = self.replica.accuracy.take() if self.replica.accuracy is not None else (0.0, 0)
 
-        def review() -> Decision:
-            with self._mean() as outputs:
+        def evaluate() -> Decision:
+            with self._mean_outputs() as outputs:
                 decision = self.report(
-                    Reviewed(
+                    EpochTrained(
                         epoch=self.epoch,
                         step=step,
                         seconds=self.time.seconds,
@@ -317,7 +297,7 @@ class Worker:
                     self.best = {name: tensor.clone() for name, tensor in self.replica.network.state_dict().items()}
             return decision
 
-        decision = self.channels.repeat(review)
+        decision = self.channels.repeat(evaluate)
         self.time.lap("evaluate")
         return decision.stop
 
@@ -386,15 +366,3 @@ class Worker:
             weights=weights if self.channels.transport.rank == 0 else None,
             memory=peak_memory(),
         )
-
-
-def _described(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_described(one)}" for key, one in value.items()) + "}"
-    if isinstance(value, tuple):
-        return "(" + ", ".join(map(_described, value)) + ")"
-    return (
-        f"{tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}"
-        if isinstance(value, Tensor)
-        else str(type(value))
-    )

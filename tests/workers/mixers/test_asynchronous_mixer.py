@@ -49,8 +49,8 @@ def test_all_replicas_are_alike_at_the_end(strategy: str) -> None:
     assert all(torch.equal(first, other) for other in others)
 
 
-def test_a_late_partner_is_not_forgotten_when_an_epoch_is_reviewed() -> None:
-    """Worker 0 averages with worker 1 when that one already waits for the review: both keep what they agreed on."""
+def test_a_late_partner_is_not_forgotten_when_an_epoch_is_evaluated() -> None:
+    """Worker 0 averages with worker 1 when that one already waits for the evaluation: both keep what they agreed on."""
     threads = Threads(make_task(**STILL, strategy="ad-psgd", workers=2))
     for worker in threads.workers:
         worker.replica.flat.vector[: worker.replica.flat.parameters] = float(worker.rank)

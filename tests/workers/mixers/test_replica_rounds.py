@@ -88,7 +88,7 @@ def test_the_result_is_the_mean_of_all_replicas(strategy: str) -> None:
 
 @pytest.mark.parametrize("strategy", ["ring", "hopping-ring", "gossip", "none"])
 def test_evaluating_the_mean_leaves_replicas_apart(strategy: str) -> None:
-    """An epoch's review looks at the mean; the replicas go on from where they were."""
+    """The evaluation of an epoch is of the mean; the replicas continue from where they were."""
     threads = Threads(make_task(**SMALL | FEW | {"epochs": 2}, strategy=strategy, workers=3), watch=True).train()
     steps = threads.task.steps_per_epoch
     (_, last), (first, _) = threads.rounds()[steps - 1], threads.rounds()[steps]
@@ -226,12 +226,12 @@ class TestOptimizerState:
 
 
 def test_the_loss_of_an_epoch_counts_every_sample_once() -> None:
-    from tenfold.workers.messages import Reviewed
+    from tenfold.workers.messages import EpochTrained
 
     threads = Threads(make_task(**SMALL | UNEQUAL, workers=3)).train()
     for messages in threads.heard:
-        if isinstance(messages[0], Reviewed):
-            seen = [message.samples for message in messages if isinstance(message, Reviewed)]
+        if isinstance(messages[0], EpochTrained):
+            seen = [message.samples for message in messages if isinstance(message, EpochTrained)]
             assert seen == [len(shard) for shard in threads.task.shards]
 
 

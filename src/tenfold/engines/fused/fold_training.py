@@ -138,7 +138,7 @@ class FoldTraining(FusedTraining):
             try:
                 with self._mean(place):
                     outputs = self.predict(task, row, task.watched)
-                    message = self.reviewed(self.losses[place], self.samples[place], outputs)
+                    message = self.epoch_trained(self.losses[place], self.samples[place], outputs)
                     decision = self.supervisors[place].decide([message])
                     if decision.best and task.experiment.training.patience is not None:
                         self.best[place] = self.fused.state(row)

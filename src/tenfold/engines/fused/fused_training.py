@@ -22,7 +22,7 @@ from tenfold.training.precision import multiplying
 from tenfold.training.randomness import seed_everything, undisturbed
 from tenfold.training.replica import plan_rates
 from tenfold.workers.memory_use import memory_use
-from tenfold.workers.messages import Finished, Reviewed
+from tenfold.workers.messages import EpochTrained, Finished
 from tenfold.workers.task import Task, make_network
 from tenfold.workers.timekeeper import Timekeeper
 
@@ -175,9 +175,9 @@ class FusedTraining(ABC):
         precision = task.experiment.training.precision
         return predict(self.fused.stack.shown(row), part, torch.arange(len(part)), precision=precision)
 
-    def reviewed(self, loss: float, samples: float, outputs: Any) -> Reviewed:
+    def epoch_trained(self, loss: float, samples: float, outputs: Any) -> EpochTrained:
         """Return the message to the supervisor that ends an epoch."""
-        return Reviewed(
+        return EpochTrained(
             epoch=self.epoch,
             step=self.last_step,
             seconds=self.time.seconds,

@@ -105,7 +105,7 @@ class ReplicaTraining(FusedTraining):
     def end_epoch(self) -> bool:
         """Evaluate the mean of all replicas, which then continue from their own weights."""
         with self._mean() as outputs:
-            decision = self.supervisor.decide([self.reviewed(self.loss, self.samples, outputs)])
+            decision = self.supervisor.decide([self.epoch_trained(self.loss, self.samples, outputs)])
             if decision.best and self.task.experiment.training.patience is not None:
                 self.best = self.fused.state(0)
         return decision.stop

@@ -19,7 +19,7 @@ from tenfold.machine import devices
 from tenfold.runs import Emit, Event, Metric, Note, Span, Warned, checkpoint
 from tenfold.transport import Network
 from tenfold.transport.network import codec
-from tenfold.workers.messages import Decision, Finished, Message, Reviewed, Saved
+from tenfold.workers.messages import Decision, EpochTrained, Finished, Message, Saved
 from tenfold.workers.supervisor import Supervisor
 
 
@@ -33,7 +33,7 @@ class Orders:
     """The run's clock."""
 
 
-codec.register(Orders, Metric, Span, Note, Warned, Reviewed, Saved, Finished, Decision)
+codec.register(Orders, Metric, Span, Note, Warned, EpochTrained, Saved, Finished, Decision)
 
 
 class EndedByLauncher(WorkerLost):

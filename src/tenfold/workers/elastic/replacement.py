@@ -5,7 +5,7 @@ from typing import Any
 from tenfold.errors import WorkerLost
 from tenfold.workers.channels import SharedChannels
 from tenfold.workers.elastic.roster import Roster
-from tenfold.workers.messages import EvaluationBegan, Finished, Handover, Message, Paused, Ready, Reviewed
+from tenfold.workers.messages import EpochTrained, EvaluationBegan, Finished, Handover, Message, Paused, Ready
 from tenfold.workers.pool.worker_pool import WorkerPool
 from tenfold.workers.supervisor import Supervisor
 
@@ -86,7 +86,7 @@ class Replacement:
             for worker in set(self._pool.present) - self.roster.members:
                 self._pool.remove(worker)
             return
-        if isinstance(message, Reviewed):
+        if isinstance(message, EpochTrained):
             self._forget_losses()
         self.invite()
 
