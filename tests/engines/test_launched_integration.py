@@ -21,7 +21,7 @@ BASE = LAWFUL | {"epochs": 2, "sync_every": 2, "threads": 1, "oversubscribe": Tr
 EXACTLY: list[dict[str, Any]] = [
     {"strategy": "gossip", "distribute": "scatter", "patience": 5},
     {"strategy": "ring", "optimizer_state": "average"},
-    {"strategy": "allreduce", "average": "gradients"},
+    {"strategy": "allreduce", "average": "gradients", "evaluate_every": 0.5},
 ]
 """Ranks of one host share memory, which adds in rank order."""
 NEARLY: list[dict[str, Any]] = [

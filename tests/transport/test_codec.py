@@ -17,7 +17,7 @@ from tenfold.engines.launched.rank import Orders
 from tenfold.errors import DataError, TrainingError, WorkerLost
 from tenfold.runs import Metric, Warned
 from tenfold.transport.network import codec
-from tenfold.workers.messages import EpochTrained
+from tenfold.workers.messages import EpochTrained, Evaluated
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 VALUES = st.recursive(
@@ -65,6 +65,7 @@ def test_registered_dataclasses_come_back_as_they_were() -> None:
     assert back_events == events
     assert torch.equal(back.outputs, outputs)
     assert (back.epoch, back.loss) == (1, 1e-300)
+    assert sent(Evaluated(epoch=1, step=2, seconds=0.5, outputs=None)).step == 2
     assert sent(Orders(Path("a/b"), {"epoch": 3}, 1.5)) == Orders(Path("a/b"), {"epoch": 3}, 1.5)
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, get_args
 
 import psutil
 import torch
@@ -19,7 +19,7 @@ from tenfold.machine import devices
 from tenfold.runs import Emit, Event, Metric, Note, Span, Warned, checkpoint
 from tenfold.transport import Network
 from tenfold.transport.network import codec
-from tenfold.workers.messages import Decision, EpochTrained, Finished, Message, Saved
+from tenfold.workers.messages import Decision, Message, Saved
 from tenfold.workers.supervisor import Supervisor
 
 
@@ -33,7 +33,7 @@ class Orders:
     """The run's clock."""
 
 
-codec.register(Orders, Metric, Span, Note, Warned, EpochTrained, Saved, Finished, Decision)
+codec.register(Orders, Metric, Span, Note, Warned, Decision, *get_args(Message))
 
 
 class EndedByLauncher(WorkerLost):
