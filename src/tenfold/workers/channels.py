@@ -67,8 +67,11 @@ class Channels:
     def begin_evaluation(self) -> None:
         """Ask that no worker joins until this evaluation has been answered."""
 
-    def reach_join_point(self, point: int, state: Callable[[], dict[str, Any]]) -> None:
-        """Let workers that replace lost ones join here, between two steps, with the state that `state` returns."""
+    def reach_join_point(self, step: int, state: Callable[[], dict[str, Any]], *, epoch_begins: bool = False) -> None:
+        """Let workers that replace lost ones join here, with the state that `state` returns.
+
+        There is a join point after every step, counted over the run, and one more where an epoch begins.
+        """
 
     @contextmanager
     def holding(self, *owners: int) -> Iterator[None]:

@@ -79,8 +79,9 @@ class Worker:
         self.time = Timekeeper(clock, emit, self.rank)
         self.epoch = 0
         self.done = 0
-        """Steps of the epoch that were taken before this worker joined."""
+        """Steps of the epoch that were taken before this worker joined in the place of a lost one."""
         self.joins = False
+        """Whether it has just joined, so that the others have passed this join point already."""
         self.best: dict[str, Any] | None = None
         self._losses: list[Tensor] = []
         self._sizes: list[int] = []
@@ -95,8 +96,8 @@ class Worker:
             self.channels.repeat(self.channels.transport.barrier)
         self.time.begin()
         while self.epoch < training.epochs and not stopped:
-            if not self.joins:  # how join points are numbered: `ElasticChannels.reach_join_point`
-                self.channels.reach_join_point(2 * self.epoch * self.task.steps_per_epoch + 1, self._state)
+            if not self.joins:
+                self.channels.reach_join_point(self.epoch * self.task.steps_per_epoch, self._state, epoch_begins=True)
             self.joins = False
             loss, samples, last = self._train_epoch()
             stopped = self._end_epoch(loss, samples, last)
@@ -136,6 +137,7 @@ class Worker:
         loss, samples = 0.0, 0
         first = self.epoch * task.steps_per_epoch
         time.skip()
+        # One that joined after step `done` begins with what the others do after that step's join point: log, evaluate.
         for step in range(max(1, done), task.steps_per_epoch + 1):
             waited, communicated = self._seconds_waited_and_communicated()
             if step > done:
@@ -146,7 +148,7 @@ class Worker:
                 self.mixer.after_step(first + step)
                 self.replica.track_average()
                 self.mark()
-                self.channels.reach_join_point(2 * (first + step), lambda: self._state(done=step))  # noqa: B023 - called at once
+                self.channels.reach_join_point(first + step, lambda: self._state(done=step))  # noqa: B023 - called at once
             evaluating = step in task.evaluation_steps
             logs = task.logs_after(step) or evaluating
             if logs:

@@ -92,11 +92,12 @@ class ElasticChannels(Channels):
         """Ask that no worker joins until this evaluation has been answered."""
         self.send(EvaluationBegan())
 
-    def reach_join_point(self, point: int, state: Callable[[], dict[str, Any]]) -> None:
+    def reach_join_point(self, step: int, state: Callable[[], dict[str, Any]], *, epoch_begins: bool = False) -> None:
         """Let those who join take part from here on; their partner hands over its state.
 
-        The join point after step s, counted over the run, has the number 2s; that at the start of an epoch, 2s + 1.
+        The join point after step s has the number 2s; that where the next epoch begins, after the evaluation, 2s + 1.
         """
+        point = 2 * step + epoch_begins
         self._passed, joining = point, self._joining
         if joining is None or point < joining.point:
             return
@@ -106,7 +107,7 @@ class ElasticChannels(Channels):
             own = {"rounds": self._rounds, "mixed": self._mixed, "passed": point}
             content = io.BytesIO()
             torch.save(state() | {"channels": own}, content)
-            self.send(Handover(membership=self._membership, step=point // 2, state=content.getvalue()))
+            self.send(Handover(membership=self._membership, step=step, state=content.getvalue()))
 
     def join(self) -> dict[str, Any]:
         """Wait until the others let this worker join, and return a partner's state."""
