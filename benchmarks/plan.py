@@ -3,7 +3,8 @@
     python benchmarks/plan.py --tasks mlp --seeds 3
     python benchmarks/plan.py --json plan.json
 
-For each task the planner chooses a setting and its epochs. Then every setting that it chose from (where there are
+For each task, the planner chooses a setting and its epochs, for an experiment with each of three seeds: whether a
+schedule passes a target by a hair is a matter of the seed. Then every setting that it chose from (where there are
 several workers, those that average gradients) is trained with schedules of 1, 2, 3, ... epochs until all seeds reach
 the target. One rule judges them all, that of `tenfold train --target`: the validation part, which is evaluated after
 every epoch, reaches the target, and the training stops. Planner and grid share that part; the test part decides
@@ -28,6 +29,7 @@ import tenfold
 from tenfold.experiment import Experiment
 from tenfold.prediction.planning.assessment import describe_candidate
 from tenfold.prediction.planning.candidates import candidates_here
+from tenfold.report.results.plan_result import Plan
 
 TASKS: dict[str, tuple[dict[str, Any], float, int]] = {
     "mlp": ({"model": "mlp", "data": "digits"}, 0.95, 16),
@@ -53,46 +55,54 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--plans", type=int, default=3, help="of experiments with the seeds 0, 1, ...")
     parser.add_argument("--budget", type=float, default=90.0, help="seconds that planning may take")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    found = {}
+    found: dict[str, list[dict[str, Any]]] = {}
     for task in arguments.tasks:
         fields, target, most = TASKS[task]
-        plan = tenfold.plan(Experiment(**fields), target=target, budget=arguments.budget)
-        print(plan)
-        held_out = plan.best.data.validation_fraction
+        plans = []
+        for seed in range(arguments.plans):
+            plans.append(tenfold.plan(Experiment(**fields, seed=seed), target=target, budget=arguments.budget))
+            print(plans[-1], flush=True)
+        held_out = plans[0].best.data.validation_fraction
         print(f"compared: seconds in all until {held_out:.0%} of the training part, held out, reach {target:.0%}")
         grid = exhaustive(Experiment(**fields, validation_fraction=held_out), target, most, arguments.seeds)
         soonest = min(grid, key=lambda name: grid[name]["total"])
-        chosen, peer = take_turns(plan.best, grid[soonest].pop("experiment"), arguments.seeds)
-        print(f"  chosen, {plan.best.training.epochs} epochs: {shown(chosen)}")
-        print(f"  soonest, {soonest}, {grid[soonest]['epochs']} epochs: {shown(peer)}", flush=True)
-        seconds, total = middle(chosen)
-        found[task] = {
-            "chosen": describe_candidate(plan.chosen.candidate),
-            "epochs": plan.best.training.epochs,
-            "predicted": plan.predicted_seconds,
-            "interval": plan.interval,
-            "runs": [one._asdict() for one in chosen],
-            "error": plan.predicted_seconds / seconds - 1,
-            "soonest": soonest,
-            "against_soonest": total / middle(peer)[1],
-            "training_against_soonest": seconds / middle(peer)[0],
-            "planning_seconds": plan.cost_seconds,
-            "grid": {name: {key: v for key, v in one.items() if key != "experiment"} for name, one in grid.items()},
-        }
-        report(task, found[task], target)
+        found[task] = [compare(plan, soonest, grid[soonest], target, arguments.seeds) for plan in plans]
+        ratio, error = (statistics.median(map(abs, (one[of] for one in found[task]))) for of in ("ratio", "error"))
+        print(
+            f"{task}: median of {len(plans)} plans: {ratio:.2f}x the soonest, error of the predicted time {error:.1%}"
+        )
         if arguments.json:
             arguments.json.write_text(json.dumps(found, indent=2) + "\n")
 
 
-def report(task: str, one: dict[str, Any], target: float) -> None:
-    reached = sum(run["reached"] for run in one["runs"])
-    against = f"{one['against_soonest']:.2f}x the soonest ({one['soonest']}), "
-    against += f"{one['training_against_soonest']:.2f}x by training time alone"
-    print(f"{task}: {one['chosen']}: {reached} of {len(one['runs'])} runs reach {target:.0%}, {against}; ", end="")
-    print(f"predicted time {one['error']:+.1%}; planning took {one['planning_seconds']:.0f} s")
+def compare(plan: Plan, soonest: str, peer: dict[str, Any], target: float, seeds: int) -> dict[str, Any]:
+    """Train the choice of a plan and the soonest setting of the grid in turns; print and return how they compare."""
+    chosen, others = take_turns(plan.best, peer["experiment"], seeds)
+    name, epochs = describe_candidate(plan.chosen.candidate), plan.best.training.epochs
+    print(f"  chosen, {name}, {epochs} epochs: {shown(chosen)}")
+    print(f"  soonest, {soonest}, {peer['epochs']} epochs: {shown(others)}")
+    (seconds, total), (peer_seconds, peer_total) = middle(chosen), middle(others)
+    ratio, error = total / peer_total, plan.predicted_seconds / seconds - 1
+    reached = sum(run.reached for run in chosen)
+    print(f"  {reached} of {len(chosen)} runs of the choice reach {target:.0%}, {ratio:.2f}x the soonest, ", end="")
+    print(f"{seconds / peer_seconds:.2f}x by training time alone; predicted time {error:+.1%}; ", end="")
+    print(f"planning took {plan.cost_seconds:.0f} s", flush=True)
+    return {
+        "chosen": name,
+        "epochs": epochs,
+        "predicted": plan.predicted_seconds,
+        "interval": plan.interval,
+        "runs": [run._asdict() for run in chosen],
+        "soonest": soonest,
+        "soonest_runs": [run._asdict() for run in others],
+        "ratio": ratio,
+        "error": error,
+        "planning_seconds": plan.cost_seconds,
+    }
 
 
 def exhaustive(base: Experiment, target: float, most: int, seeds: int) -> dict[str, Any]:

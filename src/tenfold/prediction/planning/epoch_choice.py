@@ -26,7 +26,7 @@ CERTAIN = 0.999
 """Longer schedules than one with this probability are not looked at."""
 MORE = 1.25
 """How many times the epochs of a run that missed its target the next one has, at least one more."""
-FAIR = 0.4
+FAIR = 0.5
 """The probability with which a schedule is worth trying."""
 
 

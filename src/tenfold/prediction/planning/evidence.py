@@ -126,7 +126,10 @@ class Evidence:
         return seconds
 
     def _price(self, one: Assessment, epochs: float) -> Price | None:
-        return self.prices(one.candidate, epochs, one.own_probes)
+        of = one.candidate
+        others = [other for other in self.assessments if other.candidate.device == of.device]
+        similar = [probe for other in others if other.candidate.workers == of.workers for probe in other.own_probes]
+        return self.prices(of, epochs, one.own_probes, similar)
 
     def schedules(self, one: Assessment, missed: int, optimism: float = 0.0) -> list[Schedule]:
         """Return the schedules of a setting with more epochs than those that missed the target."""

@@ -5,7 +5,7 @@ training, evaluation, saving and startup are those of the run itself.
 """
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -95,21 +95,28 @@ class Prices:
         """Whether runs are planned for this machine, so that the seconds of probes count."""
         return self._cluster is None
 
-    def __call__(self, candidate: Candidate, epochs: float, probes: Sequence[Probe] = ()) -> Price | None:
-        """Return the price of so many epochs; None for a device on which nothing was probed yet."""
+    def __call__(
+        self, candidate: Candidate, epochs: float, probes: Sequence[Probe] = (), similar: Sequence[Probe] = ()
+    ) -> Price | None:
+        """Return the price of so many epochs; None for a device on which nothing was probed yet.
+
+        Without `probes` of its own, a candidate starts, evaluates and saves like `similar` ones, with as many workers.
+        """
         if candidate.device != "cpu":
             return self._by_probes(candidate, epochs, probes) if probes else None
         if candidate not in self._rates:
             self._rates[candidate] = self._by_clock(candidate)
         rates = self._rates[candidate]
         threads = self.threads_of(candidate)
-        own = [probe for probe in probes if probe.threads == threads] if self.are_here else []
+        own, others = (
+            [probe for probe in some if probe.threads == threads and self.are_here] for some in (probes, similar)
+        )
         if own:
             return self._by_probes(candidate, epochs, own)
         training = rates.training(epochs)
         low, high = rates.error
-        other = rates.start + epochs * (rates.evaluation + rates.save) + self._final * rates.evaluation
-        return Price(training, (low * training, high * training), other + self._loading * self.are_here)
+        overheads = _measured_overheads(_warm(others)) if others else (rates.start, rates.evaluation, rates.save)
+        return Price(training, (low * training, high * training), self._other(epochs, *overheads))
 
     @property
     def speeds(self) -> list[float]:
@@ -149,14 +156,17 @@ class Prices:
         if candidate not in self._steps:
             self._steps[candidate] = self._task(candidate, 1).steps_per_epoch
         steps = self._steps[candidate]
-        warm = [probe for probe in probes if not probe.cold] or probes
+        warm = _warm(probes)
         most = max(probe.steps for probe in warm)
         long = [probe for probe in warm if 2 * probe.steps >= most]
         first, each = (statistics.median(of) for of in zip(*(one.epoch_seconds(steps) for one in long), strict=True))
         training = first + (epochs - 1) * each
-        start, evaluation, save = (statistics.median(of(probe) for probe in long) for of in _MEASURED)
-        other = self._loading + start + (epochs + self._final) * evaluation + epochs * save
+        other = self._other(epochs, *_measured_overheads(long))
         return Price(training, (training * (1 - PROBE_ERROR), training * (1 + PROBE_ERROR)), other)
+
+    def _other(self, epochs: float, start: float, evaluation: float, save: float) -> float:
+        """Return the seconds in which a run of so many epochs does not train."""
+        return self._loading * self.are_here + start + (epochs + self._final) * evaluation + epochs * save
 
     def _task(self, candidate: Candidate, epochs: int) -> Task:
         experiment = candidate.experiment.replace(epochs=epochs)
@@ -179,8 +189,13 @@ class Prices:
 
 
 _REVIEW = ("evaluate", "save")
-_MEASURED: tuple[Callable[[Probe], float], ...] = (
-    lambda probe: probe.start,
-    lambda probe: probe.evaluation,
-    lambda probe: probe.save,
-)
+
+
+def _warm(probes: Sequence[Probe]) -> Sequence[Probe]:
+    return [probe for probe in probes if not probe.cold] or probes
+
+
+def _measured_overheads(probes: Sequence[Probe]) -> tuple[float, float, float]:
+    """Return the seconds of a startup, an evaluation and a checkpoint."""
+    start, evaluation, save = zip(*((one.start, one.evaluation, one.save) for one in probes), strict=True)
+    return statistics.median(start), statistics.median(evaluation), statistics.median(save)

@@ -2,13 +2,13 @@
 
 First, successive halving: settings with the promising learning curves train with their full schedules over a few
 samples, one for each curve; curves are fitted, and the half that should reach the target soonest trains over twice as
-many, up to half an epoch. Then
-trial runs: the setting that could be the soonest, if it is a little better than its curve, is trained for the fewest
-epochs that have a fair chance, with one seed after another, the experiment's own first. A schedule with which three of
-three seeds reach the target is confirmed, or eight of ten where runs are short, the experiment's own among them; after
-a miss too many, only longer ones are tried. A run stops at the target, so a schedule takes as long as its trial runs
-took to get there; where these stop early, longer schedules are tried as long as runs with them stop sooner. Each run
-moves all curves. The search ends when nothing else could be sooner than a confirmed schedule, or with the time.
+many, up to half an epoch. Then trial runs: for each setting, the fewest epochs that have a fair chance if it is a
+little better than its curve; those that take the fewest seconds are trained, with one seed after another, the
+experiment's own first. A schedule with which three of three seeds reach the target is confirmed, or eight of ten where
+runs are short, the experiment's own among them; after a miss too many, only longer ones are tried. A run stops at the
+target, so a schedule takes as long as its trial runs took to get there; where these stop early, longer schedules are
+tried as long as runs with them stop sooner. Each run moves all curves. The search ends when nothing else could be
+sooner than a confirmed schedule, or with the time.
 """
 
 import math
@@ -45,7 +45,7 @@ FIRST_SHARE, FEWEST_STEPS, MOST_EPOCHS = 8, 64, 4
 USUAL_EPOCHS, LOOSE = 4, 0.03
 """Epochs of a run with the smallest batch before anything is known, and the share of them that replicas need in
 addition for each doubling of the steps between their means."""
-TIMING_SHARE = 0.01
+TIMING_SHARE = 0.02
 """The part of the time that a probe may take which only shows how fast a setting is."""
 MOST_TRIALS = 200
 """Trial runs, however short they are."""
@@ -191,7 +191,7 @@ class TrialSearch:
     def _trial(
         self, one: Assessment, limit: float, too_long: dict[Candidate, int]
     ) -> tuple[float, Assessment, int] | None:
-        """Return the seconds that a setting could need, and the epochs to try; None if it is not below the limit."""
+        """Return the epochs to try of a setting, and their seconds if they are enough; None if not below the limit."""
         seconds, stop = self.evidence.seconds(one), self.evidence.stop_share(one)
         room = too_long.get(one.candidate, math.inf)
         listed = [
@@ -199,8 +199,8 @@ class TrialSearch:
             for found in self.evidence.schedules(one, self.evidence.longest_missed(one), optimism=OPTIMISM)
             if seconds(stop * found.epochs) < limit and found.epochs < room and self.evidence.is_open(one, found.epochs)
         ]
-        best, trial = epoch_choice.best(listed), epoch_choice.to_try(listed)
-        return (best.expected, one, trial.epochs) if best is not None and trial is not None else None
+        trial = epoch_choice.to_try(listed)
+        return (seconds(stop * trial.epochs), one, trial.epochs) if trial is not None else None
 
     def _longer(
         self, one: Assessment, limit: float, too_long: dict[Candidate, int]
