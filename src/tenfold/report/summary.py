@@ -136,9 +136,14 @@ def describe_hardware(experiment: Experiment) -> str:
 
 def describe_pinning(run: Run) -> str:
     """Return the CPUs of each worker; empty where none was pinned."""
-    cores = run.facts.get("cores", {})
-    cpus = [",".join(map(str, listed)) for listed in cores.get("workers", []) if listed]
+    cpus = [",".join(map(str, listed)) for listed in pinned_cpus(run) if listed]
     return f", cpus {' | '.join(cpus)}" if cpus else ""
+
+
+def pinned_cpus(run: Run) -> list[list[int]]:
+    """Return the CPUs of each worker, where workers were pinned; other versions have recorded only a number of cores."""
+    cores = run.facts.get("cores")
+    return cores.get("workers") or [] if isinstance(cores, dict) else []
 
 
 def evaluated_part(run: Run) -> str:

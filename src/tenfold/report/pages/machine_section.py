@@ -5,6 +5,7 @@ from typing import Any
 from tenfold.report import clocks
 from tenfold.report.formatting import byte_size, plural
 from tenfold.report.plots import palette
+from tenfold.report.summary import pinned_cpus
 from tenfold.runs import Run
 
 MOST_ALONE = 4
@@ -32,7 +33,7 @@ def _layout(run: Run) -> list[list[list[dict[str, Any]]]]:
     nodes = cpu.get("layout")
     if not isinstance(nodes, list) or run.clock == clocks.PREDICTED:
         return []
-    owners = {one: worker for worker, cpus in enumerate(_pinned_cpus(run)) for one in cpus}
+    owners = {one: worker for worker, cpus in enumerate(pinned_cpus(run)) for one in cpus}
     return [[[_cell(number, owners.get(number)) for number in core] for core in node] for node in nodes]
 
 
@@ -41,14 +42,9 @@ def _cell(cpu: int, worker: int | None) -> dict[str, Any]:
     return {"cpu": cpu, "worker": worker, "colour": colour}
 
 
-def _pinned_cpus(run: Run) -> list[list[int]]:
-    cores = run.facts.get("cores")
-    return cores.get("workers") or [] if isinstance(cores, dict) else []
-
-
 def _pinning(run: Run) -> str:
     """Return a sentence about who ran where."""
-    pinned = sum(bool(cpus) for cpus in _pinned_cpus(run))
+    pinned = sum(bool(cpus) for cpus in pinned_cpus(run))
     cores = run.facts.get("cores")
     note = str(cores.get("note") or "") if isinstance(cores, dict) else ""
     if not pinned:

@@ -141,6 +141,7 @@ FACTS: dict[str, Any] = {
     "parameters": int | None,
     "crossval": FoldPlace,
     "launch": dict[str, Any],
+    "own_files": dict[str, str],
 }
 
 
