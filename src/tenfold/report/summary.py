@@ -141,7 +141,7 @@ def describe_pinning(run: Run) -> str:
 
 
 def pinned_cpus(run: Run) -> list[list[int]]:
-    """Return the CPUs of each worker, where workers were pinned; other versions have recorded only a number of cores."""
+    """Return the CPUs of each worker, where workers were pinned; other versions may have recorded a number of cores."""
     cores = run.facts.get("cores")
     return cores.get("workers") or [] if isinstance(cores, dict) else []
 
