@@ -4,11 +4,11 @@ First, successive halving: settings with the promising learning curves train wit
 samples, one for each curve; curves are fitted, and the half that should reach the target soonest trains over twice as
 many, up to half an epoch. Then trial runs: for each setting, the fewest epochs that have a fair chance if it is a
 little better than its curve; those that take the fewest seconds are trained, with one seed after another, the
-experiment's own first. A schedule with which three of three seeds reach the target is confirmed, or eight of ten where
-runs are short, the experiment's own among them; after a miss too many, only longer ones are tried. A run stops at the
-target, so a schedule takes as long as its trial runs took to get there; where these stop early, longer schedules are
-tried as long as runs with them stop sooner. Each run moves all curves. The search ends when nothing else could be
-sooner than a confirmed schedule, or with the time.
+experiment's own first. A schedule is confirmed by three to ten seeds, more where runs are short; a fifth of them,
+rounded down, may miss the target, but not the experiment's own. After a miss too many, only longer ones are tried. A
+run stops at the target, so a schedule takes as long as its trial runs took to get there; where these stop early, longer
+schedules are tried as long as runs with them stop sooner. Each run moves all curves. The search ends when nothing else
+could be sooner than a confirmed schedule, or with the time.
 """
 
 import math
