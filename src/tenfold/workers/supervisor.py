@@ -210,6 +210,9 @@ class Supervisor:
             text = (
                 "the network's outputs are probabilities, where cross-entropy and predict_proba take logits; leave out "
                 "the softmax at its end"
+                if self.task.experiment.training.loss in (None, "cross-entropy")
+                else "the network's outputs are probabilities, and predict_proba applies another softmax to them; "
+                "if the loss takes logits, leave out the softmax at the end of the network"
             )
             self.emit(Warned(at=self.clock.now(), text=text))
         self._are_checked = True
