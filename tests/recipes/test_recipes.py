@@ -298,6 +298,17 @@ def test_claims_about_times_say_by_which_factor():
     )
 
 
+def test_a_time_of_zero_has_no_factor():
+    claim = PaperClaim(said="up to 8x faster", column="seconds", best={"device": "cuda"}, each=["lr"])
+    rows = [("lr 1", False, 6.0), ("lr 1", True, 0.0)]
+    assert agreement.check_claim(claim, rows).endswith("this holds here.")
+    assert agreement.check_claim(claim, [("lr 1", False, 0.0), ("lr 1", True, 6.0)]).endswith("does not hold here.")
+    numbers = claim.model_copy(update={"factor": True})
+    assert agreement.check_claim(numbers, rows) == ""
+    more = [*rows, ("lr 2", False, 6.0), ("lr 2", True, 2.0)]
+    assert agreement.check_claim(numbers, more).endswith("here the factor is 3.")
+
+
 def test_a_page_of_several_recipes_has_contents_and_says_what_is_missing(tmp_path):
     failed = RecipeResult(load("dsmp-table-5"), "small", [], problem="the disk is full")
     page = write([failed, run("dsmp-figure-1", runs=tmp_path)], tmp_path / "page.html").read_text()

@@ -47,7 +47,7 @@ def check_claim(claim: PaperClaim, rows: Sequence[tuple[str, bool, float]]) -> s
     """Return whether a claim holds: in each group of rows one that should be the best must have the best value.
 
     Each row has the name of its group, whether it should be the best, and its value. "" where no group can decide it.
-    Of times, the sentence also says by which factor they differ.
+    Of times above 0, the sentence also says by which factor they differ.
     """
     groups: dict[str, list[tuple[bool, float]]] = {}
     for group, favoured, value in rows:
@@ -61,11 +61,13 @@ def check_claim(claim: PaperClaim, rows: Sequence[tuple[str, bool, float]]) -> s
     for group, found in decided.items():
         own, others = (best(value for favoured, value in found if favoured is which) for which in (True, False))
         holds[group] = best(own, others) == own
-        if is_time(claim.column):
+        if is_time(claim.column) and min(own, others) > 0:
             factors[group] = others / own
     quoted, number = f'The paper says "{claim.said}"', len(holds)
     if claim.factor:
-        cases = f" in {number} cases" if number > 1 else ""
+        if not factors:
+            return ""
+        cases = f" in {len(factors)} cases" if len(factors) > 1 else ""
         return f"{quoted}: here the factor is {_range(factors.values())}{cases}."
     yes, no = ([group for group, held in holds.items() if held is which] for which in (True, False))
     by, the_other_way = (_factor([factors[group] for group in some if group in factors]) for some in (yes, no))
