@@ -18,6 +18,10 @@ def test_those_of_a_users_own_are_counted_or_assumed():
     assert count_state_vectors(Training(optimizer=torch.optim.SparseAdam), nn.Linear(8, 8)) == ASSUMED
 
 
+def test_a_network_without_anything_to_train_needs_none():
+    assert count_state_vectors(Training(optimizer=torch.optim.Adamax), nn.Linear(8, 8).requires_grad_(False)) == 0
+
+
 def test_an_optimizer_that_the_table_lacks_has_the_defaults(monkeypatch):
     monkeypatch.setitem(OPTIMIZERS._members, "new", "torch.optim:NAdam")
     assert traits_of("new") == OptimizerTraits()

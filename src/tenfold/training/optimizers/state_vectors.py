@@ -14,8 +14,10 @@ ASSUMED = 2
 
 def count_state_vectors(training: Training, network: nn.Module) -> int:
     """Return how many vectors of the size of the weights the optimizer keeps: what is there after a step."""
-    optimizer = make_optimizer(training, network)
     parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    if not parameters:
+        return 0
+    optimizer = make_optimizer(training, network)
     for parameter in parameters:
         parameter.grad = torch.zeros_like(parameter)
     try:
