@@ -40,7 +40,7 @@ class FoldTraining(FusedTraining):
             warmup=warmup_epochs(experiment),
             gradients_only=self.by_gradients,
         )
-        self.rows = [slice(place * workers, (place + 1) * workers) for place in range(len(tasks))]
+        self.rows = [slice(index * workers, (index + 1) * workers) for index in range(len(tasks))]
         """The replicas of each task."""
         for task, rows in zip(tasks, self.rows, strict=True):
             for row in range(rows.start, rows.stop):
@@ -63,17 +63,17 @@ class FoldTraining(FusedTraining):
 
     @property
     def unfinished(self) -> list[int]:
-        """The tasks that are still training, by their place."""
-        return [place for place in range(len(self.tasks)) if place not in self.outcomes]
+        """The tasks that are still training, by their index."""
+        return [index for index in range(len(self.tasks)) if index not in self.outcomes]
 
     def train(self) -> list[Outcome | TenfoldError]:
         """Train all to the end; a task that fails has its error in place of an outcome."""
         for supervisor in self.supervisors:
             supervisor.start(resumed=False)
         self.train_epochs(self.emits)
-        for place in self.unfinished:
-            self._finish(place)
-        return [self.outcomes[place] for place in range(len(self.tasks))]
+        for index in self.unfinished:
+            self._finish(index)
+        return [self.outcomes[index] for index in range(len(self.tasks))]
 
     def seeds(self) -> list[Seed]:
         """Return a seed for each worker, the same for the same rank of all tasks."""
@@ -92,24 +92,24 @@ class FoldTraining(FusedTraining):
 
     def after_step(self, step: int) -> None:
         """Carry out the rounds that are due; a task with fewer steps per epoch than others may have ended its epoch."""
-        for place in self.unfinished:
-            task, rounds = self.tasks[place], self.rounds[place]
+        for index in self.unfinished:
+            task, rounds = self.tasks[index], self.rounds[index]
             if step > task.steps_per_epoch:
                 continue
-            self.steps[place] = self.epoch * task.steps_per_epoch + step
+            self.steps[index] = self.epoch * task.steps_per_epoch + step
             if task.workers > 1:
                 if self.by_gradients:
-                    rounds.step_by_gradients(self.lockstep.sizes[step - 1][self.rows[place]])
-                rounds.after_step(self.steps[place])
+                    rounds.step_by_gradients(self.lockstep.sizes[step - 1][self.rows[index]])
+                rounds.after_step(self.steps[index])
 
     def check_metrics(self) -> bool:
         """Try the user's own metrics on every task, and return whether all have failed."""
         self.time.lap("compute")
-        for place in self.unfinished:
+        for index in self.unfinished:
             try:
-                check_metrics(self.tasks[place], self.fused.stack.shown(self.rows[place].start))
+                check_metrics(self.tasks[index], self.fused.stack.shown(self.rows[index].start))
             except TenfoldError as error:
-                self.outcomes[place] = error
+                self.outcomes[index] = error
         self.time.lap("evaluate")
         return not self.unfinished
 
@@ -119,65 +119,65 @@ class FoldTraining(FusedTraining):
 
     def log(self, step: int, sums: Sequence[float], counts: Sequence[float]) -> None:
         """Report losses of first workers and the spread of replicas, and end tasks of which a worker diverged."""
-        for place in self.unfinished:
-            rows = self.rows[place]
+        for index in self.unfinished:
+            rows = self.rows[index]
             rank = first_diverged(sums[rows])
             if rank is not None:
-                self.outcomes[place] = diverged(self.tasks[place], sums[rows][rank], step, rank)
+                self.outcomes[index] = diverged(self.tasks[index], sums[rows][rank], step, rank)
                 continue
-            self.losses[place] += sum(sums[rows])
-            self.samples[place] += sum(counts[rows])
+            self.losses[index] += sum(sums[rows])
+            self.samples[index] += sum(counts[rows])
             if counts[rows.start]:
-                self.emit_losses(self.emits[place], step, sums[rows.start], counts[rows.start])
-            self.emit_spread(self.emits[place], step, self.rounds[place].take_spread())
+                self.emit_losses(self.emits[index], step, sums[rows.start], counts[rows.start])
+            self.emit_spread(self.emits[index], step, self.rounds[index].take_spread())
 
     def end_epoch(self) -> bool:
         """Evaluate the mean of every task's replicas, end those that stop early, and return whether all have ended."""
-        for place in self.unfinished:
-            task, row = self.tasks[place], self.rows[place].start
+        for index in self.unfinished:
+            task, row = self.tasks[index], self.rows[index].start
             try:
-                with self._mean(place):
+                with self._mean(index):
                     outputs = self.predict(task, row, task.watched)
-                    message = self.epoch_trained(self.losses[place], self.samples[place], outputs)
-                    decision = self.supervisors[place].decide([message])
+                    message = self.epoch_trained(self.losses[index], self.samples[index], outputs)
+                    decision = self.supervisors[index].decide([message])
                     if decision.best and task.experiment.training.patience is not None:
-                        self.best[place] = self.fused.state(row)
+                        self.best[index] = self.fused.state(row)
             except TenfoldError as error:
-                self.outcomes[place] = error
+                self.outcomes[index] = error
                 continue
             if decision.stop:
-                self._finish(place)
+                self._finish(index)
         return not self.unfinished
 
     @contextmanager
-    def _mean(self, place: int) -> Iterator[None]:
+    def _mean(self, index: int) -> Iterator[None]:
         """Give the replicas of a task their mean for the duration of the block, and then their own weights again."""
-        matrix = self.fused.stack.matrix[self.rows[place]]
+        matrix = self.fused.stack.matrix[self.rows[index]]
         own = matrix.clone()
-        self.rounds[place].consensus()
+        self.rounds[index].consensus()
         try:
             yield
         finally:
             matrix.copy_(own)
 
-    def _finish(self, place: int) -> None:
-        task, rows, supervisor = self.tasks[place], self.rows[place], self.supervisors[place]
+    def _finish(self, index: int) -> None:
+        task, rows, supervisor = self.tasks[index], self.rows[index], self.supervisors[index]
         own = self.fused.state(rows.start)
         try:
-            with self._mean(place):
-                if place in self.best:
-                    self.fused.load(rows.start, self.best[place])
+            with self._mean(index):
+                if index in self.best:
+                    self.fused.load(rows.start, self.best[index])
                 outputs = self.predict(task, rows.start, task.splits.test)
-                moved = int(max(self.rounds[place].bytes_moved))
-                supervisor.decide([self.finished(rows.start, self.steps[place], outputs, bytes_moved=moved)])
-            self.outcomes[place] = Outcome.of(supervisor)
+                moved = int(max(self.rounds[index].bytes_moved))
+                supervisor.decide([self.finished(rows.start, self.steps[index], outputs, bytes_moved=moved)])
+            self.outcomes[index] = Outcome.of(supervisor)
         except TenfoldError as error:
-            self.outcomes[place] = error
+            self.outcomes[index] = error
         self.fused.load(rows.start, own)
 
     def _emit_to_all(self, event: Event) -> None:
-        for place in self.unfinished:
-            self.emits[place](event)
+        for index in self.unfinished:
+            self.emits[index](event)
 
 
 def _check_compatible(tasks: Sequence[Task]) -> None:
