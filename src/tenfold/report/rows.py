@@ -99,6 +99,8 @@ class Row:
     """Tcpu / T, against the same settings on cpu; None on cpu itself."""
     factor_against_cpu_deviation: float | None = None
     """The deviations of both times, propagated as for the speedup."""
+    factor_per_sample: bool = False
+    """Whether the factor against cpu compares times per sample."""
     doubts: tuple[Doubt, ...] = ()
     """Why the time or the speedup should not be trusted: see DOUBTS."""
     shares: dict[str, float] = field(init=False)
@@ -190,8 +192,14 @@ def _with_ratios(row: Row, alone: Row | None, cpu: Row | None, slowest: float) -
         return row
     row = replace(row, gain=slowest / row.seconds.mean * 100)
     if cpu is not None and cpu.seconds.mean:
-        factor, deviation = _ratio(*_times_for_equal_work(cpu, row))
-        row = replace(row, factor_against_cpu=factor, factor_against_cpu_deviation=deviation)
+        on_cpu, own = _times_for_equal_work(cpu, row)
+        factor, deviation = _ratio(on_cpu, own)
+        row = replace(
+            row,
+            factor_against_cpu=factor,
+            factor_against_cpu_deviation=deviation,
+            factor_per_sample=own is not row.seconds,
+        )
     if alone is None or not alone.seconds.mean:
         return row
     single, own = _times_for_equal_work(alone, row)

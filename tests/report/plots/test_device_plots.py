@@ -137,6 +137,16 @@ class TestTable:
         assert [line["factor_against_cpu"] for line in json.loads(both.to_json())["rows"]] == [None, 4.0, None, 9.0]
         assert "factor against cpu (× cpu) = Tcpu/T, with the same settings otherwise" in both.lines()
 
+    def test_a_factor_of_times_per_sample_is_explained(self, tmp_path):
+        def run(seconds, epochs, device):
+            result = {"seconds": seconds, "samples": epochs * 60_000, "stopped_early": epochs < 4}
+            return make_run(tmp_path, steps_per_epoch=20, epochs=4, patience=1, result=result, device=device)
+
+        stopped, whole = (Comparison([run(8.0, 4, "cpu"), run(1.0, epochs, "cuda")]) for epochs in (1, 4))
+        assert [one.rows[1].factor_against_cpu for one in (stopped, whole)] == pytest.approx([2.0, 8.0])
+        note = "the factor against cpu is of times per sample, as some runs stopped before others"
+        assert [note in one.lines() for one in (stopped, whole)] == [True, False]
+
     def test_where_the_device_is_the_same_nothing_is_said(self, timed):
         comparison = Comparison([timed(8.0, lr=0.1), timed(2.0, lr=0.2)])
         assert NAME not in comparison.cells()[0]

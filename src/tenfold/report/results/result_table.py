@@ -31,6 +31,7 @@ NUMBERS = (
     *("factor_against_cpu", "factor_against_cpu_deviation"),
 )
 SEVERAL_PARTS = "metrics of cross-validations are on the folds left out of training, others on the part evaluated last"
+FACTOR_PER_SAMPLE = "the factor against cpu is of times per sample, as some runs stopped before others"
 LAYOUTS = ((2, False), (2, True), (1, True))
 """Ways to print a table, of which the first that fits is used: spaces between columns, and broken headings."""
 
@@ -124,7 +125,11 @@ class ResultTable(ABC):
     def device_notes(self) -> list[TableNote]:
         """Return what the factor against the CPU is, or why there is none; empty where the device does not vary."""
         if any(row.factor_against_cpu is not None for row in self.rows):
-            return [TableNote("factor against cpu (× cpu) = Tcpu/T, with the same settings otherwise")]
+            per_sample = any(row.factor_per_sample for row in self.rows)
+            return [
+                TableNote("factor against cpu (× cpu) = Tcpu/T, with the same settings otherwise"),
+                *([TableNote(FACTOR_PER_SAMPLE)] if per_sample else []),
+            ]
         if any("device" in row.settings for row in self.rows):
             return [TableNote("no factor against cpu, as no run on cpu has the same settings: add device cpu")]
         return []
