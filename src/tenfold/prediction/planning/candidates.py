@@ -62,7 +62,7 @@ class Candidate:
         """How its replicas mix; empty for a single one."""
         division = self.experiment.division
         pace = division.pace if division.average == "weights" else 1
-        return (division.strategy, division.average, pace) if self.workers > 1 else ()
+        return (division.strategy, division.average, pace, division.overlap) if self.workers > 1 else ()
 
     @cached_property
     def curve_key(self) -> str:
@@ -142,16 +142,20 @@ def _settings(base: Experiment, factors: Iterable[float]) -> Iterator[Candidate]
 
 
 def _mixings(base: Experiment) -> list[dict[str, Any]]:
-    """Return the strategies and rounds to try; the experiment's own are among them."""
+    """Return the strategies and rounds to try; the experiment's own are among them.
+
+    Rounds overlap with steps where those of the experiment do; averaged gradients never can.
+    """
     division = base.division
     own: dict[str, Any] = {
         "strategy": division.strategy,
         "sync_every": division.sync_every,
         "average": division.average,
     }
+    at_every_step: dict[str, Any] = {"strategy": "allreduce", "sync_every": None, "average": "auto", "overlap": False}
     if division.workers == 1:
-        return [{"strategy": "allreduce", "sync_every": None, "average": "auto", "strategy_options": {}}]
-    found: list[dict[str, Any]] = [own, {"strategy": "allreduce", "sync_every": None, "average": "auto"}]
+        return [at_every_step | {"strategy_options": {}}]
+    found = [own, at_every_step]
     names = ("allreduce", "butterfly") if division.workers > 2 else ("allreduce",)
     for name in names:
         found += [{"strategy": name, "sync_every": every, "average": "weights"} for every in ROUNDS]
