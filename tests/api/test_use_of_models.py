@@ -197,6 +197,8 @@ class TestVerbs:
                 Image.new("L", (6, 6), shade).save(Path(name) / f"{number}.png")
         run = tenfold.train(model="mlp", data="pets", data_options={"size": 4}, epochs=30, lr=0.05, runs=folder)
         assert run.evaluate("more")["accuracy"] == 1.0  # of the classes trained on, dog is the second
+        monkeypatch.setenv("HOME", str(tmp_path))
+        assert run.evaluate("~/more")["accuracy"] == 1.0
         with pytest.raises(tenfold.TenfoldError, match="the class 'wolf', which the model was not trained on"):
             run.evaluate("wild")
         Path("more/dog/0.png").rename("more/a.png")

@@ -8,6 +8,7 @@ from PIL import Image
 
 import tenfold
 from tenfold.data import Columns, load
+from tenfold.data.files.input_files import read_inputs
 from tenfold.data.scaling import fit_scaling
 from tenfold.errors import DataError, TenfoldError
 from tenfold.models.input_scaling import DEVIATION, MEAN
@@ -166,6 +167,19 @@ def test_folders_of_images_are_classes(tmp_path, monkeypatch):
         load("pets")
     with pytest.raises(DataError, match=r"size is 'big'; it should be a number of pixels, or \[height, width\]"):
         load("pets", options={"size": "big"})
+
+
+def test_images_to_predict_are_those_a_user_sees_on_the_scale_of_training(tmp_path):
+    for name, shade in (("a.png", 255), ("b/c.png", 128), (".thumbs/d.png", 0), ("b/.e.png", 0)):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.new("L", (8, 8), shade).save(tmp_path / name)
+    for data, values in (("photos", [255, 128]), ("mnist", [255, 128]), ("digits", [16, 8])):
+        found = read_inputs(tmp_path, {"name": data, "shape": [1, 8, 8]}, {})
+        assert found.names == ["a.png", "b/c.png"]
+        assert found.x[:, 0, 0, 0].tolist() == values
+    Image.new("L", (5, 5)).save(tmp_path / "small.png")
+    with pytest.raises(DataError, match=r"takes images of 8 x 8: .* train with data.options = \{size = ...\}"):
+        read_inputs(tmp_path, {"name": "photos", "shape": [1, 8, 8]}, {})
 
 
 def test_every_fold_is_standardized_by_its_own_training_part(tmp_path):

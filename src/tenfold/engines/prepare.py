@@ -94,7 +94,8 @@ def read_like(experiment: Experiment, facts: dict[str, Any], given: Any) -> data
     The columns and the collate function are those of its experiment, categories and classes those of its facts.
     """
     section, known = experiment.data, KnownData.of(facts)
-    are_images = known is not None and not known.features and isinstance(given, str) and Path(given).is_dir()
+    is_folder = isinstance(given, str) and Path(given).expanduser().is_dir()
+    are_images = is_folder and known is not None and not known.features
     return loading.read(
         given,
         section.options if are_images else None,

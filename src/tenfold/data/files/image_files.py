@@ -41,7 +41,8 @@ def read_images(folder: Path, known: tuple[str, ...] = (), size: Any = None) -> 
             "each folder should hold those of one class"
         )
     channels = max(image.shape[0] for images, _ in found.values() for image in images)
-    advice = "set data.options = {{size = {0}}} to resize all"
+    height = min(image.shape[1] for images, _ in found.values() for image in images)
+    advice = f"set data.options = {{size = {height}}} to resize all"
     data = {
         part: (_stacked(images, channels, folder, advice), np.array(labels, dtype=np.int64))
         for part, (images, labels) in found.items()
@@ -61,8 +62,8 @@ def read_unlabelled(path: Path, shape: tuple[int, ...], size: Any = None) -> tup
     return names, _stacked(images, shape[0], path, advice)
 
 
-def is_image(path: Path) -> bool:
-    """Return whether a path is an image or a folder of them."""
+def may_hold_images(path: Path) -> bool:
+    """Return whether a path is a folder, or named as an image is."""
     return path.is_dir() or path.suffix.lower() in IMAGES
 
 
@@ -71,7 +72,11 @@ def _folders(root: Path) -> Iterable[Path]:
 
 
 def _images_below(folder: Path) -> Iterable[Path]:
-    return (one for one in folder.rglob("*") if one.suffix.lower() in IMAGES and not one.name.startswith("."))
+    """Yield the images in a folder and in those below it, except for hidden ones and those in hidden folders."""
+    for one in folder.rglob("*"):
+        hidden = any(part.startswith(".") for part in one.relative_to(folder).parts)
+        if one.suffix.lower() in IMAGES and not hidden:
+            yield one
 
 
 def _labelled(root: Path, classes: tuple[str, ...], size: Any) -> tuple[list[Any], list[int]]:
@@ -116,7 +121,5 @@ def _height_and_width(size: Any) -> tuple[int, int] | None:
 def _stacked(images: list[Any], channels: int, folder: Path, advice: str) -> NDArray[np.uint8]:
     sizes = sorted({image.shape[1:] for image in images})
     if len(sizes) > 1:
-        raise DataError(
-            f"the images in {folder} differ in size, such as {sizes[0]} and {sizes[-1]}; {advice.format(sizes[0][0])}"
-        )
+        raise DataError(f"the images in {folder} differ in size, such as {sizes[0]} and {sizes[-1]}; {advice}")
     return np.stack([np.broadcast_to(image, (channels, *image.shape[1:])) for image in images])

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tenfold.data.files.data_files import read_file
-from tenfold.data.files.image_files import is_image, read_unlabelled
+from tenfold.data.files.image_files import may_hold_images, read_unlabelled
 from tenfold.data.files.known_data import KnownData
+from tenfold.data.sources.source import SOURCES
 from tenfold.errors import DataError
 
 KEYS = ("x", "X", "images", "inputs", "data")
@@ -40,18 +41,24 @@ def read_inputs(path: Path, trained_on: Mapping[str, Any], options: Mapping[str,
         known = KnownData(tuple(trained_on["features"]))
         return Inputs(known.inputs(read_file(str(path), {}).data, str(path)))
     shape = trained_on["shape"]
-    if is_image(path) and isinstance(shape, list) and len(shape) == 3 and shape[0] in (1, 3):
+    if may_hold_images(path) and isinstance(shape, list) and len(shape) == 3 and shape[0] in (1, 3):
         names, pixels = read_unlabelled(path, tuple(shape), options.get("size"))
-        return Inputs(pixels, names)
+        largest = _largest_pixel(trained_on.get("name"))
+        return Inputs(pixels if largest == 255 else np.rint(pixels * (largest / 255)).astype(np.uint8), names)
     readers = {".npy": _npy, ".npz": _npz, ".csv": _csv}
     if path.suffix.lower() not in readers:
-        images = "; images are for models that were trained on images" if is_image(path) else ", or images"
+        images = "; images are for models that were trained on images" if may_hold_images(path) else ", or images"
         raise DataError(f"{path} cannot be read; samples come from {', '.join(readers)} files{images}")
     try:
         return Inputs(readers[path.suffix.lower()](path))
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, csv.Error) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).partition("\n")[0]
         raise DataError(f"{path} cannot be read: {reason}") from None
+
+
+def _largest_pixel(data: str | None) -> int:
+    """Return the pixel value that is white in the data of this name; in image files it is 255."""
+    return SOURCES[data].largest_pixel if data is not None and data in SOURCES else 255
 
 
 def _npy(path: Path) -> NDArray[Any]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tenfold.data.part import Tensors
 
 FILE = "datasets/data/digits.csv.gz"
+LARGEST_PIXEL = 16
 MEAN, STD = 4.8841646, 6.0168137
 """Of all pixels, which go from 0 to 16."""
 
@@ -65,4 +66,5 @@ DIGITS = Source(
     description="small handwritten digits: 1,438 + 359 grey images of 8x8, 10 classes; comes with scikit-learn",
     load=_load,
     scale=_scale,
+    largest_pixel=LARGEST_PIXEL,
 )

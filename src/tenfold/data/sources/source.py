@@ -42,6 +42,8 @@ class Source:
     """What to do where it is missing."""
     scale: "Callable[[Tensor], Tensor] | None" = None
     """Turns pixels as the files hold them into the inputs that `load` returns, for samples that come later."""
+    largest_pixel: int = 255
+    """The largest value of these pixels; those of image files are converted from 0 to 255."""
     files: Mapping[str, SourceFile] = field(default_factory=dict)
     """The files by name, without .gz."""
     mirrors: tuple[str, ...] = ()
