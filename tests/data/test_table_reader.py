@@ -9,6 +9,7 @@ from PIL import Image
 import tenfold
 from tenfold.data import Columns, load
 from tenfold.data.files.input_files import read_inputs
+from tenfold.data.files.known_data import KnownData
 from tenfold.data.scaling import fit_scaling
 from tenfold.errors import DataError, TenfoldError
 from tenfold.models.input_scaling import DEVIATION, MEAN
@@ -180,6 +181,16 @@ def test_images_to_predict_are_those_a_user_sees_on_the_scale_of_training(tmp_pa
     Image.new("L", (5, 5)).save(tmp_path / "small.png")
     with pytest.raises(DataError, match=r"takes images of 8 x 8: .* train with data.options = \{size = ...\}"):
         read_inputs(tmp_path, {"name": "photos", "shape": [1, 8, 8]}, {})
+
+
+@pytest.mark.filterwarnings("error")
+def test_categories_that_are_numbers_are_known_however_they_were_recorded():
+    ratings = {"rating": np.array([1.0, 2.5]), "code": ["01", "1.0"]}
+    for one in ("1", "1.0"):
+        known = KnownData((f"rating={one}", "rating=2.5", "code=01", "code=1"))
+        assert known.inputs(ratings, "x").tolist() == [[1, 0, 1, 0], [0, 1, 0, 1]]
+    with pytest.warns(UserWarning, match="not trained on, in 1 of 1 rows: '1'"):
+        assert KnownData(("code=01",)).inputs({"code": ["1"]}, "x").tolist() == [[0]]
 
 
 def test_every_fold_is_standardized_by_its_own_training_part(tmp_path):

@@ -53,8 +53,13 @@ class KnownData:
 
 def one_hot(values: Column, known: list[str], name: str) -> NDArray[np.float32]:
     """Return one column for each known category of the column `name`; warn of values that are none of them."""
-    new = sorted(set(values.tolist()) - set(known))
-    if new:
+    unseen = set(values.tolist()) - set(known)
+    if unseen:
+        spelled = {_category_name(one): one for one in known}
+        same = {one: spelled[_category_name(one)] for one in unseen if _category_name(one) in spelled}
+        values = np.array([same.get(one, one) for one in values.tolist()], dtype=object)
+        unseen -= set(same)
+    if new := sorted(unseen):
         rows = int(np.isin(values, new).sum())
         warnings.warn(
             f"the column '{name}' has values that the model was not trained on, in {rows} of {len(values)} rows: "
@@ -62,6 +67,15 @@ def one_hot(values: Column, known: list[str], name: str) -> NDArray[np.float32]:
             stacklevel=2,
         )
     return np.stack([values == one for one in known], 1).astype(np.float32)
+
+
+def _category_name(category: str) -> str:
+    """Return the number 1.0 as "1", as categories are called now; older runs have it as "1.0"."""
+    try:
+        number = float(category)
+    except ValueError:
+        return category
+    return f"{number:.15g}" if category == str(number) else category
 
 
 def shorten(values: list[str]) -> str:
