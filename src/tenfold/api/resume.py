@@ -11,7 +11,7 @@ from tenfold.api.train import engine_for, finished_run, warn
 from tenfold.common.files import sweep
 from tenfold.engines import RecordedRun
 from tenfold.engines.prepare import prepare, settle
-from tenfold.engines.run_facts import check_same_data, own_files
+from tenfold.engines.run_facts import check_same_data, own_modules
 from tenfold.errors import StoreError
 from tenfold.experiment import Experiment
 from tenfold.report.live.fold_progress import FoldProgress
@@ -102,8 +102,8 @@ def _check_resumable(store: Store, record: dict[str, Any]) -> None:
 def _warn_of_changes(experiment: Experiment, record: dict[str, Any]) -> None:
     """Warn if a module that the experiment names has changed; data that have changed are refused later."""
     before = record["facts"].get("own_files", {})
-    for name, digest in own_files(experiment).items():
-        if name != experiment.data.name and before.get(name, digest) != digest:
+    for name, digest in own_modules(experiment).items():
+        if before.get(name, digest) != digest:
             warnings.warn(
                 f"the module {name} has changed since run {record['id']} began; the rest is trained with the new one",
                 stacklevel=3,

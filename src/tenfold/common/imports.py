@@ -17,9 +17,7 @@ def resolve(path: str, what: str, error: type[TenfoldError] = ExperimentError) -
     module_name, _, attributes = path.partition(":")
     if not module_name or not attributes:
         raise error(f"{what} '{path}' is no import path; it should look like 'package.module:callable'")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    here = look_in_current_folder()
     try:
         found: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as missing:
@@ -35,6 +33,14 @@ def resolve(path: str, what: str, error: type[TenfoldError] = ExperimentError) -
             raise error(f"{what} '{path}': '{module_name}' has no '{attribute}'; {suggest(attribute, public)}")
         found = getattr(found, attribute)
     return found
+
+
+def look_in_current_folder() -> str:
+    """Make the modules in the current folder importable, and return its path."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    return here
 
 
 def optional_module(name: str, what: str, extra: str) -> Any:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from tenfold.common.catalog import SOURCES
 from tenfold.common.files import names_data_file
+from tenfold.common.imports import look_in_current_folder
 from tenfold.errors import StoreError
 from tenfold.experiment import Experiment
 from tenfold.experiment.values import PythonObject
@@ -83,23 +85,24 @@ def own_files(experiment: Experiment) -> dict[str, str]:
     It changes when the file does, or the names, sizes or times of the files in a folder. What a module imports is not
     looked at.
     """
+    name = experiment.data.name
+    found = own_modules(experiment)
+    if isinstance(name, str) and ":" not in name and name not in SOURCES and names_data_file(name):
+        found[name] = _digest(Path(name).expanduser())
+    return found
+
+
+def own_modules(experiment: Experiment) -> dict[str, str]:
+    """Return a digest of each module of the user's that an experiment names, by its name there."""
     named = [value for values in experiment.named_values.values() for value in values]
     paths = [value.import_path if isinstance(value, PythonObject) else value for value in named]
-    found: dict[str, str] = {}
-    for name in (path for path in paths if isinstance(path, str)):
-        if ":" in name:
-            module = name.partition(":")[0]
-            found[module] = _digest(_source(module))
-        elif name == experiment.data.name and name not in SOURCES and names_data_file(name):
-            found[name] = _digest(Path(name).expanduser())
-    return found
+    modules = dict.fromkeys(path.partition(":")[0] for path in paths if isinstance(path, str) and ":" in path)
+    return {module: _digest(_source(module)) for module in modules}
 
 
 def _source(module: str) -> Path | None:
     """Return the file of a module, which may be in the current folder."""
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    look_in_current_folder()
     with suppress(ImportError, ValueError, AttributeError):
         spec = importlib.util.find_spec(module)
         return Path(spec.origin) if spec is not None and spec.origin is not None else None
@@ -111,9 +114,25 @@ def _digest(path: Path | None) -> str:
     if path is None or not path.exists():
         return ""
     if path.is_dir():
-        stats = {str(one.relative_to(path)): one.stat() for one in sorted(path.rglob("*"))}
-        listed = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()]
-        return hashlib.blake2b(repr(listed).encode(), digest_size=8).hexdigest()
+        return hashlib.blake2b(repr(_listed(path)).encode(), digest_size=8).hexdigest()
+    stat = path.stat()
+    return _content_digest(path.resolve(), stat.st_size, stat.st_mtime_ns)
+
+
+def _listed(folder: Path) -> list[tuple[str, int, int]]:
+    """Return the names, sizes and times of the files in a folder, without links to what is not there."""
+    found = []
+    for one in sorted(folder.rglob("*")):
+        with suppress(FileNotFoundError):  # removed meanwhile
+            if one.is_file():
+                stat = one.stat()
+                found.append((str(one.relative_to(folder)), stat.st_size, stat.st_mtime_ns))
+    return found
+
+
+@cache
+def _content_digest(path: Path, _size: int, _time: int) -> str:
+    """Return a digest of a file's content; a file of the same size and time is not read again."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).hexdigest()
 
