@@ -40,6 +40,13 @@ KIND = "compare"
 Watch = Callable[[Turn], None]
 
 
+class ReusableRun(NamedTuple):
+    """A finished run, and the digests of the user's files that it was made with."""
+
+    id: int
+    own_files: dict[str, str]
+
+
 @fields_by_name
 def compare(
     experiment: Experiment | None = None,
@@ -118,7 +125,7 @@ def _run_all(
     dimensions: dict[str, list[Any]],
     repeats: int,
     store: Store,
-    known: "dict[str, ReusableRun]",
+    known: dict[str, ReusableRun],
     watch: Watch,
     callbacks: Sequence[object],
     listen: Emit | None,
@@ -219,13 +226,6 @@ def _listed(key: str, value: Any) -> bool:
     section, field = FIELDS.get(key, ("training", "seed"))
     takes_lists = any(isinstance(one, TakesList) for one in SECTIONS[section].model_fields[field].metadata)
     return not takes_lists or any(isinstance(one, list | tuple) or getattr(one, "ndim", 0) for one in value)
-
-
-class ReusableRun(NamedTuple):
-    """A finished run, and the digests of the user's files that it was made with."""
-
-    id: int
-    own_files: dict[str, str]
 
 
 def _finished(store: Store) -> dict[str, ReusableRun]:
