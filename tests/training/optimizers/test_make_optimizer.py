@@ -8,7 +8,7 @@ from tenfold.common.optimizer_traits import OPTIMIZER_TRAITS
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
 from tenfold.training import OPTIMIZERS, Replica, learning_rate
-from tenfold.training.optimizers.make_optimizer import make_optimizer
+from tenfold.training.optimizers.make_optimizer import make_optimizer, try_options
 
 
 def made(**fields):
@@ -87,6 +87,17 @@ def test_ways_of_computing_that_exclude_each_other_are_not_forced_together(optio
 )
 def test_what_cannot_be_made_is_explained(fields, message):
     assert message in refused(**fields)
+
+
+def test_a_step_that_fails_without_any_options_is_explained(monkeypatch):
+    class Failing(torch.optim.SGD):
+        def step(self, *_arguments):
+            raise TypeError("momentum is of no use")
+
+    monkeypatch.setattr("tenfold.training.optimizers.make_optimizer.eager", lambda _optimizer: Failing)
+    with pytest.raises(ExperimentError) as refused:
+        try_options(Training(optimizer="sgd", nesterov=True))
+    assert str(refused.value) == 'training.optimizer = "sgd" cannot step: momentum is of no use'
 
 
 @pytest.mark.parametrize("name", ["sgd", "muon"])

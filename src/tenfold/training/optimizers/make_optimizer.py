@@ -104,7 +104,9 @@ def _try_step(training: Training) -> None:
         optimizer.step(loss)
     except (AssertionError, RuntimeError):  # perhaps due to the device: some options work on GPUs only
         return
-    except Exception:  # whatever torch makes of values that do not fit
+    except Exception as error:  # whatever torch makes of values that do not fit
+        if not training.optimizer_options:
+            raise ExperimentError(f'training.optimizer = "{training.optimizer}" cannot step: {error}') from None
         given = ", ".join(f"{name} = {shown(value)}" for name, value in training.optimizer_options.items())
         raise ExperimentError(
             f"training.optimizer_options: {training.optimizer} cannot step with {given}; a value has a wrong type"
