@@ -29,6 +29,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"average": "gradients", "optimizer_state": "average"}, 'requires division.optimizer_state = "local"'),
     ({"average": "gradients", "optimizer": "lbfgs"}, 'set division.average = "weights"'),
     ({"optimizer": "lbfgs", "optimizer_state": "average"}, '"lbfgs" has no state to average'),
+    ({"optimizer": torch.optim.LBFGS, "optimizer_state": "average"}, '"torch.optim.lbfgs:LBFGS" has no state'),
     ({"strategy": "easgd", "optimizer_state": "reset"}, '"easgd" requires division.optimizer_state = "local"'),
     ({"strategy": "downpour", "compression": "bf16"}, '"downpour" requires division.compression = "none"'),
     ({"strategy": "ad-psgd", "optimizer": "lbfgs"}, 'cannot be used with "ad-psgd"; use sgd'),

@@ -69,7 +69,8 @@ def validate_mixing(experiment: Experiment) -> None:
         _validate_gradients(experiment)
     if division.optimizer_state == "average" and experiment.training.needs_closure:
         raise ExperimentError(
-            'training.optimizer = "lbfgs" has no state to average; set division.optimizer_state = "local"'
+            f'training.optimizer = "{experiment.training.optimizer}" has no state to average; '
+            'set division.optimizer_state = "local"'
         )
     if experiment.training.precision == "fp16":
         _validate_fp16(experiment, asynchronous=strategy.asynchronous)
@@ -113,7 +114,9 @@ def _validate_asynchronous(experiment: Experiment) -> None:
         if getattr(division, field) != plain:
             raise ExperimentError(f'division.strategy = "{division.strategy}" requires division.{field} = "{plain}"')
     if training.needs_closure:
-        raise ExperimentError(f'training.optimizer = "lbfgs" cannot be used with "{division.strategy}"; use sgd')
+        raise ExperimentError(
+            f'training.optimizer = "{training.optimizer}" cannot be used with "{division.strategy}"; use sgd'
+        )
 
 
 def _validate_overlap(experiment: Experiment, strategy: Strategy) -> None:
@@ -157,7 +160,7 @@ def _validate_fp16(experiment: Experiment, *, asynchronous: bool) -> None:
         )
     skipping = 'training.precision = "fp16" skips steps whose gradients overflow, which'
     if experiment.training.needs_closure:
-        raise ExperimentError(f'{skipping} lbfgs cannot do; use "bf16"')
+        raise ExperimentError(f'{skipping} {experiment.training.optimizer} cannot do; use "bf16"')
     if asynchronous or (experiment.division.workers > 1 and experiment.division.average == "gradients"):
         raise ExperimentError(
             f'{skipping} a worker cannot do alone while gradients are exchanged; use "bf16", or division.average = '
@@ -264,8 +267,8 @@ def _validate_gradients(experiment: Experiment) -> None:
             )
     if experiment.training.needs_closure:
         raise ExperimentError(
-            'training.optimizer = "lbfgs" evaluates several gradients a step, which cannot be averaged; '
-            'set division.average = "weights"'
+            f'training.optimizer = "{experiment.training.optimizer}" evaluates several gradients a step, which cannot '
+            'be averaged; set division.average = "weights"'
         )
 
 

@@ -241,7 +241,7 @@ class Training(Section):
 
     @property
     def needs_closure(self) -> bool:
-        """Whether the optimizer is L-BFGS, which evaluates several gradients in one step."""
+        """Whether the optimizer evaluates several gradients in one step."""
         return self.optimizer_traits.needs_closure
 
 

@@ -17,7 +17,7 @@ from tenfold.training.replica import Replica
 def obstacle(training: Training, part: Part) -> str:
     """Return why steps of this experiment cannot be captured, as the end of a sentence; "" when they can."""
     if training.needs_closure:
-        return "lbfgs decides on the CPU when a step is over"
+        return f"{training.optimizer} decides on the CPU when a step is over"
     if training.precision == "fp16":
         return "with fp16 it is decided on the CPU whether a step is skipped"
     if training.accumulate > 1:
