@@ -38,7 +38,7 @@ def clock_events(workload: Workload, hardware: Hardware, *, seed: int = 0) -> It
     clock = _EventClock(workload, hardware, seed, every_step=True)
     for _ in range(workload.epochs):
         yield from clock.epoch()
-        clock.review()
+        clock.end_epoch()
 
 
 def run_event_clock(workload: Workload, hardware: Hardware, *, seed: int = 0, repeats: int = 1) -> Timing:
@@ -97,7 +97,7 @@ class _EventClock:
         for _ in range(workload.epochs):
             for _ in self.epoch():
                 pass
-            self.review()
+            self.end_epoch()
         last = float(np.max(self.final.price))  # the mean of all, which is the trained model
         self.now += last
         self.talked += last
@@ -182,8 +182,8 @@ class _EventClock:
             spans = (ClockSpan(worker, "wait", at, begin - at), ClockSpan(worker, "communicate", begin, end - begin))
             self.lanes.spans += [span for span in spans if span.seconds > 0]
 
-    def review(self) -> None:
-        """End an epoch: wait for all workers, average, evaluate and save."""
+    def end_epoch(self) -> None:
+        """Wait for all workers, average, evaluate and save."""
         price = float(np.max(self.final.price)) + self.hardware.evaluation + self.hardware.save
         latest = float(self.now.max()) + price
         self.not_training += latest - self.now

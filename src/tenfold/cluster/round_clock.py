@@ -60,18 +60,18 @@ class _RoundClock:
                 last = min(at + chunk - 1, end, SINGLE_STEPS if at <= SINGLE_STEPS else end)
                 self._steps(at, last)
                 at = last + 1
-            self._review(end)
+            self._end_epoch(end)
         if not workload.ends_equal:
             self._finish()
         trained = self.now - self.not_training
         wait = trained - self.computed - self.talked
-        reviewed = self.not_training - hardware.start - hardware.save * workload.epochs
+        evaluated = self.not_training - hardware.start - hardware.save * workload.epochs
         mean: dict[TimeKind, Floats] = {
             "start": np.full(workload.workers, hardware.start),
             "compute": self.computed.mean(axis=0),
             "wait": np.maximum(wait.mean(axis=0), 0),
             "communicate": self.talked,
-            "evaluate": np.maximum(reviewed.mean(axis=0), 0),
+            "evaluate": np.maximum(evaluated.mean(axis=0), 0),
             "save": np.full(workload.workers, hardware.save * workload.epochs),
         }
         return Timing(
@@ -157,8 +157,8 @@ class _RoundClock:
         if self.workload.steps <= SINGLE_STEPS:
             self.lanes.add("communicate", before[0], self.now[0])
 
-    def _review(self, step: int) -> None:
-        """End an epoch: wait for all workers, average, evaluate and save."""
+    def _end_epoch(self, step: int) -> None:
+        """Wait for all workers, average, evaluate and save."""
         hardware, ready = self.hardware, self.now
         price = float(np.max(self.final.price)) + hardware.evaluation
         evaluated = ready.max(axis=1, keepdims=True) + price

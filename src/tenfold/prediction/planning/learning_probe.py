@@ -143,15 +143,15 @@ def train_probe(experiment: Experiment, splits: Splits, samples: int, predict: C
     with tempfile.TemporaryDirectory(prefix="tenfold-plan-") as folder:
         outcome = engine.run(replace(task, checkpoints=Path(folder)), Clock(), events.append)
     metric = target_metric(choose_metrics(short.training, splits.classes))
-    times, reviews = outcome.result["times"], _by_epoch(events, metric)
+    times, measured = outcome.result["times"], _by_epoch(events, metric)
     return Probe(
         samples=len(some.train) * epochs,
         steps=outcome.result["steps"],
         metric=metric,
-        values=tuple(one.value for one in reviews),
+        values=tuple(one.value for one in measured),
         seconds=outcome.result["seconds"],
         weights=outcome.weights,
-        first_seconds=reviews[0].seconds if epochs > 1 else None,
+        first_seconds=measured[0].seconds if epochs > 1 else None,
         seed=short.training.seed,
         epochs=epochs if some is splits else 0,
         threads=task.threads,
@@ -171,7 +171,6 @@ class _Replicas(Virtual):
     """The replicas of a virtual cluster with the times that this machine takes for them."""
 
     def __init__(self, prediction: Prediction | None) -> None:
-        Processes.__init__(self)
         self._prediction = prediction
 
     def run(self, task: Task, clock: Clock, emit: Any, resumption: Any = None) -> Any:

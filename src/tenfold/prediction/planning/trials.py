@@ -72,10 +72,10 @@ class WallTimes:
         self._last: _Wall | None = None
 
     def add(self, setting: Hashable, seconds: float, probe: Probe) -> None:
-        """Learn from a probe that took so many seconds; what is neither training nor review comes once a run."""
-        review = probe.evaluation + probe.save
-        once = seconds - probe.seconds - len(probe.values) * review
-        self._last = self._known[setting] = _Wall(max(0.0, once), probe.seconds / probe.samples, review)
+        """Learn from a probe that took so many seconds; what is neither training nor evaluating and saving comes once a run."""
+        epoch_end = probe.evaluation + probe.save
+        once = seconds - probe.seconds - len(probe.values) * epoch_end
+        self._last = self._known[setting] = _Wall(max(0.0, once), probe.seconds / probe.samples, epoch_end)
 
     def predict(self, setting: Hashable, samples: int) -> float | None:
         """Return the seconds that a probe of a setting over so many samples should take; None if it had none yet."""
