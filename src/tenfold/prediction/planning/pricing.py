@@ -141,7 +141,9 @@ class Prices:
     def _by_clock(self, candidate: Candidate) -> _Rates:
         first, both = (self.predict(self._task(candidate, epochs)) for epochs in (1, 2))
         alone = candidate.workers == 1 and self.are_here  # no process has to be started
-        evaluation, save = (float(first.times[kind].max()) if kind in first.times else 0.0 for kind in ("evaluate", "save"))
+        evaluation, save = (
+            float(first.times[kind].max()) if kind in first.times else 0.0 for kind in ("evaluate", "save")
+        )
         return _Rates(
             first=first.seconds,
             epoch=both.seconds - first.seconds,

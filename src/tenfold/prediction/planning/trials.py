@@ -72,7 +72,7 @@ class WallTimes:
         self._last: _Wall | None = None
 
     def add(self, setting: Hashable, seconds: float, probe: Probe) -> None:
-        """Learn from a probe that took so many seconds; what is neither training nor evaluating and saving comes once a run."""
+        """Learn from a probe that took so many seconds; what is not training, evaluating or saving comes once a run."""
         epoch_end = probe.evaluation + probe.save
         once = seconds - probe.seconds - len(probe.values) * epoch_end
         self._last = self._known[setting] = _Wall(max(0.0, once), probe.seconds / probe.samples, epoch_end)
