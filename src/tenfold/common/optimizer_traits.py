@@ -35,8 +35,9 @@ class OptimizerTraits:
     """On which devices torch has one kernel for all parameters: it saves a fifth of a LeNet-5 step on CPU."""
     state_vectors: int | None = None
     """How many vectors of the size of the weights it keeps. Default: as many as are found after a step."""
-    keeps_momenta_only: bool = False
-    """All that it keeps are momenta, which can be averaged while the next step is computed."""
+    state_may_overlap: bool = False
+    """What it keeps can be averaged while the next step is computed: momenta, or second moments that one step hardly
+    changes."""
     averages_state: bool = False
     """division.optimizer_state = "auto" averages what it keeps in synchronous rounds of weights."""
     stacked_rule: str = ""
@@ -50,7 +51,7 @@ OPTIMIZER_TRAITS: Mapping[str, OptimizerTraits] = {
         takes_sparse=True,
         fused_kernel="all",
         state_vectors=1,
-        keeps_momenta_only=True,
+        state_may_overlap=True,
         stacked_rule="tenfold.training.fused.rules:Sgd",
     ),
     "adam": OptimizerTraits(
@@ -76,7 +77,7 @@ OPTIMIZER_TRAITS: Mapping[str, OptimizerTraits] = {
         fields=("momentum",),
         takes_network=True,
         state_vectors=2,
-        keeps_momenta_only=True,
+        state_may_overlap=True,
         averages_state=True,
         stacked_rule="tenfold.training.fused.muon_rule:MuonRule",
     ),

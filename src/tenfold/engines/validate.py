@@ -139,8 +139,8 @@ def _validate_overlap(experiment: Experiment, strategy: Strategy) -> None:
             raise ExperimentError(
                 f'division.overlap = true requires division.{field} = {expected}, not "{getattr(division, field)}"'
             )
-    if division.optimizer_state == "average" and not experiment.training.optimizer_traits.keeps_momenta_only:
-        able = [name for name, traits in OPTIMIZER_TRAITS.items() if traits.keeps_momenta_only]
+    if division.optimizer_state == "average" and not experiment.training.optimizer_traits.state_may_overlap:
+        able = [name for name, traits in OPTIMIZER_TRAITS.items() if traits.state_may_overlap]
         raise ExperimentError(
             f"division.overlap = true averages the momenta of {' and '.join(able)} only; set division.optimizer_state "
             f'to "local" for training.optimizer = "{experiment.training.optimizer}"'

@@ -71,3 +71,29 @@ def test_a_round_that_has_begun_is_saved_and_resumed(fields: dict[str, Any], tmp
     assert manifest is not None
     resumed = Threads(make_task(tmp_path, **fields), resumption=Resumption(tmp_path, manifest)).train()
     assert all(torch.equal(resumed.weights[name], tensor) for name, tensor in whole.weights.items())
+
+
+@pytest.mark.parametrize(("partner", "vectors"), [("sgd", 2), ("adamw", 3)])
+def test_there_is_room_for_the_optimizers_state_and_second_moments_stay_positive(partner: str, vectors: int) -> None:
+    fields: dict[str, Any] = {
+        "optimizer": "muon",
+        "optimizer_options": {"partner": partner},
+        "optimizer_state": "average",
+    }
+    if partner == "adamw":  # for all parameters but the first matrix, which needs the most room
+        fields["optimizer_options"] |= {"output": "partner"}
+    threads = Threads(make_task(**SMALL | FEW | fields, strategy="ring", workers=2))
+    assert threads.task.experiment.vectors_per_round == vectors
+    for rank, worker in enumerate(threads.workers):
+        for parameter in worker.replica.learning:
+            parameter.grad = torch.full_like(parameter, rank + 1.0)
+        worker.replica.optimizer.step()
+        worker.mixer.after_step(1)
+    for worker in threads.workers:  # as if a step had left nothing of what the round takes away
+        for state in worker.replica.optimizer.state.values():
+            if "exp_avg_sq" in state:
+                state["exp_avg_sq"].zero_()
+        worker.mixer.after_step(2)
+        seconds = [state["exp_avg_sq"] for state in worker.replica.optimizer.state.values() if "exp_avg_sq" in state]
+        assert bool(seconds) == (partner == "adamw")
+        assert all((second >= 0).all() for second in seconds)

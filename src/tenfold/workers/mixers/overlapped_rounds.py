@@ -8,6 +8,9 @@ from torch import Tensor, nn
 from tenfold.mixing import Round
 from tenfold.workers.mixers.replica_rounds import Rounds
 
+SECOND_MOMENT = "exp_avg_sq"
+"""Under which name torch's optimizers keep averages of squared gradients, of which they take the root."""
+
 
 class OverlappedRounds(Rounds):
     """The rounds of one replica, each of which begins after one step and ends after the next.
@@ -59,8 +62,10 @@ class OverlappedRounds(Rounds):
         flat.to_moments(self._centres)
         flat.vector.add_(added)
         flat.to_variances(self._centres, alike=False)
-        for momentum, other in zip(momenta, others, strict=True):
+        for (_, name), momentum, other in zip(self._momenta, momenta, others, strict=True):
             momentum.add_(other.view_as(momentum))
+            if name == SECOND_MOMENT:
+                momentum.clamp_(min=0)  # the step may have made it smaller than what the round takes away
         if self.measure_spread:
             self.spread = float(added[: flat.parameters].norm() / self.parameters.norm().clamp_min(1e-30))
             self.measure_spread = False
