@@ -48,7 +48,9 @@ class Threads:
         self.supervisor = Supervisor(task, clock, self.events.append, resumption.manifest if resumption else None)
         locks = [threading.Lock() for _ in range(task.workers + 1)]
         numel = flat_size(make_network(task))
-        self._shared = SharedChannels(task.workers, numel, locks, gradients=True, centre=True, published=4 * numel)
+        self._shared = SharedChannels(
+            task.workers, numel, locks, gradients=True, centre=True, published=task.experiment.vectors_per_round * numel
+        )
         self.channels: list[Channels] = [self._shared.open(rank) for rank in range(task.workers)]
         self.workers = [
             Worker(task, make_network(task), channels, clock, self.events.append, self._teller(rank))

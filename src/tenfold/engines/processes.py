@@ -141,7 +141,7 @@ def _make_channels(task: Task) -> SharedChannels:
     gradients, centre = division.needs_second_buffer, make_strategy(division).has_centre
     shapes = state_shapes(network)
     numel = flat_size(network)
-    published = division.published_vectors * numel
+    published = task.experiment.vectors_per_round * numel
     return SharedChannels(task.workers, numel, gradients=gradients, centre=centre, published=published, shapes=shapes)
 
 

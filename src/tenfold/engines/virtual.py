@@ -75,7 +75,7 @@ def check_memory(task: Task) -> str:
     division = task.experiment.division
     # weights, gradients, a copy during evaluation, the optimizer's state, and what rounds add
     vectors = 3 + _state_vectors(task) + division.needs_second_buffer
-    vectors += SLOTS * division.published_vectors
+    vectors += SLOTS * task.experiment.vectors_per_round
     needed = weight_bytes(task) * vectors * task.workers
     free = free_memory(devices.resolve(task.experiment.machine.device))
     if needed > free:

@@ -128,6 +128,19 @@ class Experiment(Section):
         fields = self.named_values
         return [field for field, values in fields.items() if any(isinstance(value, RecordedObject) for value in values)]
 
+    @property
+    def vectors_per_round(self) -> int:
+        """How many vectors of the size of the weights a worker publishes in an overlapped round, at most.
+
+        These are the weights and, where the optimizer's state is averaged, one momentum of each weight; Muon's partner
+        adamw keeps two vectors.
+        """
+        if not self.division.overlap:
+            return 0
+        if self.division.optimizer_state != "average":
+            return 1
+        return 3 if self.training.optimizer_options.get("partner") == "adamw" else 2
+
     def flat(self) -> dict[str, Any]:
         """Return every field by its short name, as text, numbers and lists; unset fields have their defaults."""
         dumped = with_defaults(self).model_dump(mode="json")

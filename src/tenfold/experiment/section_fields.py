@@ -320,14 +320,6 @@ class Division(Section):
         """Whether gradients or momenta travel, which need a buffer of their own beside the one of the weights."""
         return self.average == "gradients" or (self.optimizer_state == "average" and not self.overlap)
 
-    @property
-    def published_vectors(self) -> int:
-        """How many vectors of the size of the weights a worker publishes in an overlapped round, at most.
-
-        Muon has up to three for the momenta: its own, and two of adamw.
-        """
-        return (4 if self.optimizer_state == "average" else 1) * self.overlap
-
 
 class Machine(Section):
     """The hardware that runs the experiment."""

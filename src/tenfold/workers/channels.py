@@ -120,7 +120,11 @@ class SharedChannels:
             Segment.create(workers, numel),
             Segment.create(workers, numel if gradients else 1),
             Segment.create(2, numel if centre else 1),
-            *([Segment.create(workers, SLOTS * published)] if published else []),
+            *(
+                [Segment.create(workers, SLOTS * published, contents="numbers of overlapped rounds")]
+                if published
+                else []
+            ),
         ]
         self.names = [segment.name for segment in self._segments]
         self._attached: list[Segment] = []
