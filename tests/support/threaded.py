@@ -49,7 +49,12 @@ class Threads:
         locks = [threading.Lock() for _ in range(task.workers + 1)]
         numel = flat_size(make_network(task))
         self._shared = SharedChannels(
-            task.workers, numel, locks, gradients=True, centre=True, published=task.experiment.vectors_per_round * numel
+            task.workers,
+            numel,
+            locks,
+            gradients=True,
+            centre=True,
+            published_numel=task.experiment.vectors_per_round * numel,
         )
         self.channels: list[Channels] = [self._shared.open(rank) for rank in range(task.workers)]
         self.workers = [

@@ -138,11 +138,13 @@ def _pass_on(events: list[Event], emit: Emit, warned: set[str]) -> None:
 def _make_channels(task: Task) -> SharedChannels:
     division = task.experiment.division
     network = make_network(task)
-    gradients, centre = division.needs_second_buffer, make_strategy(division).has_centre
+    gradients, centre = division.needs_gradient_buffer, make_strategy(division).has_centre
     shapes = state_shapes(network)
     numel = flat_size(network)
-    published = task.experiment.vectors_per_round * numel
-    return SharedChannels(task.workers, numel, gradients=gradients, centre=centre, published=published, shapes=shapes)
+    published_numel = task.experiment.vectors_per_round * numel
+    return SharedChannels(
+        task.workers, numel, gradients=gradients, centre=centre, published_numel=published_numel, shapes=shapes
+    )
 
 
 def _named(error: BaseException, ranks: range) -> BaseException:

@@ -316,7 +316,7 @@ class Division(Section):
         return self.model_copy(update={"sync_every": steps_per_epoch}) if self.pace == "epoch" else self
 
     @property
-    def needs_second_buffer(self) -> bool:
+    def needs_gradient_buffer(self) -> bool:
         """Whether gradients or momenta travel, which need a buffer of their own beside the one of the weights."""
         return self.average == "gradients" or (self.optimizer_state == "average" and not self.overlap)
 

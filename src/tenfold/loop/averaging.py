@@ -68,7 +68,7 @@ def average(
     _check(experiment, model, optimizer)
     device = next(model.parameters()).device
     with (
-        joined(flat_size(model), device, gradients=experiment.division.needs_second_buffer) as (channels, tell),
+        joined(flat_size(model), device, gradients=experiment.division.needs_gradient_buffer) as (channels, tell),
         loop_worker(model, optimizer, experiment.division, channels, samples) as worker,
     ):
         try:

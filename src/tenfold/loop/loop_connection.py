@@ -44,15 +44,15 @@ def joined(numel: int, device: torch.device, *, gradients: bool) -> Iterator[tup
         yield single_worker_channels(numel, device), lambda _: None
         return
     others = join(world)
-    weights = others.transport(numel, device=device)
-    rest = others.transport(numel if gradients else 1, device=device)
+    transport = others.transport(numel, device=device)
+    gradient_transport = others.transport(numel if gradients else 1, device=device)
 
     def report(error: BaseException) -> None:
         if not isinstance(error, TrainingError):  # such a one comes from the others
             others.network.report_failure(error)
 
     try:
-        yield Channels(weights, rest, torch.empty(0), torch.empty(0), [], []), report
+        yield Channels(transport, gradient_transport, torch.empty(0), torch.empty(0), [], []), report
     except TrainingError:
         failure = others.network.failure(within=REASON_SECONDS)
         if failure is not None:

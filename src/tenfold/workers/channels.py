@@ -104,14 +104,14 @@ class SharedChannels:
         *,
         gradients: bool,
         centre: bool,
-        published: int = 0,
+        published_numel: int = 0,
         shapes: tuple[tuple[int, ...], ...] | None = None,
     ) -> None:
         """Create the memory; `locks`, one for each worker and one for the centre, are for workers that are threads.
 
         `gradients` says whether gradients or the optimizer's state are averaged, `centre` whether a strategy keeps one.
-        `published` is how many numbers a worker publishes in an overlapped round, 0 where rounds do not overlap with
-        steps. `shapes` are those of the state that every replica has (default: not checked).
+        `published_numel` is how many numbers a worker publishes in an overlapped round, 0 where rounds do not
+        overlap with steps. `shapes` are those of the state that every replica has (default: not checked).
         """
         self.workers = workers
         self._shapes = shapes
@@ -121,8 +121,8 @@ class SharedChannels:
             Segment.create(workers, numel if gradients else 1),
             Segment.create(2, numel if centre else 1),
             *(
-                [Segment.create(workers, SLOTS * published, contents="numbers of overlapped rounds")]
-                if published
+                [Segment.create(workers, SLOTS * published_numel, contents="numbers of overlapped rounds")]
+                if published_numel
                 else []
             ),
         ]

@@ -286,6 +286,7 @@ class Launched(Engine):
     def _channels(self, task: Task, numel: int) -> Channels:
         division, machine = task.experiment.division, task.experiment.machine
         device, share = torch.device(machine.device), self._transport in ("auto", "shared-memory")
-        weights = self.joined.transport(numel, device=device, share_memory=share)
-        rest = self.joined.transport(numel if division.needs_second_buffer else 1, device=device, share_memory=share)
-        return Channels(weights, rest, torch.empty(0), weights.buffer[None], [], [])
+        transport = self.joined.transport(numel, device=device, share_memory=share)
+        gradient_numel = numel if division.needs_gradient_buffer else 1
+        gradient_transport = self.joined.transport(gradient_numel, device=device, share_memory=share)
+        return Channels(transport, gradient_transport, torch.empty(0), transport.buffer[None], [], [])

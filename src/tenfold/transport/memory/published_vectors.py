@@ -22,7 +22,7 @@ BLOCK = 1 << 16
 
 
 @dataclass(frozen=True)
-class _Part:
+class _Role:
     """What one worker does in a round."""
 
     sources: tuple[int, ...]
@@ -36,7 +36,7 @@ class _Part:
 class _Started:
     """A round in which this worker has published its vector."""
 
-    part: _Part
+    role: _Role
     slot: int
     size: int
     tick: int
@@ -72,7 +72,7 @@ class PublishedVectors:
         self._next = 0
         self._scratch = np.empty((2, BLOCK), self._slots.dtype)
         self._added = np.empty_like(self._slots[rank, 0])
-        self._part = lru_cache(maxsize=256)(self._make_part)
+        self._role = lru_cache(maxsize=256)(self._make_role)
 
     def publish(self, vectors: Sequence[torch.Tensor], round_: Round, samples: Sequence[float] | None = None) -> None:
         """Publish vectors, one after another; `samples` says how much each rank counts."""
@@ -83,8 +83,8 @@ class PublishedVectors:
         for vector in vectors:
             own[size : size + vector.numel()] = vector.detach().reshape(-1).numpy()
             size += vector.numel()
-        part = self._part(round_, None if samples is None else tuple(samples))
-        self._started = _Started(part, slot, size, self._counters.tick())
+        role = self._role(round_, None if samples is None else tuple(samples))
+        self._started = _Started(role, slot, size, self._counters.tick())
         self._count(began, waited)
 
     def collect(self) -> torch.Tensor:
@@ -92,17 +92,17 @@ class PublishedVectors:
         started = self._started
         assert started is not None, "publish comes first"
         began, waited = perf_counter(), self.wait_seconds
-        part = started.part
-        self._wait(part.reads, started.tick)
+        role = started.role
+        self._wait(role.reads, started.tick)
         published = self._slots[:, started.slot, : started.size]
         added = self._added[: started.size]
         with np.errstate(all="ignore"):  # a diverging model is reported by the training itself
             for first in range(0, started.size, BLOCK):
                 block = slice(first, min(first + BLOCK, started.size))
-                members = [published[source, block] for source in part.sources]
-                average_in_rank_order(members, part.shares, added[block], self._scratch[:, : block.stop - first])
+                members = [published[source, block] for source in role.sources]
+                average_in_rank_order(members, role.shares, added[block], self._scratch[:, : block.stop - first])
                 np.subtract(added[block], published[self.rank, block], out=added[block])
-        self._read_by[started.slot] = part.read_by, self._counters.tick()
+        self._read_by[started.slot] = role.read_by, self._counters.tick()
         self._started = None
         self._count(began, waited)
         return torch.from_numpy(added)
@@ -114,11 +114,11 @@ class PublishedVectors:
         assert started is not None, "publish comes first"
         return torch.from_numpy(self._slots[self.rank, started.slot, : started.size].copy())
 
-    def _make_part(self, round_: Round, samples: tuple[float, ...] | None) -> _Part:
+    def _make_role(self, round_: Round, samples: tuple[float, ...] | None) -> _Role:
         check_size(round_, self.size)
         sources = round_.sources[self.rank]
         others = [other for other in range(self.size) if other != self.rank]
-        return _Part(
+        return _Role(
             sources=sources,
             reads=tuple(other for other in others if other in sources),
             read_by=tuple(other for other in others if self.rank in round_.sources[other]),
