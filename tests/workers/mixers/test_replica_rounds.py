@@ -184,6 +184,23 @@ def test_the_learning_rate_follows_the_run_and_not_the_shard() -> None:
     assert {worker.replica.steps for worker in threads.workers} == {threads.task.steps_per_epoch}
 
 
+class MakesStateAtFirst(torch.optim.Optimizer):
+    """As Adagrad of torch 2.10 to 2.12 does."""
+
+    def __init__(self, params: Any, lr: float = 0.01) -> None:
+        super().__init__(params, {"lr": lr})
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self.state[parameter] = {"sum": torch.full_like(parameter, 0.5)}
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                total = self.state[parameter]["sum"].add_(parameter.grad**2)
+                parameter.sub_(group["lr"] * parameter.grad / total.sqrt())
+
+
 class TestOptimizerState:
     def momenta(self, optimizer_state: str, **fields: Any) -> list[list[Tensor]]:
         """Train one round of two unlike replicas; return their momenta."""
@@ -213,6 +230,10 @@ class TestOptimizerState:
     def test_reset_forgets_and_goes_on(self, optimizer: str) -> None:
         first, second = self.momenta("reset", optimizer=optimizer, epochs=2)
         assert all(not tensor.any() for tensor in (*first, *second))
+
+    def test_reset_keeps_the_state_that_an_optimizer_makes_at_first(self) -> None:
+        first, second = self.momenta("reset", optimizer=MakesStateAtFirst, epochs=2)
+        assert all(bool((tensor == 0.5).all()) for tensor in (*first, *second))
 
     def test_reset_momentum_is_no_momentum(self) -> None:
         """Reset at every step, momentum never builds up: the same weights as without."""

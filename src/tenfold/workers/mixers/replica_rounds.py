@@ -1,5 +1,6 @@
 """What a round does to a replica: mixing, compression, the outer optimizer, and the optimizer's state."""
 
+import copy
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -71,6 +72,9 @@ class Rounds:
         self.outer_state = outer.start(self.parameters)
         differences = compressor.name != "none" and division.average != "gradients"
         self.reference = self.parameters.clone() if differences else None
+        made = replica.optimizer.state if division.optimizer_state == "reset" else {}
+        self._first_state = {owner: copy.deepcopy(state) for owner, state in made.items()}
+        """What the optimizer is reset to: mostly nothing, but some make their state when they are made."""
 
     @property
     def upcoming(self) -> Round:
@@ -173,6 +177,7 @@ class Rounds:
         optimizer = self.replica.optimizer
         if self.division.optimizer_state == "reset":
             optimizer.state.clear()
+            optimizer.state.update({owner: copy.deepcopy(first) for owner, first in self._first_state.items()})
             return
         states = [optimizer.state[parameter] for parameter in self.replica.learning if parameter in optimizer.state]
         for key in dict.fromkeys(key for state in states for key in state):
