@@ -25,7 +25,7 @@ def cut(attempt: Attempt) -> None:
             own = attempt.folder / f"host{number}"
             own.mkdir()
             save_experiment(own / "small.toml", ENDLESS)
-            command = ["--nproc-per-node", "1", "-m", "tenfold", "train", "small.toml", "--quiet"]
+            command = ["-m", "tenfold", "train", "small.toml", "--quiet"]
             launchers.append(hosts.torchrun(number, own, *command))
         until = time.monotonic() + LIMIT
         while not list(attempt.folder.glob("host0/runs/*/checkpoint/manifest.json")):
