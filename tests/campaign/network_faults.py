@@ -26,7 +26,7 @@ def cut(attempt: Attempt) -> None:
             own.mkdir()
             save_experiment(own / "small.toml", ENDLESS)
             command = ["-m", "tenfold", "train", "small.toml", "--quiet"]
-            launchers.append(hosts.torchrun(number, own, *command))
+            launchers.append(hosts.torchrun(number, own, *command, python=[sys.executable]))
         until = time.monotonic() + LIMIT
         while not list(attempt.folder.glob("host0/runs/*/checkpoint/manifest.json")):
             if time.monotonic() > until or any(launcher.poll() is not None for launcher in launchers):

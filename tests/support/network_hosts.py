@@ -64,13 +64,16 @@ class Hosts:
     def cut(self) -> None:
         quietly("ip", "-n", self.names[1], "link", "set", self.ends[1], "down")
 
-    def torchrun(self, number: int, folder: Path, *arguments: str) -> "subprocess.Popen[str]":
-        """Start torchrun with one rank on one of the hosts."""
+    def torchrun(
+        self, number: int, folder: Path, *arguments: str, python: list[str] | None = None
+    ) -> "subprocess.Popen[str]":
+        """Start torchrun with one rank on one of the hosts, both forked from a server unless `python` starts them."""
+        python = python or forked_python()
         torchrun = ["-m", "torch.distributed.run", "--nnodes", str(len(self.names)), "--nproc-per-node", "1"]
         torchrun += ["--rdzv-backend", "c10d", "--rdzv-id", self.names[0], "--no-python"]
         torchrun += ["--rdzv-endpoint", f"{self.addresses[0]}:29500", "--rdzv-conf", f"is_host={int(number == 0)}"]
         torchrun += ["--local-addr", self.addresses[number]]  # the hosts' names are not known to each other
-        return self.start(number, folder, *forked_python(), *torchrun, *forked_python(), *arguments)
+        return self.start(number, folder, *python, *torchrun, *python, *arguments)
 
     def inside(self, number: int) -> list[str]:
         """Return what goes before a command to run it on one of the hosts, with a name of its own."""
