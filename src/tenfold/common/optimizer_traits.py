@@ -37,7 +37,7 @@ class OptimizerTraits:
     """How many vectors of the size of the weights it keeps. Default: as many as are found after a step."""
     state_may_overlap: bool = False
     """What it keeps can be averaged while the next step is computed: momenta, or second moments that one step hardly
-    changes."""
+    changes. Their `state_vectors` have to be known."""
     averages_state: bool = False
     """division.optimizer_state = "auto" averages what it keeps in synchronous rounds of weights."""
     stacked_rule: str = ""

@@ -132,14 +132,12 @@ class Experiment(Section):
     def vectors_per_round(self) -> int:
         """How many vectors of the size of the weights a worker publishes in an overlapped round, at most.
 
-        These are the weights and, where the optimizer's state is averaged, one momentum of each weight; Muon's partner
-        adamw keeps two vectors.
+        These are the weights and, where the optimizer's state is averaged, all that it keeps.
         """
         if not self.division.overlap:
             return 0
-        if self.division.optimizer_state != "average":
-            return 1
-        return 3 if self.training.optimizer_options.get("partner") == "adamw" else 2
+        averaged = self.division.optimizer_state == "average"
+        return 1 + averaged * (self.training.optimizer_traits.state_vectors or 0)
 
     def flat(self) -> dict[str, Any]:
         """Return every field by its short name, as text, numbers and lists; unset fields have their defaults."""

@@ -9,6 +9,7 @@ import torch
 from engine_models import SMALL
 from threaded import State, Threads, make_task
 
+from tenfold.common.optimizer_traits import OPTIMIZER_TRAITS
 from tenfold.runs import EpochEnded, Event, checkpoint
 from tenfold.runs.resumption import Resumption
 
@@ -73,8 +74,12 @@ def test_a_round_that_has_begun_is_saved_and_resumed(fields: dict[str, Any], tmp
     assert all(torch.equal(resumed.weights[name], tensor) for name, tensor in whole.weights.items())
 
 
-@pytest.mark.parametrize(("partner", "vectors"), [("sgd", 2), ("adamw", 3)])
-def test_there_is_room_for_the_optimizers_state_and_second_moments_stay_positive(partner: str, vectors: int) -> None:
+def test_what_may_overlap_has_a_known_size() -> None:
+    assert all(traits.state_vectors for traits in OPTIMIZER_TRAITS.values() if traits.state_may_overlap)
+
+
+@pytest.mark.parametrize("partner", ["sgd", "adamw"])
+def test_there_is_room_for_the_optimizers_state_and_second_moments_stay_positive(partner: str) -> None:
     fields: dict[str, Any] = {
         "optimizer": "muon",
         "optimizer_options": {"partner": partner},
@@ -83,7 +88,7 @@ def test_there_is_room_for_the_optimizers_state_and_second_moments_stay_positive
     if partner == "adamw":  # for all parameters but the first matrix, which needs the most room
         fields["optimizer_options"] |= {"output": "partner"}
     threads = Threads(make_task(**SMALL | FEW | fields, strategy="ring", workers=2))
-    assert threads.task.experiment.vectors_per_round == vectors
+    assert threads.task.experiment.vectors_per_round == 3
     for rank, worker in enumerate(threads.workers):
         for parameter in worker.replica.learning:
             parameter.grad = torch.full_like(parameter, rank + 1.0)
