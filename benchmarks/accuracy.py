@@ -31,7 +31,7 @@ from tenfold.engines.fused import train_replicas
 from tenfold.engines.prepare import prepare, settle
 from tenfold.errors import TenfoldError, TrainingError
 from tenfold.experiment import Experiment
-from tenfold.runs import Clock
+from tenfold.runs import Stopwatch
 from tenfold.training import Replica, choose_loss
 from tenfold.workers.task import Task, make_network
 
@@ -219,7 +219,7 @@ def train(
     splits[task] = made.splits
     if arguments.part == "validation":
         made = replace(made, splits=replace(made.splits, test=None))
-    outcome = train_replicas(made, Clock(), lambda _: None)
+    outcome = train_replicas(made, Stopwatch(), lambda _: None)
     metrics = outcome.result["metrics"]
     return float(metrics["rmse" if task == "regression" else "accuracy"])
 

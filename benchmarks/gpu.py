@@ -29,7 +29,7 @@ from tenfold.engines.prepare import prepare, settle
 from tenfold.engines.serial import Serial
 from tenfold.errors import TenfoldError
 from tenfold.experiment import Experiment
-from tenfold.runs import Clock, Event, Metric, Note, Warned
+from tenfold.runs import Event, Metric, Note, Stopwatch, Warned
 from tenfold.training.precision import multiplying
 from tenfold.training.replica import autocast
 from tenfold.workers.task import Task, make_network
@@ -69,7 +69,7 @@ def lenet(fields: dict[str, Any], repeats: int) -> dict[str, Any]:
     for seed in range(repeats):
         task = prepare(settle(Experiment(**fields | LENET, seed=seed)))
         events: list[Event] = []
-        Serial().run(task, Clock(), events.append)
+        Serial().run(task, Stopwatch(), events.append)
         reached = [(one.value, one.seconds) for one in events if isinstance(one, Metric) and one.name == "accuracy"]
         best.append(max(reached)[0])
         ours.append(next((seconds for value, seconds in reached if value >= GOAL), reached[-1][1]))
@@ -100,7 +100,7 @@ def folds(name: str, fields: dict[str, Any], repeats: int, goal: str) -> dict[st
     ours, eager, notes = [], [], set()
     for _ in range(repeats):
         events: list[Event] = []
-        outcomes = train_folds(tasks, Clock(), [events.append] * FOLDS)
+        outcomes = train_folds(tasks, Stopwatch(), [events.append] * FOLDS)
         ours.append(seconds_of(outcomes))
         eager.append(eager_epochs(whole, picked, 1))
         notes |= told(events)
@@ -114,7 +114,7 @@ def nodes(fields: dict[str, Any], repeats: int) -> dict[str, Any]:
     )
     ours, eager, events = [], [], []
     for _ in range(repeats):
-        outcome = train_replicas(task, Clock(), events.append)
+        outcome = train_replicas(task, Stopwatch(), events.append)
         ours.append(outcome.result["seconds"] / outcome.result["steps"])
         eager.append(eager_nodes(task, steps=16) / 16)
     name = f"a step of {NODES} nodes of mlp, 3 layers"
@@ -127,7 +127,7 @@ def many_nodes(fields: dict[str, Any], repeats: int) -> dict[str, Any]:  # noqa:
     settings |= {"batch_size": 8, "sync_every": 4, "epochs": 10, "lr_scaling": "none", "lr": 0.5, "log_every": 20}
     task = prepare(settle(Experiment(**fields | settings)))
     events: list[Event] = []
-    outcome = train_replicas(task, Clock(), events.append)
+    outcome = train_replicas(task, Stopwatch(), events.append)
     ours = [outcome.result["seconds"] / outcome.result["steps"]]
     name = f"a step of {task.workers} nodes of mlp, 1 layer"
     return row(name, [], ours, "it learns", note="; ".join(told(events)), accuracies=[accuracy(outcome)])

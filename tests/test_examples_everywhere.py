@@ -16,7 +16,7 @@ from tenfold.engines.fused import train_replicas
 from tenfold.engines.prepare import prepare, settle
 from tenfold.errors import ExperimentError
 from tenfold.machine import cores
-from tenfold.runs import Clock, Run
+from tenfold.runs import Run, Stopwatch
 
 pytestmark = pytest.mark.usefixtures("_workers_with_imports")
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -99,9 +99,9 @@ def test_replicas_on_one_device(case: tuple[Any, Run, str]) -> None:
     task = prepare(settle(tenfold.Experiment(**fields | TINY | {"workers": 2, "engine": "virtual"})))
     if unfit:
         with pytest.raises(ExperimentError, match=unfit):
-            train_replicas(task, Clock(), lambda _: None)
+            train_replicas(task, Stopwatch(), lambda _: None)
         return
-    outcome = train_replicas(task, Clock(), lambda _: None)
+    outcome = train_replicas(task, Stopwatch(), lambda _: None)
     assert outcome.result["metrics"].keys() == run.metrics.keys()
 
 

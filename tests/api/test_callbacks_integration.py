@@ -5,7 +5,7 @@ import pytest
 import tenfold
 from tenfold.engines.fused import train_replicas
 from tenfold.engines.prepare import prepare, settle
-from tenfold.runs import Clock
+from tenfold.runs import Stopwatch
 from tenfold.runs.callbacks import with_callbacks
 
 FIELDS = {"model": "mlp", "data": "digits", "limit": 300, "epochs": 6, "threads": 1}
@@ -56,7 +56,7 @@ def test_a_run_stops_at_an_evaluation_in_the_middle_of_an_epoch(tmp_path):
 
 def test_fused_replicas_stop_too(tmp_path):
     task = prepare(settle(tenfold.Experiment(**FIELDS, workers=2, engine="virtual")))
-    outcome = train_replicas(task, Clock(), with_callbacks(lambda _: None, [After(0)]))
+    outcome = train_replicas(task, Stopwatch(), with_callbacks(lambda _: None, [After(0)]))
     assert (outcome.result["epochs"], outcome.result["stopped_by"]) == (1, "After")
 
 

@@ -10,7 +10,7 @@ from tenfold.data.copies import MOST_PENDING, CopyTimer
 from tenfold.data.dataset_part import DatasetPart
 from tenfold.data.part import Splits, Tensors
 from tenfold.data.subset_part import SubsetPart
-from tenfold.runs import Clock, Span
+from tenfold.runs import Span, Stopwatch
 from tenfold.workers.timekeeper import SINGLE_SPANS, Timekeeper
 
 CPU = torch.device("cpu")
@@ -100,7 +100,7 @@ def test_data_that_stay_on_the_cpu_are_not_copied() -> None:
 
 def test_copies_are_taken_out_of_the_computing_since_the_last_time() -> None:
     spans: list[Span] = []
-    time = Timekeeper(Clock(), spans.append, 0)  # type: ignore[arg-type]
+    time = Timekeeper(Stopwatch(), spans.append, 0)  # type: ignore[arg-type]
     time._single = 0
     time._add("compute", 0.0, 1.0)
     time.count_copies(0.25)
@@ -111,7 +111,7 @@ def test_copies_are_taken_out_of_the_computing_since_the_last_time() -> None:
     time.count_copies(2.0)  # most of it has overlapped with other work
     assert time.times == {"compute": 0.75, "copy": 0.75}
     assert time.seconds == 1.5
-    fresh = Timekeeper(Clock(), spans.append, 0)  # type: ignore[arg-type]
+    fresh = Timekeeper(Stopwatch(), spans.append, 0)  # type: ignore[arg-type]
     assert fresh._single == SINGLE_SPANS
     fresh.count_copies(0.0)
     assert fresh.times == {}

@@ -14,7 +14,7 @@ from tenfold.engines import Outcome
 from tenfold.engines.fused import train_folds
 from tenfold.engines.serial import Serial
 from tenfold.errors import ExperimentError, ModelError, TenfoldError, TrainingError
-from tenfold.runs import Clock, Event, Lifecycle, Metric, Span
+from tenfold.runs import Event, Lifecycle, Metric, Span, Stopwatch
 from tenfold.workers.task import Task
 
 FEW: dict[str, Any] = SMALL | {"limit": 100, "epochs": 2, "batch_size": 8, "schedule": "cosine", "hidden": [8]}
@@ -32,7 +32,7 @@ def tasks(**fields: Any) -> list[Task]:
 
 def together(some: list[Task]) -> tuple[list[Outcome | TenfoldError], list[list[Event]]]:
     events: list[list[Event]] = [[] for _ in some]
-    return train_folds(some, Clock(), [one.append for one in events]), events
+    return train_folds(some, Stopwatch(), [one.append for one in events]), events
 
 
 @pytest.mark.parametrize("way", ["loop", "vmap"])
@@ -51,7 +51,7 @@ def test_folds_learn_what_each_learns_alone(fields: dict[str, Any], way: str) ->
     for task, outcome, told in zip(some, outcomes, events, strict=True):
         assert isinstance(outcome, Outcome)
         alone: list[Event] = []
-        expected = Serial().run(task, Clock(), alone.append)
+        expected = Serial().run(task, Stopwatch(), alone.append)
         for name, tensor in expected.weights.items():
             torch.testing.assert_close(outcome.weights[name], tensor, rtol=1e-3, atol=1e-4, msg=name)
         assert outcome.outputs is not None
@@ -92,7 +92,7 @@ def test_a_loop_draws_what_each_would_draw_alone() -> None:
     outcomes, _ = together(some)
     for task, outcome in zip(some, outcomes, strict=True):
         assert isinstance(outcome, Outcome)
-        expected = Serial().run(task, Clock(), lambda _: None)
+        expected = Serial().run(task, Stopwatch(), lambda _: None)
         for name, tensor in expected.weights.items():
             torch.testing.assert_close(outcome.weights[name], tensor, rtol=1e-4, atol=1e-5)
 

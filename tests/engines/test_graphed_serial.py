@@ -12,7 +12,7 @@ from torch import nn
 from tenfold.engines import Outcome
 from tenfold.engines.serial import Serial
 from tenfold.errors import ModelError
-from tenfold.runs import Clock, Event, Warned, checkpoint
+from tenfold.runs import Event, Stopwatch, Warned, checkpoint
 from tenfold.runs.resumption import Resumption
 from tenfold.training import make_replica
 from tenfold.training.fused import fused_replicas as fused
@@ -24,7 +24,7 @@ FEW: dict[str, Any] = SMALL | {"limit": 90, "epochs": 3, "batch_size": 8, "sched
 
 def run(task: Task, resumption: Resumption | None = None) -> tuple[Outcome, list[Event]]:
     events: list[Event] = []
-    return Serial().run(task, Clock(), events.append, resumption), events
+    return Serial().run(task, Stopwatch(), events.append, resumption), events
 
 
 def warnings(events: list[Event]) -> list[str]:

@@ -20,7 +20,7 @@ from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.experiment.fields import with_defaults
 from tenfold.launch.detect import World
-from tenfold.runs import Clock, Store, checkpoint
+from tenfold.runs import Stopwatch, Store, checkpoint
 from tenfold.transport.network.abstract_network import Network
 from tenfold.workers.messages import Saved
 from tenfold.workers.supervisor import Supervisor
@@ -34,7 +34,7 @@ def alone() -> Any:
 
 
 def post(network: Network, folder: Path) -> RankConnection:
-    supervisor = Supervisor(make_task(folder, **SMALL), Clock(), lambda _: None)
+    supervisor = Supervisor(make_task(folder, **SMALL), Stopwatch(), lambda _: None)
     return RankConnection(network, lambda _: None, supervisor, folder)
 
 
@@ -132,5 +132,5 @@ def test_a_launch_goes_on_when_the_host_of_rank_0_has_died(tmp_path: Path, monke
     monkeypatch.setattr(engine, "session", nullcontext)
     monkeypatch.setattr(engine, "prepare", lambda *_: launch.task)
     monkeypatch.setattr(engine, "_joined", SimpleNamespace(network=alone()))
-    found = engine.train(launch.experiment, runs=tmp_path, kind="train", clock=Clock(), listen=lambda _: None)
+    found = engine.train(launch.experiment, runs=tmp_path, kind="train", stopwatch=Stopwatch(), listen=lambda _: None)
     assert found.record["id"] == launch.number

@@ -18,7 +18,7 @@ from tenfold.errors import ExperimentError, StoreError, WorkerLost
 from tenfold.experiment import Experiment
 from tenfold.launch.detect import World
 from tenfold.mixing.learning_rate import rate_scale
-from tenfold.runs import Clock
+from tenfold.runs import Stopwatch
 from tenfold.workers.lost_worker_record import LostWorker
 
 
@@ -58,7 +58,7 @@ def test_the_data_are_divided_among_those_who_are_left_and_the_rate_follows() ->
 
 def test_a_loss_is_told_in_one_sentence() -> None:
     loss = LostWorker.of(WorkerLost(1, "worker 1 (process 7) was killed by SIGKILL"), 1, None)
-    event = loss.event(Clock())
+    event = loss.event(Stopwatch())
     assert event.text == "worker 1 (process 7) was killed by SIGKILL; 1 worker continues from epoch 1"
     assert (event.stage, event.worker, event.epoch) == ("lost", 1, 0)
 

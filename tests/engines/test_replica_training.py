@@ -15,7 +15,7 @@ from tenfold.engines import Outcome
 from tenfold.engines.fused import train_replicas
 from tenfold.errors import ExperimentError, ModelError, TrainingError
 from tenfold.mixing import STRATEGIES
-from tenfold.runs import Clock, EpochEnded, Event, Lifecycle, Metric, Span, checkpoint
+from tenfold.runs import EpochEnded, Event, Lifecycle, Metric, Span, Stopwatch, checkpoint
 from tenfold.runs.resumption import Resumption
 from tenfold.workers.task import Task, make_network
 
@@ -41,7 +41,7 @@ FROZEN = {"model": half_frozen, "hidden": None}
 
 
 def fused(task: Task, events: list[Event] | None = None) -> Outcome:
-    return train_replicas(task, Clock(), (events if events is not None else []).append)
+    return train_replicas(task, Stopwatch(), (events if events is not None else []).append)
 
 
 def agree(one: dict[str, Any], other: dict[str, Any]) -> None:
@@ -162,14 +162,14 @@ def test_it_goes_on_from_a_checkpoint(mixed: dict[str, Any], tmp_path: Path) -> 
 
     task = make_task(tmp_path, **fields)
     with pytest.raises(Stop):
-        train_replicas(task, Clock(), interrupt)
+        train_replicas(task, Stopwatch(), interrupt)
     manifest = checkpoint.latest(tmp_path)
     assert manifest is not None
     assert manifest["epoch"] == 2
     wrong = make_task(tmp_path, **fields | {"hidden": [9]})
     with pytest.raises(ModelError, match="the checkpoint does not fit model mlp"):
-        train_replicas(wrong, Clock(), lambda _: None, Resumption(tmp_path, manifest))
-    resumed = train_replicas(task, Clock(), lambda _: None, Resumption(tmp_path, manifest))
+        train_replicas(wrong, Stopwatch(), lambda _: None, Resumption(tmp_path, manifest))
+    resumed = train_replicas(task, Stopwatch(), lambda _: None, Resumption(tmp_path, manifest))
     assert all(torch.equal(resumed.weights[name], tensor) for name, tensor in whole.weights.items())
     assert resumed.result["metrics"] == whole.result["metrics"]
 

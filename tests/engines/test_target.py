@@ -11,7 +11,7 @@ from tenfold.engines.prepare import prepare
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.experiment.fields import with_defaults
-from tenfold.runs import Clock
+from tenfold.runs import Stopwatch
 from tenfold.training.measures import is_reached, target_metric
 
 DIGITS: dict[str, Any] = {"model": "mlp", "data": "digits", "epochs": 6, "batch_size": 32, "limit": 400}
@@ -89,7 +89,9 @@ def test_fused_replicas_stop_as_workers_do() -> None:
         "fused": "loop",
         "threads": 1,
     }
-    outcome = train_replicas(prepare(with_defaults(Experiment(**fields, oversubscribe=True))), Clock(), lambda _: None)
+    outcome = train_replicas(
+        prepare(with_defaults(Experiment(**fields, oversubscribe=True))), Stopwatch(), lambda _: None
+    )
     real = train(**fields, engine="processes")
     assert outcome.result["steps_to_target"] == real.result["steps_to_target"]
     for name, tensor in real.model.state_dict().items():

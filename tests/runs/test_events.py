@@ -21,7 +21,7 @@ from tenfold.runs import (
     WorkerDropped,
     events,
 )
-from tenfold.runs.events import STAGES, Clock, Lifecycle, as_row, from_row
+from tenfold.runs.events import STAGES, Lifecycle, Stopwatch, as_row, from_row
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 any_event = st.one_of(
@@ -71,10 +71,10 @@ def test_an_event_cannot_be_changed(event):
         event.at = 3.0
 
 
-def test_a_clock_goes_forward_from_where_it_stood(monkeypatch):
+def test_a_stopwatch_continues_from_where_it_stopped(monkeypatch):
     now = 100.0
     monkeypatch.setattr(events.time, "perf_counter", lambda: now)
-    fresh, resumed = Clock(), Clock(elapsed=7.5)
+    fresh, resumed = Stopwatch(), Stopwatch(elapsed=7.5)
     assert (fresh.now(), resumed.now()) == (0.0, 7.5)
     now = 102.0
     assert (fresh.now(), resumed.now()) == (2.0, 9.5)

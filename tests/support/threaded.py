@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tenfold.engines.prepare import prepare
 from tenfold.experiment import Experiment
-from tenfold.runs import Clock, Event
+from tenfold.runs import Event, Stopwatch
 from tenfold.runs.resumption import Resumption
 from tenfold.training import flat_size
 from tenfold.transport.memory.segment import StopReason as Stop
@@ -44,8 +44,8 @@ class Threads:
         self._errors: list[BaseException] = []
         self._meeting = threading.Barrier(task.workers)
         self._told: dict[int, Message] = {}
-        clock = Clock()
-        self.supervisor = Supervisor(task, clock, self.events.append, resumption.manifest if resumption else None)
+        stopwatch = Stopwatch()
+        self.supervisor = Supervisor(task, stopwatch, self.events.append, resumption.manifest if resumption else None)
         locks = [threading.Lock() for _ in range(task.workers + 1)]
         numel = flat_size(make_network(task))
         self._shared = SharedChannels(
@@ -58,7 +58,7 @@ class Threads:
         )
         self.channels: list[Channels] = [self._shared.open(rank) for rank in range(task.workers)]
         self.workers = [
-            Worker(task, make_network(task), channels, clock, self.events.append, self._teller(rank))
+            Worker(task, make_network(task), channels, stopwatch, self.events.append, self._teller(rank))
             for rank, channels in enumerate(self.channels)
         ]
         for rank, worker in enumerate(self.workers):

@@ -8,7 +8,7 @@ import torch
 from threaded import make_task
 
 from tenfold.errors import ModelError
-from tenfold.runs import Clock, Warned
+from tenfold.runs import Stopwatch, Warned
 from tenfold.workers.messages import EpochTrained, Finished
 from tenfold.workers.supervisor import Supervisor
 
@@ -16,7 +16,7 @@ DATA = {"train": (torch.randn(8, 2), torch.randn(8)), "test": (torch.randn(4, 2)
 
 
 def supervisor(**fields: Any) -> Supervisor:
-    return Supervisor(make_task(model="mlp", **{"data": DATA} | fields), Clock(), lambda event: None)
+    return Supervisor(make_task(model="mlp", **{"data": DATA} | fields), Stopwatch(), lambda event: None)
 
 
 def loss_of_probabilities(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -54,7 +54,7 @@ def test_what_cannot_be_measured_is_named() -> None:
 def test_what_is_said_of_probabilities_depends_on_the_loss(loss: Any, advice: str) -> None:
     labels = {"train": (torch.randn(8, 2), torch.arange(8) % 2), "test": (torch.randn(4, 2), torch.arange(4) % 2)}
     events: list[Any] = []
-    judge = Supervisor(make_task(model="mlp", data=labels, loss=loss), Clock(), events.append)
+    judge = Supervisor(make_task(model="mlp", data=labels, loss=loss), Stopwatch(), events.append)
     outputs = torch.full((4, 2), 0.5)
     judge.decide([Finished(weights={}, outputs=outputs, seconds=1.0, times={}, step=1, bytes_moved=0)])
     (warned,) = (event for event in events if isinstance(event, Warned))

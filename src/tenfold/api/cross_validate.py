@@ -18,7 +18,7 @@ from tenfold.launch.detect import detect_world
 from tenfold.report.live.fold_progress import FoldProgress
 from tenfold.report.live.follow import follow
 from tenfold.report.loggers.make_loggers import make_loggers
-from tenfold.runs import Clock, Emit, Store
+from tenfold.runs import Emit, Stopwatch, Store
 from tenfold.runs.callbacks import listed, with_callbacks
 from tenfold.runs.store import CROSSVAL, absolute
 from tenfold.workers.pool.fork_server import start_server
@@ -73,7 +73,7 @@ def cross_validate(
     `tenfold.StopTraining`). With `as_sklearn` the dictionary of `sklearn.model_selection.cross_validate` is returned.
     """
     require_no_launcher("a cross-validation", detect_world())
-    clock, runs = Clock(), absolute(runs)  # before the user's own code can change the current folder
+    stopwatch, runs = Stopwatch(), absolute(runs)  # before the user's own code can change the current folder
     experiment = settle(Experiment.given(experiment, **fields))
     if experiment.division.folds is None:
         experiment = experiment.replace(folds=USUAL_FOLDS)
@@ -86,6 +86,6 @@ def cross_validate(
             store = Store(runs)
             facts = describe(task)
             number = store.create(experiment, kind=CROSSVAL, facts=facts)
-            outcome = crossval.run_cross_validation(task, store, number, facts, clock, listener)
+            outcome = crossval.run_cross_validation(task, store, number, facts, stopwatch, listener)
     done = CrossValidation(finished_run(RecordedRun.finished(store, number, outcome, experiment)))
     return done.as_sklearn() if as_sklearn else done

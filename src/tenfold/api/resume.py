@@ -18,7 +18,7 @@ from tenfold.report.live.fold_progress import FoldProgress
 from tenfold.report.live.follow import follow
 from tenfold.report.live.run_progress import RunProgress
 from tenfold.report.loggers.make_loggers import make_loggers
-from tenfold.runs import Clock, Emit, Run, Store
+from tenfold.runs import Emit, Run, Stopwatch, Store
 from tenfold.runs.callbacks import listed, with_callbacks
 from tenfold.runs.store import CROSSVAL, FOLD
 from tenfold.workers.pool.fork_server import start_server
@@ -65,7 +65,7 @@ def resume(
         listener = with_callbacks(shown, callbacks)
         if folded:
             return _resume_folds(store, record, experiment, listener, force=force)
-        engine = engine_for(experiment, Clock(), listener)
+        engine = engine_for(experiment, Stopwatch(), listener)
         recorded = engine.resume(experiment, store, record, listener, force=force)
     return finished_run(recorded)
 
@@ -78,9 +78,9 @@ def _resume_folds(store: Store, record: dict[str, Any], experiment: Experiment, 
     number, facts = record["id"], record["facts"]
     with crossval.shared_data(prepare(experiment)) as task:
         check_same_data(record, task)
-        clock = Clock(store.reopen(number, epoch=1, force=force))  # the events so far stay
+        stopwatch = Stopwatch(store.reopen(number, epoch=1, force=force))  # the events so far stay
         sweep(store.path(number, record["title"]))
-        outcome = crossval.run_cross_validation(task, store, number, facts, clock, listen)
+        outcome = crossval.run_cross_validation(task, store, number, facts, stopwatch, listen)
     return finished_run(RecordedRun.finished(store, number, outcome, experiment))
 
 

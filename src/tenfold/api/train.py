@@ -15,7 +15,7 @@ from tenfold.launch.detect import detect_world
 from tenfold.report.live.follow import follow
 from tenfold.report.live.run_progress import RunProgress
 from tenfold.report.loggers.make_loggers import make_loggers
-from tenfold.runs import Clock, Emit, Event, Note, Run, Warned, WorkerDropped
+from tenfold.runs import Emit, Event, Note, Run, Stopwatch, Warned, WorkerDropped
 from tenfold.runs.callbacks import listed, with_callbacks
 from tenfold.runs.store import absolute
 from tenfold.workers.task import Task
@@ -49,18 +49,20 @@ def train(
     Under torchrun, mpirun or srun all ranks call it, and each is a worker. Rank 0 records; the others get the same
     result and weights, but cannot read events from the store.
     """
-    clock, runs = Clock(), absolute(runs)  # before the user's own code can change the current folder
+    stopwatch, runs = Stopwatch(), absolute(runs)  # before the user's own code can change the current folder
     experiment = Experiment.given(experiment, **fields)
     with follow(lambda: RunProgress(experiment), progress, listen, warn) as shown:
         listener = shown
         if callbacks != () or log is not None or listen is not None:  # each may ask to stop
             listener = with_callbacks(shown, [*listed(callbacks), *make_loggers(log, runs)])
-        engine = engine_for(experiment, clock, listener)
-        recorded = engine.train(experiment, runs=runs, kind=kind, clock=clock, listen=listener, fetching=fetching)
+        engine = engine_for(experiment, stopwatch, listener)
+        recorded = engine.train(
+            experiment, runs=runs, kind=kind, stopwatch=stopwatch, listen=listener, fetching=fetching
+        )
     return finished_run(recorded)
 
 
-def engine_for(experiment: Experiment, clock: Clock, listen: Emit) -> Engine:
+def engine_for(experiment: Experiment, stopwatch: Stopwatch, listen: Emit) -> Engine:
     """Return the engine that trains an experiment here; raise ExperimentError if none can.
 
     What has to be measured for the prediction of a virtual run is reported to `listen`, before the run is recorded.
@@ -71,7 +73,7 @@ def engine_for(experiment: Experiment, clock: Clock, listen: Emit) -> Engine:
     def predict(task: Task) -> "Prediction":
         from tenfold.prediction.task_prediction import predict_task
 
-        return predict_task(task, lambda text: listen(Note(at=clock.now(), text=text)))
+        return predict_task(task, lambda text: listen(Note(at=stopwatch.now(), text=text)))
 
     return choose(experiment, world, predict)
 

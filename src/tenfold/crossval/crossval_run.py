@@ -14,7 +14,6 @@ from tenfold.engines import Outcome
 from tenfold.engines.recording import record_work
 from tenfold.errors import StopTraining, StoreError, TrainingError
 from tenfold.runs import (
-    Clock,
     Emit,
     EpochEnded,
     Event,
@@ -23,6 +22,7 @@ from tenfold.runs import (
     Metric,
     Recorded,
     Started,
+    Stopwatch,
     Store,
     Warned,
     WorkerDropped,
@@ -36,22 +36,24 @@ ORPHAN_SECONDS = 3.0
 
 
 def run_cross_validation(
-    task: Task, store: Store, run: int, facts: dict[str, Any], clock: Clock, listen: Emit
+    task: Task, store: Store, run: int, facts: dict[str, Any], stopwatch: Stopwatch, listen: Emit
 ) -> Outcome:
     """Train all folds that are not finished yet, and record the cross-validation and every fold."""
-    whole = CrossValidationRun(task, store, run, facts, clock, listen)
-    return record_work(whole.train, store, run, clock, listen, partial=whole.partial_result)
+    whole = CrossValidationRun(task, store, run, facts, stopwatch, listen)
+    return record_work(whole.train, store, run, stopwatch, listen, partial=whole.partial_result)
 
 
 class CrossValidationRun:
     """A cross-validation in progress."""
 
-    def __init__(self, task: Task, store: Store, run: int, facts: dict[str, Any], clock: Clock, listen: Emit) -> None:
+    def __init__(
+        self, task: Task, store: Store, run: int, facts: dict[str, Any], stopwatch: Stopwatch, listen: Emit
+    ) -> None:
         self.task = task
         self.store = store
         self.run = run
         self.facts = facts
-        self.clock = clock
+        self.stopwatch = stopwatch
         self.listen = listen
         """Also hears the metrics of the folds, which are recorded in their own runs only."""
         self.mode = fold_mode(task.experiment)
@@ -71,11 +73,11 @@ class CrossValidationRun:
         self._emit = emit
         # Through JSON, as the store has it: Python objects become names, which the runs of the folds record.
         stored_experiment = type(self.task.experiment)(**self.task.experiment.model_dump(mode="json"))
-        context = FoldContext(stored_experiment, self.store, self.run, self.facts, self.clock)
+        context = FoldContext(stored_experiment, self.store, self.run, self.facts, self.stopwatch)
         earlier = earlier_folds(self.store, self.run)
         self._announce(
             FoldsStarted(
-                at=self.clock.now(),
+                at=self.stopwatch.now(),
                 mode=self.mode,
                 names=tuple(split.name for split in self.fold_splits),
                 epochs=self.task.experiment.training.epochs,
@@ -120,7 +122,7 @@ class CrossValidationRun:
                     self.stopped_by = self.stopped_by or str(stop)
                 raise
         elif isinstance(event, Recorded):
-            self._runs[index], self._began[index] = event.run, self.clock.now()
+            self._runs[index], self._began[index] = event.run, self.stopwatch.now()
         elif isinstance(event, Started):
             status: Status = "resumed" if event.resumed else "started"
             self._report(index, status, steps_per_epoch=event.steps_per_epoch)
@@ -132,7 +134,7 @@ class CrossValidationRun:
         if end.result is not None:
             self._finish(job.index, end.result)
             return
-        run, now = self._runs.get(job.index, job.run), self.clock.now()
+        run, now = self._runs.get(job.index, job.run), self.stopwatch.now()
         about = {
             "began": self._began.get(job.index, now),
             "ended": now,
@@ -160,7 +162,7 @@ class CrossValidationRun:
         split = self.fold_splits[index]
         self._announce(
             FoldChanged(
-                at=self.clock.now(),
+                at=self.stopwatch.now(),
                 worker=index,
                 status=status,
                 fold=split.fold,
@@ -182,7 +184,7 @@ class CrossValidationRun:
             self.stopped_by = self.stopped_by or str(stop)
 
     def _warn(self, text: str) -> None:
-        self._emit(Warned(at=self.clock.now(), text=text))
+        self._emit(Warned(at=self.stopwatch.now(), text=text))
 
     def _entries_in_order(self) -> list[FoldEntry]:
         return [self.entries[index] for index in sorted(self.entries)]

@@ -21,7 +21,7 @@ from tenfold.errors import TenfoldError
 from tenfold.experiment import Experiment
 from tenfold.machine import devices
 from tenfold.machine.affinity import NOT_PINNED, CoreMap
-from tenfold.runs import Clock, Emit, Event, Metric, Store, checkpoint, stored_predictions
+from tenfold.runs import Emit, Event, Metric, Stopwatch, Store, checkpoint, stored_predictions
 from tenfold.runs.resumption import Resumption
 from tenfold.runs.store import FOLD
 from tenfold.training import all_targets, choose_loss, choose_metrics, measure, predict
@@ -60,8 +60,8 @@ class FoldContext:
     """The run number of the cross-validation."""
     facts: dict[str, Any]
     """The facts recorded with the cross-validation; a fold records the same, except for its data."""
-    clock: Clock
-    """The clock of the cross-validation."""
+    stopwatch: Stopwatch
+    """The stopwatch of the cross-validation."""
 
 
 @dataclass(frozen=True)
@@ -110,15 +110,15 @@ def try_fold(train: Train, whole: Task, context: FoldContext, job: FoldJob, list
 def train_fold(train: Train, whole: Task, context: FoldContext, job: FoldJob, listen: Emit) -> dict[str, Any]:
     """Train one fold, from its last checkpoint if it has one, record it as a run, and return its result."""
     task, store = fold_task(whole, job), context.store
-    run, clock, resumption = job.run, Clock(), None
+    run, stopwatch, resumption = job.run, Stopwatch(), None
     if run is None:
         experiment = fold_experiment(context.stored_experiment, job.split.name)
         run = store.create(experiment, kind=FOLD, facts=_facts(context, job, task))
     else:
-        clock, resumption = reopen(store, store.find(run))
+        stopwatch, resumption = reopen(store, store.find(run))
 
     train_this = partial(train_and_measure, train, context, job)
-    return train_recorded(train_this, task, store, run, clock, listen, resumption).result
+    return train_recorded(train_this, task, store, run, stopwatch, listen, resumption).result
 
 
 def train_and_measure(
@@ -126,22 +126,22 @@ def train_and_measure(
     context: FoldContext,
     job: FoldJob,
     task: Task,
-    clock: Clock,
+    stopwatch: Stopwatch,
     emit: Emit,
     resumption: Resumption | None,
 ) -> Outcome:
     """Train a fold, then measure its network on all three parts; the result's "crossval" has what this gave."""
     validation: dict[str, float] = {}
     began = job.began
-    if began is None:  # a fold's clock starts with it, but that of a resumed one starts earlier
-        began = context.clock.now() if resumption else clock.origin - context.clock.origin
+    if began is None:  # a fold's stopwatch starts with it, but that of a resumed one starts earlier
+        began = context.stopwatch.now() if resumption else stopwatch.origin - context.stopwatch.origin
 
     def watch(event: Event) -> None:
         if isinstance(event, Metric) and event.part == "validation":
             validation[event.name] = event.value
         emit(event)
 
-    outcome = train(task, clock, watch, resumption)
+    outcome = train(task, stopwatch, watch, resumption)
     measuring = perf_counter()
     is_best_epoch = task.experiment.training.patience is not None  # whose metrics are not the last epoch's
     metrics = _measure(task, outcome, {} if is_best_epoch else validation)
@@ -151,7 +151,7 @@ def train_and_measure(
     outcome.result["crossval"] = {
         "metrics": metrics,
         "began": began,
-        "ended": context.clock.now(),
+        "ended": context.stopwatch.now(),
         "cores": list(job.cores),
         "threads": job.threads,
     }

@@ -15,7 +15,7 @@ from tenfold.engines.recording import Outcome
 from tenfold.engines.serial import Serial
 from tenfold.errors import StopTraining, WorkerLost
 from tenfold.machine import affinity
-from tenfold.runs import Clock, Emit, EpochEnded, Event, Lifecycle
+from tenfold.runs import Emit, EpochEnded, Event, Lifecycle, Stopwatch
 from tenfold.runs.resumption import Resumption
 from tenfold.workers.pool.snapshot import TaskSnapshot
 from tenfold.workers.pool.worker_pool import WorkerPool
@@ -178,12 +178,12 @@ def _do_job(
         if isinstance(event, Lifecycle):  # sent at once, so that it is known even if this process dies
             connection.flush()
 
-    forward_warnings(connection.emit, context.clock, job.index)
+    forward_warnings(connection.emit, context.stopwatch, job.index)
     with ExitStack() as more_time:
         more_time.enter_context(progress.allow_more_time())
 
-        def run_serially(task: Task, clock: Clock, emit: Emit, resumption: Resumption | None = None) -> Outcome:
-            outcome = Serial(progress).run(task, clock, emit, resumption)
+        def run_serially(task: Task, stopwatch: Stopwatch, emit: Emit, resumption: Resumption | None = None) -> Outcome:
+            outcome = Serial(progress).run(task, stopwatch, emit, resumption)
             more_time.enter_context(progress.allow_more_time())  # what comes then publishes no progress
             return outcome
 

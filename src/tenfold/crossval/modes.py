@@ -13,7 +13,7 @@ from tenfold.engines.fused import train_folds
 from tenfold.engines.recording import Train
 from tenfold.errors import TenfoldError
 from tenfold.machine.cores import budget
-from tenfold.runs import Clock, Emit, Event, Lifecycle
+from tenfold.runs import Emit, Event, Lifecycle, Stopwatch
 from tenfold.runs.resumption import Resumption
 from tenfold.workers.task import Task
 
@@ -69,7 +69,7 @@ def fused(
     """Train all folds together on one device, then record each."""
     machine = task.experiment.machine
     count = (machine.threads or budget()) if machine.device == "cpu" else 1
-    began = context.clock.now()
+    began = context.stopwatch.now()
     jobs = [replace(job, threads=count, cores=tuple(range(count)), began=began) for job in jobs]
     events: list[list[Event]] = [[] for _ in jobs]
 
@@ -81,7 +81,7 @@ def fused(
         return emit
 
     tasks = [fold_task(task, job) for job in jobs]
-    outcomes = train_folds(tasks, Clock(), [listener(place) for place in range(len(jobs))])
+    outcomes = train_folds(tasks, Stopwatch(), [listener(place) for place in range(len(jobs))])
     for job, outcome, known in zip(jobs, outcomes, events, strict=True):
 
         def listen(event: Event, index: int = job.index, relayed: list[Event] = known) -> None:
@@ -94,7 +94,7 @@ def fused(
 def _replay(outcome: Outcome | TenfoldError, events: Sequence[Event]) -> Train:
     """Return what emits the events of a finished training again, and ends as it ended."""
 
-    def train(task: Task, clock: Clock, emit: Emit, resumption: Resumption | None) -> Outcome:  # noqa: ARG001
+    def train(task: Task, stopwatch: Stopwatch, emit: Emit, resumption: Resumption | None) -> Outcome:  # noqa: ARG001
         for event in events:
             emit(event)
         if isinstance(outcome, TenfoldError):

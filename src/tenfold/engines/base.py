@@ -10,7 +10,7 @@ from tenfold.engines.prepare import prepare, settle
 from tenfold.engines.recording import Outcome, RecordedRun, reopen, train_recorded
 from tenfold.engines.run_facts import check_same_data, describe
 from tenfold.experiment import Experiment
-from tenfold.runs import Clock, Emit, Store
+from tenfold.runs import Emit, Stopwatch, Store
 from tenfold.runs.resumption import Resumption
 from tenfold.workers.task import Task, make_network
 
@@ -27,7 +27,7 @@ class Engine(ABC):
     name: str
 
     @abstractmethod
-    def run(self, task: Task, clock: Clock, emit: Emit, resumption: Resumption | None = None) -> Outcome:
+    def run(self, task: Task, stopwatch: Stopwatch, emit: Emit, resumption: Resumption | None = None) -> Outcome:
         """Train to the end, and emit everything that happens as events."""
 
     def prepare(self, experiment: Experiment, fetching: FetchProgress | None = None) -> Task:
@@ -40,7 +40,7 @@ class Engine(ABC):
         *,
         runs: str | Path | None,
         kind: str,
-        clock: Clock,
+        stopwatch: Stopwatch,
         listen: Emit,
         fetching: FetchProgress | None = None,
     ) -> RecordedRun:
@@ -48,7 +48,7 @@ class Engine(ABC):
         task = self.prepare(experiment, fetching)
         store = Store(runs)
         number = store.create(task.experiment, kind=kind, facts=describe(task))
-        outcome = train_recorded(self.run, task, store, number, clock, listen)
+        outcome = train_recorded(self.run, task, store, number, stopwatch, listen)
         return RecordedRun.finished(store, number, outcome, task.experiment)
 
     def resume(
@@ -61,6 +61,6 @@ class Engine(ABC):
         task = self.prepare(experiment)
         check_same_data(record, task)
         make_network(task)  # a model that cannot be built must leave the run as it is
-        clock, resumption = reopen(store, record, force=force)
-        outcome = train_recorded(self.run, task, store, record["id"], clock, listen, resumption)
+        stopwatch, resumption = reopen(store, record, force=force)
+        outcome = train_recorded(self.run, task, store, record["id"], stopwatch, listen, resumption)
         return RecordedRun.finished(store, record["id"], outcome, task.experiment)

@@ -3,7 +3,7 @@
 from tenfold.engines.base import Engine
 from tenfold.engines.fused import train_replicas
 from tenfold.engines.recording import Outcome
-from tenfold.runs import Clock, Emit
+from tenfold.runs import Emit, Stopwatch
 from tenfold.runs.resumption import Resumption
 from tenfold.workers.task import Task
 
@@ -13,6 +13,6 @@ class FusedEngine(Engine):
 
     name = "fused"
 
-    def run(self, task: Task, clock: Clock, emit: Emit, resumption: Resumption | None = None) -> Outcome:
+    def run(self, task: Task, stopwatch: Stopwatch, emit: Emit, resumption: Resumption | None = None) -> Outcome:
         """Train to the end."""
-        return train_replicas(task, clock, emit, resumption)
+        return train_replicas(task, stopwatch, emit, resumption)

@@ -12,7 +12,7 @@ from tenfold.engines.recovery import divide_among
 from tenfold.errors import WorkerLost, name_workers
 from tenfold.experiment import Experiment
 from tenfold.mixing.builders import make_strategy
-from tenfold.runs import Clock, Emit, Event, Warned
+from tenfold.runs import Emit, Event, Stopwatch, Warned
 from tenfold.runs.resumption import Resumption
 from tenfold.training import flat_size
 from tenfold.training.flat import state_shapes
@@ -41,20 +41,20 @@ class Processes(Engine):
         start_server()
         return super().prepare(experiment, fetching)
 
-    def run(self, task: Task, clock: Clock, emit: Emit, resumption: Resumption | None = None) -> Outcome:
+    def run(self, task: Task, stopwatch: Stopwatch, emit: Emit, resumption: Resumption | None = None) -> Outcome:
         """Train to the end; a lost worker is replaced if the experiment says so, else all end with WorkerLost."""
         clean_up_orphans()
         if resumption is not None:
             task = divide_among(task, len(resumption.ranks))
         machine = task.experiment.machine
         elastic = self.can_continue and machine.on_failure == "continue" and task.workers > 1
-        supervisor = Supervisor(task, clock, emit, resumption.manifest if resumption else None)
+        supervisor = Supervisor(task, stopwatch, emit, resumption.manifest if resumption else None)
         with closing(_make_channels(task)) as channels, closing(TaskSnapshot(task)) as snapshot:
             ranks = self._ranks_by_process(task)
             setup = WorkerSetup(
                 snapshot=snapshot,
                 channels=channels,
-                clock=clock,
+                stopwatch=stopwatch,
                 ranks_by_process=ranks,
                 resumption=resumption,
                 exchange_times=self._exchange_times(),

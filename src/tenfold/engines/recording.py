@@ -11,7 +11,7 @@ from tenfold.common.user_code import describe_error
 from tenfold.errors import RunTakenOver, StoreError, TenfoldError, WorkerLost
 from tenfold.experiment import Experiment
 from tenfold.machine.facts import EnergyMeter, machine_load
-from tenfold.runs import Clock, Emit, Recorded, Recorder, Store, Warned, checkpoint, stored_predictions
+from tenfold.runs import Emit, Recorded, Recorder, Stopwatch, Store, Warned, checkpoint, stored_predictions
 from tenfold.runs.console import keeping_console
 from tenfold.runs.recorder import Journal
 from tenfold.runs.resumption import Resumption
@@ -38,7 +38,7 @@ class Outcome:
         return cls(supervisor.result, supervisor.weights, supervisor.outputs, supervisor.predictions)
 
 
-Train = Callable[[Task, Clock, Emit, Resumption | None], Outcome]
+Train = Callable[[Task, Stopwatch, Emit, Resumption | None], Outcome]
 """Trains a task to the end and emits everything that happens as events."""
 
 
@@ -65,7 +65,7 @@ def record_work(
     work: Work,
     store: Store,
     run: int,
-    clock: Clock,
+    stopwatch: Stopwatch,
     listen: Emit,
     *,
     partial: Callable[[], dict[str, Any]] | None = None,
@@ -81,9 +81,9 @@ def record_work(
     path = store.folder_of(run)
     load_before, energy = machine_load(), EnergyMeter()
     with keeping_console(path) as console:
-        journal = Journal(Recorder(store, run), clock, listen, console, dict(known or {}), partial)
+        journal = Journal(Recorder(store, run), stopwatch, listen, console, dict(known or {}), partial)
         outcome = _work_recorded(work, journal, path)
-        outcome.result["total_seconds"] = clock.now()
+        outcome.result["total_seconds"] = stopwatch.now()
         outcome.result["listening_seconds"] = journal.listening
         predicted = outcome.result.get("clock") == "predicted"
         outcome.result.update(_machine_use(load_before, energy, predicted=predicted))
@@ -94,7 +94,7 @@ def record_work(
 def _work_recorded(work: Work, journal: Journal, path: Path) -> Outcome:
     """Do the work; where it does not come to its end, record that and raise what stopped it."""
     try:
-        journal(Recorded(at=journal.clock.now(), run=journal.recorder.run))
+        journal(Recorded(at=journal.stopwatch.now(), run=journal.recorder.run))
         outcome = work(journal)
         check_claim(path)
     except RunTakenOver:
@@ -154,7 +154,13 @@ def _save_files(outcome: Outcome, folder: Path, recorder: Recorder) -> str:
 
 
 def train_recorded(
-    train: Train, task: Task, store: Store, run: int, clock: Clock, listen: Emit, resumption: Resumption | None = None
+    train: Train,
+    task: Task,
+    store: Store,
+    run: int,
+    stopwatch: Stopwatch,
+    listen: Emit,
+    resumption: Resumption | None = None,
 ) -> Outcome:
     """Train a task, for example with an engine's `run`, recorded under a run number, with checkpoints in its folder."""
     task = replace(task, checkpoints=store.folder_of(run) / "checkpoint")
@@ -162,14 +168,14 @@ def train_recorded(
 
     def work(emit: Emit) -> Outcome:
         if resumption is not None and resumption.problem:
-            emit(Warned(at=clock.now(), text=resumption.problem))
-        return train(task, clock, emit, resumption)
+            emit(Warned(at=stopwatch.now(), text=resumption.problem))
+        return train(task, stopwatch, emit, resumption)
 
-    return record_work(work, store, run, clock, listen, known=known)
+    return record_work(work, store, run, stopwatch, listen, known=known)
 
 
-def reopen(store: Store, record: dict[str, Any], *, force: bool = False) -> tuple[Clock, Resumption | None]:
-    """Reopen a run to resume it, and return its clock and its last checkpoint, if it has one.
+def reopen(store: Store, record: dict[str, Any], *, force: bool = False) -> tuple[Stopwatch, Resumption | None]:
+    """Reopen a run to resume it, and return its stopwatch and its last checkpoint, if it has one.
 
     Temporary files that a killed process left are removed. `force` claims the run even if another process seems to
     work on it.
@@ -181,8 +187,8 @@ def reopen(store: Store, record: dict[str, Any], *, force: bool = False) -> tupl
     try:
         manifest, problem = checkpoint.sound(folder)
         sweep(folder.parent)
-        clock = Clock(store.restart(run, epoch=manifest["epoch"] if manifest else 0))
+        stopwatch = Stopwatch(store.restart(run, epoch=manifest["epoch"] if manifest else 0))
     except BaseException:
         store.release(run)
         raise
-    return clock, Resumption(folder, manifest, problem) if manifest else None
+    return stopwatch, Resumption(folder, manifest, problem) if manifest else None

@@ -8,7 +8,7 @@ from tenfold.engines.base import Engine
 from tenfold.engines.recording import Outcome
 from tenfold.machine import affinity, devices, malloc
 from tenfold.mixing.builders import make_strategy
-from tenfold.runs import Clock, Emit, Warned
+from tenfold.runs import Emit, Stopwatch, Warned
 from tenfold.runs.resumption import Resumption
 from tenfold.training import flat_size
 from tenfold.training.precision import multiplying
@@ -30,7 +30,7 @@ class Serial(Engine):
         """Publish progress to who watches this process, if anybody does."""
         self._progress = progress
 
-    def run(self, task: Task, clock: Clock, emit: Emit, resumption: Resumption | None = None) -> Outcome:
+    def run(self, task: Task, stopwatch: Stopwatch, emit: Emit, resumption: Resumption | None = None) -> Outcome:
         """Train to the end."""
         before = torch.get_num_threads()
         torch.set_num_threads(task.threads)
@@ -43,15 +43,15 @@ class Serial(Engine):
                 affinity.pinned(task.cores.cpus(0)) as trouble,
             ):
                 if trouble:
-                    emit(Warned(at=clock.now(), text=trouble))
-                return self._run(task, clock, emit, resumption)
+                    emit(Warned(at=stopwatch.now(), text=trouble))
+                return self._run(task, stopwatch, emit, resumption)
         finally:
             torch.set_num_threads(before)
 
-    def _run(self, task: Task, clock: Clock, emit: Emit, resumption: Resumption | None) -> Outcome:
+    def _run(self, task: Task, stopwatch: Stopwatch, emit: Emit, resumption: Resumption | None) -> Outcome:
         device = devices.resolve(task.experiment.machine.device)
         network = make_network(task).to(device)
-        supervisor = Supervisor(task, clock, emit, resumption.manifest if resumption else None)
+        supervisor = Supervisor(task, stopwatch, emit, resumption.manifest if resumption else None)
         centre = make_strategy(task.experiment.division).has_centre
         channels = single_worker_channels(flat_size(network), device, centre=centre)
 
@@ -59,7 +59,7 @@ class Serial(Engine):
             with self._progress.allow_more_time() if self._progress is not None else nullcontext():
                 return supervisor.decide([message])
 
-        worker = Worker(task, network, channels, clock, emit, report, self._progress)
+        worker = Worker(task, network, channels, stopwatch, emit, report, self._progress)
         if resumption is not None:
             worker.resume(resumption.state(0))
         supervisor.start(resumed=resumption is not None)

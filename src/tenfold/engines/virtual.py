@@ -21,7 +21,7 @@ from tenfold.engines.recording import Outcome
 from tenfold.errors import MachineError
 from tenfold.experiment import Experiment
 from tenfold.machine import cores, devices, limits
-from tenfold.runs import Clock, Emit, Note
+from tenfold.runs import Emit, Note, Stopwatch
 from tenfold.runs.resumption import Resumption
 from tenfold.training.fused.device_memory import free_memory as left_on_gpu
 from tenfold.training.optimizers.state_vectors import count_state_vectors
@@ -47,17 +47,17 @@ class Virtual(Processes):
         self._prediction = self._predict(task)
         return task
 
-    def run(self, task: Task, clock: Clock, emit: Emit, resumption: Resumption | None = None) -> Outcome:
+    def run(self, task: Task, stopwatch: Stopwatch, emit: Emit, resumption: Resumption | None = None) -> Outcome:
         """Train to the end; all times in events and in the result are predicted."""
         assert self._prediction is not None, "prepare comes first"
-        emit(Note(at=clock.now(), text=self._memory))
-        began = clock.now()
+        emit(Note(at=stopwatch.now(), text=self._memory))
+        began = stopwatch.now()
         predicted = PredictedEvents(task, self._prediction, began, emit)
         if devices.resolve(task.experiment.machine.device).type == "cpu":
-            outcome = super().run(task, clock, predicted, resumption)
+            outcome = super().run(task, stopwatch, predicted, resumption)
         else:
-            outcome = train_replicas(task, clock, predicted, resumption)
-        outcome.result.update(predicted.result(outcome.result), simulated_in=clock.now() - began)
+            outcome = train_replicas(task, stopwatch, predicted, resumption)
+        outcome.result.update(predicted.result(outcome.result), simulated_in=stopwatch.now() - began)
         return outcome
 
     def _ranks_by_process(self, task: Task) -> list[range]:

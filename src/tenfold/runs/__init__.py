@@ -2,7 +2,6 @@
 
 from tenfold.runs.events import (
     CheckpointFailed,
-    Clock,
     Emit,
     Ended,
     EpochEnded,
@@ -16,6 +15,7 @@ from tenfold.runs.events import (
     Recorded,
     Span,
     Started,
+    Stopwatch,
     Warned,
     WorkerDropped,
     WorkerJoined,
@@ -26,7 +26,6 @@ from tenfold.runs.store import Store
 
 __all__ = [
     "CheckpointFailed",
-    "Clock",
     "Emit",
     "Ended",
     "EpochEnded",
@@ -42,6 +41,7 @@ __all__ = [
     "Run",
     "Span",
     "Started",
+    "Stopwatch",
     "Store",
     "Warned",
     "WorkerDropped",

@@ -203,8 +203,8 @@ Event = Lifecycle | Metric | Span
 Emit = Callable[[Event], None]
 
 
-class Clock:
-    """Seconds since the run began; the clock of a resumed run continues from where it stopped."""
+class Stopwatch:
+    """Measures the seconds since a run began; that of a resumed run continues from where it stopped."""
 
     def __init__(self, elapsed: float = 0.0) -> None:
         self.origin = time.perf_counter() - elapsed

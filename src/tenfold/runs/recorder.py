@@ -7,7 +7,7 @@ from typing import Any
 
 from tenfold.errors import RunTakenOver, StoreError
 from tenfold.runs.console import ConsoleFile
-from tenfold.runs.events import CheckpointFailed, Clock, Emit, Ended, Ending, Event, Lifecycle, Metric, Printed
+from tenfold.runs.events import CheckpointFailed, Emit, Ended, Ending, Event, Lifecycle, Metric, Printed, Stopwatch
 from tenfold.runs.store import Store
 
 FLUSH_SECONDS = 0.5
@@ -81,14 +81,14 @@ class Journal:
     def __init__(
         self,
         recorder: Recorder,
-        clock: Clock,
+        stopwatch: Stopwatch,
         listen: Emit,
         console: ConsoleFile,
         known: dict[str, Any],
         partial: Callable[[], dict[str, Any]] | None,
     ) -> None:
         self.recorder = recorder
-        self.clock = clock
+        self.stopwatch = stopwatch
         self.listen = listen
         self.console = console
         self._partial = partial
@@ -97,7 +97,7 @@ class Journal:
         self.listening = 0.0
         """Seconds spent in the listener: the display and callbacks."""
         self.latest = 0.0
-        """The time of the last event; on a virtual cluster it runs ahead of the clock here."""
+        """The time of the last event; on a virtual cluster it runs ahead of the stopwatch here."""
 
     def __call__(self, event: Event) -> None:
         """Record the event, or what it reports, and tell the listener."""
@@ -126,7 +126,7 @@ class Journal:
 
         Without a result, what came out before the work was interrupted is recorded.
         """
-        last = Ended(at=max(self.clock.now(), self.latest), status=status, error=error.partition("\n")[0])
+        last = Ended(at=max(self.stopwatch.now(), self.latest), status=status, error=error.partition("\n")[0])
         self.recorder(last)
         if result is None:
             result = self._partial() if self._partial is not None else self.known

@@ -18,7 +18,7 @@ from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.launch.detect import detect_world
 from tenfold.machine import devices
-from tenfold.runs import Clock, Event, Run, Store
+from tenfold.runs import Event, Run, Stopwatch, Store
 from tenfold.runs.callbacks import with_callbacks
 from tenfold.runs.history import History
 from tenfold.workers.task import make_network
@@ -41,7 +41,7 @@ def fit(experiment: Experiment, splits: Splits, *, runs: str | Path | None, call
     require_no_launcher("an estimator of scikit-learn", detect_world())
     if experiment.machine.engine == "virtual":
         raise ExperimentError("an estimator trains with real workers; tenfold.simulate trains on a virtual cluster")
-    clock, history = Clock(), History()
+    stopwatch, history = Stopwatch(), History()
     heard = with_callbacks(warn, callbacks)
 
     def listen(event: Event) -> None:
@@ -49,15 +49,15 @@ def fit(experiment: Experiment, splits: Splits, *, runs: str | Path | None, call
         heard(event)
 
     experiment = settle(experiment)
-    engine = engine_for(experiment, clock, listen)
+    engine = engine_for(experiment, stopwatch, listen)
     task = prepare(experiment, splits=splits.to(devices.resolve(experiment.machine.device)))
     run = None
     if runs is None:
-        outcome = engine.run(task, clock, listen)
+        outcome = engine.run(task, stopwatch, listen)
     else:
         store = Store(runs)
         number = store.create(experiment, kind=KIND, facts=describe(task))
-        outcome = train_recorded(engine.run, task, store, number, clock, listen)
+        outcome = train_recorded(engine.run, task, store, number, stopwatch, listen)
         run = finished_run(RecordedRun.finished(store, number, outcome, experiment))
     network = make_network(task).cpu()
     network.load_state_dict(outcome.weights)

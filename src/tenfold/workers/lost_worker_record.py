@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tenfold.errors import WorkerLost
-from tenfold.runs import Clock, WorkerDropped
+from tenfold.runs import Stopwatch, WorkerDropped
 from tenfold.runs.resumption import Resumption
 
 
@@ -29,11 +29,11 @@ class LostWorker:
         """Return the worker that an error reports as lost; `resumption` is where those who are left continue."""
         return cls(error.rank, str(error), left, (resumption.manifest["epoch"] if resumption else 0) + 1)
 
-    def event(self, clock: Clock) -> WorkerDropped:
+    def event(self, stopwatch: Stopwatch) -> WorkerDropped:
         """Return the event that reports it."""
         workers = "1 worker continues" if self.left == 1 else f"{self.left} workers continue"
         text = f"{self.why}; {workers} from epoch {self.epoch}"
-        return WorkerDropped(at=clock.now(), text=text, epoch=self.epoch - 1, worker=self.worker)
+        return WorkerDropped(at=stopwatch.now(), text=text, epoch=self.epoch - 1, worker=self.worker)
 
 
 def lost_in(manifest: Mapping[str, Any]) -> list[LostWorker]:

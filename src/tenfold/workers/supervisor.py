@@ -12,13 +12,13 @@ from tenfold.data.tree import find_main_output
 from tenfold.errors import RunTakenOver, StopTraining, StoreError, WorkerLost
 from tenfold.runs import (
     CheckpointFailed,
-    Clock,
     Emit,
     EpochEnded,
     Event,
     Metric,
     Note,
     Started,
+    Stopwatch,
     Warned,
     WorkerJoined,
     checkpoint,
@@ -39,13 +39,13 @@ class Supervisor:
     def __init__(
         self,
         task: Task,
-        clock: Clock,
+        stopwatch: Stopwatch,
         emit: Emit,
         resumed: dict[str, Any] | None = None,
         lost: Sequence[LostWorker] | None = None,
     ) -> None:
         self.task = task
-        self.clock = clock
+        self.stopwatch = stopwatch
         self.emit = emit
         training = task.experiment.training
         self.loss = choose_loss(training, task.splits.classes)
@@ -81,10 +81,10 @@ class Supervisor:
     def start(self, *, resumed: bool) -> None:
         """Announce that training begins or continues, with what a display needs to know."""
         for note in self.task.splits.notes:
-            self.emit(Note(at=self.clock.now(), text=note))
+            self.emit(Note(at=self.stopwatch.now(), text=note))
         self.emit(
             Started(
-                at=self.clock.now(),
+                at=self.stopwatch.now(),
                 epoch=self.epochs,
                 steps_per_epoch=self.task.steps_per_epoch,
                 batch_size=self.task.experiment.training.samples_per_step,
@@ -99,7 +99,7 @@ class Supervisor:
         self.members = list(members)
         worker = LostWorker(error.rank, str(error), len(members), self.epochs + 1, step=0)
         self.lost.append(worker)
-        self.emit(worker.event(self.clock))
+        self.emit(worker.event(self.stopwatch))
 
     def note_absence(self, step: int) -> None:
         """Record the last step that includes the work of workers that were lost just now."""
@@ -113,7 +113,7 @@ class Supervisor:
         self.skipped += self._samples_of(worker, self._absent.pop(worker), step)
         self._update_lost(worker, joined=step)
         text = f"worker {worker} was replaced by process {pid} after step {step}; {len(self.members)} workers train"
-        self.emit(WorkerJoined(at=self.clock.now(), text=text, epoch=self.epochs, worker=worker))
+        self.emit(WorkerJoined(at=self.stopwatch.now(), text=text, epoch=self.epochs, worker=worker))
 
     def _update_lost(self, worker: int, **fields: Any) -> None:
         latest = max(index for index, one in enumerate(self.lost) if one.worker == worker)
@@ -158,7 +158,7 @@ class Supervisor:
             self.best_loss, self.best_epoch = watched, first.epoch
         if self.task.watched is not None:
             measured |= {f"{self.task.watched_name}_{name}": value for name, value in self.measured.items()}
-        self._announce(EpochEnded(at=self.clock.now(), epoch=first.epoch, metrics=measured))
+        self._announce(EpochEnded(at=self.stopwatch.now(), epoch=first.epoch, metrics=measured))
         patience = self.task.experiment.training.patience
         stop = patience is not None and self.best_epoch is not None and first.epoch - self.best_epoch >= patience
         return Decision(stop=stop or self._stops, best=best)
@@ -214,7 +214,7 @@ class Supervisor:
                 else "the network's outputs are probabilities, and predict_proba applies another softmax to them; "
                 "if the loss takes logits, leave out the softmax at the end of the network"
             )
-            self.emit(Warned(at=self.clock.now(), text=text))
+            self.emit(Warned(at=self.stopwatch.now(), text=text))
         self._are_checked = True
 
     def _keep_predictions(self) -> None:
@@ -231,7 +231,7 @@ class Supervisor:
                 self.predictions.update({name: made} if made is not None else {})
 
     def _emit_metric(self, message: EpochTrained | Evaluated, part: Any, name: str, value: float) -> None:
-        at, epoch = self.clock.now(), message.epoch
+        at, epoch = self.stopwatch.now(), message.epoch
         self._announce(
             Metric(at=at, name=name, value=value, part=part, step=message.step, epoch=epoch, seconds=message.seconds)
         )
@@ -248,7 +248,7 @@ class Supervisor:
         except RunTakenOver:
             raise
         except StoreError as error:
-            self.emit(CheckpointFailed(at=self.clock.now(), text=str(error), epoch=saved[0].epoch - 1))
+            self.emit(CheckpointFailed(at=self.stopwatch.now(), text=str(error), epoch=saved[0].epoch - 1))
             return Decision(saved=False)
         return Decision()
 

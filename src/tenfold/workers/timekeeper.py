@@ -2,7 +2,7 @@
 
 from time import perf_counter
 
-from tenfold.runs import Clock, Emit, Span
+from tenfold.runs import Emit, Span, Stopwatch
 from tenfold.runs.events import SpanKind
 
 SINGLE_SPANS = 600
@@ -15,8 +15,8 @@ class Timekeeper:
     The first spans are emitted one by one, for the timeline; later ones are added up until the next `emit_sums`.
     """
 
-    def __init__(self, clock: Clock, emit: Emit, worker: int) -> None:
-        self.clock = clock
+    def __init__(self, stopwatch: Stopwatch, emit: Emit, worker: int) -> None:
+        self.stopwatch = stopwatch
         self.emit = emit
         self.worker = worker
         self.seconds = 0.0
@@ -33,7 +33,7 @@ class Timekeeper:
     def begin(self) -> None:
         """Give everything before the first step to the start; a resumed run has started before."""
         if not self.times:
-            self._since = self.clock.origin
+            self._since = self.stopwatch.origin
             self.lap("start")
 
     def skip(self) -> None:
@@ -69,7 +69,7 @@ class Timekeeper:
     def emit_sums(self) -> None:
         """Emit what has been added up since the last time."""
         for kind, (seconds, count) in self._sums.items():
-            at = self._window - self.clock.origin
+            at = self._window - self.stopwatch.origin
             self._emit(at, kind, seconds, count)
         self._sums.clear()
         self._window = self._since
@@ -80,7 +80,7 @@ class Timekeeper:
             self.seconds += seconds
         if self._single > 0:
             self._single -= 1
-            self._emit(start - self.clock.origin, kind, seconds)
+            self._emit(start - self.stopwatch.origin, kind, seconds)
             self._window = start + seconds
         else:
             total, count = self._sums.get(kind, (0.0, 0))

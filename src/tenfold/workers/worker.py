@@ -16,7 +16,7 @@ from tenfold.data import Part, batches, order
 from tenfold.errors import ModelError, StoreError, TenfoldError
 from tenfold.machine.process_state import peak_memory
 from tenfold.mixing.learning_rate import rate_scale, warmup_epochs
-from tenfold.runs import Clock, Emit, Metric, Warned, checkpoint
+from tenfold.runs import Emit, Metric, Stopwatch, Warned, checkpoint
 from tenfold.training import choose_loss, predict
 from tenfold.training.make_replica import make_replica
 from tenfold.training.randomness import seed_everything
@@ -43,7 +43,7 @@ class Worker:
         task: Task,
         network: nn.Module,
         channels: Channels,
-        clock: Clock,
+        stopwatch: Stopwatch,
         emit: Emit,
         report: Report,
         progress: WorkerProgress | None = None,
@@ -53,7 +53,7 @@ class Worker:
         self.rank = channels.transport.rank
         """This worker's number; its rank among those who take part is that of its transport, which can change."""
         self.channels = channels
-        self.clock = clock
+        self.stopwatch = stopwatch
         self.emit = emit
         self.report = report
         self.mark = progress.mark if progress is not None else lambda: None
@@ -76,7 +76,7 @@ class Worker:
         self.replica.accuracy = make_training_accuracy(training, task.splits.classes)
         samples = [float(len(shard)) for shard in task.shards]
         self.mixer = make_mixer(task.division, self.replica, channels, samples)
-        self.time = Timekeeper(clock, emit, self.rank)
+        self.time = Timekeeper(stopwatch, emit, self.rank)
         self.epoch = 0
         self.done = 0
         """Steps of the epoch that were taken before this worker joined in the place of a lost one."""
@@ -174,7 +174,7 @@ class Worker:
 
     def _warn(self, trouble: str) -> None:
         if trouble:
-            self.emit(Warned(at=self.clock.now(), text=trouble))
+            self.emit(Warned(at=self.stopwatch.now(), text=trouble))
 
     def _seconds_waited_and_communicated(self) -> tuple[float, float]:
         """Return the seconds spent waiting and communicating so far."""
@@ -227,7 +227,7 @@ class Worker:
         return total, samples
 
     def _measure(self, name: str, value: float, step: int) -> None:
-        at, seconds = self.clock.now(), self.time.seconds
+        at, seconds = self.stopwatch.now(), self.time.seconds
         self.emit(
             Metric(
                 at=at,

@@ -14,7 +14,7 @@ from tenfold.engines.recording import Outcome
 from tenfold.errors import ExperimentError, TenfoldError
 from tenfold.mixing.learning_rate import rate_scale, warmup_epochs
 from tenfold.models.input_scaling import scaling_buffers
-from tenfold.runs import Clock, Emit, Event
+from tenfold.runs import Emit, Event, Stopwatch
 from tenfold.training.fused.fused_replicas import resident
 from tenfold.workers.check_metrics import check_metrics
 from tenfold.workers.supervisor import Supervisor
@@ -27,7 +27,7 @@ class FoldTraining(FusedTraining):
     The workers of a task are neighbouring rows, of which the first stands for all after their mean was taken.
     """
 
-    def __init__(self, tasks: Sequence[Task], clock: Clock, emits: Sequence[Emit]) -> None:
+    def __init__(self, tasks: Sequence[Task], stopwatch: Stopwatch, emits: Sequence[Emit]) -> None:
         _check_compatible(tasks)
         experiment = tasks[0].experiment
         training, workers = experiment.training, experiment.division.workers
@@ -47,7 +47,7 @@ class FoldTraining(FusedTraining):
                 fused.stack.write(row, scaling_buffers(task.splits.scaling))
         lengths = [len(shard) for task in tasks for shard in task.shards]
         super().__init__(
-            fused, Lockstep(fused, lengths, training.samples_per_step), training.epochs, clock, self._emit_to_all
+            fused, Lockstep(fused, lengths, training.samples_per_step), training.epochs, stopwatch, self._emit_to_all
         )
         self.tasks = tasks
         self.emits = emits
@@ -55,7 +55,7 @@ class FoldTraining(FusedTraining):
             StackedRounds(task.division, fused, [float(len(shard)) for shard in task.shards], rows)
             for task, rows in zip(tasks, self.rows, strict=True)
         ]
-        self.supervisors = [Supervisor(task, clock, emit) for task, emit in zip(tasks, emits, strict=True)]
+        self.supervisors = [Supervisor(task, stopwatch, emit) for task, emit in zip(tasks, emits, strict=True)]
         self.outcomes: dict[int, Outcome | TenfoldError] = {}
         self.best: dict[int, dict[str, Any]] = {}
         self.losses, self.samples, self.steps = [0.0] * len(tasks), [0.0] * len(tasks), [0] * len(tasks)

@@ -14,7 +14,7 @@ from tenfold.engines.validate import validate_fused
 from tenfold.errors import ExperimentError, ModelError
 from tenfold.machine import cores, devices, malloc
 from tenfold.machine.process_state import peak_memory
-from tenfold.runs import Clock, Emit, Metric, Note, Warned
+from tenfold.runs import Emit, Metric, Note, Stopwatch, Warned
 from tenfold.training import choose_loss, predict
 from tenfold.training.fused.fused_replicas import Fused, resident
 from tenfold.training.graphs import slow
@@ -40,12 +40,12 @@ class FusedTraining(ABC):
     (`FoldTraining`: one supervisor for each, and rounds among its workers).
     """
 
-    def __init__(self, fused: Fused, lockstep: Lockstep, epochs: int, clock: Clock, emit: Emit) -> None:
+    def __init__(self, fused: Fused, lockstep: Lockstep, epochs: int, stopwatch: Stopwatch, emit: Emit) -> None:
         self.fused = fused
         self.lockstep = lockstep
         self.epochs = epochs
-        self.clock = clock
-        self.time = Timekeeper(clock, emit, 0)
+        self.stopwatch = stopwatch
+        self.time = Timekeeper(stopwatch, emit, 0)
         self._emit_training = emit
         self.epoch = 0
         self.last_step = 0
@@ -114,9 +114,9 @@ class FusedTraining(ABC):
             raise ModelError(f"the model failed on its first batch: {self.fused.failure}")
         for emit in emits:
             if self.fused.description:
-                emit(Note(at=self.clock.now(), text=self.fused.description))
+                emit(Note(at=self.stopwatch.now(), text=self.fused.description))
             if not_captured:
-                emit(Warned(at=self.clock.now(), text=slow(not_captured)))
+                emit(Warned(at=self.stopwatch.now(), text=slow(not_captured)))
 
     def _train_epoch(self) -> None:
         time, first = self.time, self.first_step
@@ -157,7 +157,7 @@ class FusedTraining(ABC):
         """Report a measurement of training."""
         emit(
             Metric(
-                at=self.clock.now(),
+                at=self.stopwatch.now(),
                 name=name,
                 value=value,
                 part="train",

@@ -13,7 +13,7 @@ from tenfold.engines.fused.stacked_rounds import StackedRounds
 from tenfold.engines.recording import Outcome
 from tenfold.errors import ModelError, StoreError
 from tenfold.mixing.learning_rate import rate_scale, warmup_epochs
-from tenfold.runs import Clock, Emit, checkpoint
+from tenfold.runs import Emit, Stopwatch, checkpoint
 from tenfold.runs.resumption import Resumption
 from tenfold.workers.check_metrics import check_metrics
 from tenfold.workers.messages import Evaluated, Saved
@@ -24,7 +24,7 @@ from tenfold.workers.task import Task, diverged
 class ReplicaTraining(FusedTraining):
     """The replicas of one task, which average in rounds."""
 
-    def __init__(self, task: Task, clock: Clock, emit: Emit, resumption: Resumption | None = None) -> None:
+    def __init__(self, task: Task, stopwatch: Stopwatch, emit: Emit, resumption: Resumption | None = None) -> None:
         training, division = task.experiment.training, task.division
         self.task = task
         self.emit = emit
@@ -38,9 +38,9 @@ class ReplicaTraining(FusedTraining):
             gradients_only=self.by_gradients,
         )
         lockstep = Lockstep(fused, [len(shard) for shard in task.shards], training.samples_per_step)
-        super().__init__(fused, lockstep, training.epochs, clock, emit)
+        super().__init__(fused, lockstep, training.epochs, stopwatch, emit)
         self.rounds = StackedRounds(division, fused, [float(len(shard)) for shard in task.shards])
-        self.supervisor = Supervisor(task, clock, emit, resumption.manifest if resumption else None)
+        self.supervisor = Supervisor(task, stopwatch, emit, resumption.manifest if resumption else None)
         self.best: dict[str, Any] | None = None
         self._numbers = resident_numbers(task.splits.train)
         self.loss, self.samples = 0.0, 0.0

@@ -36,7 +36,7 @@ from tenfold.experiment import Experiment
 from tenfold.experiment.fields import with_defaults
 from tenfold.launch.detect import World
 from tenfold.machine import affinity, cores, malloc
-from tenfold.runs import Clock, Emit, Store, Warned
+from tenfold.runs import Emit, Stopwatch, Store, Warned
 from tenfold.runs.remote_store import RemoteStore
 from tenfold.runs.resumption import Resumption
 from tenfold.training import flat_size
@@ -137,7 +137,7 @@ class Launched(Engine):
         *,
         runs: str | Path | None,
         kind: str,
-        clock: Clock,
+        stopwatch: Stopwatch,
         listen: Emit,
         fetching: FetchProgress | None = None,
     ) -> RecordedRun:
@@ -146,14 +146,14 @@ class Launched(Engine):
         with self.session():
             task = self.prepare(experiment, fetching)
             if not self.records:
-                return self._follow(task, experiment, clock)
+                return self._follow(task, experiment, stopwatch)
             store = Store(runs)
             may_have_begun = self.world.restarts or experiment.machine.on_failure == "continue"
             record = find_begun(store, self.world, experiment) if may_have_begun else None
             if record is not None:
                 return self._continue(task, experiment, store, record, listen, force=True)
             number = store.create(experiment, kind=kind, facts=describe(task) | self.facts())
-            outcome = train_recorded(self.run, task, store, number, clock, listen)
+            outcome = train_recorded(self.run, task, store, number, stopwatch, listen)
             return self._dismiss(RecordedRun.finished(store, number, outcome, experiment))
 
     def resume(
@@ -164,7 +164,7 @@ class Launched(Engine):
         with self.session():
             task = self.prepare(experiment)
             if not self.records:
-                return self._follow(task, experiment, Clock())
+                return self._follow(task, experiment, Stopwatch())
             return self._continue(task, experiment, store, record, listen, force=force)
 
     def _continue(
@@ -179,9 +179,9 @@ class Launched(Engine):
     ) -> RecordedRun:
         """Continue a run on rank 0; `force` when this launch has begun it, so that no other process has it."""
         check_same_data(record, task)
-        clock, resumption = reopen(store, record, force=force)
+        stopwatch, resumption = reopen(store, record, force=force)
         self.lost = find_lost(record, resumption, self.world)
-        outcome = train_recorded(self.run, task, store, record["id"], clock, listen, resumption)
+        outcome = train_recorded(self.run, task, store, record["id"], stopwatch, listen, resumption)
         return self._dismiss(RecordedRun.finished(store, record["id"], outcome, experiment))
 
     def _dismiss(self, finished: RecordedRun) -> RecordedRun:
@@ -190,9 +190,9 @@ class Launched(Engine):
         self.joined.network.broadcast((str(finished.store.folder), whole))
         return finished
 
-    def _follow(self, task: Task, experiment: Experiment, clock: Clock) -> RecordedRun:
+    def _follow(self, task: Task, experiment: Experiment, stopwatch: Stopwatch) -> RecordedRun:
         """Train on a rank that does not record, and return what rank 0 has recorded."""
-        (folder, record), weights = self.follow(task, clock)
+        (folder, record), weights = self.follow(task, stopwatch)
         return RecordedRun(RemoteStore(folder), record, Outcome(record["result"], weights), experiment)
 
     def facts(self) -> dict[str, Any]:
@@ -209,29 +209,29 @@ class Launched(Engine):
             }
         }
 
-    def run(self, task: Task, clock: Clock, emit: Emit, resumption: Resumption | None = None) -> Outcome:
+    def run(self, task: Task, stopwatch: Stopwatch, emit: Emit, resumption: Resumption | None = None) -> Outcome:
         """Train to the end, on rank 0."""
         manifest = resumption.manifest if resumption else None
         with self.session():
             self.joined.network.barrier()
-            self.joined.network.broadcast(Orders(task.checkpoints, manifest, clock.now()))
+            self.joined.network.broadcast(Orders(task.checkpoints, manifest, stopwatch.now()))
             resumption = self._resumption(task, manifest)
-            supervisor = Supervisor(task, clock, emit, manifest, [*lost_in(manifest or {}), *self.lost])
+            supervisor = Supervisor(task, stopwatch, emit, manifest, [*lost_in(manifest or {}), *self.lost])
             for worker in self.lost:
-                emit(worker.event(clock))
+                emit(worker.event(stopwatch))
             supervisor.start(resumed=resumption is not None)
-            self._work(task, clock, emit, resumption, supervisor)
+            self._work(task, stopwatch, emit, resumption, supervisor)
         return Outcome.of(supervisor)
 
-    def follow(self, task: Task, clock: Clock) -> tuple[Any, dict[str, Any]]:
+    def follow(self, task: Task, stopwatch: Stopwatch) -> tuple[Any, dict[str, Any]]:
         """Train to the end, on a rank that does not record; return what rank 0 says at the end, and the weights."""
         network = self.joined.network
         network.barrier()
         orders: Orders = network.broadcast()
-        clock.origin = perf_counter() - orders.now
+        stopwatch.origin = perf_counter() - orders.now
         task = replace(task, checkpoints=orders.checkpoints)
         resumption = self._resumption(task, orders.manifest)
-        weights = self._work(task, clock, None, resumption, None)
+        weights = self._work(task, stopwatch, None, resumption, None)
         last_word = network.broadcast()
         if orders.checkpoints is not None and self.joined.names[self.world.rank] != self.joined.names[0]:
             clear(orders.checkpoints, self.world.rank)
@@ -247,7 +247,12 @@ class Launched(Engine):
         return Resumption(task.checkpoints, manifest)
 
     def _work(
-        self, task: Task, clock: Clock, emit: Emit | None, resumption: Resumption | None, supervisor: Supervisor | None
+        self,
+        task: Task,
+        stopwatch: Stopwatch,
+        emit: Emit | None,
+        resumption: Resumption | None,
+        supervisor: Supervisor | None,
     ) -> dict[str, Any]:
         """Train this rank's replica, and return the weights of the mean of all."""
         post = RankConnection(self.joined.network, emit, supervisor, task.checkpoints)
@@ -262,7 +267,7 @@ class Launched(Engine):
                 affinity.pinned(cpus) as trouble,
             ):
                 if trouble:
-                    post.emit(Warned(at=clock.now(), text=trouble, worker=self.world.rank, rank=self.world.rank))
+                    post.emit(Warned(at=stopwatch.now(), text=trouble, worker=self.world.rank, rank=self.world.rank))
                 network = make_network(task).to(task.experiment.machine.device)
                 channels = self._channels(task, flat_size(network))
                 stalls = watch_progress(self.joined.network, task.experiment.machine.stall_after)
@@ -273,7 +278,7 @@ class Launched(Engine):
                             return post.report(message)
 
                     with progress.allow_more_time():
-                        worker = Worker(task, network, channels, clock, post.emit, report, progress)
+                        worker = Worker(task, network, channels, stopwatch, post.emit, report, progress)
                         if resumption is not None:
                             worker.resume(resumption.state(self.world.rank))
                         else:

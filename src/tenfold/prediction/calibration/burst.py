@@ -16,7 +16,7 @@ from tenfold.experiment import Experiment
 from tenfold.machine import cores
 from tenfold.mixing import Strategy
 from tenfold.mixing.builders import make_strategy
-from tenfold.runs import Clock, Event, Span
+from tenfold.runs import Event, Span, Stopwatch
 from tenfold.workers.task import Task
 
 SYNC_EVERY = 3
@@ -57,7 +57,7 @@ def run(experiment: Experiment, splits: Splits, steps: int, checkpoints: Path | 
     """Train for so many steps in worker processes, as any experiment is trained, and read the spans."""
     task = _task(experiment, splits, steps, checkpoints)
     events: list[Event] = []
-    result = Processes().run(task, Clock(), events.append).result
+    result = Processes().run(task, Stopwatch(), events.append).result
     spans = [event for event in events if isinstance(event, Span) and event.count == 1]
     found = read(spans, task.workers, make_strategy(task.experiment.division), result)
     return replace(found, evaluated=len(task.watched) if task.watched is not None else 0)

@@ -21,7 +21,7 @@ from tenfold.experiment import Experiment
 from tenfold.machine import cores, devices
 from tenfold.mixing.builders import make_strategy
 from tenfold.prediction.planning.learning_curve import SEED_ERROR, Point
-from tenfold.runs import Clock, Event, Metric
+from tenfold.runs import Event, Metric, Stopwatch
 from tenfold.training import choose_metrics
 from tenfold.training.measures import LOWER_IS_BETTER, target_metric
 from tenfold.workers.task import Task
@@ -141,7 +141,7 @@ def train_probe(experiment: Experiment, splits: Splits, samples: int, predict: C
     asynchronous = make_strategy(short.division).asynchronous
     engine: Any = Serial() if task.workers == 1 else _Replicas(predict(task) if asynchronous else None)
     with tempfile.TemporaryDirectory(prefix="tenfold-plan-") as folder:
-        outcome = engine.run(replace(task, checkpoints=Path(folder)), Clock(), events.append)
+        outcome = engine.run(replace(task, checkpoints=Path(folder)), Stopwatch(), events.append)
     metric = target_metric(choose_metrics(short.training, splits.classes))
     times, measured = outcome.result["times"], _by_epoch(events, metric)
     return Probe(
@@ -173,9 +173,9 @@ class _Replicas(Virtual):
     def __init__(self, prediction: Prediction | None) -> None:
         self._prediction = prediction
 
-    def run(self, task: Task, clock: Clock, emit: Any, resumption: Any = None) -> Any:
+    def run(self, task: Task, stopwatch: Stopwatch, emit: Any, resumption: Any = None) -> Any:
         """Train to the end."""
-        return Processes.run(self, task, clock, emit, resumption)
+        return Processes.run(self, task, stopwatch, emit, resumption)
 
 
 def _threads(experiment: Experiment) -> int:

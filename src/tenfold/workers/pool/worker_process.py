@@ -17,7 +17,7 @@ from torch import nn
 from tenfold.common.user_code import describe_error, user_frames
 from tenfold.errors import TenfoldError, UserCodeError
 from tenfold.machine import affinity, malloc
-from tenfold.runs import Clock, Emit, Event, Printed, Warned
+from tenfold.runs import Emit, Event, Printed, Stopwatch, Warned
 from tenfold.runs.console import LIMIT, tap_streams
 from tenfold.runs.resumption import Resumption
 from tenfold.training.flat import state_shapes
@@ -120,7 +120,7 @@ class WorkerSetup:
 
     snapshot: TaskSnapshot
     channels: SharedChannels
-    clock: Clock
+    stopwatch: Stopwatch
     ranks_by_process: Sequence[range]
     """The workers in each process: one, or several on a virtual cluster."""
     resumption: Resumption | None = None
@@ -136,16 +136,16 @@ def run_workers(
 ) -> None:
     """Train the replicas of one process; one that is `joining` replaces a lost one, and first waits for its state."""
     start_heartbeat(process, lifeline, beats)
-    progress, ranks, clock = WorkerProgress(beats, process), setup.ranks_by_process[process], setup.clock
+    progress, ranks, stopwatch = WorkerProgress(beats, process), setup.ranks_by_process[process], setup.stopwatch
     connection = WorkerConnection(pipe, progress.mark_waiting)
     try:
-        forward_warnings(connection.emit, clock, ranks[0])
-        forward_prints(connection, clock, ranks[0])
+        forward_warnings(connection.emit, stopwatch, ranks[0])
+        forward_prints(connection, stopwatch, ranks[0])
         with progress.allow_more_time():
             task = setup.snapshot.open()
         problem = affinity.apply(task.cores.cpus(process))
         if problem and process == 0:
-            connection.emit(Warned(at=clock.now(), text=problem))
+            connection.emit(Warned(at=stopwatch.now(), text=problem))
         torch.set_num_threads(task.threads)
         malloc.keep_freed()
         if len(ranks) == 1 and setup.exchange_times is None:
@@ -172,7 +172,7 @@ def _train_one(
 
     with progress.allow_more_time():
         network = _make_network(task, setup.channels)
-        worker = Worker(task, network, channels, setup.clock, connection.emit, report, progress)
+        worker = Worker(task, network, channels, setup.stopwatch, connection.emit, report, progress)
     if joining:
         assert isinstance(channels, ElasticChannels)
         worker.join(channels.join())
@@ -200,16 +200,16 @@ def _make_network(task: Task, shared: SharedChannels) -> nn.Module:
     return network
 
 
-def forward_warnings(emit: Emit, clock: Clock, rank: int) -> None:
+def forward_warnings(emit: Emit, stopwatch: Stopwatch, rank: int) -> None:
     """In a worker process: emit Python's warnings as events, which name the worker, instead of printing them."""
 
     def show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-        emit(Warned(at=clock.now(), text=f"{category.__name__}: {message}", worker=rank, rank=rank))
+        emit(Warned(at=stopwatch.now(), text=f"{category.__name__}: {message}", worker=rank, rank=rank))
 
     warnings.showwarning = show
 
 
-def forward_prints(connection: WorkerConnection, clock: Clock, rank: int) -> None:
+def forward_prints(connection: WorkerConnection, stopwatch: Stopwatch, rank: int) -> None:
     """In a worker process: send what it prints to the supervisor with its events, in addition to printing it."""
     kept: list[str] = []
 
@@ -218,7 +218,7 @@ def forward_prints(connection: WorkerConnection, clock: Clock, rank: int) -> Non
             return []
         text = "".join(kept)[-LIMIT:]
         kept.clear()
-        return [Printed(at=clock.now(), text=text, worker=rank)]
+        return [Printed(at=stopwatch.now(), text=text, worker=rank)]
 
     connection.printed = printed
     tap_streams(kept.append)
@@ -246,7 +246,7 @@ def _train_several(
         report: Callable[[Message], Decision] = partial(batch.report, index)
         with progress.allow_more_time():
             network = _make_network(task, setup.channels)
-            worker = Worker(task, network, channels, setup.clock, connection.emit, report, progress)
+            worker = Worker(task, network, channels, setup.stopwatch, connection.emit, report, progress)
         if lock is not None:
             lock.step = lambda: worker.replica.steps
         _train(worker, setup.resumption)
