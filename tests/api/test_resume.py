@@ -223,7 +223,7 @@ class TestRefusals:
         run = interrupted(**SMALL)
         tenfold.resume(run)
         with pytest.raises(StoreError, match="run 1 is finished"):
-            run.store.reopen(run.id, epoch=0)
+            run.store.claim_and_restart(run.id, epoch=0)
         assert tenfold.open_run().status == "finished"
 
     def test_an_unknown_run_and_an_empty_folder(self) -> None:

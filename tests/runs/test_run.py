@@ -88,7 +88,7 @@ def test_the_history_of_a_resumed_run_has_no_epoch_twice(tmp_path):
     events = [metric("epoch_loss", float(epoch), "train", epoch) for epoch in range(3)]
     store, number = new_run(tmp_path, events=events)
     store.update(number, result={}, status="interrupted")
-    store.reopen(number, epoch=1)
+    store.claim_and_restart(number, epoch=1)
     store.append(number, [metric("epoch_loss", 10.0 + epoch, "train", epoch) for epoch in (1, 2)])
     assert [row["train_loss"] for row in opened(store, number).history] == [0.0, 11.0, 12.0]
 

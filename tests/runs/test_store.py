@@ -137,7 +137,7 @@ def test_what_cannot_be_found_is_explained(tmp_path):
     assert "there is no run '9'" in refused(runs.find, 9)
     assert "say a number from 1 to 2, or last" in refused(runs.find, "nine")
     assert refused(runs.find, "mlp-digits") == "'mlp-digits' names 2 runs; say which: 1, 2"
-    assert "there is no run '9'" in refused(runs.reopen, 9, epoch=0)
+    assert "there is no run '9'" in refused(runs.claim_and_restart, 9, epoch=0)
     runs.create(DIGITS, kind="train", facts={})
     with sqlite3.connect(runs.folder / "tenfold.db") as connection:
         connection.execute("DELETE FROM runs WHERE id = 2")
@@ -208,7 +208,7 @@ def test_events_that_are_damaged_or_of_another_version_hide_no_others(tmp_path, 
             connection.execute("INSERT INTO events (run, type, epoch, body) VALUES (?, ?, 0, ?)", (number, kind, body))
     assert list(runs.events(number)) == some_events()
     runs.release(number)
-    assert runs.reopen(number, epoch=5) == 1.0
+    assert runs.claim_and_restart(number, epoch=5) == 1.0
 
 
 def test_the_folder_comes_from_the_environment(tmp_path, monkeypatch):
@@ -222,10 +222,10 @@ def test_the_folder_comes_from_the_environment(tmp_path, monkeypatch):
     assert Store().folder == tmp_path / "else"
 
 
-def test_reopening_keeps_the_events_of_whole_epochs_and_supersedes_the_rest(tmp_path):
+def test_restarting_keeps_the_events_of_whole_epochs_and_supersedes_the_rest(tmp_path):
     runs, number = new_run(tmp_path, events=some_events(0, at=1.0) + some_events(1, at=2.0) + some_events(2, at=3.5))
     runs.update(number, result={}, status="failed", error="oh")
-    assert runs.reopen(number, epoch=1) == 3.5
+    assert runs.claim_and_restart(number, epoch=1) == 3.5
     assert list(runs.events(number)) == some_events(0, at=1.0)
     record = runs.find(number)
     assert (record["status"], record["error"], record["ended"]) == ("running", "", None)
@@ -235,28 +235,28 @@ def test_reopening_keeps_the_events_of_whole_epochs_and_supersedes_the_rest(tmp_
         assert connection.execute("SELECT COUNT(*) FROM events").fetchone() == (12,)
 
 
-def test_reopening_touches_no_other_run(tmp_path):
+def test_restarting_touches_no_other_run(tmp_path):
     runs, first = new_run(tmp_path, events=some_events())
     second = runs.create(DIGITS, kind="train", facts={})
     runs.update(second, result={}, status="interrupted")
-    runs.reopen(second, epoch=0)
+    runs.claim_and_restart(second, epoch=0)
     assert list(runs.events(first)) == some_events()
 
 
-def test_a_run_without_events_reopens_at_zero(tmp_path):
+def test_a_run_without_events_restarts_at_zero(tmp_path):
     runs, number = new_run(tmp_path)
     runs.update(number, result={}, status="interrupted")
-    assert runs.reopen(number, epoch=0) == 0.0
+    assert runs.claim_and_restart(number, epoch=0) == 0.0
 
 
-def test_a_run_that_is_running_is_not_reopened(tmp_path):
+def test_a_run_that_is_running_is_not_restarted(tmp_path):
     runs, number = new_run(tmp_path, events=some_events())
     for one in (runs, Store(tmp_path)):
-        message = refused(one.reopen, number, epoch=0)
+        message = refused(one.claim_and_restart, number, epoch=0)
         assert f"is still running, in process {os.getpid()} on " in message
         assert "If it is certainly gone, resume with --force" in message
     assert list(runs.events(number)) == some_events()
-    assert Store(tmp_path).reopen(number, epoch=0, force=True) == 1.0
+    assert Store(tmp_path).claim_and_restart(number, epoch=0, force=True) == 1.0
 
 
 def claim_as(runs, number, **columns):
@@ -272,7 +272,7 @@ def test_names_numbers_and_times_say_nothing_about_life(tmp_path, columns):
     assert runs.find(number)["status"] == "running"
     runs.release(number)
     assert runs.find(number)["status"] == "interrupted"
-    runs.reopen(number, epoch=0)
+    runs.claim_and_restart(number, epoch=0)
     assert runs.find(number)["status"] == "running"
 
 

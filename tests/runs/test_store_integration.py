@@ -76,13 +76,13 @@ def test_a_killed_writer_leaves_a_store_that_can_be_read_and_written(tmp_path):
     assert times == [float(at) for at in range(1, len(times) + 1)]
     assert json.dumps(store.find("last")["experiment"])
     assert store.create(DIGITS, kind="train", facts={}) == number + 1
-    assert store.reopen(number, epoch=0) == times[-1]
+    assert store.claim_and_restart(number, epoch=0) == times[-1]
 
 
 @pytest.mark.timeout(60)
 def test_a_run_is_still_running_for_other_processes(tmp_path):
     _, number = new_run(tmp_path)
-    code = "import sys; from tenfold.runs import Store; Store(sys.argv[1]).reopen(int(sys.argv[2]), epoch=0)"
+    code = "import sys; from tenfold.runs import Store; Store(sys.argv[1]).claim_and_restart(int(sys.argv[2]), epoch=0)"
     ran = subprocess.run(
         [sys.executable, "-c", code, tmp_path, str(number)], capture_output=True, text=True, timeout=50
     )

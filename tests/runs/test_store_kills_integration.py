@@ -63,7 +63,7 @@ def check(folder: Path, done: mmap.mmap, killed: dict[int, int]) -> None:
         if left:
             assert checkpoint.load(path / checkpoint.file_name(left, 0)) == {"epoch": left}
         if record["status"] == "interrupted":
-            store.reopen(record["id"], epoch=left)
+            store.claim_and_restart(record["id"], epoch=left)
     assert store.create(DIGITS, kind="train", facts={"who": WRITERS}) > max(
         (r["id"] for r in records.values()), default=0
     )

@@ -162,5 +162,5 @@ def test_a_fault_at_any_write_loses_nothing_that_was_recorded(at, kill):
         if left:
             assert checkpoint.load(path / checkpoint.file_name(left, 0)) == {"epoch": left}
         if not status:
-            died.reopen(number, epoch=left)
+            died.claim_and_restart(number, epoch=left)
             assert [round(event.at) for event in died.events(number)] == [one for one in done if one <= left]

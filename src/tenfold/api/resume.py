@@ -78,7 +78,7 @@ def _resume_folds(store: Store, record: dict[str, Any], experiment: Experiment, 
     number, facts = record["id"], record["facts"]
     with crossval.shared_data(prepare(experiment)) as task:
         check_same_data(record, task)
-        stopwatch = Stopwatch(store.reopen(number, epoch=1, force=force))  # the events so far stay
+        stopwatch = Stopwatch(store.claim_and_restart(number, epoch=1, force=force))  # the events so far stay
         sweep(store.path(number, record["title"]))
         outcome = crossval.run_cross_validation(task, store, number, facts, stopwatch, listen)
     return finished_run(RecordedRun.finished(store, number, outcome, experiment))

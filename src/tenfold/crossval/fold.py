@@ -15,7 +15,7 @@ from tenfold.crossval.fold_splits import FoldSplit
 from tenfold.data import Part, SubsetPart
 from tenfold.data.scaling import with_scaling
 from tenfold.engines import Outcome
-from tenfold.engines.recording import Train, reopen, train_recorded
+from tenfold.engines.recording import Train, open_for_resume, train_recorded
 from tenfold.engines.run_facts import audit
 from tenfold.errors import TenfoldError
 from tenfold.experiment import Experiment
@@ -115,7 +115,7 @@ def train_fold(train: Train, whole: Task, context: FoldContext, job: FoldJob, li
         experiment = fold_experiment(context.stored_experiment, job.split.name)
         run = store.create(experiment, kind=FOLD, facts=_facts(context, job, task))
     else:
-        stopwatch, resumption = reopen(store, store.find(run))
+        stopwatch, resumption = open_for_resume(store, store.find(run))
 
     train_this = partial(train_and_measure, train, context, job)
     return train_recorded(train_this, task, store, run, stopwatch, listen, resumption).result

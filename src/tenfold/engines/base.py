@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tenfold.data import FetchProgress
 from tenfold.engines.prepare import prepare, settle
-from tenfold.engines.recording import Outcome, RecordedRun, reopen, train_recorded
+from tenfold.engines.recording import Outcome, RecordedRun, open_for_resume, train_recorded
 from tenfold.engines.run_facts import check_same_data, describe
 from tenfold.experiment import Experiment
 from tenfold.runs import Emit, Stopwatch, Store
@@ -61,6 +61,6 @@ class Engine(ABC):
         task = self.prepare(experiment)
         check_same_data(record, task)
         make_network(task)  # a model that cannot be built must leave the run as it is
-        stopwatch, resumption = reopen(store, record, force=force)
+        stopwatch, resumption = open_for_resume(store, record, force=force)
         outcome = train_recorded(self.run, task, store, record["id"], stopwatch, listen, resumption)
         return RecordedRun.finished(store, record["id"], outcome, task.experiment)

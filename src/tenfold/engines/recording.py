@@ -174,8 +174,10 @@ def train_recorded(
     return record_work(work, store, run, stopwatch, listen, known=known)
 
 
-def reopen(store: Store, record: dict[str, Any], *, force: bool = False) -> tuple[Stopwatch, Resumption | None]:
-    """Reopen a run to resume it, and return its stopwatch and its last checkpoint, if it has one.
+def open_for_resume(
+    store: Store, record: dict[str, Any], *, force: bool = False
+) -> tuple[Stopwatch, Resumption | None]:
+    """Claim a run to resume it, and return its stopwatch and its last checkpoint, if it has one.
 
     Temporary files that a killed process left are removed. `force` claims the run even if another process seems to
     work on it.

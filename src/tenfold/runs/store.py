@@ -158,7 +158,7 @@ class Store:
         if claim is not None:
             claim.release()
 
-    def reopen(self, run: int, *, epoch: int, force: bool = False) -> float:
+    def claim_and_restart(self, run: int, *, epoch: int, force: bool = False) -> float:
         """Claim a run to continue it at this epoch, and return for how many seconds it had run."""
         self.claim(run, force=force)
         try:

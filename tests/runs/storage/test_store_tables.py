@@ -73,7 +73,10 @@ def test_a_newer_store_is_read_but_not_written(tmp_path):
     assert newer.find("last")["result"] == {"seconds": 1.0}
     assert list(newer.events(number)) == some_events()
     assert version(tmp_path / "tenfold.db") == store_tables.VERSION + 6
-    for write in (lambda: newer.create(DIGITS, kind="train", facts={}), lambda: newer.reopen(number, epoch=0)):
+    for write in (
+        lambda: newer.create(DIGITS, kind="train", facts={}),
+        lambda: newer.claim_and_restart(number, epoch=0),
+    ):
         with pytest.raises(StoreError, match=r"a newer version of Tenfold made it \(format 8, this version knows 2\)"):
             write()
 

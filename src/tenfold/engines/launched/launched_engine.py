@@ -28,7 +28,7 @@ from tenfold.engines.launched.relaunch import find_begun, find_lost
 from tenfold.engines.launched.scatter import scatter
 from tenfold.engines.launched.stall_watch import watch_progress
 from tenfold.engines.prepare import load, seats
-from tenfold.engines.recording import Outcome, RecordedRun, reopen, train_recorded
+from tenfold.engines.recording import Outcome, RecordedRun, open_for_resume, train_recorded
 from tenfold.engines.recovery import assign_states
 from tenfold.engines.run_facts import check_same_data, describe
 from tenfold.errors import ExperimentError, TrainingError, WorkerLost
@@ -179,7 +179,7 @@ class Launched(Engine):
     ) -> RecordedRun:
         """Continue a run on rank 0; `force` when this launch has begun it, so that no other process has it."""
         check_same_data(record, task)
-        stopwatch, resumption = reopen(store, record, force=force)
+        stopwatch, resumption = open_for_resume(store, record, force=force)
         self.lost = find_lost(record, resumption, self.world)
         outcome = train_recorded(self.run, task, store, record["id"], stopwatch, listen, resumption)
         return self._dismiss(RecordedRun.finished(store, record["id"], outcome, experiment))
