@@ -11,7 +11,7 @@ from tenfold.cluster import Cluster
 from tenfold.data import Splits, Tensors
 from tenfold.errors import ExperimentError, TrainingError
 from tenfold.experiment import Experiment
-from tenfold.prediction.planning import evidence, planner, trial_search
+from tenfold.prediction.planning import epoch_choice, evidence, planner, trial_search
 from tenfold.prediction.planning.candidates import Candidate, candidates_on
 from tenfold.prediction.planning.learning_probe import Probe
 
@@ -87,8 +87,21 @@ def test_a_run_that_stops_early_takes_only_the_epochs_to_the_target(monkeypatch:
     assert early.stops_after == 1
     assert early.price is not None
     assert late.price is not None
-    assert early.price.total == pytest.approx(early.expected)
     assert early.price.total < late.price.total
+
+
+def test_the_expected_seconds_of_a_confirmed_schedule_include_those_of_seeds_that_may_miss() -> None:
+    best = planner.best_of(find(0.9), 0.9)
+    assert best.probability is not None
+    assert best.price is not None
+    assert best.expected is not None
+    assert best.epochs is not None
+    assert best.reached == best.tried
+    again = best.price.total * (1 + epoch_choice.next_epochs(best.epochs) / best.epochs)
+    assert best.probability < 1
+    assert best.expected == pytest.approx(
+        best.probability * best.price.total + (1 - best.probability) * again, rel=0.05
+    )
 
 
 def test_longer_schedules_are_tried_as_long_as_they_reach_the_target_sooner(monkeypatch: pytest.MonkeyPatch) -> None:

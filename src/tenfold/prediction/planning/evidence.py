@@ -25,6 +25,8 @@ MISSES = 0.2
 """The share of them that may miss the target."""
 CONFIRMATION_SHARE = 0.1
 """The part of the time that all seeds of a schedule may take, if these are more than the fewest."""
+CURVE_WORTH = 8
+"""How many trial runs the probability by a learning curve is worth, when it is compared with those that were seen."""
 MISSED = 0.05
 """The upper end of an interval has room for repeated runs until no more than this share has missed the target."""
 
@@ -97,9 +99,7 @@ class Evidence:
         confirmed, listed = self.confirmed(one), self.schedules(one, self.longest_missed(one, by_own_seed=True))
         best = epoch_choice.best(listed)
         if confirmed is not None:
-            trials, sure = self.trials(one, confirmed), epoch_choice.probability(one.curve, self.goal, confirmed)
-            seen = (trials.reached + 1) / (len(trials) + 2)
-            best = Schedule(confirmed, max(sure, seen), self.seconds(one)(self.stops_after(one, confirmed)))
+            best = self._confirmed_schedule(one, confirmed, listed)
         if best is None:
             one.epochs = one.probability = one.expected = one.stops_after = one.price = one.interval = None
             one.tried = one.reached = 0
@@ -113,6 +113,16 @@ class Evidence:
         if first is not None and last is not None:
             high = last.interval[1] if confirmed else self._at_most(one, best.epochs, listed)
             one.interval = first.interval[0], high
+
+    def _confirmed_schedule(self, one: Assessment, epochs: int, listed: Sequence[Schedule]) -> Schedule:
+        """Return a confirmed schedule and its expected seconds: other seeds may still miss the target."""
+        assert one.curve is not None
+        trials, by_curve = self.trials(one, epochs), epoch_choice.probability(one.curve, self.goal, epochs)
+        chance = (CURVE_WORTH * by_curve + trials.reached) / (CURVE_WORTH + len(trials))
+        seconds, after = self.seconds(one), epoch_choice.next_epochs(epochs)
+        repeated = next((found.expected for found in listed if found.epochs == after), seconds(after))
+        expected = chance * seconds(self.stops_after(one, epochs)) + (1 - chance) * (seconds(epochs) + repeated)
+        return Schedule(epochs, chance, expected)
 
     def _at_most(self, one: Assessment, epochs: int, listed: Sequence[Schedule]) -> float:
         """Return the seconds of training within which nearly all have reached the target, repeated runs included."""

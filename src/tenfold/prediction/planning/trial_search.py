@@ -168,13 +168,8 @@ class TrialSearch:
         """The fewest epochs of each setting that do not fit into the time."""
         runs = 0
         while runs < MOST_TRIALS:
-            sure = {
-                one: self.evidence.stops_after(one, epochs)
-                for one in self.evidence.live()
-                if (epochs := self.evidence.confirmed(one))
-            }
-            soonest = min(sure, key=lambda one: self.evidence.seconds(one)(sure[one]), default=None)
-            limit = self.evidence.seconds(soonest)(sure[soonest]) if soonest is not None else math.inf
+            confirmed = [one.expected for one in self.evidence.live() if self.evidence.confirmed(one)]
+            limit = min((expected for expected in confirmed if expected is not None), default=math.inf)
             trials = [found for one in self.evidence.live() if (found := self._trial(one, limit, too_long)) is not None]
             trials = trials or [found for one in self.evidence.live() if (found := self._longer(one, limit, too_long))]
             if not trials:
