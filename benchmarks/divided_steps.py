@@ -24,8 +24,8 @@ from tenfold.machine import cores
 from tenfold.training import Replica, flat_size
 from tenfold.training.optimizers.block_division import stacks_worth_sharing
 from tenfold.workers.channels import SharedChannels
-from tenfold.workers.mixers.divided_steps import DividedStep
-from tenfold.workers.mixers.make_mixer import make_mixer
+from tenfold.workers.trainers.divided_steps import DividedStep
+from tenfold.workers.trainers.make_trainer import make_trainer
 
 NETWORKS_AND_STEPS: dict[str, tuple[str, dict[str, Any], int]] = {
     "lenet5": ("lenet5", {}, 200),
@@ -81,7 +81,7 @@ def work(rank: int, workers: int, shared: SharedChannels, name: str, batch_size:
         steps_per_epoch=10**6,
         vector=channels.transport.buffer,
     )
-    mixer: Any = make_mixer(Division(workers=workers, average="gradients"), replica, channels, [1.0] * workers)
+    trainer: Any = make_trainer(Division(workers=workers, average="gradients"), replica, channels, [1.0] * workers)
     divided = DividedStep(replica, replica.optimizer, channels.transport)  # type: ignore[arg-type]
     own = replica.optimizer.own
     torch.manual_seed(rank)
@@ -90,10 +90,10 @@ def work(rank: int, workers: int, shared: SharedChannels, name: str, batch_size:
     cpu: dict[str, list[float]] = {"whole": [], "divided": []}
     for _ in range(NETWORKS_AND_STEPS[name][2] // STRETCH):
         for kind, chosen in (("whole", None), ("divided", divided)):
-            mixer.divided, replica.optimizer.own = chosen, own if chosen else {}
+            trainer.divided, replica.optimizer.own = chosen, own if chosen else {}
             for step in range(STRETCH):
                 began, began_cpu = perf_counter(), thread_time()
-                mixer.step(x, y, [batch_size] * workers)
+                trainer.train_step(x, y, [batch_size] * workers)
                 if step:
                     wall[kind].append(perf_counter() - began)
                     cpu[kind].append(thread_time() - began_cpu)

@@ -94,7 +94,7 @@ class Threads:
         except BaseException as error:
             self._errors.append(error)
             self._meeting.abort()
-            self._shared.stop(Stop.ASKED, worker.rank)
+            self._shared.stop(Stop.ASKED, worker.number)
 
     def _teller(self, rank: int) -> Callable[[Message], Decision]:
         def report(message: Message) -> Decision:
@@ -108,11 +108,11 @@ class Threads:
         return report
 
     def _watch(self, rank: int, worker: Worker) -> None:
-        mix = worker.mixer.after_step
+        mix = worker.trainer.average_weights_if_due
 
         def watched(step: int) -> None:
             self.before[rank].append(state_of(worker))
             mix(step)
             self.after[rank].append(state_of(worker))
 
-        worker.mixer.after_step = watched  # type: ignore[method-assign]
+        worker.trainer.average_weights_if_due = watched  # type: ignore[method-assign]

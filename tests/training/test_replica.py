@@ -178,21 +178,23 @@ def test_accumulated_gradients_are_those_of_the_whole_batch(average):
         torch.testing.assert_close(weights, found[0][1])
 
 
-def test_the_average_of_the_weights_follows_them():
+def test_the_moving_average_follows_the_weights():
     replica = Replica(nn.Linear(2, 1), Training(optimizer="sgd", ema=0.5), functional.mse_loss, steps_per_epoch=9)
     expected = replica.flat.vector.clone()
     for step in range(1, 10):
         replica.step(torch.randn(4, 2), torch.randn(4, 1))
-        replica.track_average()
+        replica.update_ema()
         decay = min(0.5, (1 + step) / (10 + step))
         expected = decay * expected + (1 - decay) * replica.flat.vector
-    torch.testing.assert_close(replica.average, expected)
+    torch.testing.assert_close(replica.ema_weights, expected)
     state = replica.state()
-    replica.take_average()
+    replica.use_ema()
     torch.testing.assert_close(replica.flat.vector, expected)
     other = Replica(nn.Linear(2, 1), Training(optimizer="sgd", ema=0.5), functional.mse_loss, steps_per_epoch=9)
     other.load(state)
-    assert torch.equal(other.average, replica.average)
+    assert torch.equal(other.ema_weights, replica.ema_weights)
+    other.load(state | {"average": state.pop("ema") + 1})  # as in older checkpoints
+    assert torch.equal(other.ema_weights, replica.ema_weights + 1)
 
 
 def test_fp16_scales_the_loss_and_skips_steps_that_overflow():

@@ -16,8 +16,8 @@ from tenfold.errors import ExperimentError
 from tenfold.experiment import Division
 from tenfold.loop.loop_replica import LoopReplica
 from tenfold.workers.channels import Channels
-from tenfold.workers.mixers.make_mixer import make_rounds
-from tenfold.workers.mixers.replica_rounds import average_tensors
+from tenfold.workers.trainers.make_trainer import make_rounds
+from tenfold.workers.trainers.replica_rounds import average_tensors
 
 DONE = -1.0
 
@@ -66,7 +66,7 @@ class LoopWorker:
         self._wait_for_all()
         vector = self._replica.flat.vector
         own = vector.clone()
-        self._consensus()
+        self._use_mean_of_ranks()
         try:
             yield
         finally:
@@ -75,7 +75,7 @@ class LoopWorker:
     def end(self) -> None:
         """Leave with the mean of all, when all have come to their end."""
         self._wait_for_all()
-        self._consensus()
+        self._use_mean_of_ranks()
 
     @torch.no_grad()
     def _before_step(self, *_: Any) -> None:
@@ -87,7 +87,7 @@ class LoopWorker:
 
     @torch.no_grad()
     def _after_step(self, *_: Any) -> None:
-        """Count the step, and mix if a round is due."""
+        """Count the step, and average the weights if a round is due."""
         if self._replica.skips:
             return
         self.steps += 1
@@ -95,7 +95,7 @@ class LoopWorker:
             return
         if not self._rounds.upcoming.is_idle:
             self._announce(self._rounds.count)
-        self._rounds.carry_out()
+        self._rounds.average_weights()
 
     def _announce(self, number: float) -> list[float]:
         """Say which round this rank comes for; return what all come for. The first that is busy sets the rate."""
@@ -111,7 +111,7 @@ class LoopWorker:
             if self._gradients:
                 self._sit_out(self._busy(numbers))
             else:
-                self._rounds.carry_out()
+                self._rounds.average_weights()
 
     def _sit_out(self, samples: list[float]) -> None:
         """Add nothing to the others' gradients."""
@@ -119,13 +119,13 @@ class LoopWorker:
         average_tensors(self._channels, self._rounds.begin(), [], samples)
 
     @torch.no_grad()
-    def _consensus(self) -> None:
+    def _use_mean_of_ranks(self) -> None:
         """Take the mean of all; where gradients are averaged, of those that have taken every step."""
         if self._gradients:
             steps = [numbers[0] for numbers in self._channels.transport.gather([float(self.steps)])]
-            self._rounds.consensus([float(count == max(steps)) for count in steps])
+            self._rounds.use_mean_of_replicas([float(count == max(steps)) for count in steps])
         else:
-            self._rounds.consensus()
+            self._rounds.use_mean_of_replicas()
 
     def _busy(self, numbers: list[float]) -> list[float]:
         """Return how much each rank counts in a round, 0 for those that are done."""

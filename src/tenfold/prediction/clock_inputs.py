@@ -15,9 +15,9 @@ from tenfold.prediction.calibration import cost_keys
 from tenfold.prediction.measurements import Step
 from tenfold.prediction.profile import Profile
 from tenfold.training.optimizers.block_division import largest_share, stacked_bytes
-from tenfold.workers.mixers.divided_steps import shared_stacks
 from tenfold.workers.pool.snapshot import bytes_to_share
 from tenfold.workers.task import Task, weight_bytes
+from tenfold.workers.trainers.divided_steps import shared_stacks
 
 LEAST_FACTOR, MOST_FACTOR = 0.5, 3.0
 """How far rounds amid real steps may differ from those measured by themselves; beyond, a measurement was disturbed."""

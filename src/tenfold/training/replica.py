@@ -53,7 +53,7 @@ class Replica:
         self._needs_dense = self._is_sparse and not takes_sparse
         self.scaler = torch.amp.GradScaler(self._device_type) if training.precision == "fp16" else None
         """Scales the loss, so that gradients in fp16 do not vanish, and skips steps whose gradients overflow."""
-        self.average = self.flat.vector.clone() if training.ema is not None else None
+        self.ema_weights = self.flat.vector.clone() if training.ema is not None else None
         """The exponential moving average of the weights, where the experiment asks for it."""
         self.accuracy: TrainingAccuracy | None = None
         """What counts the right answers on training batches, where somebody asks for them."""
@@ -129,16 +129,16 @@ class Replica:
             group["lr"] = self.rate * group.get("lr_ratio", 1.0)
         self.steps += 1
 
-    def track_average(self) -> None:
-        """Move the average of the weights towards those after this step: faster in the first steps, then by 1 - ema."""
-        if self.average is not None and self.training.ema is not None:
+    def update_ema(self) -> None:
+        """Move the moving average towards the weights after this step: faster in the first steps, then by 1 - ema."""
+        if self.ema_weights is not None and self.training.ema is not None:
             decay = min(self.training.ema, (1 + self.steps) / (10 + self.steps))
-            self.average.lerp_(self.flat.vector, 1 - decay)
+            self.ema_weights.lerp_(self.flat.vector, 1 - decay)
 
-    def take_average(self) -> None:
-        """Put the average in the place of the weights, where there is one."""
-        if self.average is not None:
-            self.flat.vector.copy_(self.average)
+    def use_ema(self) -> None:
+        """Replace the weights by their exponential moving average, if the experiment asks for one."""
+        if self.ema_weights is not None:
+            self.flat.vector.copy_(self.ema_weights)
 
     def step(self, x: Any, y: Any) -> Tensor:
         """Learn from one batch, and return its loss before the step."""
@@ -168,7 +168,7 @@ class Replica:
             "optimizer": self.optimizer.state_dict(),
             "steps": self.steps,
             "centres": self.flat.centres,
-            **({"average": self.average} if self.average is not None else {}),
+            **({"ema": self.ema_weights} if self.ema_weights is not None else {}),
             **({"scaler": self.scaler.state_dict()} if self.scaler is not None else {}),
         }
 
@@ -177,8 +177,8 @@ class Replica:
         self.network.load_state_dict(state["network"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.steps = state["steps"]
-        if self.average is not None:
-            self.average.copy_(state["average"])
+        if self.ema_weights is not None:
+            self.ema_weights.copy_(state["ema"] if "ema" in state else state["average"])  # the key of older versions
         if self.scaler is not None:
             self.scaler.load_state_dict(state["scaler"])
         for centre, saved in zip(self.flat.centres, state["centres"], strict=True):

@@ -26,11 +26,11 @@ from tenfold.workers.channels import Channels
 from tenfold.workers.check_metrics import check_metrics
 from tenfold.workers.memory_use import memory_use
 from tenfold.workers.messages import Decision, EpochTrained, Evaluated, Finished, Message, Saved
-from tenfold.workers.mixers.make_mixer import can_capture, make_mixer
 from tenfold.workers.model_errors import check_parameters, explain_failure
 from tenfold.workers.pool.worker_reports import WorkerProgress
 from tenfold.workers.task import Task, diverged
 from tenfold.workers.timekeeper import Timekeeper
+from tenfold.workers.trainers.make_trainer import can_capture, make_trainer
 
 Report = Callable[[Message], Decision]
 
@@ -50,8 +50,8 @@ class Worker:
     ) -> None:
         """Make the replica; `progress` is published to who watches this worker, if anybody does."""
         self.task = task
-        self.rank = channels.transport.rank
-        """This worker's number; its rank among those who take part is that of its transport, which can change."""
+        self.number = channels.transport.rank
+        """Which of the experiment's workers it is. `transport.rank` is its rank among those that take part now."""
         self.channels = channels
         self.stopwatch = stopwatch
         self.emit = emit
@@ -75,8 +75,8 @@ class Worker:
         )
         self.replica.accuracy = make_training_accuracy(training, task.splits.classes)
         samples = [float(len(shard)) for shard in task.shards]
-        self.mixer = make_mixer(task.division, self.replica, channels, samples)
-        self.time = Timekeeper(stopwatch, emit, self.rank)
+        self.trainer = make_trainer(task.division, self.replica, channels, samples)
+        self.time = Timekeeper(stopwatch, emit, self.number)
         self.epoch = 0
         self.done = 0
         """Steps of the epoch that were taken before this worker joined in the place of a lost one."""
@@ -102,7 +102,7 @@ class Worker:
             loss, samples, last = self._train_epoch()
             stopped = self._end_epoch(loss, samples, last)
             for name, size in memory_use(self.replica.flat.vector.device).items():
-                self._measure(name, size, last)
+                self._emit_metric(name, size, last)
             self.epoch = training.epochs if stopped else self.epoch + 1
             self._save()
         self._finish()
@@ -113,7 +113,7 @@ class Worker:
             self.replica.load(state["replica"])
         except (RuntimeError, ValueError, KeyError) as error:
             raise ModelError(f"the checkpoint does not fit model {self.task.experiment.model.name}: {error}") from None
-        self.mixer.load(state["mixer"])
+        self.trainer.load(state["trainer"] if "trainer" in state else state["mixer"])  # the key of older versions
         before = state.get("steps_per_epoch", self.task.steps_per_epoch)
         # the same progress with other shards
         self.replica.steps = self.replica.steps * self.task.steps_per_epoch // before
@@ -129,9 +129,11 @@ class Worker:
         """Train until the epoch ends or the target is reached; return the loss, the samples and the last step."""
         task, training, time = self.task, self.task.experiment.training, self.time
         time.epoch = self.epoch
-        seed_everything(training.seed, self.epoch, self.rank)
+        seed_everything(training.seed, self.epoch, self.number)
         self.replica.network.train()
-        visits = batches(order(task.shards[self.rank], training.seed, self.epoch, self.rank), training.samples_per_step)
+        visits = batches(
+            order(task.shards[self.number], training.seed, self.epoch, self.number), training.samples_per_step
+        )
         done, self.done = self.done, 0
         stream = self.replica.feed(task.splits.train, visits[done:])
         loss, samples = 0.0, 0
@@ -144,9 +146,9 @@ class Worker:
                 x, y = next(stream, (None, None))
                 time.lap("data")
                 self.channels.step = first + step
-                self._step(x, y, task.batch_sizes[step - 1])
-                self.mixer.after_step(first + step)
-                self.replica.track_average()
+                self._train_step(x, y, task.batch_sizes[step - 1])
+                self.trainer.average_weights_if_due(first + step)
+                self.replica.update_ema()
                 self.mark()
                 self.channels.reach_join_point(first + step, lambda: self._state(done=step))  # noqa: B023 - called at once
             evaluating = step in task.evaluation_steps
@@ -168,7 +170,7 @@ class Worker:
 
     def _sizes_to_come(self) -> Counter[int]:
         """Return how many batches of each size this worker will learn from."""
-        sizes = Counter(sizes[self.rank] for sizes in self.task.batch_sizes if sizes[self.rank])
+        sizes = Counter(sizes[self.number] for sizes in self.task.batch_sizes if sizes[self.number])
         left = self.task.experiment.training.epochs - self.epoch
         return Counter({size: count * left for size, count in sizes.items()})
 
@@ -185,12 +187,12 @@ class Worker:
             sum((way.communicate_seconds for way in ways), channels.exchange_seconds),
         )
 
-    def _step(self, x: Any, y: Any, sizes: Sequence[int]) -> None:
+    def _train_step(self, x: Any, y: Any, sizes: Sequence[int]) -> None:
         try:
-            loss = self.mixer.step(x, y, sizes)
+            loss = self.trainer.train_step(x, y, sizes)
             if loss is not None:
                 self._losses.append(loss)
-                self._sizes.append(sizes[self.rank])
+                self._sizes.append(sizes[self.number])
         except TenfoldError:
             raise
         except Exception as error:
@@ -215,18 +217,18 @@ class Worker:
         self._losses, self._sizes = [], []
         odd = next((loss for loss in losses if not math.isfinite(loss)), None)
         if odd is not None:
-            raise diverged(self.task, odd, step, self.rank)
+            raise diverged(self.task, odd, step, self.number)
         if self.channels.transport.rank == 0:
-            self._measure("loss", total / samples, step)
-            self._measure("lr", self.replica.rate, step)
-        if staleness := self.mixer.take_staleness():
-            self._measure("staleness", sum(staleness) / len(staleness), step)
-        if (spread := self.mixer.take_spread()) is not None:
-            self._measure("spread", spread, step)
+            self._emit_metric("loss", total / samples, step)
+            self._emit_metric("lr", self.replica.rate, step)
+        if staleness := self.trainer.take_staleness():
+            self._emit_metric("staleness", sum(staleness) / len(staleness), step)
+        if (distance := self.trainer.take_distance_from_mean()) is not None:
+            self._emit_metric("spread", distance, step)
         self.time.emit_sums()
         return total, samples
 
-    def _measure(self, name: str, value: float, step: int) -> None:
+    def _emit_metric(self, name: str, value: float, step: int) -> None:
         at, seconds = self.stopwatch.now(), self.time.seconds
         self.emit(
             Metric(
@@ -237,7 +239,7 @@ class Worker:
                 step=step,
                 epoch=self.epoch,
                 seconds=seconds,
-                worker=self.rank,
+                worker=self.number,
             )
         )
 
@@ -258,8 +260,8 @@ class Worker:
         self.channels.begin_evaluation()
         self.channels.transport.barrier()  # until then a partner may still change this replica
         with self._restoring() as own:
-            self.replica.take_average()
-            self.mixer.consensus()
+            self.replica.use_ema()
+            self.trainer.use_mean_of_replicas()
             yield self._predict(self.task.watched)
         self.replica.flat.vector.copy_(own)
 
@@ -294,7 +296,7 @@ class Worker:
                         judged=judged,
                     )
                 )
-                keeps = self.rank == 0 or self.task.experiment.machine.on_failure == "continue"  # rank 0 may be lost
+                keeps = self.number == 0 or self.task.experiment.machine.on_failure == "continue"  # rank 0 may be lost
                 if decision.best and keeps and self.task.experiment.training.patience is not None:
                     self.best = {name: tensor.clone() for name, tensor in self.replica.network.state_dict().items()}
             return decision
@@ -315,7 +317,7 @@ class Worker:
         if folder is not None:
             try:
                 with self.allow_more_time():
-                    checkpoint.save(self._state(), folder / checkpoint.file_name(self.epoch, self.rank))
+                    checkpoint.save(self._state(), folder / checkpoint.file_name(self.epoch, self.number))
             except StoreError as error:
                 problem = str(error)
         saved = Saved(epoch=self.epoch, seconds=self.time.seconds, problem=problem)
@@ -327,7 +329,7 @@ class Worker:
         """Return all that a resumed run needs of this worker, or another worker that joins after `done` steps."""
         return {
             "replica": self.replica.state(),
-            "mixer": self.mixer.state(),
+            "trainer": self.trainer.state(),
             "epoch": self.epoch,
             "done": done,
             "steps_per_epoch": self.task.steps_per_epoch,
@@ -345,12 +347,12 @@ class Worker:
         self.channels.repeat(finish)
 
     def _final_message(self) -> Finished:
-        """Take the mean of all, or the best so far, and return the final report."""
+        """Replace the weights by the mean of all replicas, or the best so far, and return the final report."""
         self.time.skip()
         waited, _ = self._seconds_waited_and_communicated()
-        self.replica.take_average()
-        self.mixer.consensus()
-        if not self.task.ends_equal(self.replica.steps):  # it made one model of the replicas, as any other round
+        self.replica.use_ema()
+        self.trainer.use_mean_of_replicas()
+        if not self.task.ends_equal(self.replica.steps):  # it averages the replicas, as any other round does
             self.time.lap("communicate", waited=self._seconds_waited_and_communicated()[0] - waited)
         if self.best is not None:
             self.replica.network.load_state_dict(self.best)
@@ -363,7 +365,7 @@ class Worker:
             step=self.replica.steps,
             seconds=self.time.seconds,
             times=self.time.times,
-            bytes_moved=int(self.mixer.bytes_moved),
+            bytes_moved=int(self.trainer.bytes_moved),
             outputs=outputs,
             weights=weights if self.channels.transport.rank == 0 else None,
             memory=peak_memory(),

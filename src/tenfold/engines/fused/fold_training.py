@@ -100,7 +100,7 @@ class FoldTraining(FusedTraining):
             if task.workers > 1:
                 if self.by_gradients:
                     rounds.step_by_gradients(self.lockstep.sizes[step - 1][self.rows[index]])
-                rounds.after_step(self.steps[index])
+                rounds.average_weights_if_due(self.steps[index])
 
     def check_metrics(self) -> bool:
         """Try the user's own metrics on every task, and return whether all have failed."""
@@ -129,7 +129,7 @@ class FoldTraining(FusedTraining):
             self.samples[index] += sum(counts[rows])
             if counts[rows.start]:
                 self.emit_losses(self.emits[index], step, sums[rows.start], counts[rows.start])
-            self.emit_spread(self.emits[index], step, self.rounds[index].take_spread())
+            self.emit_spread(self.emits[index], step, self.rounds[index].take_distances_from_mean())
 
     def end_epoch(self) -> bool:
         """Evaluate the mean of every task's replicas, end those that stop early, and return whether all have ended."""
@@ -154,7 +154,7 @@ class FoldTraining(FusedTraining):
         """Give the replicas of a task their mean for the duration of the block, and then their own weights again."""
         matrix = self.fused.stack.matrix[self.rows[index]]
         own = matrix.clone()
-        self.rounds[index].consensus()
+        self.rounds[index].use_mean_of_replicas()
         try:
             yield
         finally:

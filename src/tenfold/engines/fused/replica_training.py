@@ -69,7 +69,7 @@ class ReplicaTraining(FusedTraining):
         """Carry out the round that is due."""
         if self.by_gradients:
             self.rounds.step_by_gradients(self.lockstep.sizes[step - 1])
-        self.rounds.after_step(self.first_step + step)
+        self.rounds.average_weights_if_due(self.first_step + step)
 
     def check_metrics(self) -> bool:
         """Try the user's own metrics on the first replica; one that fails stops the run."""
@@ -88,7 +88,7 @@ class ReplicaTraining(FusedTraining):
         if rank is not None:
             raise diverged(self.task, sums[rank], step, rank)
         self.emit_losses(self.emit, step, sums[0], counts[0])
-        self.emit_spread(self.emit, step, self.rounds.take_spread())
+        self.emit_spread(self.emit, step, self.rounds.take_distances_from_mean())
         self.loss, self.samples = self.loss + sum(sums), self.samples + sum(counts)
 
     def evaluates_after(self, step: int) -> bool:
@@ -114,7 +114,7 @@ class ReplicaTraining(FusedTraining):
     def _mean(self) -> Iterator[Tensor | None]:
         """Give all replicas their mean, and yield its outputs on the watched part; then put the weights back."""
         own = self.fused.stack.matrix.clone()
-        self.rounds.consensus()
+        self.rounds.use_mean_of_replicas()
         yield self.predict(self.task, 0, self.task.watched)
         self.fused.stack.matrix.copy_(own)
 
@@ -151,7 +151,7 @@ class ReplicaTraining(FusedTraining):
 
     def _finish(self) -> None:
         self.time.skip()
-        self.rounds.consensus()
+        self.rounds.use_mean_of_replicas()
         if not self.task.ends_equal(self.fused.steps):
             self.time.lap("communicate")
         if self.best is not None:

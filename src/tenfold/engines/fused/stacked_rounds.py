@@ -22,7 +22,7 @@ REMEMBERED = 64
 
 class StackedRounds:
     """The rounds of replicas that average with each other: all of them, or those in some rows, such as those of
-    one fold. `workers.mixers.replica_rounds.Rounds` does the same for one replica."""
+    one fold. `workers.trainers.replica_rounds.Rounds` does the same for one replica."""
 
     def __init__(self, division: Division, fused: Fused, samples: Sequence[float], rows: slice = ALL) -> None:
         self.division = division
@@ -45,8 +45,8 @@ class StackedRounds:
         self.reference = self.weights.clone() if self.compressed and division.average != "gradients" else None
         self.count = 0
         self.bytes_moved = [0.0] * self.size
-        self._measure_spread = True
-        self._spread: Tensor | None = None
+        self._measure_distances = True
+        self._distances: Tensor | None = None
         self._matrices: dict[int, tuple[Round, Tensor]] = {}
         self._begun: dict[str, Any] | None = None
         """What the overlapped round that has begun adds to the replicas after the next step."""
@@ -56,7 +56,7 @@ class StackedRounds:
         """The columns of the gradients that workers would send: those of trained parameters, without padding."""
         return self.fused.stack.learnt_columns()
 
-    def after_step(self, step: int) -> None:
+    def average_weights_if_due(self, step: int) -> None:
         """Carry out the next round if one is due after this step, counted from 1 over the run."""
         division = self.division
         if self._begun is not None:
@@ -71,11 +71,11 @@ class StackedRounds:
             return
         nbytes = self._compress()
         matrix = self._matrix(round_)
-        before = self.weights.clone() if self._measure_spread else None
+        before = self.weights.clone() if self._measure_distances else None
         self.fused.mix(matrix, alike=round_.is_exact, rows=self.rows)
         if before is not None:
-            self._spread = (before - self.weights).norm(dim=1) / self.weights.norm(dim=1).clamp_min(1e-30)
-            self._measure_spread = False
+            self._distances = (before - self.weights).norm(dim=1) / self.weights.norm(dim=1).clamp_min(1e-30)
+            self._measure_distances = False
         if self.division.outer != "none":
             rate = self.fused.rates.at(self.fused.steps - 1)
             self.weights.copy_(self.outer.update(self.outer_state, self.weights[0].clone(), n=self.size, lr=rate))
@@ -103,18 +103,18 @@ class StackedRounds:
         self.fused.stack.move(added, begun["centres"], self.rows)
         for name, momentum in begun["momenta"].items():
             self.fused.optimizer.roles[name][self.rows].add_(momentum)
-        if self._measure_spread:
+        if self._measure_distances:
             norms = self.weights.norm(dim=1).clamp_min(1e-30)
-            self._spread = added[:, : self.weights.shape[1]].norm(dim=1) / norms
-            self._measure_spread = False
+            self._distances = added[:, : self.weights.shape[1]].norm(dim=1) / norms
+            self._measure_distances = False
         self._begun = None
 
-    def take_spread(self) -> list[float]:
+    def take_distances_from_mean(self) -> list[float]:
         """Return |x - mean| / |mean| of each replica's weights x before the first round since the last call.
 
         Empty where there was no round.
         """
-        taken, self._spread, self._measure_spread = self._spread, None, True
+        taken, self._distances, self._measure_distances = self._distances, None, True
         return [] if taken is None else taken.tolist()
 
     def step_by_gradients(self, sizes: Sequence[int]) -> None:
@@ -130,7 +130,7 @@ class StackedRounds:
             self._count_bytes(round_, nbytes)
         self.fused.optimizer.step(self.rows)
 
-    def consensus(self) -> None:
+    def use_mean_of_replicas(self) -> None:
         """Give every replica the mean of all."""
         last = self.strategy.final(self.size)
         if not last.is_idle:

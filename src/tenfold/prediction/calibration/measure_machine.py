@@ -17,9 +17,9 @@ from tenfold.prediction.calibration.calibration_data import random_images
 from tenfold.prediction.calibration.divided_share import measure_divided_share
 from tenfold.prediction.calibration.probes import ReportProgress
 from tenfold.prediction.profile import Profile, default_path
-from tenfold.workers.mixers.divided_steps import shared_stacks
 from tenfold.workers.pool.fork_server import start_server
 from tenfold.workers.task import Task, weight_bytes
+from tenfold.workers.trainers.divided_steps import shared_stacks
 
 QUICK_TURNS = 2
 FEW_TURNS = 3

@@ -130,7 +130,7 @@ class SharedMemoryTransport(Transport):
         """Copy parts of this worker's weights into all others'; return when everybody has.
 
         No two workers may publish the same part, and none may use what others publish before this returns. The copies
-        are among this transport's `bytes_moved`, but not among the bytes that a run reports (see `Mixer`).
+        are among this transport's `bytes_moved`, but not among the bytes that a run reports (see `Trainer`).
         """
         with self._working:
             for part in parts:

@@ -227,7 +227,7 @@ def forward_prints(connection: WorkerConnection, stopwatch: Stopwatch, rank: int
 def _train(worker: Worker, resumption: Resumption | None) -> None:
     if resumption is not None:
         with worker.allow_more_time():
-            worker.resume(resumption.state(worker.rank))
+            worker.resume(resumption.state(worker.number))
     worker.train()
 
 

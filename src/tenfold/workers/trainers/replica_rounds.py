@@ -1,4 +1,4 @@
-"""What a round does to a replica: mixing, compression, the outer optimizer, and the optimizer's state."""
+"""What a round does to a replica: averaging, compression, the outer optimizer, and the optimizer's state."""
 
 import copy
 from collections.abc import Sequence
@@ -15,8 +15,8 @@ from tenfold.training import FlatState
 from tenfold.workers.channels import Channels, MakeRound
 
 
-class MixedReplica(Protocol):
-    """What rounds need of a replica."""
+class AveragedReplica(Protocol):
+    """The attributes of a replica that rounds read and change."""
 
     @property
     def flat(self) -> FlatState:
@@ -25,7 +25,7 @@ class MixedReplica(Protocol):
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
-        """What steps it."""
+        """Its optimizer."""
         ...
 
     @property
@@ -42,7 +42,7 @@ class MixedReplica(Protocol):
 class Rounds:
     """The rounds of one replica, in which all replicas take part."""
 
-    replica: MixedReplica
+    replica: AveragedReplica
     bytes_moved: float = 0.0
 
     def __init__(
@@ -51,7 +51,7 @@ class Rounds:
         strategy: Strategy,
         outer: OuterOptimizer,
         compressor: Compressor,
-        replica: MixedReplica,
+        replica: AveragedReplica,
         channels: Channels,
         samples: list[float],
     ) -> None:
@@ -64,10 +64,10 @@ class Rounds:
         self.samples = samples
         self.count = 0
         """The rounds so far."""
-        self.measure_spread = True
+        self.measure_distance = True
         """Whether to measure in the next round how far this replica is from the average."""
-        self.spread: float | None = None
-        """|x - mean| / |mean| of the parameters x before the last round that was measured."""
+        self.distance_from_mean: float | None = None
+        """|x - mean| / |mean| of the parameters x before the last round that was measured: the metric "spread"."""
         self.parameters = replica.flat.vector[: replica.flat.parameters]
         self.outer_state = outer.start(self.parameters)
         differences = compressor.name != "none" and division.average != "gradients"
@@ -91,25 +91,25 @@ class Rounds:
         """Return whether a round follows this step, counted from 1 over the run."""
         return due(step, self.division.steps_between_rounds, self.division.local_after)
 
-    def after_step(self, step: int) -> None:
-        """Carry out the next round, if it is due."""
+    def average_weights_if_due(self, step: int) -> None:
+        """Carry out the next round, if it is due after this step, counted from 1 over the run."""
         if self.is_due(step):
-            self.carry_out()
+            self.average_weights()
 
-    def carry_out(self) -> None:
-        """Mix the replica's state with the others', as the next round says."""
+    def average_weights(self) -> None:
+        """Average the replica's state with the others', as the next round says."""
         make_round, transport = self.begin(), self.channels.transport
         if make_round(transport.size).is_idle:
             self.channels.run_round(transport, make_round, self.samples)
             return
         nbytes = self._compress()
-        before = self.parameters.clone() if self.measure_spread else None
+        before = self.parameters.clone() if self.measure_distance else None
         self.replica.flat.to_moments()
         round_ = self.channels.run_round(transport, make_round, self.samples)
         self.replica.flat.to_variances(alike=round_.is_exact)
         if before is not None:
-            self.spread = float((before - self.parameters).norm() / self.parameters.norm().clamp_min(1e-30))
-            self.measure_spread = False
+            self.distance_from_mean = float((before - self.parameters).norm() / self.parameters.norm().clamp_min(1e-30))
+            self.measure_distance = False
         self.outer.update(self.outer_state, self.parameters, n=transport.size, lr=self.replica.rate)
         if self.reference is not None:
             self.reference.copy_(self.parameters)
@@ -117,8 +117,8 @@ class Rounds:
             self._mix_optimizer(make_round)
         self._count_bytes(round_, nbytes)
 
-    def consensus(self, samples: Sequence[float] | None = None) -> None:
-        """Take the mean of all replicas."""
+    def use_mean_of_replicas(self, samples: Sequence[float] | None = None) -> None:
+        """Replace the replica's weights by the mean of all replicas; `samples` are their shares in it."""
         flat, transport = self.replica.flat, self.channels.transport
         if self.strategy.final(transport.size).is_idle:
             return
@@ -127,9 +127,9 @@ class Rounds:
         flat.to_variances(alike=round_.is_exact)
 
     def average_gradients(self, samples: Sequence[float]) -> None:
-        """Put the average of all replicas' gradients, weighted by the samples they come from, in the place of its own.
+        """Replace the replica's gradients by the average of all, weighted by the samples they were computed on.
 
-        One without samples joins in with a gradient of zero.
+        A replica without samples takes part with a gradient of zero.
         """
         make_round = self.begin()
         learning = self.replica.learning
@@ -144,7 +144,7 @@ class Rounds:
         self._count_bytes(average_tensors(self.channels, make_round, gradients, samples), nbytes)
 
     def state(self) -> dict[str, Any]:
-        """Return rounds, outer momentum, and what compression has not sent yet."""
+        """Return what a resumed run needs: rounds so far, outer momentum, and what compression has not sent yet."""
         return {
             "rounds": self.count,
             "outer": self.outer_state,
@@ -163,7 +163,7 @@ class Rounds:
         self.compressor.error = None if error is None else error.to(device)
 
     def _compress(self) -> int:
-        """Put what the others would decode in the place of the weights, and return its bytes."""
+        """Replace the weights by what the others would decode, and return the bytes of that."""
         if self.reference is None:
             return self.replica.flat.vector.nbytes
         packed = self.compressor.encode(self.parameters - self.reference)

@@ -29,10 +29,10 @@ def test_a_round_adds_what_it_would_have_changed_one_step_before(strategy: str, 
     threads = Threads(make_task(**SMALL | FEW | shards, strategy=strategy, workers=4), watch=True).train()
     samples = [float(len(shard)) for shard in threads.task.shards]
     rounds, name = threads.rounds(), "1.weight"
-    mixer: Any = threads.workers[0].mixer
+    trainer: Any = threads.workers[0].trainer
     torch.testing.assert_close(rows(rounds[0][0], name), rows(rounds[0][1], name))  # the first only begins
     for r, ((_, old), (before, after)) in enumerate(itertools.pairwise(rounds)):
-        matrix = torch.from_numpy(mixer.rounds.strategy.round(r, 4).matrix(samples))
+        matrix = torch.from_numpy(trainer.rounds.strategy.round(r, 4).matrix(samples))
         added = matrix @ rows(old, name) - rows(old, name)
         torch.testing.assert_close(rows(after, name), rows(before, name) + added, rtol=1e-5, atol=1e-6)
 
@@ -40,10 +40,10 @@ def test_a_round_adds_what_it_would_have_changed_one_step_before(strategy: str, 
 def test_no_worker_needs_another_for_the_step_that_it_is_in() -> None:
     """Each publishes before anybody collects, so that a slow worker delays nobody at once."""
     threads = Threads(make_task(**SMALL | FEW, strategy="ring", workers=2))
-    slow, fast = (worker.mixer for worker in threads.workers)
-    slow.after_step(1)
-    fast.after_step(1)
-    fast.after_step(2)  # would wait for ever if it needed the other's second step
+    slow, fast = (worker.trainer for worker in threads.workers)
+    slow.average_weights_if_due(1)
+    fast.average_weights_if_due(1)
+    fast.average_weights_if_due(2)  # would wait for ever if it needed the other's second step
     assert fast.bytes_moved == 2 * slow.bytes_moved
 
 
@@ -93,12 +93,12 @@ def test_there_is_room_for_the_optimizers_state_and_second_moments_stay_positive
         for parameter in worker.replica.learning:
             parameter.grad = torch.full_like(parameter, rank + 1.0)
         worker.replica.optimizer.step()
-        worker.mixer.after_step(1)
+        worker.trainer.average_weights_if_due(1)
     for worker in threads.workers:  # as if a step had left nothing of what the round takes away
         for state in worker.replica.optimizer.state.values():
             if "exp_avg_sq" in state:
                 state["exp_avg_sq"].zero_()
-        worker.mixer.after_step(2)
+        worker.trainer.average_weights_if_due(2)
         seconds = [state["exp_avg_sq"] for state in worker.replica.optimizer.state.values() if "exp_avg_sq" in state]
         assert bool(seconds) == (partner == "adamw")
         assert all((second >= 0).all() for second in seconds)

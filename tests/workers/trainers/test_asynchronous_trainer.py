@@ -53,14 +53,14 @@ def test_a_late_partner_is_not_forgotten_when_an_epoch_is_evaluated() -> None:
     """Worker 0 averages with worker 1 when that one already waits for the evaluation: both keep what they agreed on."""
     threads = Threads(make_task(**STILL, strategy="ad-psgd", workers=2))
     for worker in threads.workers:
-        worker.replica.flat.vector[: worker.replica.flat.parameters] = float(worker.rank)
-    late, mix = threads.workers[0].mixer, threads.workers[0].mixer.after_step
+        worker.replica.flat.vector[: worker.replica.flat.parameters] = float(worker.number)
+    late, mix = threads.workers[0].trainer, threads.workers[0].trainer.average_weights_if_due
 
     def mix_late(step: int) -> None:
         time.sleep(0.3)
         mix(step)
 
-    late.after_step = mix_late  # type: ignore[method-assign]
+    late.average_weights_if_due = mix_late  # type: ignore[method-assign]
     threads.train()
     assert all(bool((tensor == 0.5).all()) for tensor in threads.weights.values())
 
@@ -73,7 +73,7 @@ def test_elastic_exchanges_keep_the_sum() -> None:
     parameters = threads.workers[0].replica.flat.parameters
     centre[0, :parameters] = 0.0
     for worker in threads.workers:
-        worker.replica.flat.vector[:parameters] = 1.0 + worker.rank
+        worker.replica.flat.vector[:parameters] = 1.0 + worker.number
     threads.train()
     sums = [state["1.bias"][0] for state in (threads.after[0][-1], threads.after[1][-1])]
     assert float(sum(sums) + threads.weights["1.bias"][0]) == pytest.approx(3.0)
@@ -93,14 +93,14 @@ def test_staleness_is_told_by_every_worker() -> None:
 def test_what_is_pushed_is_where_the_replica_is() -> None:
     """The device without memory stands for a GPU."""
     from tenfold.workers.channels import single_worker_channels
-    from tenfold.workers.mixers.make_mixer import make_mixer
+    from tenfold.workers.trainers.make_trainer import make_trainer
 
     links = single_worker_channels(16, torch.device("meta"), centre=True)
     replica: Any = SimpleNamespace(flat=SimpleNamespace(vector=links.transport.buffer, parameters=16))
-    mixer = make_mixer(Division(strategy="downpour"), replica, links, [1.0])
-    mixer.after_step(1)
-    assert mixer.bytes_moved > 0
-    assert mixer.state()["accrued"].device.type == "meta"
+    trainer = make_trainer(Division(strategy="downpour"), replica, links, [1.0])
+    trainer.average_weights_if_due(1)
+    assert trainer.bytes_moved > 0
+    assert trainer.state()["accrued"].device.type == "meta"
 
 
 def test_alone_with_the_server_downpour_is_adagrad() -> None:

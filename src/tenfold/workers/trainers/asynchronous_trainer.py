@@ -1,4 +1,4 @@
-"""Mixing without rounds: each worker exchanges with a centre or a partner at its own pace."""
+"""Training without rounds: each worker exchanges with a centre or a partner at its own pace."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,11 +11,11 @@ from tenfold.mixing.exchange import CENTRE, Exchange, ExchangeVectors
 from tenfold.mixing.round import exact_round
 from tenfold.training import Replica
 from tenfold.workers.channels import Channels
-from tenfold.workers.mixers.mixer import Mixer
+from tenfold.workers.trainers.trainer import Trainer
 
 
-class AsynchronousMixer(Mixer):
-    """Carries out the exchanges that an asynchronous strategy states.
+class AsynchronousTrainer(Trainer):
+    """Lets every replica step by its own gradients, and carries out the exchanges that an asynchronous strategy states.
 
     Staleness is how often others changed what this worker works on since it last looked: the centre, or, where workers
     exchange with one another, its own weights.
@@ -39,14 +39,14 @@ class AsynchronousMixer(Mixer):
         if strategy.has_centre and self.rank == 0:
             channels.centre[0].copy_(replica.flat.vector)
 
-    def step(self, x: Any, y: Any, sizes: Sequence[int]) -> Tensor | None:
-        """Learn from one batch."""
-        loss = super().step(x, y, sizes) if self.strategy.has_centre else self._step_among_partners(x, y)
+    def train_step(self, x: Any, y: Any, sizes: Sequence[int]) -> Tensor | None:
+        """Train on one batch, and return its loss."""
+        loss = super().train_step(x, y, sizes) if self.strategy.has_centre else self._train_step_among_partners(x, y)
         if loss is not None and self.strategy.sends_gradients:
             self.replica.flat.add_gradients(self.gradients)
         return loss
 
-    def _step_among_partners(self, x: Any, y: Any) -> Tensor | None:
+    def _train_step_among_partners(self, x: Any, y: Any) -> Tensor | None:
         """Compute a gradient on weights that a partner may change meanwhile, then apply it to what they are now."""
         replica, versions = self.replica, self.channels.versions
         replica.advance()
@@ -60,8 +60,8 @@ class AsynchronousMixer(Mixer):
             self.staleness.append(float(versions[self.rank]) - before)
         return loss
 
-    def after_step(self, step: int) -> None:
-        """Carry out the exchange that follows this step, if there is one."""
+    def average_weights_if_due(self, step: int) -> None:
+        """Exchange weights or gradients with the centre or a partner, if the strategy does so after this step."""
         exchange = self.strategy.exchange(self.rank, step, self.size)
         if exchange is None:
             return
@@ -97,8 +97,8 @@ class AsynchronousMixer(Mixer):
         taken, self.staleness = self.staleness, []
         return taken
 
-    def consensus(self) -> None:
-        """Take the mean of all replicas; of the parameters, the centre's where there is one."""
+    def use_mean_of_replicas(self) -> None:
+        """Replace the replica's weights by the mean of all; its parameters by the centre's where there is one."""
         flat = self.replica.flat
         flat.to_moments()
         self.channels.transport.mix(exact_round(self.size), self.samples)
@@ -113,7 +113,7 @@ class AsynchronousMixer(Mixer):
         return state | {"accrued": self.gradients} if self.strategy.sends_gradients else state
 
     def load(self, state: dict[str, Any]) -> None:
-        """Take on a saved state."""
+        """Restore a saved state."""
         if state["centre"] is not None:
             self.channels.centre.copy_(state["centre"])
         self.bytes_moved = state["bytes_moved"]

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from tenfold.mixing import Round
-from tenfold.workers.mixers.replica_rounds import Rounds
+from tenfold.workers.trainers.replica_rounds import Rounds
 
 SECOND_MOMENT = "exp_avg_sq"
 """Under which name torch's optimizers keep averages of squared gradients, of which they take the root."""
@@ -30,7 +30,7 @@ class OverlappedRounds(Rounds):
     _momenta: list[tuple[nn.Parameter, str]]
     """Whose state was published in it, and under which name the optimizer keeps it."""
 
-    def after_step(self, step: int) -> None:
+    def average_weights_if_due(self, step: int) -> None:
         """End the round that began after the step before, and begin the next one, if it is due."""
         if self._begun:
             self._end()
@@ -66,9 +66,9 @@ class OverlappedRounds(Rounds):
             momentum.add_(other.view_as(momentum))
             if name == SECOND_MOMENT:
                 momentum.clamp_(min=0)  # the step may have made it smaller than what the round takes away
-        if self.measure_spread:
-            self.spread = float(added[: flat.parameters].norm() / self.parameters.norm().clamp_min(1e-30))
-            self.measure_spread = False
+        if self.measure_distance:
+            self.distance_from_mean = float(added[: flat.parameters].norm() / self.parameters.norm().clamp_min(1e-30))
+            self.measure_distance = False
         self._begun = False
 
     def _find_momenta(self) -> list[tuple[nn.Parameter, str]]:

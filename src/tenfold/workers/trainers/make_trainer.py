@@ -1,14 +1,14 @@
-"""Builds the mixer that an experiment's division asks for."""
+"""Makes the trainer that an experiment's division asks for."""
 
 from tenfold.experiment import Division
 from tenfold.mixing import AsynchronousStrategy
 from tenfold.mixing.builders import make_compressor, make_outer, make_strategy
 from tenfold.training import Replica
 from tenfold.workers.channels import Channels
-from tenfold.workers.mixers.asynchronous_mixer import AsynchronousMixer
-from tenfold.workers.mixers.mixer import GradientMixer, Mixer, RoundMixer
-from tenfold.workers.mixers.overlapped_rounds import OverlappedRounds
-from tenfold.workers.mixers.replica_rounds import MixedReplica, Rounds
+from tenfold.workers.trainers.asynchronous_trainer import AsynchronousTrainer
+from tenfold.workers.trainers.overlapped_rounds import OverlappedRounds
+from tenfold.workers.trainers.replica_rounds import AveragedReplica, Rounds
+from tenfold.workers.trainers.trainer import GradientAveragingTrainer, Trainer, WeightAveragingTrainer
 
 
 def can_capture(division: Division) -> bool:
@@ -17,16 +17,16 @@ def can_capture(division: Division) -> bool:
     return plain and not make_strategy(division).asynchronous
 
 
-def make_mixer(division: Division, replica: Replica, channels: Channels, samples: list[float]) -> Mixer:
-    """Return what mixes this replica with the others; `samples` are the sizes of all workers' shards."""
+def make_trainer(division: Division, replica: Replica, channels: Channels, samples: list[float]) -> Trainer:
+    """Return what trains this replica together with the others; `samples` are the sizes of all workers' shards."""
     strategy = make_strategy(division)
     if isinstance(strategy, AsynchronousStrategy):
-        return AsynchronousMixer(strategy, replica, channels, samples)
-    kind = GradientMixer if division.average == "gradients" else RoundMixer
+        return AsynchronousTrainer(strategy, replica, channels, samples)
+    kind = GradientAveragingTrainer if division.average == "gradients" else WeightAveragingTrainer
     return kind(replica, make_rounds(division, replica, channels, samples))
 
 
-def make_rounds(division: Division, replica: MixedReplica, channels: Channels, samples: list[float]) -> Rounds:
+def make_rounds(division: Division, replica: AveragedReplica, channels: Channels, samples: list[float]) -> Rounds:
     """Return the rounds of a replica."""
     size = replica.flat.parameters if division.average != "gradients" else sum(p.numel() for p in replica.learning)
     strategy, outer, compressor = make_strategy(division), make_outer(division), make_compressor(division, size)

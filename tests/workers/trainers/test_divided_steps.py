@@ -19,7 +19,7 @@ from tenfold.training.optimizers.block_division import (
     stacks_worth_sharing,
 )
 from tenfold.training.optimizers.muon import Muon, as_matrices
-from tenfold.workers.mixers import divided_steps
+from tenfold.workers.trainers import divided_steps
 
 FIELDS: dict[str, Any] = {"data": "digits", "limit": 120, "epochs": 1, "batch_size": 20, "workers": 2}
 GRADIENTS = {"optimizer": "muon", "average": "gradients", "weight_decay": 0.01, "clip": 1.0}
@@ -51,7 +51,7 @@ def choose(monkeypatch: pytest.MonkeyPatch) -> Any:
 def divides(**fields: Any) -> bool:
     threads = Threads(make_task(**fields))
     threads._shared.close()
-    return getattr(threads.workers[0].mixer, "divided", None) is not None
+    return getattr(threads.workers[0].trainer, "divided", None) is not None
 
 
 @given(shapes, st.integers(1, 7), st.sampled_from([8, 64]), st.integers(0, 99))
@@ -108,7 +108,7 @@ def test_training_gives_the_same_bits(choose: Any, workers: int) -> None:
     for divided in (True, False):
         choose(divided)
         threads = Threads(make_task(**SMALL | {"workers": workers})).train()
-        assert (threads.workers[0].mixer.divided is not None) == divided  # type: ignore[attr-defined]
+        assert (threads.workers[0].trainer.divided is not None) == divided  # type: ignore[attr-defined]
         states = [worker.replica.network.state_dict() for worker in threads.workers]
         assert all(same(states[0], state) for state in states)
         found.append(threads.weights)

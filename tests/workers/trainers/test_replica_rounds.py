@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tenfold.experiment import Division, Experiment
 from tenfold.mixing import STRATEGIES
-from tenfold.workers.mixers.make_mixer import make_rounds
+from tenfold.workers.trainers.make_trainer import make_rounds
 
 SYNCHRONOUS = [name for name in STRATEGIES if not STRATEGIES[name].asynchronous]
 UNEQUAL: dict[str, Any] = {"shards": "fractions", "fractions": [0.6, 0.3, 0.1]}
@@ -280,3 +280,12 @@ def test_the_final_average_is_communication_where_replicas_differ(fields: dict[s
     keeper.lap = lambda kind, **times: (laps.append(kind), lap(kind, **times))[1]  # type: ignore[assignment,func-returns-value]
     threads.train()
     assert ("communicate" in laps[-2:]) == charged
+
+
+def test_the_state_of_the_rounds_is_read_from_older_checkpoints() -> None:
+    threads = [Threads(make_task(**SMALL | FEW, workers=2)) for _ in range(2)]
+    saved, resumed = (one.workers[0] for one in threads)
+    saved.trainer.rounds.count = 7  # type: ignore[attr-defined]
+    state = saved._state()
+    resumed.resume({"mixer": state.pop("trainer")} | state)
+    assert resumed.trainer.rounds.count == 7  # type: ignore[attr-defined]

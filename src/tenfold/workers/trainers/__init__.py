@@ -1,0 +1,1 @@
+"""How a worker trains its replica together with the others: averaged gradients, averaged weights, or exchanges."""

@@ -1,0 +1,137 @@
+"""How a worker trains its replica together with the others: who steps, who averages, and when.
+
+For every batch, `Worker` calls `train_step` and then `average_weights_if_due` of its trainer. What these do:
+
+| trainer                    | train_step                                             | average_weights_if_due     |
+|----------------------------|--------------------------------------------------------|----------------------------|
+| `GradientAveragingTrainer` | backward, average the gradients, the optimizer's step  | nothing: they are equal    |
+| `WeightAveragingTrainer`   | `Replica.step`: backward, the optimizer's step         | a round, every sync_every  |
+| `AsynchronousTrainer`      | the same                                               | an exchange, at its pace  |
+
+By default gradients are averaged. With `overlap`, a round of weights ends after the step that follows
+(`OverlappedRounds`). A single worker has a `WeightAveragingTrainer`, whose rounds have nothing to do.
+
+An average passes through three layers: `Rounds.average_gradients` or `Rounds.average_weights` adds what belongs to it
+(compression, the outer optimizer, the optimizer's state), `Channels.run_round` knows which workers take part, and
+`Transport.mix` averages their vectors.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from tenfold.training import Replica
+from tenfold.workers.trainers.divided_steps import divide_steps
+from tenfold.workers.trainers.replica_rounds import Rounds
+
+
+class Trainer(ABC):
+    """Trains one worker's replica, batch by batch, together with the replicas of the other workers."""
+
+    replica: Replica
+
+    @property
+    @abstractmethod
+    def bytes_moved(self) -> float:
+        """The bytes that this worker has sent so far, as a network would count them.
+
+        What divided steps write is not among them: they exist only in the memory of one machine, and the number is
+        that of the same run on a cluster.
+        """
+
+    def train_step(self, x: Any, y: Any, sizes: Sequence[int]) -> Tensor | None:  # noqa: ARG002
+        """Train on one batch, and return its loss; without a batch (x is None) only the learning rate advances.
+
+        `sizes` are the numbers of samples that all workers train on in this step, 0 for those that have none left.
+        """
+        if x is not None:
+            return self.replica.step(x, y)
+        self.replica.advance()  # the learning rate follows the run, not the shard
+        return None
+
+    @abstractmethod
+    def average_weights_if_due(self, step: int) -> None:
+        """Average the weights with the other workers', if that is due after this step, counted from 1 over the run."""
+
+    @abstractmethod
+    def use_mean_of_replicas(self) -> None:
+        """Replace the replica's weights by those that the run has reached: the mean of all replicas."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
+        """Return what a resumed run needs."""
+
+    @abstractmethod
+    def load(self, state: dict[str, Any]) -> None:
+        """Restore a saved state."""
+
+    def take_staleness(self) -> list[float]:
+        """Return how stale the weights were in each exchange since the last call; empty where there are rounds."""
+        return []
+
+    def take_distance_from_mean(self) -> float | None:
+        """Return |x - mean| / |mean| of the weights x before a round since the last call, the metric "spread"."""
+        return None
+
+
+class WeightAveragingTrainer(Trainer):
+    """Lets every replica step by its own gradients, and averages the weights of all in rounds after the same step."""
+
+    def __init__(self, replica: Replica, rounds: Rounds) -> None:
+        self.replica = replica
+        self.rounds = rounds
+
+    @property
+    def bytes_moved(self) -> float:
+        """The bytes that this worker has sent in rounds."""
+        return self.rounds.bytes_moved
+
+    def average_weights_if_due(self, step: int) -> None:
+        """Carry out the next round, if it is due after this step."""
+        self.rounds.average_weights_if_due(step)
+
+    def take_distance_from_mean(self) -> float | None:
+        """Return the distance before the first round after the last call; None where there was no round."""
+        taken, self.rounds.distance_from_mean = self.rounds.distance_from_mean, None
+        self.rounds.measure_distance = True
+        return taken
+
+    def use_mean_of_replicas(self) -> None:
+        """Replace the replica's weights by the mean of all replicas."""
+        self.rounds.use_mean_of_replicas()
+
+    def state(self) -> dict[str, Any]:
+        """Return what a resumed run needs."""
+        return self.rounds.state()
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Restore a saved state."""
+        self.rounds.load(state)
+
+
+class GradientAveragingTrainer(WeightAveragingTrainer):
+    """Averages gradients before every step, weighted by the sizes of their batches, so that weights never differ."""
+
+    def __init__(self, replica: Replica, rounds: Rounds) -> None:
+        super().__init__(replica, rounds)
+        self.divided = divide_steps(replica, rounds.channels, rounds.strategy)
+
+    def train_step(self, x: Any, y: Any, sizes: Sequence[int]) -> Tensor | None:
+        """Compute this worker's gradient, average it with the others', then step."""
+        self.replica.advance()
+        if x is None:  # the last step left the average of all there
+            self.replica.optimizer.zero_grad(set_to_none=True)
+        loss = self.replica.backward(x, y) if x is not None else None
+        self.replica.densify()
+        self.rounds.average_gradients([float(size) for size in sizes])
+        self.replica.clip()
+        if self.divided is not None:
+            self.divided.step()
+        else:
+            self.replica.optimizer.step()
+        return loss
+
+    def average_weights_if_due(self, step: int) -> None:
+        """Do nothing: the gradients were averaged, so that all replicas have the same weights."""
