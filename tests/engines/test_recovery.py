@@ -17,7 +17,7 @@ from tenfold.engines.validate import validate, validate_mixing
 from tenfold.errors import ExperimentError, StoreError, WorkerLost
 from tenfold.experiment import Experiment
 from tenfold.launch.detect import World
-from tenfold.mixing.learning_rate import rate_scale
+from tenfold.mixing.rate_scaling import rate_scale
 from tenfold.runs import Stopwatch
 from tenfold.workers.lost_worker_record import LostWorker
 

@@ -14,7 +14,7 @@ from tenfold.experiment import Experiment
 from tenfold.machine import devices
 from tenfold.mixing import COMPRESSIONS, OUTER, STRATEGIES
 from tenfold.mixing.builders import make_strategy
-from tenfold.mixing.learning_rate import rate_scale
+from tenfold.mixing.rate_scaling import rate_scale
 
 ALIKE = "requires identical replicas after each round"
 REFUSED: list[tuple[dict[str, Any], str]] = [

@@ -3,7 +3,7 @@ import pytest
 
 from tenfold.errors import ExperimentError
 from tenfold.mixing import due
-from tenfold.mixing.learning_rate import LR_SCALINGS
+from tenfold.mixing.rate_scaling import LR_SCALINGS
 
 
 def steps_with_rounds(until: int, **options: int) -> list[int]:

@@ -56,10 +56,10 @@ NETWORK_TRANSPORTS: Registry[Any] = LazyRegistry(
 LR_SCALINGS: Registry[Any] = LazyRegistry(
     "learning rate scaling",
     {
-        "auto": "tenfold.mixing.learning_rate:scale_auto",
-        "none": "tenfold.mixing.learning_rate:scale_none",
-        "linear": "tenfold.mixing.learning_rate:scale_linear",
-        "sqrt": "tenfold.mixing.learning_rate:scale_sqrt",
+        "auto": "tenfold.mixing.rate_scaling:scale_auto",
+        "none": "tenfold.mixing.rate_scaling:scale_none",
+        "linear": "tenfold.mixing.rate_scaling:scale_linear",
+        "sqrt": "tenfold.mixing.rate_scaling:scale_sqrt",
     },
 )
 MODELS: Registry[Any] = LazyRegistry(

@@ -3,7 +3,7 @@
 from tenfold.training.evaluation import all_targets, evaluate, join_outputs, measure, predict
 from tenfold.training.flat import FlatState, flat_size
 from tenfold.training.measures import LOSSES, METRICS, choose_loss, choose_metrics
-from tenfold.training.optimizers.make_optimizer import OPTIMIZERS, learning_rate
+from tenfold.training.optimizers.make_optimizer import OPTIMIZERS, base_rate
 from tenfold.training.replica import Replica
 from tenfold.training.schedules import SCHEDULES
 
@@ -15,12 +15,12 @@ __all__ = [
     "FlatState",
     "Replica",
     "all_targets",
+    "base_rate",
     "choose_loss",
     "choose_metrics",
     "evaluate",
     "flat_size",
     "join_outputs",
-    "learning_rate",
     "measure",
     "predict",
 ]

@@ -15,7 +15,7 @@ from tenfold.training.capture import synchronize
 from tenfold.training.flat import FlatState
 from tenfold.training.measures import Measure
 from tenfold.training.network_call import call_network
-from tenfold.training.optimizers.make_optimizer import learning_rate, make_optimizer
+from tenfold.training.optimizers.make_optimizer import base_rate, make_optimizer
 from tenfold.training.optimizers.user_optimizers import has_sparse_gradients
 from tenfold.training.schedules import Rates
 from tenfold.training.training_accuracy import TrainingAccuracy
@@ -193,10 +193,15 @@ def plan_rates(
     rate_scale: float = 1.0,
     warmup: float | None = None,
 ) -> Rates:
-    """Return the learning rates of a network's run; `warmup`, in epochs, goes before the experiment's own."""
+    """Return the learning rate of every step of a network's run.
+
+    It is the product of three factors: `base_rate`, the given learning rate or the usual one of the optimizer
+    (`common/optimizer_traits.py`); `rate_scale`, which grows with the workers (`mixing/rate_scaling.py`); and the
+    warm-up and schedule (`schedules.py`). `warmup` is in epochs; default: the experiment's own.
+    """
     epochs = warmup if warmup is not None else training.warmup or 0.0
     steps = steps_per_epoch * training.epochs
-    base = learning_rate(training, network)
+    base = base_rate(training, network)
     schedule = choose_schedule(training, base, steps_per_epoch)
     return Rates(base * rate_scale, schedule, steps=steps, warmup_steps=epochs * steps_per_epoch)
 

@@ -19,7 +19,7 @@ from tenfold.mixing.round_schedule import ends_equal
 from tenfold.models import build
 from tenfold.models.activation_checkpointing import checkpoint_activations
 from tenfold.models.input_scaling import scale_inputs
-from tenfold.training import flat_size, learning_rate
+from tenfold.training import base_rate, flat_size
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Task:
 
 def diverged(task: Task, loss: float, step: int, worker: int) -> TrainingError:
     """Return the error for a loss that is NaN or infinite."""
-    rate = learning_rate(task.experiment.training, make_network(task))
+    rate = base_rate(task.experiment.training, make_network(task))
     return TrainingError(
         f"the loss became {loss:g} before step {step} (worker {worker}); "
         f"try a learning rate below {rate:g}, a warm-up, or clip"

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from tenfold.data import Part, batches, order
 from tenfold.errors import ModelError, StoreError, TenfoldError
 from tenfold.machine.process_state import peak_memory
-from tenfold.mixing.learning_rate import rate_scale, warmup_epochs
+from tenfold.mixing.rate_scaling import rate_scale, warmup_epochs
 from tenfold.runs import Emit, Metric, Stopwatch, Warned, checkpoint
 from tenfold.training import choose_loss, predict
 from tenfold.training.make_replica import make_replica

@@ -7,7 +7,7 @@ from torch.nn import functional
 from tenfold.common.optimizer_traits import OPTIMIZER_TRAITS
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
-from tenfold.training import OPTIMIZERS, Replica, learning_rate
+from tenfold.training import OPTIMIZERS, Replica, base_rate
 from tenfold.training.optimizers.make_optimizer import make_optimizer, try_options
 
 
@@ -35,15 +35,15 @@ def test_every_optimizer_trains_with_its_usual_rate(name):
 def test_every_optimizer_has_a_usual_rate_and_a_given_one_wins():
     assert set(OPTIMIZER_TRAITS) <= set(OPTIMIZERS)
     for name, traits in OPTIMIZER_TRAITS.items():
-        assert learning_rate(Training(optimizer=name)) == traits.lr
-        assert learning_rate(Training(optimizer=name, lr=0.7)) == 0.7
+        assert base_rate(Training(optimizer=name)) == traits.lr
+        assert base_rate(Training(optimizer=name, lr=0.7)) == 0.7
         assert made(optimizer=name, lr=0.7).param_groups[0]["lr"] == 0.7
 
 
 def test_the_usual_rate_of_muon_follows_the_batch_size():
-    rates = [learning_rate(Training(optimizer="muon", batch_size=size)) for size in (16, 64, 256)]
+    rates = [base_rate(Training(optimizer="muon", batch_size=size)) for size in (16, 64, 256)]
     assert rates == [0.0075, 0.015, 0.03]
-    assert learning_rate(Training(optimizer="sgd", batch_size=16)) == 0.05
+    assert base_rate(Training(optimizer="sgd", batch_size=16)) == 0.05
 
 
 def test_the_documented_rates_are_the_real_ones():

@@ -7,7 +7,7 @@ from torch.optim import lr_scheduler
 
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
-from tenfold.training import learning_rate
+from tenfold.training import base_rate
 from tenfold.training.fused.updates import make_rule
 from tenfold.training.optimizers.make_optimizer import make_optimizer
 from tenfold.training.replica import plan_rates
@@ -39,8 +39,8 @@ def test_classes_and_functions_make_optimizers(optimizer, kind, rate):
     training = Training(optimizer=optimizer)
     made = make_optimizer(training, nn.Linear(3, 2))
     assert isinstance(made, kind)
-    assert learning_rate(training) == made.param_groups[0]["lr"] == rate
-    assert learning_rate(Training(optimizer=optimizer, lr=0.7)) == 0.7
+    assert base_rate(training) == made.param_groups[0]["lr"] == rate
+    assert base_rate(Training(optimizer=optimizer, lr=0.7)) == 0.7
 
 
 def test_options_and_fields_reach_the_class():

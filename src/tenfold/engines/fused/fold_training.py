@@ -12,7 +12,7 @@ from tenfold.engines.fused.lockstep import Lockstep, first_diverged
 from tenfold.engines.fused.stacked_rounds import StackedRounds
 from tenfold.engines.recording import Outcome
 from tenfold.errors import ExperimentError, TenfoldError
-from tenfold.mixing.learning_rate import rate_scale, warmup_epochs
+from tenfold.mixing.rate_scaling import rate_scale, warmup_epochs
 from tenfold.models.input_scaling import scaling_buffers
 from tenfold.runs import Emit, Event, Stopwatch
 from tenfold.training.fused.fused_replicas import resident

@@ -12,7 +12,7 @@ from tenfold.engines.fused.lockstep import Lockstep, first_diverged
 from tenfold.engines.fused.stacked_rounds import StackedRounds
 from tenfold.engines.recording import Outcome
 from tenfold.errors import ModelError, StoreError
-from tenfold.mixing.learning_rate import rate_scale, warmup_epochs
+from tenfold.mixing.rate_scaling import rate_scale, warmup_epochs
 from tenfold.runs import Emit, Stopwatch, checkpoint
 from tenfold.runs.resumption import Resumption
 from tenfold.workers.check_metrics import check_metrics

@@ -12,9 +12,9 @@ from tenfold.engines.validate import validate_mixing
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.machine import cores
-from tenfold.mixing.learning_rate import rate_scale
+from tenfold.mixing.rate_scaling import rate_scale
 from tenfold.prediction.calibration.probes import counts_up_to
-from tenfold.training.optimizers.make_optimizer import OPTIMIZERS, learning_rate
+from tenfold.training.optimizers.make_optimizer import OPTIMIZERS, base_rate
 
 ROUNDS = (4, 16, 64)
 """Steps between two rounds, where weights are averaged."""
@@ -73,7 +73,7 @@ class Candidate:
         """
         training = self.experiment.training
         has_usual_rate = isinstance(training.optimizer, str) and training.optimizer in OPTIMIZERS
-        rate = rate_scale(self.experiment) * (learning_rate(training) if has_usual_rate else 1.0)
+        rate = rate_scale(self.experiment) * (base_rate(training) if has_usual_rate else 1.0)
         mixing = (self.workers, *self.mixing) if self.looseness else ()
         return f"{self.device} {self.batch} {rate:.4g} {mixing}"
 

@@ -11,7 +11,7 @@ from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
 from tenfold.training.fused.muon_rule import network_options
 from tenfold.training.fused.rules import Rule
-from tenfold.training.optimizers.make_optimizer import learning_rate
+from tenfold.training.optimizers.make_optimizer import base_rate
 
 WITHOUT_EFFECT = ("foreach", "fused", "capturable", "differentiable")
 """Options of torch's optimizers that change how a step is computed, not its result."""
@@ -42,7 +42,7 @@ def make_rule(training: Training, network: nn.Module, lr: float | None = None) -
     rule = RULES[training.optimizer]
     options = {name: getattr(training, name) for name in ("weight_decay", *training.optimizer_traits.fields)}
     if training.optimizer == "muon":
-        options |= network_options(training, network, lr or learning_rate(training))
+        options |= network_options(training, network, lr or base_rate(training))
     for key, value in training.optimizer_options.items():
         if key not in (WITHOUT_EFFECT if training.optimizer != "muon" else USED_BEFORE):
             options[key] = tuple(value) if isinstance(value, list) else value

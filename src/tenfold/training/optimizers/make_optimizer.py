@@ -27,8 +27,8 @@ from tenfold.training.optimizers.user_optimizers import (
 OPTIMIZERS: Registry[type[torch.optim.Optimizer]] = catalog.OPTIMIZERS
 
 
-def learning_rate(training: Training, network: nn.Module | None = None) -> float:
-    """Return the learning rate that was given, or the usual one of the optimizer.
+def base_rate(training: Training, network: nn.Module | None = None) -> float:
+    """Return the learning rate before it is scaled with the workers: the one that was given, or the optimizer's usual.
 
     An optimizer of the user's own is made of the network to find that out, or without one of a single layer.
     """
@@ -50,7 +50,7 @@ def make_optimizer(training: Training, network: nn.Module, lr: float | None = No
     if not isinstance(training.optimizer, str) or training.optimizer not in OPTIMIZERS:
         return make_own_optimizer(training, network)
     traits = training.optimizer_traits
-    options: dict[str, Any] = {"lr": lr or learning_rate(training)}
+    options: dict[str, Any] = {"lr": lr or base_rate(training)}
     options |= {name: getattr(training, name) for name in traits.fields}
     if traits.has_weight_decay:
         options["weight_decay"] = training.weight_decay

@@ -1,4 +1,4 @@
-"""How the learning rate follows the number of replicas.
+"""How the learning rate is scaled with the number of replicas, and for how long it warms up.
 
 Averaging n replicas that each take the same number of steps divides the effective learning rate by up to n; a factor
 makes up for it.
@@ -17,7 +17,10 @@ LARGEST_SQRT, FACTOR_BEYOND = 8, 2.0
 
 
 def scale_auto(n: int) -> float:
-    """Return sqrt(n) for up to 8 replicas, as far as that was found to work, and 2 for more."""
+    """Return sqrt(n) for up to 8 replicas, as far as that was found to work, and 2 for more; not used for Muon.
+
+    Where an optimizer's traits say `lr_grows_with_workers`, `rate_scale` takes sqrt(n) for any number of replicas.
+    """
     return math.sqrt(n) if n <= LARGEST_SQRT else FACTOR_BEYOND
 
 
