@@ -26,7 +26,7 @@ def choose(experiment: Experiment, world: World | None = None, predict: "Predict
 
         return Launched(world, machine.transport, machine.stall_after)
     if steps_together(experiment):
-        from tenfold.engines.fused_engine import FusedEngine
+        from tenfold.engines.fused.fused_engine import FusedEngine
 
         return FusedEngine()
     if machine.engine == "processes" or workers > 1:
