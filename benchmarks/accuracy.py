@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from tenfold.data import Splits
 from tenfold.engines.fused import train_replicas
-from tenfold.engines.prepare import prepare, settle
+from tenfold.engines.prepare import prepare, resolve_defaults
 from tenfold.errors import TenfoldError, TrainingError
 from tenfold.experiment import Experiment
 from tenfold.runs import Stopwatch
@@ -215,7 +215,7 @@ def train(
         fields["epochs"] = math.ceil(fields["epochs"] * ratio)
         print(f"{task}: a step of Muon takes {ratio:.2f} times as long; {fields['epochs']} epochs of SGD", flush=True)
     fields |= {"device": arguments.device, "threads": arguments.threads, "oversubscribe": True, "log_every": 10**6}
-    made = prepare(settle(Experiment(**fields)), splits=splits.get(task))
+    made = prepare(resolve_defaults(Experiment(**fields)), splits=splits.get(task))
     splits[task] = made.splits
     if arguments.part == "validation":
         made = replace(made, splits=replace(made.splits, test=None))
@@ -228,7 +228,7 @@ def train(
 def step_ratio(task: str, steps: int = 40) -> float:
     """Return the CPU time of a step of Muon in units of that of SGD: one thread, the usual batch, medians."""
     fields = TASKS[task] | {"limit": 256, "threads": 1, "oversubscribe": True}
-    made = {name: prepare(settle(Experiment(**fields, optimizer=name))) for name in ("muon", "sgd")}
+    made = {name: prepare(resolve_defaults(Experiment(**fields, optimizer=name))) for name in ("muon", "sgd")}
     replicas = {name: make_replica(one) for name, one in made.items()}
     times: dict[str, list[float]] = {name: [] for name in replicas}
     threads = torch.get_num_threads()

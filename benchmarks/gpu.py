@@ -25,7 +25,7 @@ from torch import nn
 from tenfold.data import SubsetPart, Tensors, order
 from tenfold.engines import Outcome
 from tenfold.engines.fused import train_folds, train_replicas
-from tenfold.engines.prepare import prepare, settle
+from tenfold.engines.prepare import prepare, resolve_defaults
 from tenfold.engines.serial import Serial
 from tenfold.errors import TenfoldError
 from tenfold.experiment import Experiment
@@ -67,7 +67,7 @@ def lenet(fields: dict[str, Any], repeats: int) -> dict[str, Any]:
     """LeNet-5 to the accuracy of the paper, by seeds."""
     ours, eager, best = [], [], []
     for seed in range(repeats):
-        task = prepare(settle(Experiment(**fields | LENET, seed=seed)))
+        task = prepare(resolve_defaults(Experiment(**fields | LENET, seed=seed)))
         events: list[Event] = []
         Serial().run(task, Stopwatch(), events.append)
         reached = [(one.value, one.seconds) for one in events if isinstance(one, Metric) and one.name == "accuracy"]
@@ -92,7 +92,7 @@ def folds_of_mlp(fields: dict[str, Any], repeats: int) -> dict[str, Any]:
 
 def folds(name: str, fields: dict[str, Any], repeats: int, goal: str) -> dict[str, Any]:
     """One epoch of all folds."""
-    whole = prepare(settle(Experiment(**fields | {"epochs": 1, "limit": fields["limit"] or 20_000})))
+    whole = prepare(resolve_defaults(Experiment(**fields | {"epochs": 1, "limit": fields["limit"] or 20_000})))
     train = whole.splits.train
     parts = np.array_split(np.random.default_rng(0).permutation(len(train)), FOLDS)
     picked = [np.concatenate(parts[:fold] + parts[fold + 1 :]) for fold in range(FOLDS)]
@@ -125,7 +125,7 @@ def many_nodes(fields: dict[str, Any], repeats: int) -> dict[str, Any]:  # noqa:
     """So many nodes that each has a few dozen samples."""
     settings = {"model": "mlp", "hidden": [], "workers": min(MANY, (fields["limit"] or MANY * 58) // 10)}
     settings |= {"batch_size": 8, "sync_every": 4, "epochs": 10, "lr_scaling": "none", "lr": 0.5, "log_every": 20}
-    task = prepare(settle(Experiment(**fields | settings)))
+    task = prepare(resolve_defaults(Experiment(**fields | settings)))
     events: list[Event] = []
     outcome = train_replicas(task, Stopwatch(), events.append)
     ours = [outcome.result["seconds"] / outcome.result["steps"]]

@@ -13,7 +13,7 @@ import torch
 
 import tenfold
 from tenfold.engines.fused import train_replicas
-from tenfold.engines.prepare import prepare, settle
+from tenfold.engines.prepare import prepare, resolve_defaults
 from tenfold.errors import ExperimentError
 from tenfold.machine import cores
 from tenfold.runs import Run, Stopwatch
@@ -96,7 +96,7 @@ def test_folds(case: tuple[Any, Run, str], tmp_path: Path) -> None:
 
 def test_replicas_on_one_device(case: tuple[Any, Run, str]) -> None:
     fields, run, unfit = case
-    task = prepare(settle(tenfold.Experiment(**fields | TINY | {"workers": 2, "engine": "virtual"})))
+    task = prepare(resolve_defaults(tenfold.Experiment(**fields | TINY | {"workers": 2, "engine": "virtual"})))
     if unfit:
         with pytest.raises(ExperimentError, match=unfit):
             train_replicas(task, Stopwatch(), lambda _: None)

@@ -4,7 +4,7 @@ import pytest
 
 import tenfold
 from tenfold.engines.fused import train_replicas
-from tenfold.engines.prepare import prepare, settle
+from tenfold.engines.prepare import prepare, resolve_defaults
 from tenfold.runs import Stopwatch
 from tenfold.runs.callbacks import with_callbacks
 
@@ -55,7 +55,7 @@ def test_a_run_stops_at_an_evaluation_in_the_middle_of_an_epoch(tmp_path):
 
 
 def test_fused_replicas_stop_too(tmp_path):
-    task = prepare(settle(tenfold.Experiment(**FIELDS, workers=2, engine="virtual")))
+    task = prepare(resolve_defaults(tenfold.Experiment(**FIELDS, workers=2, engine="virtual")))
     outcome = train_replicas(task, Stopwatch(), with_callbacks(lambda _: None, [After(0)]))
     assert (outcome.result["epochs"], outcome.result["stopped_by"]) == (1, "After")
 

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from tenfold.cli import app
 from tenfold.cluster.cluster import Cluster
-from tenfold.engines.prepare import prepare, settle
+from tenfold.engines.prepare import prepare, resolve_defaults
 from tenfold.errors import MachineError
 from tenfold.experiment import Experiment
 from tenfold.machine import cores
@@ -37,7 +37,7 @@ def small() -> Experiment:
 
 
 def prepared(experiment: Experiment) -> Task:
-    return prepare(settle(experiment))
+    return prepare(resolve_defaults(experiment))
 
 
 @pytest.mark.usefixtures("hasty")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tenfold.engines.prepare import prepare, settle
+from tenfold.engines.prepare import prepare, resolve_defaults
 from tenfold.experiment import Experiment
 from tenfold.mixing.round import exact_round
 from tenfold.prediction.calibration import cost_keys, measure_machine, step_times
@@ -32,7 +32,7 @@ def task(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Task:
 
     monkeypatch.setattr(step_times, "step_burst", burst)
     monkeypatch.setenv("TENFOLD_PROFILE", str(tmp_path / "profile.toml"))
-    return prepare(settle(Experiment(model="mlp", data="digits", limit=100)))
+    return prepare(resolve_defaults(Experiment(model="mlp", data="digits", limit=100)))
 
 
 def test_without_time_the_extremes_are_measured_and_the_rest_is_interpolated(task: Task, tmp_path: Path) -> None:
@@ -49,7 +49,9 @@ def test_without_time_the_extremes_are_measured_and_the_rest_is_interpolated(tas
 
 def test_the_share_that_workers_divide_is_measured_and_kept(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure_machine, "measure_divided_share", lambda _: 0.4)
-    wide = settle(Experiment(model="mlp", data="digits", limit=100, hidden=[2048, 2048], optimizer="muon", workers=2))
+    wide = resolve_defaults(
+        Experiment(model="mlp", data="digits", limit=100, hidden=[2048, 2048], optimizer="muon", workers=2)
+    )
     divided = Task(wide, task.splits, threads=2)
     name, size = cost_keys.step_key(wide, task.splits), wide.training.samples_per_step
     for settings, share in (([(2, 1)], {}), (SETTINGS, {name: {size: 0.4}}), ([(2, 1)], {name: {size: 0.4}})):

@@ -15,7 +15,7 @@ from tenfold.common.catalog import SOURCES
 from tenfold.common.registry import suggest
 from tenfold.data.user_data import is_one_part
 from tenfold.engines import require_no_launcher
-from tenfold.engines.prepare import settle
+from tenfold.engines.prepare import resolve_defaults
 from tenfold.engines.run_facts import own_files
 from tenfold.errors import ExperimentError, TenfoldError
 from tenfold.experiment import FIELDS, FOLD_FIELDS, SECTIONS, Division, Experiment
@@ -213,7 +213,7 @@ def experiments_of(
             if one.division.workers == 1:
                 kept = {name: getattr(one.division, name) for name in FOLD_FIELDS}
                 one = one.replace(division=Division(**kept))
-            one = settle(one)
+            one = resolve_defaults(one)
             if one not in seen:  # by equality, which tells apart Python objects of one name
                 seen.append(one)
                 yield one

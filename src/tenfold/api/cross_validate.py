@@ -9,7 +9,7 @@ from tenfold.api.train import finished_run, warn
 from tenfold.crossval import CrossValidation
 from tenfold.data import FetchProgress
 from tenfold.engines import RecordedRun, require_no_launcher
-from tenfold.engines.prepare import prepare, settle
+from tenfold.engines.prepare import prepare, resolve_defaults
 from tenfold.engines.run_facts import describe
 from tenfold.experiment import Experiment
 from tenfold.experiment.experiment import fields_by_name
@@ -74,7 +74,7 @@ def cross_validate(
     """
     require_no_launcher("a cross-validation", detect_world())
     stopwatch, runs = Stopwatch(), absolute(runs)  # before the user's own code can change the current folder
-    experiment = settle(Experiment.given(experiment, **fields))
+    experiment = resolve_defaults(Experiment.given(experiment, **fields))
     if experiment.division.folds is None:
         experiment = experiment.replace(folds=USUAL_FOLDS)
     crossval.check_folds(experiment)

@@ -1,13 +1,16 @@
 """How good a run's model is on other data, or on another part of its own: `run.evaluate()`."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tenfold.common.part_names import PARTS
 from tenfold.common.registry import suggest
-from tenfold.data import Part, Splits
+from tenfold.data import Part, Splits, loading
+from tenfold.data.files.known_data import KnownData
+from tenfold.data.table_columns import Columns
 from tenfold.data.tree import shape_from_record
-from tenfold.engines.prepare import load, read_like
+from tenfold.engines.prepare import load, python_value
 from tenfold.errors import DataError, ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.models.input_scaling import scaling_in
@@ -34,7 +37,9 @@ def evaluate(
     changes = {"metrics": metrics, "loss": loss}
     experiment = run.experiment.replace(**{name: value for name, value in changes.items() if value is not None})
     _check_measures(run, experiment)
-    splits = _own_data(run, experiment, part) if data is None else read_like(experiment, run.facts["data"], data)
+    splits = (
+        _own_data(run, experiment, part) if data is None else _read_as_recorded(experiment, run.facts["data"], data)
+    )
     name, chosen = _choose(splits, part, own=data is None)
     _check_fit(run, splits)
     training, classes = experiment.training, run.facts["data"]["classes"]
@@ -52,6 +57,23 @@ def _own_data(run: Run, experiment: Experiment, part: str | None) -> Splits:
     if run.kind == FOLD and part in ("train", "validation"):
         raise DataError(f"run {run.id} is a fold; `tenfold show {run.id}` has its metrics on its {part} part")
     return load(experiment, "cpu")
+
+
+def _read_as_recorded(experiment: Experiment, facts: dict[str, Any], given: Any) -> Splits:
+    """Read other data in the way in which the data of a run were read, and in the parts that they come in.
+
+    The columns and the collate function are those of its experiment, categories and classes those of its facts.
+    """
+    section, known = experiment.data, KnownData.of(facts)
+    is_folder = isinstance(given, str) and Path(given).expanduser().is_dir()
+    are_images = is_folder and known is not None and not known.features
+    return loading.read(
+        given,
+        section.options if are_images else None,
+        columns=Columns(section.input_columns, section.target_column),
+        collate=python_value(section.collate, "collate"),
+        known=known,
+    )
 
 
 def _check_measures(run: Run, experiment: Experiment) -> None:

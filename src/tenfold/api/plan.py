@@ -7,7 +7,7 @@ from typing import Any
 from tenfold.cluster import Cluster
 from tenfold.data import FetchProgress, Splits
 from tenfold.engines import require_no_launcher, validate
-from tenfold.engines.prepare import load, settle
+from tenfold.engines.prepare import load, resolve_defaults
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.experiment.experiment import fields_by_name
@@ -63,7 +63,7 @@ def plan(
     else:
         gpu = devices.resolve("auto")
         candidates = candidates_here(base, most_workers=max_workers, gpu=None if gpu.type == "cpu" else str(gpu))
-    own = Candidate(settle(base.replace(device="cpu") if hardware is not None else base))
+    own = Candidate(resolve_defaults(base.replace(device="cpu") if hardware is not None else base))
     found = planner.search(
         candidates,
         splits,

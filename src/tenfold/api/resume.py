@@ -10,7 +10,7 @@ from tenfold.api.open_run import load_model
 from tenfold.api.train import engine_for, finished_run, warn
 from tenfold.common.files import sweep
 from tenfold.engines import RecordedRun
-from tenfold.engines.prepare import prepare, settle
+from tenfold.engines.prepare import prepare, resolve_defaults
 from tenfold.engines.run_facts import check_same_data, own_modules
 from tenfold.errors import StoreError
 from tenfold.experiment import Experiment
@@ -71,7 +71,7 @@ def resume(
 
 
 def _resume_folds(store: Store, record: dict[str, Any], experiment: Experiment, listen: Emit, *, force: bool) -> Run:
-    experiment = settle(experiment)
+    experiment = resolve_defaults(experiment)
     crossval.check_folds(experiment)
     if experiment.machine.device == "cpu":
         start_server()  # early: it imports torch while the data are loaded

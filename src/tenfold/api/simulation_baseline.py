@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from tenfold.api.forecast import forecast
-from tenfold.engines.prepare import settle
+from tenfold.engines.prepare import resolve_defaults
 from tenfold.experiment import FOLD_FIELDS, Division, Experiment
 from tenfold.report.baselines import find_single_worker
 from tenfold.report.formatting import duration, metric_value, plural, ratio
@@ -70,7 +70,7 @@ def accuracy_warning(experiment: Experiment, run: Run) -> str:
     """Return what the accuracy of a simulated run lost and why; empty if nothing is to be feared."""
     if experiment.division.workers == 1:
         return ""
-    return _warning(run, settle(_alone(experiment)).training.samples_per_step)
+    return _warning(run, resolve_defaults(_alone(experiment)).training.samples_per_step)
 
 
 def _warning(run: Run, batch: int) -> str:

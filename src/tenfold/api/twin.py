@@ -7,7 +7,7 @@ from typing import Any, Unpack
 from tenfold.api.simulate import VIRTUAL, on_cluster
 from tenfold.api.train import train
 from tenfold.engines import require_no_launcher
-from tenfold.engines.prepare import prepare, settle
+from tenfold.engines.prepare import prepare, resolve_defaults
 from tenfold.experiment import Experiment
 from tenfold.experiment.experiment import fields_by_name
 from tenfold.experiment.field_types import Fields
@@ -36,7 +36,9 @@ def twin(
     if real.machine.engine == VIRTUAL:
         real = real.replace(engine="auto", cluster=None, link=None)
     virtual = on_cluster(real, cluster="here")
-    predict_task(prepare(settle(virtual)))  # measures the step times that it needs before either of the two runs
+    predict_task(
+        prepare(resolve_defaults(virtual))
+    )  # measures the step times that it needs before either of the two runs
     done = {
         name: train(one, runs=runs, kind="twin", listen=watch(name) if watch else None)
         for name, one in {"real": real, VIRTUAL: virtual}.items()

@@ -28,7 +28,7 @@ def share_cores(experiment: Experiment, models: int) -> CoreSlots:
     train at once as there are cores (or workers, if there are several), and the last ones share all cores.
     """
     machine, workers = experiment.machine, experiment.division.workers
-    usable = affinity.room(machine.pin, cores.budget())
+    usable = affinity.cpu_count_of(machine.pin, cores.budget())
     by_node = fold_mode(experiment) == "data-and-folds"
     room = workers if by_node or workers > 1 else max(1, usable // (machine.threads or 1))
     at_once = min(room, models)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tenfold.data import FetchProgress
-from tenfold.engines.prepare import prepare, settle
+from tenfold.engines.prepare import prepare, resolve_defaults
 from tenfold.engines.recording import Outcome, RecordedRun, open_for_resume, train_recorded
 from tenfold.engines.run_facts import check_same_data, describe
 from tenfold.experiment import Experiment
@@ -32,7 +32,7 @@ class Engine(ABC):
 
     def prepare(self, experiment: Experiment, fetching: FetchProgress | None = None) -> Task:
         """Load the data and decide where the workers run, before anything is recorded."""
-        return prepare(settle(experiment), fetching)
+        return prepare(resolve_defaults(experiment), fetching)
 
     def train(
         self,

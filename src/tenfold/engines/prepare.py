@@ -1,6 +1,5 @@
-"""From an experiment to a task: the data loaded, and the cores shared out."""
+"""From an experiment to a task: fill in defaults, load the data, and share the cores among workers."""
 
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -8,7 +7,6 @@ import torch
 from tenfold import data
 from tenfold.common.imports import resolve
 from tenfold.data import loading
-from tenfold.data.files.known_data import KnownData
 from tenfold.data.table_columns import Columns
 from tenfold.engines.choose import steps_together
 from tenfold.errors import DataError, ExperimentError
@@ -19,8 +17,8 @@ from tenfold.machine import affinity, cores, devices
 from tenfold.workers.task import Task
 
 
-def settle(experiment: Experiment) -> Experiment:
-    """Return the experiment with what "auto" and unset fields stand for here; the number of workers has to be final."""
+def resolve_defaults(experiment: Experiment) -> Experiment:
+    """Return the experiment with values for unset fields, and a device for "auto"; `workers` must be final."""
     if experiment.machine.device == "auto":
         experiment = experiment.replace(device=str(devices.resolve("auto")))
     return with_defaults(experiment)
@@ -31,11 +29,11 @@ def prepare(
 ) -> Task:
     """Load the data and decide where the workers run; raise an error for what cannot work, before anything starts.
 
-    `splits` are the data where they were loaded before.
+    `splits` are the data, if they are loaded already.
     """
     machine = experiment.machine
     workers = 1 if steps_together(experiment) else experiment.division.workers
-    per_worker, pinned = seats(machine, workers, cores.budget())
+    per_worker, pinned = assign_cores(machine, workers, cores.budget())
     device = devices.resolve(machine.device)
     loaded = splits or load(experiment, device, fetching)
     if loaded.multi_label and experiment.training.loss is None:
@@ -46,17 +44,17 @@ def prepare(
     return Task(experiment, loaded, per_worker, pinned)
 
 
-def seats(machine: Machine, workers: int, budget: int) -> tuple[int, affinity.CoreMap]:
-    """Return how many threads each of the workers that share a budget of cores has, and where it is pinned.
+def assign_cores(machine: Machine, workers: int, budget: int) -> tuple[int, affinity.CoreMap]:
+    """Share a budget of cores among workers; return the number of threads of each, and the cores it is pinned to.
 
-    Virtual workers only borrow these cores, in turns.
+    Virtual workers take turns on these cores and are not pinned.
     """
     if machine.engine == "virtual":
         return min(budget, cores.share(budget, workers, machine.threads, oversubscribe=True)), affinity.NOT_PINNED
     if machine.pin == "none":
         threads = cores.share(budget, workers, machine.threads, oversubscribe=machine.oversubscribe)
         return threads, affinity.NOT_PINNED
-    usable = affinity.room(machine.pin, budget)
+    usable = affinity.cpu_count_of(machine.pin, budget)
     per_worker = cores.share(usable, workers, machine.threads, oversubscribe=machine.oversubscribe)
     return per_worker, affinity.plan(cores.Topology.read(), workers, per_worker, machine.pin)
 
@@ -82,36 +80,19 @@ def _read_section(section: Any, fetching: data.FetchProgress | None) -> data.Spl
         loader_workers=section.loader_workers,
         loader=section.loader,
         columns=Columns(section.input_columns, section.target_column),
-        collate=_python_value(section.collate, "collate"),
+        collate=python_value(section.collate, "collate"),
         standardize=section.standardize,
         progress=fetching,
     )
 
 
-def read_like(experiment: Experiment, facts: dict[str, Any], given: Any) -> data.Splits:
-    """Read other data as those of a run were read, in the parts that they come in.
-
-    The columns and the collate function are those of its experiment, categories and classes those of its facts.
-    """
-    section, known = experiment.data, KnownData.of(facts)
-    is_folder = isinstance(given, str) and Path(given).expanduser().is_dir()
-    are_images = is_folder and known is not None and not known.features
-    return loading.read(
-        given,
-        section.options if are_images else None,
-        columns=Columns(section.input_columns, section.target_column),
-        collate=_python_value(section.collate, "collate"),
-        known=known,
-    )
-
-
 def _groups(given: Any) -> Any:
     """Return the groups that were given, or what "package.module:callable" returns."""
-    value = _python_value(given, "groups")
+    value = python_value(given, "groups")
     return value() if callable(value) else value
 
 
-def _python_value(given: Any, field: str) -> Any:
+def python_value(given: Any, field: str) -> Any:
     """Return the Python object that a field was given, or that its import path names."""
     if isinstance(given, RecordedObject):
         raise DataError(f"{field} {given} was given as a Python object; pass it again")

@@ -90,8 +90,8 @@ def plan(topology: Topology, workers: int, threads: int, policy: str) -> CoreMap
     return CoreMap(policy, tuple(tuple(dict.fromkeys(cpus)) for cpus in taken), note)
 
 
-def room(policy: str, otherwise: int) -> int:
-    """Return how many cpus a list names (at least 1), or `otherwise` for a policy, which may use all."""
+def cpu_count_of(policy: str, otherwise: int) -> int:
+    """Return the number of cpus that a list such as "0-3,8" names, at least 1; for a policy, return `otherwise`."""
     try:
         return max(1, len(set(parse_cpus(policy)))) if policy[:1].isdigit() else otherwise
     except ValueError:  # `plan` says what is wrong with the list

@@ -11,7 +11,7 @@ from tenfold.api.train import engine_for, finished_run, warn
 from tenfold.common.catalog import MODELS
 from tenfold.data import Splits
 from tenfold.engines import RecordedRun, require_no_launcher
-from tenfold.engines.prepare import prepare, settle
+from tenfold.engines.prepare import prepare, resolve_defaults
 from tenfold.engines.recording import train_recorded
 from tenfold.engines.run_facts import describe
 from tenfold.errors import ExperimentError
@@ -48,7 +48,7 @@ def fit(experiment: Experiment, splits: Splits, *, runs: str | Path | None, call
         history(event)
         heard(event)
 
-    experiment = settle(experiment)
+    experiment = resolve_defaults(experiment)
     engine = engine_for(experiment, stopwatch, listen)
     task = prepare(experiment, splits=splits.to(devices.resolve(experiment.machine.device)))
     run = None

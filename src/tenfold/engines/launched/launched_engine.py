@@ -27,7 +27,7 @@ from tenfold.engines.launched.rank import (
 from tenfold.engines.launched.relaunch import find_begun, find_lost
 from tenfold.engines.launched.scatter import scatter
 from tenfold.engines.launched.stall_watch import watch_progress
-from tenfold.engines.prepare import load, seats
+from tenfold.engines.prepare import assign_cores, load
 from tenfold.engines.recording import Outcome, RecordedRun, open_for_resume, train_recorded
 from tenfold.engines.recovery import assign_states
 from tenfold.engines.run_facts import check_same_data, describe
@@ -121,7 +121,7 @@ class Launched(Engine):
         host = next(host for host in ranks.hosts if self.world.rank in host)
         together = {cpu for rank in host for cpu in everyone[rank]}
         bound = set(mine) != together  # the launcher has shared the cores out already
-        threads, pinned = seats(experiment.machine, len(host), cores.budget(allowed=together))
+        threads, pinned = assign_cores(experiment.machine, len(host), cores.budget(allowed=together))
         if bound:
             threads, pinned = min(threads, len(mine)), affinity.NOT_PINNED
         if experiment.data.distribute == "each":

@@ -10,7 +10,7 @@ import torch
 
 from tenfold.cluster.hardware import Floats
 from tenfold.data import Splits
-from tenfold.engines.prepare import seats
+from tenfold.engines.prepare import assign_cores
 from tenfold.engines.processes import Processes
 from tenfold.experiment import Experiment
 from tenfold.machine import cores
@@ -181,4 +181,4 @@ def _task(experiment: Experiment, splits: Splits, steps: int, checkpoints: Path 
         oversubscribe=True,
         lr=1e-6,
     )
-    return Task(calm, some, *seats(calm.machine, division.workers, cores.budget()), checkpoints)
+    return Task(calm, some, *assign_cores(calm.machine, division.workers, cores.budget()), checkpoints)

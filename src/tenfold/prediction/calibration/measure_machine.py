@@ -8,7 +8,7 @@ from typing import Any
 from tenfold.cluster.cluster import Cluster
 from tenfold.common.catalog import MODELS
 from tenfold.data import Splits
-from tenfold.engines.prepare import prepare, settle
+from tenfold.engines.prepare import prepare, resolve_defaults
 from tenfold.errors import MachineError
 from tenfold.experiment import Experiment
 from tenfold.machine import cores, facts
@@ -56,7 +56,7 @@ def measure_all(
         fits = workers <= cores.budget() or experiment.machine.oversubscribe
         return measure_steps(known, experiment, sorted({*counts, *[workers] * fits}), report, turns=turns)
     for name in MODELS:
-        built_in = settle(Experiment(model=name))
+        built_in = resolve_defaults(Experiment(model=name))
         known = _with_steps(known, built_in, random_images(), _shared(built_in, counts, few=quick), report, turns=turns)
     return known
 
@@ -129,7 +129,7 @@ def measure_steps(
     turns: int | None = None,
 ) -> Profile:
     """Measure an experiment's steps with each of these numbers of workers; they take turns."""
-    experiment = settle(experiment)
+    experiment = resolve_defaults(experiment)
     splits = prepare(experiment.replace(workers=1, shards="iid", fractions=None)).splits
     return _with_steps(
         profile, experiment, splits, _shared(experiment, counts, few=turns is not None), report or _silent, turns=turns

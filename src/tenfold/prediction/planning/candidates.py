@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from tenfold.cluster.cluster import Cluster
-from tenfold.engines.prepare import settle
+from tenfold.engines.prepare import resolve_defaults
 from tenfold.engines.validate import validate_mixing
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
@@ -129,11 +129,11 @@ def _alike(one: Candidate, other: Candidate) -> bool:
 
 def _settings(base: Experiment, factors: Iterable[float]) -> Iterator[Candidate]:
     """Yield every batch size and every way to mix for a number of workers."""
-    usual = settle(base.replace(batch_size=None)).training.samples_per_step
-    sizes = {max(1, round(usual * factor)) for factor in factors} | {settle(base).training.samples_per_step}
+    usual = resolve_defaults(base.replace(batch_size=None)).training.samples_per_step
+    sizes = {max(1, round(usual * factor)) for factor in factors} | {resolve_defaults(base).training.samples_per_step}
     for size in sorted(sizes):
         for mixing in _mixings(base):
-            one = settle(base.replace(batch_size=size, **mixing))
+            one = resolve_defaults(base.replace(batch_size=size, **mixing))
             try:
                 validate_mixing(one)
             except ExperimentError:  # this strategy does not go with the experiment's other settings
@@ -163,6 +163,8 @@ def _mixings(base: Experiment) -> list[dict[str, Any]]:
     unique: list[dict[str, Any]] = []
     for one in found:
         mine = one | {"strategy_options": options if one["strategy"] == division.strategy else {}}
-        if settle(base.replace(**mine)).division not in [settle(base.replace(**other)).division for other in unique]:
+        if resolve_defaults(base.replace(**mine)).division not in [
+            resolve_defaults(base.replace(**other)).division for other in unique
+        ]:
             unique.append(mine)
     return unique

@@ -12,7 +12,7 @@ from time import perf_counter
 from tenfold.cluster.cluster import Cluster
 from tenfold.cluster.time_prediction import Prediction
 from tenfold.data import Splits
-from tenfold.engines.prepare import seats
+from tenfold.engines.prepare import assign_cores
 from tenfold.experiment.section_fields import USUAL_BATCH
 from tenfold.machine import cores
 from tenfold.prediction.calibration import ReportProgress, complete_profile
@@ -172,7 +172,7 @@ class Prices:
 
     def _task(self, candidate: Candidate, epochs: int) -> Task:
         experiment = candidate.experiment.replace(epochs=epochs)
-        each, _ = seats(experiment.machine, candidate.workers, cores.budget())
+        each, _ = assign_cores(experiment.machine, candidate.workers, cores.budget())
         return Task(experiment, self._splits, each)
 
     def _complete(self, candidates: Sequence[Candidate], report: ReportProgress | None) -> Profile:
