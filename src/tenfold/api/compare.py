@@ -19,7 +19,7 @@ from tenfold.engines.prepare import resolve_defaults
 from tenfold.engines.run_facts import own_files
 from tenfold.errors import ExperimentError, TenfoldError
 from tenfold.experiment import FIELDS, FOLD_FIELDS, SECTIONS, Division, Experiment
-from tenfold.experiment.experiment import fields_by_name
+from tenfold.experiment.call_errors import fields_by_name
 from tenfold.experiment.field_types import Grid
 from tenfold.experiment.values import TakesList
 from tenfold.launch.detect import detect_world

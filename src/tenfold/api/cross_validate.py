@@ -12,7 +12,7 @@ from tenfold.engines import RecordedRun, require_no_launcher
 from tenfold.engines.prepare import prepare, resolve_defaults
 from tenfold.engines.run_facts import describe
 from tenfold.experiment import Experiment
-from tenfold.experiment.experiment import fields_by_name
+from tenfold.experiment.call_errors import fields_by_name
 from tenfold.experiment.field_types import Fields
 from tenfold.launch.detect import detect_world
 from tenfold.report.live.fold_progress import FoldProgress

@@ -10,7 +10,7 @@ from tenfold.data import Splits
 from tenfold.engines import require_no_launcher
 from tenfold.engines.prepare import prepare
 from tenfold.experiment import Data, Experiment
-from tenfold.experiment.experiment import fields_by_name
+from tenfold.experiment.call_errors import fields_by_name
 from tenfold.experiment.field_types import Grid
 from tenfold.launch.detect import detect_world
 from tenfold.prediction.calibration import ReportProgress

@@ -10,7 +10,7 @@ from tenfold.engines import require_no_launcher, validate
 from tenfold.engines.prepare import load, resolve_defaults
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
-from tenfold.experiment.experiment import fields_by_name
+from tenfold.experiment.call_errors import fields_by_name
 from tenfold.launch.detect import detect_world
 from tenfold.machine import devices
 from tenfold.prediction.calibration import ReportProgress

@@ -9,7 +9,7 @@ from tenfold.api.train import train
 from tenfold.data import FetchProgress
 from tenfold.errors import TenfoldError
 from tenfold.experiment import Experiment
-from tenfold.experiment.experiment import fields_by_name
+from tenfold.experiment.call_errors import fields_by_name
 from tenfold.experiment.field_types import Fields
 from tenfold.runs import Emit, Run
 

@@ -9,7 +9,7 @@ from tenfold.api.open_run import load_model
 from tenfold.data import FetchProgress
 from tenfold.engines import Engine, RecordedRun, choose, validate
 from tenfold.experiment import Experiment
-from tenfold.experiment.experiment import fields_by_name
+from tenfold.experiment.call_errors import fields_by_name
 from tenfold.experiment.field_types import Fields
 from tenfold.launch.detect import detect_world
 from tenfold.report.live.follow import follow

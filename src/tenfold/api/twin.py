@@ -9,7 +9,7 @@ from tenfold.api.train import train
 from tenfold.engines import require_no_launcher
 from tenfold.engines.prepare import prepare, resolve_defaults
 from tenfold.experiment import Experiment
-from tenfold.experiment.experiment import fields_by_name
+from tenfold.experiment.call_errors import fields_by_name
 from tenfold.experiment.field_types import Fields
 from tenfold.launch.detect import detect_world
 from tenfold.prediction.task_prediction import predict_task

@@ -23,7 +23,7 @@ from tenfold.data.tree import shape_of
 from tenfold.data.user_arrays import is_array, part_from_arrays
 from tenfold.data.user_datasets import first_sample, is_dataset, part_from_dataset
 from tenfold.errors import DataError
-from tenfold.experiment.experiment import fields_of_loader, is_loader
+from tenfold.experiment.call_errors import fields_of_loader, is_loader
 
 FORMS = (
     "data should be a built-in name, a file or folder, a pair (x, y) of tensors or arrays (x may be a tuple or dict of "

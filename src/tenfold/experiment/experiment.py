@@ -5,10 +5,8 @@ Five sections hold the fields. In Python and on the command line each field also
 section: `model` is `model.name`, `data_options` is `data.options`.
 """
 
-import functools
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Self, Unpack
 
 from pydantic import ValidationError, field_validator, model_validator
 
@@ -150,79 +148,3 @@ class Experiment(Section):
             key: {field: getattr(getattr(self, key), field) for field in SECTIONS[key].model_fields} for key in SECTIONS
         }
         return {"name": self.name} | sections
-
-
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def fields_by_name(function: Function) -> Function:
-    """Let a function take an experiment by position and nothing else, and answer any other call with the right one."""
-
-    @functools.wraps(function)
-    def checked(*given: Any, **fields: Any) -> Any:
-        if len(given) > 1 or (given and _is_model(given[0])):
-            raise ExperimentError(_right_call(function.__name__, given))
-        return function(*given, **fields)
-
-    return checked  # type: ignore[return-value]
-
-
-def fields_of_loader(loader: Any) -> str:
-    """Return the fields that stand for a DataLoader: "data=loader.dataset, batch_size=32"."""
-    fields = ["data=loader.dataset"]
-    if getattr(loader, "batch_size", None):
-        fields.append(f"batch_size={loader.batch_size}")
-    collate = getattr(loader, "collate_fn", None)
-    if collate is not None and not getattr(collate, "__module__", "").startswith("torch."):
-        fields.append("collate=loader.collate_fn")
-    if getattr(loader, "num_workers", 0):
-        fields.append(f"loader_workers={loader.num_workers}")
-    return ", ".join(fields)
-
-
-def is_loader(value: object) -> bool:
-    """Return whether a value is a DataLoader of torch or of a package that follows it."""
-    return any(base.__name__ == "DataLoader" for base in type(value).__mro__)
-
-
-def _right_call(name: str, given: Sequence[Any]) -> str:
-    first, others = given[0], given[1:]
-    if first is None or isinstance(first, Experiment):
-        return f"{name} takes one argument by position, the experiment; give fields by name: {name}(experiment, lr=0.1)"
-    data = _data_fields(others)
-    call = f"{name} takes the fields of an experiment by name: tenfold.{name}(model={_model(first)}, {data})"
-    if any(map(is_loader, others)):
-        call += "; Tenfold makes the batches itself, since it divides the samples among workers"
-    return call
-
-
-def _data_fields(given: Sequence[Any]) -> str:
-    """Return the fields that stand for data given by position."""
-    if not given:
-        return "data=..."
-    if isinstance(given[0], tuple):
-        given = given[0] or [None]
-    loaders = [is_loader(one) for one in given[:2]]
-    if all(loaders) and len(loaders) == 2:
-        return fields_of_loader(given[0]).replace("loader.dataset", "(train_loader.dataset, test_loader.dataset)")
-    if loaders[0]:
-        return fields_of_loader(given[0])
-    if hasattr(given[0], "columns") and hasattr(given[0], "dtypes") and len(given) == 1:
-        return f'data=frame, target_column="{list(given[0].columns)[-1]}"'
-    if isinstance(given[0], str):
-        return f"data={shown(given[0])}"
-    arrays = [hasattr(one, "shape") or isinstance(one, list) for one in given[:2]]
-    if arrays[0]:
-        return "data=(x, y)"
-    sets = [hasattr(one, "__getitem__") and hasattr(one, "__len__") for one in given[:2]]
-    return "data=(train_set, test_set)" if sets == [True, True] else "data=dataset"
-
-
-def _is_model(value: Any) -> bool:
-    return value is not None and not isinstance(value, Experiment | str) and callable(value)
-
-
-def _model(value: Any) -> str:
-    if isinstance(value, str):
-        return shown(value)
-    return str(value.__name__) if hasattr(value, "__name__") else "network"
