@@ -164,10 +164,10 @@ def _recorded(work: Path, finished: bool) -> Path:
 
 def _loads_other_weights(path: Path, attempt: Attempt) -> bool:
     from tenfold.errors import StoreError
-    from tenfold.runs import checkpoint
+    from tenfold.runs import tensor_file
 
     try:
-        checkpoint.load(path)
+        tensor_file.load(path)
     except StoreError:
         return False
     try:

@@ -20,7 +20,7 @@ from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.experiment.fields import with_defaults
 from tenfold.launch.detect import World
-from tenfold.runs import Stopwatch, Store, checkpoint
+from tenfold.runs import Stopwatch, Store, checkpoint, tensor_file
 from tenfold.transport.network.abstract_network import Network
 from tenfold.workers.messages import Saved
 from tenfold.workers.supervisor import Supervisor
@@ -39,7 +39,7 @@ def post(network: Network, folder: Path) -> RankConnection:
 
 
 def save(folder: Path, epoch: int) -> None:
-    checkpoint.save({}, folder / checkpoint.file_name(epoch, 0))
+    tensor_file.save({}, folder / checkpoint.file_name(epoch, 0))
 
 
 def saved(folder: Path) -> list[str]:

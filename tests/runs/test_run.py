@@ -6,7 +6,7 @@ from made_store import DIGITS, new_run, some_events
 
 from tenfold.errors import StoreError
 from tenfold.experiment import Experiment
-from tenfold.runs import Metric, Run, checkpoint
+from tenfold.runs import Metric, Run, tensor_file
 
 
 def opened(store, number, build=None, **kwargs):
@@ -97,7 +97,7 @@ def test_the_model_is_built_once_when_it_is_asked_for(tmp_path):
     store, number = new_run(tmp_path)
     built = []
     run = opened(store, number, build=lambda run: built.append(run) or torch.nn.Identity())
-    checkpoint.save({}, run.path / "model.pt")
+    tensor_file.save({}, run.path / "model.pt")
     assert built == []
     assert run.model is run.model
     assert built == [run]

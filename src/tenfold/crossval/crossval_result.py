@@ -13,7 +13,7 @@ from tenfold.common.registry import suggest
 from tenfold.crossval import fold_statistics
 from tenfold.crossval.ensemble import AVERAGE, Vote
 from tenfold.errors import ExperimentError, StoreError
-from tenfold.runs import Run, checkpoint
+from tenfold.runs import Run, tensor_file
 from tenfold.runs.fold_name import fold_name
 from tenfold.runs.store import CROSSVAL
 from tenfold.runs.stored_predictions import Predictions
@@ -103,7 +103,7 @@ class CrossValidation:
     @cached_property
     def average_model(self) -> nn.Module:
         """A network whose weights are the mean of all folds' weights."""
-        return self.run.other(self.run.id, weights=dict(checkpoint.load(self.run.path / AVERAGE))).model
+        return self.run.other(self.run.id, weights=dict(tensor_file.load(self.run.path / AVERAGE))).model
 
     @cached_property
     def vote(self) -> nn.Module:

@@ -26,7 +26,7 @@ from tenfold.runs import (
     Store,
     Warned,
     WorkerDropped,
-    checkpoint,
+    tensor_file,
 )
 from tenfold.workers.task import Task
 
@@ -214,7 +214,7 @@ class CrossValidationRun:
         samples = [self.entries[index]["train_samples"] for index in finished]
         models = FoldModels(self.task, list(folders.values()), samples)
         try:
-            weights = dict(checkpoint.load(folders[best] / "model.pt"))
+            weights = dict(tensor_file.load(folders[best] / "model.pt"))
             combined["average"]["metrics"] = models.save_average(self.store.folder_of(self.run) / AVERAGE)
             combined["vote"]["metrics"] = models.measure_vote()
         except StoreError as error:  # a model that could not be saved cannot be averaged

@@ -13,7 +13,7 @@ from tenfold.crossval.fold import OUTPUTS
 from tenfold.data.tree import find_main_output, tree_combine
 from tenfold.machine import devices
 from tenfold.mixing.round import exact_round
-from tenfold.runs import checkpoint, stored_predictions
+from tenfold.runs import stored_predictions, tensor_file
 from tenfold.training import FlatState, all_targets, choose_loss, choose_metrics, evaluate, measure
 from tenfold.training.measures import OutputKind, output_kind
 from tenfold.training.network_call import plain_outputs
@@ -93,8 +93,8 @@ class FoldModels:
         """Save the average of all weights, and return its metrics on the test part."""
         task, training = self.task, self.task.experiment.training
         network = make_network(task)
-        weights = [dict(checkpoint.load(folder / "model.pt")) for folder in self.folders]
-        checkpoint.save(average_weights(network, weights, self.samples), path)
+        weights = [dict(tensor_file.load(folder / "model.pt")) for folder in self.folders]
+        tensor_file.save(average_weights(network, weights, self.samples), path)
         if task.splits.test is None:
             return {}
         network = network.to(devices.resolve(task.experiment.machine.device))
@@ -118,5 +118,5 @@ def _test_outputs(folder: Path) -> Any:
     """Return a fold's outputs on the test part, from wherever they were stored."""
     stored = stored_predictions.load(folder / stored_predictions.FILE, "test")
     if stored is None or (folder / OUTPUTS).exists():
-        return checkpoint.load(folder / OUTPUTS)
+        return tensor_file.load(folder / OUTPUTS)
     return torch.from_numpy(stored.outputs)

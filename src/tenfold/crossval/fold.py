@@ -21,7 +21,7 @@ from tenfold.errors import TenfoldError
 from tenfold.experiment import Experiment
 from tenfold.machine import devices
 from tenfold.machine.affinity import NOT_PINNED, CoreMap
-from tenfold.runs import Emit, Event, Metric, Stopwatch, Store, checkpoint, stored_predictions
+from tenfold.runs import Emit, Event, Metric, Stopwatch, Store, stored_predictions, tensor_file
 from tenfold.runs.resumption import Resumption
 from tenfold.runs.store import FOLD
 from tenfold.training import all_targets, choose_loss, choose_metrics, measure, predict
@@ -165,7 +165,7 @@ def _save_outputs(task: Task, outcome: Outcome) -> None:
     predictions = outcome.predictions.get("test")
     whole = isinstance(outcome.outputs, torch.Tensor)  # of several outputs only the main one is a prediction
     if not whole or predictions is None or predictions.outputs.nbytes > stored_predictions.LIMIT:
-        checkpoint.save(outcome.outputs, task.checkpoints.parent / OUTPUTS)
+        tensor_file.save(outcome.outputs, task.checkpoints.parent / OUTPUTS)
 
 
 def _measure(task: Task, outcome: Outcome, validation: dict[str, float]) -> dict[str, dict[str, float]]:

@@ -11,7 +11,7 @@ from tenfold.common.user_code import describe_error
 from tenfold.errors import RunTakenOver, StoreError, TenfoldError, WorkerLost
 from tenfold.experiment import Experiment
 from tenfold.machine.facts import EnergyMeter, machine_load
-from tenfold.runs import Emit, Recorded, Recorder, Stopwatch, Store, Warned, checkpoint, stored_predictions
+from tenfold.runs import Emit, Recorded, Recorder, Stopwatch, Store, Warned, checkpoint, stored_predictions, tensor_file
 from tenfold.runs.console import keeping_console
 from tenfold.runs.recorder import Journal
 from tenfold.runs.resumption import Resumption
@@ -142,7 +142,7 @@ def _finish(outcome: Outcome, journal: Journal, path: Path) -> None:
 def _save_files(outcome: Outcome, folder: Path, recorder: Recorder) -> str:
     """Save the weights and the predictions of a run; return why the weights could not be saved, "" if they were."""
     try:
-        checkpoint.save(outcome.weights, folder / "model.pt")
+        tensor_file.save(outcome.weights, folder / "model.pt")
     except StoreError as error:
         recorder.report(str(error))
         return str(error)

@@ -1,4 +1,4 @@
-"""Weights and checkpoints on disk: whole or absent, checked for damage, and readable without running code from a file.
+"""Checkpoints of a run on disk: a complete set of files, one for each worker, and a manifest that names their epoch.
 
 After each epoch every worker writes its own file; when all have, the manifest that names the epoch is replaced.
 Whenever the processes die, the manifest names a complete set. The checkpoint before it is kept as well, to continue
@@ -8,57 +8,19 @@ from if the last one turns out to be damaged.
 import hashlib
 import json
 import shutil
-import zipfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tenfold.common.files import replacing, write_atomically
+from tenfold.common.files import write_atomically
 from tenfold.errors import StoreError
+from tenfold.runs import tensor_file
 from tenfold.runs.storage.claim import check_claim
 
 MANIFEST = "manifest.json"
 BEFORE = "manifest-before.json"
 """The manifest of the checkpoint before the last."""
 CHECKSUM = "checksum"
-
-
-def save(state: Any, path: Path) -> None:
-    """Save tensors, numbers, text, lists and dictionaries, with a checksum of each."""
-    import torch
-
-    try:
-        with replacing(path) as file:
-            torch.save(state, file)
-    except (OSError, RuntimeError) as error:
-        raise StoreError(f"{path} cannot be written: {_reason(error)}") from None
-
-
-def load(path: Path) -> Any:
-    """Load what `save` wrote, if not a bit of it has changed since."""
-    import torch
-
-    verify(path)
-    try:
-        return torch.load(path, weights_only=True, map_location="cpu")
-    except Exception as error:
-        raise StoreError(f"{path} is damaged and cannot be read ({type(error).__name__}: {error})") from None
-
-
-def verify(path: Path) -> None:
-    """Raise StoreError if a file that `save` wrote is missing or damaged.
-
-    torch writes a zip archive with a checksum of every tensor, but does not compare them when it reads.
-    """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()
-    except FileNotFoundError:
-        raise StoreError(f"there is no file {path}") from None
-    except Exception as error:  # what a damaged archive raises depends on the place of the damage
-        raise StoreError(f"{path} is damaged and cannot be read ({type(error).__name__}: {error})") from None
-    if damaged is not None:
-        raise StoreError(f"{path} is damaged and cannot be read: the checksum of {damaged} is wrong")
 
 
 def file_name(epoch: int, rank: int) -> str:
@@ -115,7 +77,7 @@ def sound(folder: Path) -> tuple[dict[str, Any] | None, str]:
             continue
         try:
             for path in folder.glob(f"epoch-{manifest['epoch']}-worker-*.pt"):
-                verify(path)
+                tensor_file.verify(path)
         except StoreError as error:
             problems.append(str(error))
             continue
@@ -155,13 +117,3 @@ def _is_plausible(manifest: dict[str, Any]) -> bool:
 def _checksum(manifest: dict[str, Any]) -> str:
     as_read = json.loads(json.dumps(manifest))
     return hashlib.blake2b(json.dumps(as_read, sort_keys=True).encode(), digest_size=16).hexdigest()
-
-
-def _reason(error: BaseException) -> str:
-    """Return why a write failed; torch reports it as a RuntimeError of its own, raised over the system's reason."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, OSError) and cause.strerror:
-            return cause.strerror
-        cause = cause.__cause__ or cause.__context__
-    return str(error)

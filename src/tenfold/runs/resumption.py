@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tenfold.runs import checkpoint
+from tenfold.runs import checkpoint, tensor_file
 
 
 @dataclass(frozen=True)
@@ -30,4 +30,4 @@ class Resumption:
     def state(self, rank: int) -> dict[str, Any]:
         """Return the saved state that a worker continues from; where there are more workers now, some share one."""
         saved = self.ranks[rank % len(self.ranks)]
-        return dict(checkpoint.load(self.folder / checkpoint.file_name(self.manifest["epoch"], saved)))
+        return dict(tensor_file.load(self.folder / checkpoint.file_name(self.manifest["epoch"], saved)))

@@ -9,7 +9,7 @@ from tenfold.common.html_views import facts_table, short_number, values_table
 from tenfold.common.part_names import PARTS
 from tenfold.errors import ExperimentError, StoreError
 from tenfold.experiment import Experiment
-from tenfold.runs import checkpoint
+from tenfold.runs import tensor_file
 from tenfold.runs.console import read_console
 from tenfold.runs.events import Event, Lifecycle, Metric, Span
 from tenfold.runs.history import History
@@ -263,7 +263,7 @@ class Run:
             }
             otherwise = f"it is {self.status}; `tenfold resume {self.id}` continues it"
             raise StoreError(f"run {self.id} has no saved model: {way_out.get(self.status, otherwise)}")
-        return dict(checkpoint.load(self.path / "model.pt"))
+        return dict(tensor_file.load(self.path / "model.pt"))
 
     def tag(self, *names: str) -> None:
         """Give the run tags, by which `list_runs(filter="tag=...")` finds it."""

@@ -6,7 +6,6 @@ A run whose process is gone without having recorded how it ended is shown as int
 
 import json
 import os
-import re
 import shutil
 import socket
 import sqlite3
@@ -23,6 +22,7 @@ from tenfold.experiment.values import PythonObject
 from tenfold.runs.events import Event, as_row
 from tenfold.runs.storage import store_tables
 from tenfold.runs.storage.claim import Claim, taken_over
+from tenfold.runs.storage.lookup import find_row
 from tenfold.runs.storage.store_tables import RunRecord, checked_tag, read_labels, write_note, write_tags
 
 MARK_REPEATED = """
@@ -227,44 +227,9 @@ class Store:
             return self._known(connection, connection.execute(query, (parent,)).fetchall())
 
     def find(self, reference: str | int) -> RunRecord:
-        """Return a run by its number, by "last", or by its title or folder when only one has it."""
-        text = str(reference)
+        """Return a run by its number, by "last", or by its title or folder if only one run has it."""
         with self._explained("read"), self._connect() as connection:
-            found = self._matching(connection, text)
-            if len(found) == 1:
-                row = connection.execute(
-                    f"SELECT {store_tables.COLUMNS} FROM runs WHERE id = ?", (found[0],)
-                ).fetchone()
-                return self._known(connection, [row])[0]
-            first, last, count = connection.execute("SELECT MIN(id), MAX(id), COUNT(*) FROM runs").fetchone()
-        if last is None:
-            raise StoreError(f"there are no runs in {short_path(self.folder)} yet; `tenfold train` records one")
-        if found:
-            numbers = ", ".join(map(str, found[-8:]))
-            raise StoreError(f"'{text}' names {len(found)} runs; say which: {numbers}")
-        without_gaps = count == last - first + 1
-        say = (
-            f"say a number from {first} to {last}, or last" if without_gaps else "`tenfold runs` lists those there are"
-        )
-        raise StoreError(f"there is no run '{text}' in {short_path(self.folder)}; {say}")
-
-    def _matching(self, connection: sqlite3.Connection, text: str) -> list[int]:
-        """Return the numbers of the runs that are meant, oldest first."""
-
-        def ids(condition: str, *values: object) -> list[int]:
-            return [run for (run,) in connection.execute(f"SELECT id FROM runs WHERE {condition}", values)]
-
-        if text == "last":
-            return ids("kind != ? ORDER BY id DESC LIMIT 1", FOLD) or ids("1 ORDER BY id DESC LIMIT 1")
-        if text.isascii() and text.isdigit() and (found := ids("id = ?", min(int(text), 2**63 - 1))):
-            return found
-        named = ids("title = ? ORDER BY id", text)
-        number = re.match(r"\d{1,18}(?=-)", text, re.ASCII)
-        if number is not None:
-            for run, title in connection.execute("SELECT id, title FROM runs WHERE id = ?", (int(number[0]),)):
-                if self.path(run, str(title)).name == text and run not in named:
-                    named.append(run)
-        return sorted(named)
+            return self._known(connection, [find_row(connection, self.folder, str(reference))])[0]
 
     def events(self, run: int, kind: str | None = None) -> Iterator[Event]:
         """Return a run's events of one type, or of all, in the order in which they were recorded.

@@ -16,7 +16,7 @@ from tenfold.data import Part, batches, order
 from tenfold.errors import ModelError, StoreError, TenfoldError
 from tenfold.machine.process_state import peak_memory
 from tenfold.mixing.rate_scaling import rate_scale, warmup_epochs
-from tenfold.runs import Emit, Metric, Stopwatch, Warned, checkpoint
+from tenfold.runs import Emit, Metric, Stopwatch, Warned, checkpoint, tensor_file
 from tenfold.training import choose_loss, predict
 from tenfold.training.make_replica import make_replica
 from tenfold.training.randomness import seed_everything
@@ -317,7 +317,7 @@ class Worker:
         if folder is not None:
             try:
                 with self.allow_more_time():
-                    checkpoint.save(self._state(), folder / checkpoint.file_name(self.epoch, self.number))
+                    tensor_file.save(self._state(), folder / checkpoint.file_name(self.epoch, self.number))
             except StoreError as error:
                 problem = str(error)
         saved = Saved(epoch=self.epoch, seconds=self.time.seconds, problem=problem)

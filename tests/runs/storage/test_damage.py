@@ -7,19 +7,19 @@ import pytest
 import torch
 from made_store import DIGITS, new_run, some_events
 
-from tenfold.runs import checkpoint
+from tenfold.runs import checkpoint, tensor_file
 from tenfold.runs.storage.damage import find_damage
 
 
 @pytest.fixture
 def store(tmp_path):
     runs, number = new_run(tmp_path, events=some_events())
-    checkpoint.save({"w": torch.ones(1000)}, runs.path(number, "mlp-digits") / "model.pt")
+    tensor_file.save({"w": torch.ones(1000)}, runs.path(number, "mlp-digits") / "model.pt")
     runs.update(number, result={"seconds": 1.0}, status="finished")
     other = runs.create(DIGITS, kind="train", facts={"cores": 2})
     folder = runs.path(other, "mlp-digits") / "checkpoint"
     for epoch in (1, 2):
-        checkpoint.save({"epoch": epoch}, folder / checkpoint.file_name(epoch, 0))
+        tensor_file.save({"epoch": epoch}, folder / checkpoint.file_name(epoch, 0))
         checkpoint.commit(folder, {"epoch": epoch, "workers": 1})
     runs.update(other, result={}, status="interrupted")
     return runs

@@ -13,7 +13,7 @@ from tenfold.engines.fused.stacked_rounds import StackedRounds
 from tenfold.engines.recording import Outcome
 from tenfold.errors import ModelError, StoreError
 from tenfold.mixing.rate_scaling import rate_scale, warmup_epochs
-from tenfold.runs import Emit, Stopwatch, checkpoint
+from tenfold.runs import Emit, Stopwatch, checkpoint, tensor_file
 from tenfold.runs.resumption import Resumption
 from tenfold.workers.check_metrics import check_metrics
 from tenfold.workers.messages import Evaluated, Saved
@@ -132,7 +132,7 @@ class ReplicaTraining(FusedTraining):
                 "times": self.time.times,
             }
             try:
-                checkpoint.save(state, folder / checkpoint.file_name(self.epoch, 0))
+                tensor_file.save(state, folder / checkpoint.file_name(self.epoch, 0))
             except StoreError as error:
                 problem = str(error)
         self.supervisor.decide([Saved(epoch=self.epoch, seconds=self.time.seconds, problem=problem)])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tenfold.errors import StoreError, TenfoldError
 from tenfold.experiment import Experiment
-from tenfold.runs import checkpoint
+from tenfold.runs import checkpoint, tensor_file
 from tenfold.runs.storage import store_tables
 from tenfold.runs.storage.store_tables import RunRecord
 from tenfold.runs.store import Store
@@ -87,7 +87,7 @@ def _of_files(store: Store, record: RunRecord) -> Iterator[Damage]:
     again = f"`tenfold train {folder / 'experiment.toml'}` trains it again"
     if record["status"] == "finished":
         try:
-            checkpoint.verify(folder / "model.pt")
+            tensor_file.verify(folder / "model.pt")
         except StoreError as error:
             yield Damage(name, str(error), again)
     elif record["status"] != "running":
@@ -104,7 +104,7 @@ def _advice(store: Store, record: RunRecord) -> str:
     folder = store.path(record["id"], record["title"])
     saved = []
     try:
-        checkpoint.verify(folder / "model.pt")
+        tensor_file.verify(folder / "model.pt")
         saved.append(f"the weights in {folder / 'model.pt'} are sound")
     except StoreError:
         pass
