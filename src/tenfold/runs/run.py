@@ -5,7 +5,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from tenfold.common.html_views import facts_table, short_number, values_table
 from tenfold.common.part_names import PARTS
 from tenfold.errors import ExperimentError, StoreError
 from tenfold.experiment import Experiment
@@ -13,6 +12,7 @@ from tenfold.runs import tensor_file
 from tenfold.runs.console import read_console
 from tenfold.runs.events import Event, Lifecycle, Metric, Span
 from tenfold.runs.history import History
+from tenfold.runs.run_html import run_html
 from tenfold.runs.storage.store_tables import number
 from tenfold.runs.store import CROSSVAL, Store
 from tenfold.runs.trace import chrome_trace
@@ -37,10 +37,6 @@ class ModelLoader(Protocol):
     def evaluate(self, run: "Run", data: Any, /, *, part: str | None, metrics: Any, loss: Any) -> dict[str, float]:
         """Return the metrics of the network on data."""
         ...
-
-
-SHOWN_EPOCHS = 5
-"""How many epochs a notebook shows of a run."""
 
 
 class Run:
@@ -366,18 +362,8 @@ class Run:
         }
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the result, and a row for each of the last epochs."""
-        workers, epochs = self.result.get("workers"), self.result.get("epochs")
-        part = self.result.get("part") or ""
-        facts = [(f"{part} {name}".strip(), short_number(name, value)) for name, value in self.metrics.items()]
-        facts += [("training", f"{self.seconds:.3g} s {self.clock}" if self.seconds is not None else "")]
-        facts += [("workers", str(workers or "")), ("epochs", str(epochs or "")), ("tags", " ".join(self.tags))]
-        facts += [("note", self.note), ("error", self.error.partition("\n")[0]), ("folder", str(self.path))]
-        view = facts_table(f"run {self.id}: {self.title}, {self.status}", facts)
-        rows = self.history[-SHOWN_EPOCHS:]
-        names = list(dict.fromkeys(name for row in rows for name in row))
-        shown = [[short_number(name, row.get(name)) for name in names] for row in rows]
-        return view + (values_table([name.replace("_", " ") for name in names], shown) if rows else "")
+        """Return what a notebook shows of the run."""
+        return run_html(self)
 
     def __repr__(self) -> str:
         scores = "".join(f", {name} {value:.4g}" for name, value in self.metrics.items())
