@@ -14,7 +14,7 @@ from tenfold.engines.serial import Serial
 from tenfold.errors import ModelError
 from tenfold.runs import Event, Stopwatch, Warned, checkpoint
 from tenfold.runs.resumption import Resumption
-from tenfold.training import make_replica
+from tenfold.training import replica
 from tenfold.training.fused import fused_replicas as fused
 from tenfold.workers.task import Task
 from tenfold.workers.worker import Worker
@@ -45,7 +45,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
         return replay
 
-    for module in (fused, make_replica):
+    for module in (fused, replica):
         monkeypatch.setattr(module, "captures", lambda device: True)
     monkeypatch.setattr(fused, "capture", capture)
     return replayed
@@ -71,7 +71,7 @@ def test_recorded_steps_learn_the_same(
         sizes == (8,) for sizes in task.batch_sizes
     )
     assert warnings(events) == []
-    for module in (fused, make_replica):
+    for module in (fused, replica):
         monkeypatch.setattr(module, "captures", lambda device: False)
     expected, _ = run(task)
     for name, tensor in expected.weights.items():

@@ -10,8 +10,8 @@ from tenfold.experiment import Training
 from tenfold.training import Replica
 from tenfold.training.fused import fused_replicas as fused
 from tenfold.training.graphs import Graphed
-from tenfold.training.make_replica import make_replica
 from tenfold.training.precision import multiplying, product
+from tenfold.training.replica import make_replica
 
 SAMPLES, BATCH, STEPS = 40, 8, 20
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
@@ -72,7 +72,7 @@ def recorder(monkeypatch):
 
         return replay
 
-    for module in ("fused.fused_replicas", "make_replica"):
+    for module in ("fused.fused_replicas", "replica"):
         monkeypatch.setattr(f"tenfold.training.{module}.captures", lambda device: True)
     monkeypatch.setattr(fused, "capture", capture)
     return recorded

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tenfold.errors import ExperimentError
 from tenfold.mixing import Strategy, due
-from tenfold.mixing.round_schedule import ends_equal
+from tenfold.mixing.base import ends_equal
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from tenfold.cluster.time_prediction import Prediction
+from tenfold.machine.process_state import MEMORY_METRICS
 from tenfold.runs import Emit, EpochEnded, Event, Lifecycle, Metric, Span, Started
-from tenfold.workers.memory_use import MEMORY_METRICS
 from tenfold.workers.task import Task
 
 

@@ -56,6 +56,19 @@ def gpus() -> list[Gpu]:
     return []
 
 
+def captures(device: "torch.device") -> bool:
+    """Return whether work on this device can be recorded into a graph (`training/capture.py`)."""
+    return device.type == "cuda"
+
+
+def synchronize(device: "torch.device") -> None:
+    """Wait until the device has done all that it was given."""
+    if device.type == "cuda":
+        import torch
+
+        torch.cuda.synchronize(device)
+
+
 def has_nvidia_card(root: Path = Path("/")) -> bool:
     """Whether Linux sees an NVIDIA display or compute card, with or without a driver for it."""
     if any((root / "proc/driver/nvidia/gpus").glob("*")) or (root / "dev/nvidia0").exists():

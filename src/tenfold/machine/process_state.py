@@ -1,8 +1,14 @@
 """What this process and others of this machine are doing."""
 
 import sys
+from typing import TYPE_CHECKING
 
 import psutil
+
+if TYPE_CHECKING:
+    import torch
+
+MEMORY_METRICS = ("memory", "gpu_memory")
 
 
 def peak_memory() -> int:
@@ -15,9 +21,14 @@ def peak_memory() -> int:
     return peak if sys.platform == "darwin" else 1024 * peak
 
 
-def resident_memory() -> int:
-    """Return the memory that this process has in use now, in bytes."""
-    return int(psutil.Process().memory_info().rss)
+def memory_use(device: "torch.device") -> dict[str, float]:
+    """Return bytes by the metric's name: the memory of this process, and the most that was allocated on its GPU."""
+    found = {"memory": float(psutil.Process().memory_info().rss)}
+    if device.type == "cuda":
+        import torch
+
+        found["gpu_memory"] = float(torch.cuda.max_memory_allocated(device))
+    return found
 
 
 def is_alive(pid: int) -> bool:

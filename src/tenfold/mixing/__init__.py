@@ -4,10 +4,9 @@ from typing import TYPE_CHECKING
 
 from tenfold.common import catalog
 from tenfold.common.registry import Registry
-from tenfold.mixing.base import AsynchronousStrategy, Strategy
+from tenfold.mixing.base import AsynchronousStrategy, Strategy, due
 from tenfold.mixing.collectives import COLLECTIVES
 from tenfold.mixing.round import Round
-from tenfold.mixing.round_schedule import due
 
 if TYPE_CHECKING:  # both need torch, which whoever only reads runs does without
     from tenfold.mixing.compression import Compressor

@@ -1,4 +1,4 @@
-"""The few lines that need CUDA: recording work into a graph, and waiting for a device."""
+"""Recording work on a GPU into a CUDA graph."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -9,11 +9,6 @@ from torch import Tensor
 
 WARM_UPS = 3
 """Steps before the recording, in which libraries choose their kernels and take their memory."""
-
-
-def captures(device: torch.device) -> bool:
-    """Return whether work on this device can be recorded at all."""
-    return device.type == "cuda"
 
 
 def capture(step: Callable[[Tensor], Tensor], example: Tensor) -> Callable[[Tensor], Tensor]:
@@ -52,9 +47,3 @@ def _never_waiting() -> Iterator[None]:
         yield
     finally:
         torch.cuda.set_sync_debug_mode("default")
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait until the device has done all that it was given."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

@@ -1,6 +1,6 @@
 """One replica: a network with its optimizer, and what a step does to them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -9,17 +9,16 @@ from torch import Tensor, nn
 
 from tenfold.data import Part
 from tenfold.data.tree import select_rows, tree_leaves
+from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
+from tenfold.machine.devices import captures, synchronize
 from tenfold.machine.start_libraries import start_libraries
-from tenfold.training.capture import synchronize
 from tenfold.training.flat import FlatState
 from tenfold.training.measures import Measure
 from tenfold.training.network_call import call_network
-from tenfold.training.optimizers.make_optimizer import base_rate, make_optimizer
-from tenfold.training.optimizers.user_optimizers import has_sparse_gradients
-from tenfold.training.schedules import Rates
+from tenfold.training.optimizers.make_optimizer import base_rate, has_sparse_gradients, make_optimizer
+from tenfold.training.schedules import Rates, choose_schedule
 from tenfold.training.training_accuracy import TrainingAccuracy
-from tenfold.training.user_schedules import choose_schedule
 
 
 class Replica:
@@ -183,6 +182,36 @@ class Replica:
             self.scaler.load_state_dict(state["scaler"])
         for centre, saved in zip(self.flat.centres, state["centres"], strict=True):
             centre.copy_(saved)
+
+
+def make_replica(
+    network: nn.Module,
+    training: Training,
+    loss: Measure,
+    *,
+    part: Part,
+    warn: Callable[[str], None],
+    capturing: bool = True,
+    **options: Any,
+) -> Replica:
+    """Return a replica that steps as fast as its device allows: on a GPU one whose steps are captured (`graphs.py`).
+
+    Where they cannot be, `warn` is told why. `capturing` says whether steps may be captured as a whole, as far as the
+    caller is concerned.
+    """
+    device = next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
+    if not captures(device):
+        return Replica(network, training, loss, **options)
+    from tenfold.training.graphs import Graphed, obstacle, slow
+
+    why = obstacle(training, part) if capturing else "the replicas mix more than their weights"
+    if not why:
+        try:
+            return Graphed(network, training, loss, part=part, **options)
+        except ExperimentError as error:
+            why = str(error)
+    warn(slow(why))
+    return Replica(network, training, loss, **options)
 
 
 def plan_rates(

@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 from tenfold.common import catalog
 from tenfold.common.registry import Registry
+from tenfold.errors import ExperimentError
+from tenfold.experiment import Training
 
 
 def constant(_progress: float) -> float:
@@ -41,6 +43,20 @@ def factor(schedule: str, step: int, steps: int, warmup_steps: int = 0) -> float
         return (step + 1) / (warmup_steps + 1)
     rest = max(1, steps - warmup_steps - (schedule == "one-cycle"))
     return SCHEDULES[schedule](min(1.0, (step - warmup_steps) / rest))
+
+
+def choose_schedule(training: Training, base: float, steps_per_epoch: int) -> str | Callable[[int, int], float]:
+    """Return the schedule of the experiment: a built-in name, or a function of the step and the number of steps."""
+    given, options = training.rate_schedule, training.schedule_options
+    if not isinstance(given, str) or given not in SCHEDULES:
+        from tenfold.training.user_schedules import make_own_schedule
+
+        return make_own_schedule(training, base, steps_per_epoch)
+    if options:
+        raise ExperimentError(
+            f"training.schedule_options are for a schedule of your own, but {given} was given {', '.join(options)}"
+        )
+    return given
 
 
 class Rates:

@@ -14,11 +14,10 @@ from tenfold.common.user_code import user_frames
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
 from tenfold.experiment.values import PythonObject, RecordedObject
-from tenfold.training.schedules import SCHEDULES
 
 
-def choose_schedule(training: Training, base: float, steps_per_epoch: int) -> str | Callable[[int, int], float]:
-    """Return the schedule of the experiment: a built-in name, or a function of the step and the number of steps.
+def make_own_schedule(training: Training, base: float, steps_per_epoch: int) -> Callable[[int, int], float]:
+    """Return the user's own schedule as a function of the step and the number of steps.
 
     A function whose first argument is called `optimizer` makes a scheduler, which is stepped once after every step; any
     other is a function of the progress from 0 to 1 that returns the factor of the learning rate.
@@ -26,12 +25,6 @@ def choose_schedule(training: Training, base: float, steps_per_epoch: int) -> st
     given, options = training.rate_schedule, training.schedule_options
     if isinstance(given, RecordedObject):
         raise ExperimentError(f"the schedule {given} was given as a Python object; pass it again")
-    if isinstance(given, str) and given in SCHEDULES:
-        if options:
-            raise ExperimentError(
-                f"training.schedule_options are for a schedule of your own, but {given} was given {', '.join(options)}"
-            )
-        return given
     value: Any = given.value if isinstance(given, PythonObject) else resolve(given, "schedule")
     if isinstance(value, type) and issubclass(value, ReduceLROnPlateau):
         raise ExperimentError(

@@ -1,8 +1,8 @@
 """How weights move between the workers of one run.
 
 The replicas' weights lie in flat buffers; `Transport.mix` carries out one round on them. `SingleWorkerTransport` is for
-one worker, `SharedMemoryTransport` for processes of one machine, and `join` connects the ranks that torchrun or mpirun
-started on any number of hosts.
+one worker, `SharedMemoryTransport` for processes of one machine; `network.join` connects the ranks that torchrun or
+mpirun started on any number of hosts.
 """
 
 from tenfold.transport.average import average_in_rank_order, shares
@@ -11,11 +11,9 @@ from tenfold.transport.memory.segment import Segment, StopReason, clean_up_orpha
 from tenfold.transport.memory.shared_arrays import SharedTensor
 from tenfold.transport.memory.shared_memory_transport import SharedMemoryTransport
 from tenfold.transport.network.abstract_network import Network
-from tenfold.transport.network.join import JoinedRank, join
 from tenfold.transport.single_worker import SingleWorkerTransport
 
 __all__ = [
-    "JoinedRank",
     "Network",
     "Segment",
     "SharedMemoryTransport",
@@ -25,6 +23,5 @@ __all__ = [
     "Transport",
     "average_in_rank_order",
     "clean_up_orphans",
-    "join",
     "shares",
 ]

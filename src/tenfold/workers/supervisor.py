@@ -23,13 +23,13 @@ from tenfold.runs import (
     WorkerJoined,
     checkpoint,
 )
+from tenfold.runs.lost_worker import LostWorker, lost_in
 from tenfold.runs.stored_predictions import Predictions
 from tenfold.training import all_targets, choose_loss, choose_metrics, join_outputs, measure
 from tenfold.training.evaluation import make_predictions
 from tenfold.training.measures import are_probabilities, is_reached, output_kind, target_metric
-from tenfold.workers.check_metrics import not_measured
-from tenfold.workers.lost_worker_record import LostWorker, lost_in
 from tenfold.workers.messages import Decision, EpochTrained, Evaluated, Finished, Message, Saved
+from tenfold.workers.model_errors import not_measured
 from tenfold.workers.task import Task
 
 

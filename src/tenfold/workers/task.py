@@ -14,8 +14,8 @@ from tenfold.data.shards import Shard
 from tenfold.errors import TrainingError
 from tenfold.experiment import Division, Experiment
 from tenfold.machine.affinity import NOT_PINNED, CoreMap
+from tenfold.mixing.base import ends_equal
 from tenfold.mixing.builders import make_strategy
-from tenfold.mixing.round_schedule import ends_equal
 from tenfold.models import build
 from tenfold.models.activation_checkpointing import checkpoint_activations
 from tenfold.models.input_scaling import scale_inputs

@@ -14,19 +14,17 @@ from torch import Tensor, nn
 
 from tenfold.data import Part, batches, order
 from tenfold.errors import ModelError, StoreError, TenfoldError
-from tenfold.machine.process_state import peak_memory
+from tenfold.machine.process_state import memory_use, peak_memory
 from tenfold.mixing.rate_scaling import rate_scale, warmup_epochs
 from tenfold.runs import Emit, Metric, Stopwatch, Warned, checkpoint, tensor_file
 from tenfold.training import choose_loss, predict
-from tenfold.training.make_replica import make_replica
 from tenfold.training.randomness import seed_everything
+from tenfold.training.replica import make_replica
 from tenfold.training.training_accuracy import make_training_accuracy
 from tenfold.transport.memory.counters import MembersChanged
 from tenfold.workers.channels import Channels
-from tenfold.workers.check_metrics import check_metrics
-from tenfold.workers.memory_use import memory_use
 from tenfold.workers.messages import Decision, EpochTrained, Evaluated, Finished, Message, Saved
-from tenfold.workers.model_errors import check_parameters, explain_failure
+from tenfold.workers.model_errors import check_metrics, check_parameters, explain_failure
 from tenfold.workers.pool.worker_reports import WorkerProgress
 from tenfold.workers.task import Task, diverged
 from tenfold.workers.timekeeper import Timekeeper

@@ -13,7 +13,7 @@ from tenfold.engines.fused.lockstep import Lockstep
 from tenfold.engines.validate import validate_fused
 from tenfold.errors import ExperimentError, ModelError
 from tenfold.machine import cores, devices, malloc
-from tenfold.machine.process_state import peak_memory
+from tenfold.machine.process_state import memory_use, peak_memory
 from tenfold.runs import Emit, Metric, Note, Stopwatch, Warned
 from tenfold.training import choose_loss, predict
 from tenfold.training.fused.fused_replicas import Fused, resident
@@ -21,7 +21,6 @@ from tenfold.training.graphs import slow
 from tenfold.training.precision import multiplying
 from tenfold.training.randomness import seed_everything, undisturbed
 from tenfold.training.replica import plan_rates
-from tenfold.workers.memory_use import memory_use
 from tenfold.workers.messages import EpochTrained, Finished
 from tenfold.workers.task import Task, make_network
 from tenfold.workers.timekeeper import Timekeeper

@@ -37,6 +37,7 @@ from tenfold.experiment.fields import with_defaults
 from tenfold.launch.detect import World
 from tenfold.machine import affinity, cores, malloc
 from tenfold.runs import Emit, Stopwatch, Store, Warned
+from tenfold.runs.lost_worker import LostWorker, lost_in
 from tenfold.runs.remote_store import RemoteStore
 from tenfold.runs.resumption import Resumption
 from tenfold.training import flat_size
@@ -44,7 +45,6 @@ from tenfold.training.precision import multiplying
 from tenfold.training.randomness import undisturbed
 from tenfold.transport.network.join import JoinedRank, join
 from tenfold.workers.channels import Channels
-from tenfold.workers.lost_worker_record import LostWorker, lost_in
 from tenfold.workers.messages import Decision, Message
 from tenfold.workers.supervisor import Supervisor
 from tenfold.workers.task import Task, make_network

@@ -7,18 +7,9 @@ from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from tenfold.runs.lost_worker import LostWorker
+
 Metrics = dict[str, float]
-
-
-class LostWorkerEntry(BaseModel):
-    """An entry of `lost`: a worker without which the others continued."""
-
-    worker: int
-    why: str
-    left: int
-    epoch: int
-    step: int | None = None
-    joined: int | None = None
 
 
 class RecordedFold(BaseModel):
@@ -107,7 +98,7 @@ RESULT: dict[str, Any] = {
     "samples_per_second": float | None,
     "bytes_moved": float,
     "workers": int,
-    "lost": list[LostWorkerEntry],
+    "lost": list[LostWorker],
     "threads": int | None,
     "best_epoch": int | None,
     "stopped_early": bool,

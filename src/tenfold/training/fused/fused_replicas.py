@@ -12,7 +12,8 @@ from tenfold.common.user_code import user_frames
 from tenfold.data import Part, SubsetPart, Tensors
 from tenfold.data.tree import tree_map
 from tenfold.experiment import Training
-from tenfold.training.capture import capture, captures, synchronize
+from tenfold.machine.devices import captures, synchronize
+from tenfold.training.capture import capture
 from tenfold.training.fused.device_memory import free_memory, groups_for_memory, peak_memory
 from tenfold.training.fused.gradient_methods import GRADIENT_METHODS, GradientMethod, Loop
 from tenfold.training.fused.stack import ALL, Stack

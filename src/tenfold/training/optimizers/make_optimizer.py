@@ -18,7 +18,6 @@ from tenfold.experiment.values import shown
 from tenfold.training.optimizers.eager_optimizers import eager
 from tenfold.training.optimizers.user_optimizers import (
     argument_names,
-    has_sparse_gradients,
     make_own_optimizer,
     own_optimizer,
     usual_rate,
@@ -111,6 +110,11 @@ def _try_step(training: Training) -> None:
         raise ExperimentError(
             f"training.optimizer_options: {training.optimizer} cannot step with {given}; a value has a wrong type"
         ) from None
+
+
+def has_sparse_gradients(network: nn.Module) -> bool:
+    """Return whether an embedding of the network gives sparse gradients."""
+    return any(getattr(layer, "sparse", False) is True for layer in network.modules())
 
 
 def _has_fused_kernel(traits: OptimizerTraits, network: nn.Module) -> bool:

@@ -76,11 +76,6 @@ def usual_rate(training: Training, network: nn.Module | None = None) -> float:
         ) from error
 
 
-def has_sparse_gradients(network: nn.Module) -> bool:
-    """Return whether an embedding of the network gives sparse gradients."""
-    return any(getattr(layer, "sparse", False) is True for layer in network.modules())
-
-
 def own_optimizer(training: Training) -> Callable[..., Any]:
     """Return the class or function that makes the user's own optimizer."""
     given = training.optimizer

@@ -15,6 +15,7 @@ Where there is no memfd, or a directory is asked for, it is a file there, `tenfo
 on close and `clean_up_orphans` after the creator's violent death.
 """
 
+import fcntl
 import mmap
 import os
 import shutil
@@ -30,7 +31,6 @@ import torch
 from numpy.typing import NDArray
 
 from tenfold.errors import MachineError, TrainingError
-from tenfold.transport.memory.file_lock import FileLock
 from tenfold.transport.memory.shared_arrays import allocate
 from tenfold.transport.memory.shared_integers import KEEPS_STORES_IN_ORDER, WORD, LockedIntegers, SharedIntegers
 
@@ -38,6 +38,8 @@ MAGIC = 0x74656E666F6C6401
 LINE, MAILBOX = 16, 64
 PAGE = 4096
 DTYPES = (torch.float32, torch.float64)
+FIRST_LOCK = 1 << 40
+"""Locks are on bytes beyond the end of the file, so that they do not meet those of `LockedIntegers`."""
 
 
 class StopReason(IntEnum):
@@ -152,7 +154,7 @@ class Segment:
         """Why all workers must stop, and the rank that it is about."""
         return StopReason(self.words[LINE]), self.words[LINE + 1]
 
-    def lock(self, number: int) -> FileLock:
+    def lock(self, number: int) -> "FileLock":
         """Return one of as many locks as are wanted; for a process that has the segment open."""
         return FileLock(self._fd, number)
 
@@ -174,6 +176,20 @@ class Segment:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class FileLock:
+    """Lock number `number` of an open file, which the kernel releases when its holder dies; not for several threads."""
+
+    def __init__(self, fd: int, number: int) -> None:
+        self._fd = fd
+        self._at = FIRST_LOCK + number
+
+    def __enter__(self) -> None:
+        fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, self._at)
+
+    def __exit__(self, *_: object) -> None:
+        fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, self._at)
 
 
 def clean_up_orphans(directory: Path | None = None) -> list[Path]:

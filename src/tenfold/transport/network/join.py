@@ -4,7 +4,6 @@ import atexit
 import os
 import socket
 import sys
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -21,7 +20,6 @@ from tenfold.transport.network.multi_host_transport import Hosts, connect, hosts
 from tenfold.transport.network.network_transport import NetworkTransport
 from tenfold.transport.network.start_store import report_stop
 from tenfold.transport.network.start_watch import START_SECONDS
-from tenfold.transport.network.waiting_thread import is_any_stuck
 
 SHORTEST_START_SECONDS = 30.0
 
@@ -97,18 +95,3 @@ def _leave(network: Network) -> None:
     if error is not None:
         network.report_failure(error)
     network.close()
-
-
-def _exit_if_stuck() -> None:
-    """End the process at once where a thread that waits for a lost rank would crash the interpreter.
-
-    Registered when this module is loaded, so that functions that are registered later still run.
-    """
-    if is_any_stuck():
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError):
-                stream.flush()
-        os._exit(2)
-
-
-atexit.register(_exit_if_stuck)

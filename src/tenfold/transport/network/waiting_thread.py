@@ -1,9 +1,13 @@
 """Waiting in another thread for libraries whose waiting cannot be interrupted."""
 
+import atexit
+import os
 import queue
+import sys
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from time import monotonic
 from typing import Any
 
@@ -65,3 +69,18 @@ _all: "weakref.WeakSet[WaitingThread]" = weakref.WeakSet()
 def is_any_stuck() -> bool:
     """Return whether a thread still waits in a library, which would crash the interpreter when that ends."""
     return any(not waiting.is_idle for waiting in list(_all))
+
+
+def _exit_if_stuck() -> None:
+    """End the process at once where a thread that waits for a lost rank would crash the interpreter.
+
+    Registered when this module is loaded, so that functions that are registered later still run.
+    """
+    if is_any_stuck():
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(2)
+
+
+atexit.register(_exit_if_stuck)

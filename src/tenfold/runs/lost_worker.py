@@ -2,16 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tenfold.errors import WorkerLost
-from tenfold.runs import Stopwatch, WorkerDropped
-from tenfold.runs.resumption import Resumption
+from tenfold.runs.events import Stopwatch, WorkerDropped
+
+if TYPE_CHECKING:
+    from tenfold.runs.resumption import Resumption
 
 
 @dataclass(frozen=True)
 class LostWorker:
-    """A worker that was lost, after which the others continued."""
+    """A worker that was lost, after which the others continued: an entry of `lost` in a result and in a checkpoint."""
 
     worker: int
     why: str
@@ -25,7 +27,7 @@ class LostWorker:
     """The step after which another worker took its place."""
 
     @classmethod
-    def of(cls, error: WorkerLost, left: int, resumption: Resumption | None) -> "LostWorker":
+    def of(cls, error: WorkerLost, left: int, resumption: "Resumption | None") -> "LostWorker":
         """Return the worker that an error reports as lost; `resumption` is where those who are left continue."""
         return cls(error.rank, str(error), left, (resumption.manifest["epoch"] if resumption else 0) + 1)
 
