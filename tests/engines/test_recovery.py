@@ -19,7 +19,7 @@ from tenfold.experiment import Experiment
 from tenfold.launch.detect import World
 from tenfold.mixing.rate_scaling import rate_scale
 from tenfold.runs import Stopwatch
-from tenfold.runs.lost_worker import LostWorker
+from tenfold.runs.storage.lost_worker import LostWorker
 
 
 @given(st.lists(st.lists(st.integers(0, 5), min_size=1, unique=True), min_size=1, max_size=8))

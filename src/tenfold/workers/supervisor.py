@@ -23,7 +23,7 @@ from tenfold.runs import (
     WorkerJoined,
     checkpoint,
 )
-from tenfold.runs.lost_worker import LostWorker, lost_in
+from tenfold.runs.storage.lost_worker import LostWorker, lost_in
 from tenfold.runs.stored_predictions import Predictions
 from tenfold.training import all_targets, choose_loss, choose_metrics, join_outputs, measure
 from tenfold.training.evaluation import make_predictions
