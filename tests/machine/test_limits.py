@@ -30,6 +30,15 @@ def test_too_many_workers_are_refused_in_a_sentence(monkeypatch: pytest.MonkeyPa
     )
 
 
+def test_a_limit_too_low_for_any_worker_is_only_to_be_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    limited(monkeypatch, 32)
+    with pytest.raises(MachineError) as error:
+        limits.check_open_files(2)
+    assert str(error.value) == (
+        "2 workers need about 54 open files, but the limit is 32; raise it with `ulimit -n 1024`"
+    )
+
+
 def test_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     limited(monkeypatch, resource.RLIM_INFINITY)
     assert limits.open_file_limit() is None

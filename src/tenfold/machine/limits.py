@@ -138,9 +138,11 @@ def check_open_files(workers: int) -> None:
     most = open_file_limit()
     if most is not None and workers > workers_within_limit(most):
         needed = _open_files() + SPARE + PER_WORKER * workers
+        allowed = workers_within_limit(most)
+        fewer = f", or use {'at most ' * (allowed > 1)}{allowed} worker{'s' * (allowed > 1)}" if allowed else ""
         raise MachineError(
-            f"{workers} workers need about {needed} open files, but the limit is {most}; "
-            f"raise it with `ulimit -n {max(1024, 2 * needed)}`, or use at most {workers_within_limit(most)} workers"
+            f"{workers} worker{'s need' if workers > 1 else ' needs'} about {needed} open files, but the limit is "
+            f"{most}; raise it with `ulimit -n {max(1024, 2 * needed)}`{fewer}"
         )
 
 
