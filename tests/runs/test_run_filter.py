@@ -39,7 +39,8 @@ def recorded(tmp_path_factory):
         ("lr=1e-1", [2]),
         ("accuracy>99%", [2]),
         ("accuracy>=.98 seconds<10", [2]),
-        ("accuracy<2", [1, 2]),
+        ("accuracy<=1", [1, 2]),
+        ("accuracy>50%", [1, 2]),
         ("accuracy=none", [3]),
         ("f1_macro>0.5", [2]),
         ("metrics=f1_macro", [3]),
@@ -77,6 +78,8 @@ def test_a_filter_selects_the_runs_for_which_all_of_it_holds(recorded, text, num
         ("wrokers=2", "no run has a 'wrokers' to filter by; did you mean 'workers'"),
         ("workers=>2", "'workers=>2' has no operator that is known; use = != < <= > >= or ~"),
         ("status=finish", "unknown status 'finish'; did you mean 'finished'"),
+        ("accuracy>50", "accuracy>50 cannot be compared: accuracy is between 0 and 1; did you mean 0.5"),
+        ("accuracy<-1", "accuracy<-1 cannot be compared: accuracy is between 0 and 1$"),
         ("xyzzy=2", "`tenfold runs --help` says"),
     ],
 )

@@ -9,7 +9,7 @@ from torch.nn import functional
 from tenfold.errors import ExperimentError, ModelError
 from tenfold.experiment import Experiment, Training
 from tenfold.training import LOSSES, METRICS, choose_loss, choose_metrics
-from tenfold.training.measures import accuracy, describe_failure
+from tenfold.training.measures import accuracy, check_target, describe_failure
 
 law = settings(deadline=None, derandomize=True, max_examples=40)
 
@@ -171,3 +171,11 @@ def test_one_hot_targets_have_one_class():
         assert metric(outputs, targets.argmax(1)) == pytest.approx(2 / 3)
     several = choose_metrics(Training(loss="bce", metrics="accuracy"), None)["accuracy"]
     assert several(outputs, targets) == pytest.approx(1 / 2)
+
+
+def test_a_target_that_a_share_cannot_reach_is_refused():
+    check_target(Training(), 10, 0.99)
+    check_target(Training(metrics=["rmse"]), None, 99.0)
+    check_target(Training(metrics={"accuracy": worst}), 10, 99.0)  # it may be in percent
+    with pytest.raises(ExperimentError, match=r"target = 99: accuracy is between 0 and 1; did you mean 0.99\?"):
+        check_target(Training(), 10, 99.0)

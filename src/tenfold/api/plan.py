@@ -20,6 +20,7 @@ from tenfold.prediction.planning.candidates import Candidate, candidates_here, c
 from tenfold.prediction.planning.learning_probe import validation_share
 from tenfold.report.live.follow import reporter
 from tenfold.report.results.plan_result import Plan
+from tenfold.training.measures import check_target
 
 
 @fields_by_name
@@ -58,6 +59,7 @@ def plan(
     validate(base.replace(workers=1), None)
     hardware = _cluster(cluster)
     base, splits, loading = _with_validation(base, fetching)
+    check_target(base.training, splits.classes, target)
     if hardware is not None:
         candidates = candidates_on(hardware, base, most_workers=max_workers)
     else:

@@ -18,6 +18,7 @@ from datetime import datetime
 from typing import Any
 
 from tenfold.common.registry import suggest
+from tenfold.common.share_metrics import beyond_share
 from tenfold.errors import StoreError
 from tenfold.experiment import FIELDS
 from tenfold.runs.run import Run
@@ -83,9 +84,18 @@ def filter_runs(runs: Iterable[Run], text: str) -> list[Run]:
     others = [condition for condition in conditions if condition.name not in COLUMNS]
     left = [run for run in runs if all(condition.holds(run) for condition in quick)]
     for condition in others:
+        _check_shares(condition, left)
         if not _is_known(condition.name) and not any(condition.name in run.metrics for run in left):
             raise StoreError(_unknown(condition.name, left))
     return [run for run in left if all(condition.holds(run) for condition in others)]
+
+
+def _check_shares(condition: Condition, runs: Iterable[Run]) -> None:
+    """Refuse to compare a metric that is a share with what it cannot be, unless it is more in some run."""
+    for value in condition.values:
+        problem = beyond_share(condition.name, value) if isinstance(value, float) else ""
+        if problem and not any((run.metrics.get(condition.name) or 0.0) > 1 for run in runs):
+            raise StoreError(f"{condition.name}{condition.operator}{value:g} cannot be compared: {problem}")
 
 
 def parse_filter(text: str) -> list[Condition]:

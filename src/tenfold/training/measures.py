@@ -10,6 +10,7 @@ from torch.nn import functional
 from tenfold.common import catalog
 from tenfold.common.imports import resolve
 from tenfold.common.registry import Registry
+from tenfold.common.share_metrics import beyond_share
 from tenfold.common.user_code import definition_of
 from tenfold.data.tree import main_output
 from tenfold.errors import ExperimentError, ModelError, TenfoldError
@@ -291,6 +292,17 @@ LOWER_IS_BETTER = ("loss", "mae", "rmse", "word_error_rate")
 def target_metric(metrics: Iterable[str]) -> str:
     """Return the metric that a target is about: the first of the experiment's, or the loss where it has none."""
     return next(iter(metrics), "loss")
+
+
+def check_target(training: Training, classes: int | None, target: float | None) -> None:
+    """Raise an ExperimentError for a target that a built-in metric cannot reach."""
+    if target is None:
+        return
+    metrics = choose_metrics(training, classes)
+    metric = target_metric(metrics)
+    problem = beyond_share(metric, target)
+    if problem and not metrics[metric].own:
+        raise ExperimentError(f"target = {target:g}: {problem}")
 
 
 def is_reached(metric: str, value: float, target: float) -> bool:

@@ -41,6 +41,7 @@ from tenfold.runs.remote_store import RemoteStore
 from tenfold.runs.resumption import Resumption
 from tenfold.runs.storage.lost_worker import LostWorker, lost_in
 from tenfold.training import flat_size
+from tenfold.training.measures import check_target
 from tenfold.training.precision import multiplying
 from tenfold.training.randomness import undisturbed
 from tenfold.transport.network.join import JoinedRank, join
@@ -125,11 +126,14 @@ class Launched(Engine):
         if bound:
             threads, pinned = min(threads, len(mine)), affinity.NOT_PINNED
         if experiment.data.distribute == "each":
-            return Task(experiment, load(experiment, device, fetching), threads, pinned)
-        task = None
-        if self.records:
-            task = Task(experiment, load(experiment, torch.device("cpu"), fetching), threads, pinned)
-        return Task(experiment, scatter(ranks.network, task).to(device), threads, pinned)
+            splits = load(experiment, device, fetching)
+        else:
+            task = None
+            if self.records:
+                task = Task(experiment, load(experiment, torch.device("cpu"), fetching), threads, pinned)
+            splits = scatter(ranks.network, task).to(device)
+        check_target(experiment.training, splits.classes, experiment.training.target)
+        return Task(experiment, splits, threads, pinned)
 
     def train(
         self,
