@@ -178,6 +178,8 @@ def test_images_to_predict_are_those_a_user_sees_on_the_scale_of_training(tmp_pa
         found = read_inputs(tmp_path, {"name": data, "shape": [1, 8, 8]}, {})
         assert found.names == ["a.png", "b/c.png"]
         assert found.x[:, 0, 0, 0].tolist() == values
+    with pytest.raises(DataError, match="images are for models that were trained on images"):
+        read_inputs(tmp_path, {"name": "speech", "shape": [1, 8, 8]}, {})
     Image.new("L", (5, 5)).save(tmp_path / "small.png")
     with pytest.raises(DataError, match=r"takes images of 8 x 8: .* train with data.options = \{size = ...\}"):
         read_inputs(tmp_path, {"name": "photos", "shape": [1, 8, 8]}, {})

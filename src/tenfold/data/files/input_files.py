@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tenfold.data.files.data_files import read_file
 from tenfold.data.files.image_files import may_hold_images, read_unlabelled
 from tenfold.data.files.known_data import KnownData
-from tenfold.data.sources.source import SOURCES
+from tenfold.data.sources.source import SOURCES, Source
 from tenfold.errors import DataError
 
 KEYS = ("x", "X", "images", "inputs", "data")
@@ -40,10 +40,11 @@ def read_inputs(path: Path, trained_on: Mapping[str, Any], options: Mapping[str,
     if trained_on.get("features") and path.suffix.lower() in TABLES:
         known = KnownData(tuple(trained_on["features"]))
         return Inputs(known.inputs(read_file(str(path), {}).data, str(path)))
-    shape = trained_on["shape"]
-    if may_hold_images(path) and isinstance(shape, list) and len(shape) == 3 and shape[0] in (1, 3):
+    shape, source = trained_on["shape"], _source(trained_on.get("name"))
+    are_images = isinstance(shape, list) and len(shape) == 3 and shape[0] in (1, 3)
+    if may_hold_images(path) and are_images and (source is None or source.scale is not None):
         names, pixels = read_unlabelled(path, tuple(shape), options.get("size"))
-        largest = _largest_pixel(trained_on.get("name"))
+        largest = source.largest_pixel if source is not None else 255
         return Inputs(pixels if largest == 255 else np.rint(pixels * (largest / 255)).astype(np.uint8), names)
     readers = {".npy": _npy, ".npz": _npz, ".csv": _csv}
     if path.suffix.lower() not in readers:
@@ -56,9 +57,9 @@ def read_inputs(path: Path, trained_on: Mapping[str, Any], options: Mapping[str,
         raise DataError(f"{path} cannot be read: {reason}") from None
 
 
-def _largest_pixel(data: str | None) -> int:
-    """Return the pixel value that is white in the data of this name; in image files it is 255."""
-    return SOURCES[data].largest_pixel if data is not None and data in SOURCES else 255
+def _source(data: str | None) -> Source | None:
+    """Return the built-in data set of this name; None for the user's own data."""
+    return SOURCES[data] if data is not None and data in SOURCES else None
 
 
 def _npy(path: Path) -> NDArray[Any]:
