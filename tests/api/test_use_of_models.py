@@ -10,6 +10,7 @@ import torch
 from click.testing import Result
 from PIL import Image
 from sklearn.datasets import load_digits
+from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
 from typer.testing import CliRunner
 
 import tenfold
@@ -109,6 +110,15 @@ class TestEvaluating:
         x = (raw - raw.mean()) / raw.std()
         right = (run.predict(x).numpy() == DIGITS.target).mean()
         assert run.evaluate((x, DIGITS.target))["accuracy"] == pytest.approx(right)
+
+    def test_a_data_loader_is_what_it_reads(self, run: Run) -> None:
+        x = torch.from_numpy(DIGITS.images[:100]).float().unsqueeze(1)
+        samples = TensorDataset(x, torch.from_numpy(DIGITS.target[:100]))
+        measured = run.evaluate(DataLoader(samples, batch_size=7, shuffle=True))
+        assert measured == pytest.approx(run.evaluate(samples))
+        some = DataLoader(samples, sampler=SubsetRandomSampler([1, 2]))
+        with pytest.raises(tenfold.TenfoldError, match="whose SubsetRandomSampler chooses the samples; give those"):
+            run.evaluate(some)
 
     def test_what_does_not_fit_is_refused(self, run: Run, regression: Run, folder: Path) -> None:
         images = np.zeros((4, 1, 8, 8), np.float32)

@@ -1,13 +1,22 @@
-"""Map-style Datasets from the user, checked and turned into a part."""
+"""Map-style Datasets from the user, also those that a DataLoader reads, checked and turned into a part."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import ConcatDataset, Dataset, Subset
+from torch.utils.data import (
+    BatchSampler,
+    ConcatDataset,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    default_collate,
+)
 
 from tenfold.common.user_code import user_frames
 from tenfold.data.collate import STACKED, Collate, as_arrays, is_plain_pair
@@ -17,6 +26,7 @@ from tenfold.data.table_columns import describe, split_sample
 from tenfold.data.tree import tree_leaves, tree_map
 from tenfold.data.user_arrays import check_targets, is_array, is_sparse
 from tenfold.errors import DataError
+from tenfold.experiment.experiment import is_loader
 
 _MOST_READ_FOR_LABELS = 100_000
 _MOST_COMPARED = 32
@@ -28,6 +38,31 @@ def is_dataset(value: Any) -> bool:
         return True
     container = isinstance(value, (str, bytes, tuple, list, dict, type)) or is_array(value) or is_sparse(value)
     return not container and hasattr(value, "__len__") and hasattr(value, "__getitem__")
+
+
+def read_by_loader(data: Any) -> tuple[Any, Callable[..., Any] | None]:
+    """Return the Dataset that a DataLoader reads, and its own collate function; other data as they are.
+
+    The order and the size of its batches do not matter, but its samples do: a DataLoader that leaves out or repeats
+    some is refused.
+    """
+    if not is_loader(data):
+        return data, None
+    dataset, collate = getattr(data, "dataset", None), getattr(data, "collate_fn", None)
+    if dataset is None or isinstance(dataset, IterableDataset):
+        raise DataError("data is a DataLoader without a map-style Dataset; give arrays (x, y), or a Dataset")
+    sampler = getattr(data, "sampler", None)
+    batches = type(getattr(data, "batch_sampler", None))
+    whole = isinstance(sampler, SequentialSampler) or (
+        isinstance(sampler, RandomSampler) and not sampler.replacement and len(sampler) == len(dataset)
+    )
+    if not whole or batches is not BatchSampler:
+        chooses = type(sampler).__name__ if not whole else batches.__name__
+        raise DataError(
+            f"data is a DataLoader whose {chooses} chooses the samples; give those samples as a Dataset, such as "
+            "Subset(loader.dataset, indices)"
+        )
+    return dataset, None if collate is default_collate else collate
 
 
 def part_from_dataset(dataset: Any, part: str, collate: Collate = STACKED) -> DatasetPart:
