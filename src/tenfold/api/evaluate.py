@@ -10,6 +10,7 @@ from tenfold.data import Part, Splits, loading
 from tenfold.data.files.known_data import KnownData
 from tenfold.data.table_columns import Columns
 from tenfold.data.tree import shape_from_record
+from tenfold.data.user_datasets import read_by_loader
 from tenfold.engines.prepare import load, python_value
 from tenfold.errors import DataError, ExperimentError
 from tenfold.experiment import Experiment
@@ -65,13 +66,14 @@ def _read_as_recorded(experiment: Experiment, facts: dict[str, Any], given: Any)
     The columns and the collate function are those of its experiment, categories and classes those of its facts.
     """
     section, known = experiment.data, KnownData.of(facts)
+    given, collate = read_by_loader(given)
     is_folder = isinstance(given, str) and Path(given).expanduser().is_dir()
     are_images = is_folder and known is not None and not known.features
     return loading.read(
         given,
         section.options if are_images else None,
         columns=Columns(section.input_columns, section.target_column),
-        collate=python_value(section.collate, "collate"),
+        collate=collate or python_value(section.collate, "collate"),
         known=known,
     )
 

@@ -14,6 +14,8 @@ from tenfold.experiment import Experiment, Machine
 from tenfold.experiment.fields import with_defaults
 from tenfold.experiment.values import PythonObject, RecordedObject
 from tenfold.machine import affinity, cores, devices
+from tenfold.machine.forked_threads import use_threads_that_exist
+from tenfold.training.measures import check_target
 from tenfold.workers.task import Task
 
 
@@ -34,6 +36,8 @@ def prepare(
     machine = experiment.machine
     workers = 1 if steps_together(experiment) else experiment.division.workers
     per_worker, pinned = assign_cores(machine, workers, cores.budget())
+    if not use_threads_that_exist() and workers == 1:
+        per_worker = 1
     device = devices.resolve(machine.device)
     loaded = splits or load(experiment, device, fetching)
     if loaded.multi_label and experiment.training.loss is None:
@@ -41,6 +45,7 @@ def prepare(
             f'the targets are 0 and 1 in {loaded.outputs} columns; set loss = "bce" for several labels per sample, '
             'or give y.argmax(1) or set loss = "cross-entropy" for one class per sample'
         )
+    check_target(experiment.training, loaded.classes, experiment.training.target)
     return Task(experiment, loaded, per_worker, pinned)
 
 

@@ -27,10 +27,14 @@ PRELOADED = "tenfold.workers.pool.worker_process"
 """What the server imports, by name: nothing here imports it, so the server can start before torch is imported here."""
 
 
+_others_servers: set[int] = set()
+"""This process, by its number, if the server that it knows belongs to the process that it was forked from."""
+
+
 def context() -> BaseContext:
     """Return how processes are started: forked from a server that has imported torch once, or spawned afresh."""
-    method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-    return multiprocessing.get_context(method)
+    has_server = "forkserver" in multiprocessing.get_all_start_methods() and os.getpid() not in _others_servers
+    return multiprocessing.get_context("forkserver" if has_server else "spawn")
 
 
 def start_server() -> None:
@@ -38,6 +42,11 @@ def start_server() -> None:
 
     A pool starts it in any case. Whoever will need one calls this early, and both processes import torch together.
     """
+    if multiprocessing.current_process().daemon:
+        raise MachineError(
+            "worker processes cannot be started from a process of multiprocessing.Pool; use workers=1 in it, or start "
+            "it with concurrent.futures.ProcessPoolExecutor"
+        )
     if context().get_start_method() == "forkserver":
         multiprocessing.set_forkserver_preload([PRELOADED])
         nested = multiprocessing.parent_process() is not None  # whose folder is its parent's
@@ -49,7 +58,10 @@ def start_server() -> None:
             wait_policy_for_children(),
             _ignoring_interrupts(),
         ):
-            multiprocessing.forkserver.ensure_running()
+            try:
+                multiprocessing.forkserver.ensure_running()
+            except ChildProcessError:  # the program has called os.fork; `multiprocessing` has one server for a program
+                _others_servers.add(os.getpid())
 
 
 def start_process(process: Any) -> None:

@@ -1,0 +1,35 @@
+"""Programs that fork after a training, and train in the child."""
+
+import multiprocessing
+import os
+from pathlib import Path
+
+import pytest
+
+import tenfold
+from tenfold.errors import MachineError
+from tenfold.workers.pool import fork_server
+
+SMALL = {"model": "mlp", "data": "digits", "limit": 40, "epochs": 1, "hidden": [4]}
+
+
+@pytest.mark.timeout(120)
+def test_a_child_trains_as_its_parent_did(tmp_path: Path) -> None:
+    before = tenfold.train(**SMALL, workers=2, runs=tmp_path)
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            alone = tenfold.train(**SMALL, runs=tmp_path)
+            together = tenfold.train(**SMALL, workers=2, runs=tmp_path)
+            status = 0 if (alone.metrics and together.metrics == before.metrics) else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert tenfold.train(**SMALL, workers=2, runs=tmp_path).metrics == before.metrics
+
+
+def test_a_process_that_may_have_none_of_its_own_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)  # type: ignore[attr-defined]
+    with pytest.raises(MachineError, match=r"from a process of multiprocessing.Pool; use workers=1 in it"):
+        fork_server.start_server()
