@@ -23,6 +23,16 @@ def test_folders_are_made(tmp_path):
     assert (tmp_path / "a" / "b" / "x").read_bytes() == b"1"
 
 
+def test_what_is_no_file_is_written_to_and_not_replaced(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_atomically(pipe, b"content")
+    assert os.read(reader, 100) == b"content"
+    assert pipe.is_fifo()
+    os.close(reader)
+
+
 @pytest.mark.parametrize("trouble", [ValueError, OSError, KeyboardInterrupt])
 def test_on_any_error_the_file_stays_as_it_was(tmp_path, trouble):
     path = tmp_path / "x"

@@ -9,6 +9,7 @@ import typer
 
 from tenfold.cli.completion import complete_field, complete_from, complete_run, complete_tag
 from tenfold.common.catalog import LOGGERS, MODELS, OPTIMIZERS, SOURCES, STRATEGIES
+from tenfold.common.files import check_page_path
 from tenfold.errors import ExperimentError
 
 if TYPE_CHECKING:
@@ -40,7 +41,18 @@ Runs = Annotated[
     typer.Option("--runs", help="Folder of the run store. Default: $TENFOLD_RUNS, else ./runs.", show_default=False),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-Report = Annotated[Path | None, typer.Option("--output", "-o", help="Also write an HTML report.")]
+
+
+def check_report(path: Path | None) -> Path | None:
+    """Refuse a file that a report cannot be written to, before anything runs."""
+    if path is not None:
+        check_page_path(path)
+    return path
+
+
+Report = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Also write an HTML report.", callback=check_report)
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show progress.")]
 Log = Annotated[
     list[str] | None,

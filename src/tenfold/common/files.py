@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tenfold.errors import ExperimentError
+from tenfold.errors import ExperimentError, StoreError
 
 PARTIAL = ".part"
 
@@ -18,9 +18,31 @@ def names_data_file(name: str) -> bool:
     return ":" not in name and (bool(Path(name).suffix) or "/" in name or Path(name).exists())
 
 
+def check_output(path: Path, what: str, *endings: str) -> None:
+    """Raise a StoreError if a file cannot be written: before the work whose result it is for."""
+    if endings and path.suffix.lower() not in endings:
+        raise StoreError(f"{what} is written to a file that ends with {' or '.join(endings)}, not to {path}")
+    if path.is_dir():
+        raise StoreError(f"{path} is a folder; name a file in it")
+    above = next((folder for folder in path.absolute().parents if folder.exists()), path.parent)
+    if not above.is_dir():
+        raise StoreError(f"{path} cannot be written: {above} is not a folder")
+    if path.parent.is_dir() and not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise StoreError(f"{path} cannot be written: permission denied")
+
+
+def check_page_path(path: Path) -> None:
+    """Raise a StoreError if an HTML page cannot be written to a file of this name."""
+    check_output(path, "a report", ".html", ".htm")
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Open a file that takes `path`'s place when the block ends well; on any error `path` stays as it was."""
+    if path.is_char_device() or path.is_fifo():  # such as /dev/stdout: nothing may take its place
+        with path.open("wb") as file:
+            yield file
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.parent / f".{path.name[:200]}.{secrets.token_hex(8)}{PARTIAL}"
     try:

@@ -16,7 +16,9 @@ def report(
         list[str] | None,
         typer.Argument(metavar="RUN...", help="Runs by number or title, or last.", autocompletion=complete_run),
     ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("report.html"),
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The file to write.", callback=options.check_report)
+    ] = Path("report.html"),
     columns: options.Columns = None,
     select: options.Select = False,
     chosen: options.Filter = "",

@@ -10,9 +10,19 @@ from tenfold.cli import options
 from tenfold.cli.grids import GRID, Form, Values, dimension, grid_of, print_side_by_side, settings_together, watching
 from tenfold.cli.output import print_rich
 from tenfold.common.catalog import MODELS, OPTIMIZERS, SOURCES, STRATEGIES
+from tenfold.errors import ExperimentError
 
 if TYPE_CHECKING:
     from tenfold.report.results.comparison import Comparison
+
+
+def _check_plot(path: Path | None) -> Path | None:
+    """Refuse a file that is not a picture, before anything runs."""
+    if path is not None:
+        from tenfold.report.plots.pictures import check_picture
+
+        check_picture(path)
+    return path
 
 
 def compare(
@@ -62,7 +72,11 @@ def compare(
     output: options.Report = None,
     plot: Annotated[
         Path | None,
-        typer.Option("--plot", help="With a target: also save accuracy against seconds as .svg, .png or .pdf."),
+        typer.Option(
+            "--plot",
+            help="With a target: also save accuracy against seconds as .svg, .png or .pdf.",
+            callback=_check_plot,
+        ),
     ] = None,
     form: Annotated[Form, typer.Option("--format", help="How to print the result.")] = Form.TABLE,
     as_json: options.Json = False,
@@ -84,6 +98,8 @@ def compare(
     grid: dict[str, Any] = grid_of(given, vary, settings)
     groups = settings_together(together)
     experiment = options.experiment_from(file, settings, name=name, seed=seed, pin=pin, target=target)
+    if plot is not None and experiment.training.target is None and not any("target" in one for one in (grid, *groups)):
+        raise ExperimentError("--plot shows how soon a target is reached, and there is none; add one: --target 0.99")
     _start_early(grid)
     from tenfold.api.compare import compare as run_all
 

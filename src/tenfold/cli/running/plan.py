@@ -8,6 +8,13 @@ import typer
 from tenfold.cli import options
 from tenfold.cli.grids import Form
 from tenfold.cli.output import fetching, print_rich, showing_progress
+from tenfold.common.files import check_output
+
+
+def _check_file(path: Path | None) -> Path | None:
+    if path is not None:
+        check_output(path, "the chosen experiment", ".toml")
+    return path
 
 
 def plan(
@@ -28,9 +35,12 @@ def plan(
     data: options.Data = None,
     seed: options.Seed = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the chosen experiment to this file.")
+        Path | None,
+        typer.Option("--output", "-o", help="Write the chosen experiment to this file, .toml.", callback=_check_file),
     ] = None,
-    report: Annotated[Path | None, typer.Option("--report", help="Also write an HTML report.")] = None,
+    report: Annotated[
+        Path | None, typer.Option("--report", help="Also write an HTML report.", callback=options.check_report)
+    ] = None,
     form: Annotated[Form, typer.Option("--format", help="How to print the settings.")] = Form.TABLE,
     quiet: options.Quiet = False,
     as_json: options.Json = False,

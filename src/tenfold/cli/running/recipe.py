@@ -90,7 +90,9 @@ def run(
         ),
     ] = "small",
     device: options.Device = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write an HTML page.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Also write an HTML page.", callback=options.check_report)
+    ] = None,
     runs: options.Runs = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,

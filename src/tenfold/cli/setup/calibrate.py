@@ -8,6 +8,7 @@ import typer
 
 from tenfold.cli import options
 from tenfold.cli.output import print_json, print_rich, showing_progress
+from tenfold.common.files import check_output
 from tenfold.errors import MachineError
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def calibrate(
 
     experiment = options.experiment_from(file, settings) if file or settings else None
     place = output or default_path()
+    check_output(place, "the profile")
     known = None
     with suppress(MachineError):  # a profile that cannot be read is replaced
         known = Profile.load(place)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tenfold.common.files import check_output
 from tenfold.errors import StoreError
 from tenfold.report.differences import LABEL_LENGTH
 
@@ -49,19 +50,26 @@ STYLE: dict[Any, Any] = {
 }
 
 
+def check_picture(path: Path) -> None:
+    """Raise a StoreError if a picture cannot be written to a file of this name."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    if path.suffix[1:].lower() not in FigureCanvasAgg.get_supported_filetypes():
+        raise StoreError(f"{path} is not the name of a picture; it should end with .svg, .png or .pdf")
+    check_output(path, "a plot")
+
+
 def save_figure(path: Path, size: tuple[float, float], paint: Callable[["Figure"], None]) -> None:
     """Write a figure of this size in inches, drawn by `paint`, to a file of the kind that its name says."""
     import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
+    check_picture(path)
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=size, layout="constrained")
-        kinds = FigureCanvasAgg(figure).get_supported_filetypes()
-        if path.suffix[1:].lower() not in kinds:
-            raise StoreError(f"{path} is not the name of a picture; it should end with .svg, .png or .pdf")
         paint(figure)
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             figure.savefig(path, dpi=160)
         except OSError as error:
             raise StoreError(f"the plot cannot be written to {path}: {error.strerror or error}") from None

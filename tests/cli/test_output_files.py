@@ -1,0 +1,36 @@
+"""Files that a result cannot be written to are refused before anything is trained or measured."""
+
+from pathlib import Path
+
+from looped import looped
+from typer.testing import CliRunner
+
+from tenfold.cli import app
+
+HTML = "a report is written to a file that ends with .html or .htm, not to"
+
+
+@looped(
+    ("line", "sentence"),
+    [
+        ("train -o out.pdf", f"{HTML} out.pdf"),
+        ("crossval -o out.pdf", f"{HTML} out.pdf"),
+        ("simulate -o out.pdf", f"{HTML} out.pdf"),
+        ("twin -o out.pdf", f"{HTML} out.pdf"),
+        ("compare -o out.pdf --lr 0.1,0.2", f"{HTML} out.pdf"),
+        ("compare --plot out.txt --target 0.9 --lr 0.1,0.2", "should end with .svg, .png or .pdf"),
+        ("compare --plot out.svg --lr 0.1,0.2", "there is none; add one: --target 0.99"),
+        ("recipe run dsmp-table-3 -o out", f"{HTML} out"),
+        ("report -o out.csv", f"{HTML} out.csv"),
+        ("plan --target 0.9 --report out.toml", f"{HTML} out.toml"),
+        ("plan --target 0.9 -o out.html", "the chosen experiment is written to a file that ends with .toml, not to"),
+        ("calibrate -o .", ". is a folder; name a file in it"),
+        ("train -o a.html/b.html", "a.html is not a folder"),
+    ],
+)
+def test_it_is_refused_at_once(line: str, sentence: str) -> None:
+    Path("a.html").touch()
+    said = CliRunner().invoke(app, line.split())
+    assert said.exit_code == 2
+    assert sentence in said.stderr
+    assert [path.name for path in Path.cwd().iterdir()] == ["a.html"]
