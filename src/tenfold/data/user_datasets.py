@@ -26,7 +26,7 @@ from tenfold.data.table_columns import describe, split_sample
 from tenfold.data.tree import tree_leaves, tree_map
 from tenfold.data.user_arrays import check_targets, is_array, is_sparse
 from tenfold.errors import DataError
-from tenfold.experiment.experiment import is_loader
+from tenfold.experiment.call_errors import is_loader
 
 _MOST_READ_FOR_LABELS = 100_000
 _MOST_COMPARED = 32
