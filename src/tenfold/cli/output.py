@@ -62,13 +62,13 @@ def print_run(run: "Run", as_json: bool, report: Path | None = None) -> None:
     if launched_rank():
         return
     from tenfold.report.tables.fold_tables import fold_tables
-    from tenfold.report.tables.run_tables import result_table
+    from tenfold.report.tables.run_tables import run_summary_table
     from tenfold.runs.store import CROSSVAL
 
     if as_json:
         print_json(run.summary())
     else:
-        print_rich(result_table(run), *([fold_tables(run)] if run.kind == CROSSVAL else []))
+        print_rich(run_summary_table(run), *([fold_tables(run)] if run.kind == CROSSVAL else []))
         if report is None:
             typer.echo(f"`tenfold report {run.id}{_elsewhere(run.store.folder)}` writes an HTML report")
     if report is not None:

@@ -14,7 +14,7 @@ def shown(renderable, width=120):
 
 
 def test_result_says_what_came_out_with_units(tmp_path):
-    text = shown(run_tables.result_table(make_run(tmp_path)))
+    text = shown(run_tables.run_summary_table(make_run(tmp_path)))
     for expected in (
         "lenet5, 61,706 parameters",
         "mnist, 60,000 training and 10,000 test samples",
@@ -31,14 +31,16 @@ def test_result_says_what_came_out_with_units(tmp_path):
 
 def test_result_of_a_failed_run_says_why(tmp_path):
     failed = make_run(tmp_path, status="failed", epochs_done=1, error="the loss is no number")
-    text = shown(run_tables.result_table(failed))
+    text = shown(run_tables.run_summary_table(failed))
     assert "the loss is no number" in text
     assert "1 of 3 epochs" in text
     assert "training time" not in text
 
 
 def test_result_of_an_interrupted_run_says_how_to_go_on(tmp_path):
-    assert "tenfold resume 1" in shown(run_tables.result_table(make_run(tmp_path, status="interrupted", epochs_done=1)))
+    assert "tenfold resume 1" in shown(
+        run_tables.run_summary_table(make_run(tmp_path, status="interrupted", epochs_done=1))
+    )
 
 
 def test_runs_tell_what_differs(tmp_path):
@@ -84,11 +86,11 @@ def test_show_has_everything(tmp_path):
 @pytest.mark.parametrize("empty", [True, False])
 def test_every_table_renders_for_every_run(tmp_path, width, status, empty):
     run = make_run(tmp_path, steps_per_epoch=40, status=status, empty=empty, facts={}, name="[red]loud[/] \x1b[2J")
-    for renderable in (run_tables.result_table(run), run_tables.runs_table([run]), run_tables.show_tables(run)):
+    for renderable in (run_tables.run_summary_table(run), run_tables.runs_table([run]), run_tables.show_tables(run)):
         text = shown(renderable, width)
         assert "\x1b" not in text
         assert max(map(len, text.splitlines())) <= width
-    assert "[red]loud[/]" in shown(run_tables.result_table(run))
+    assert "[red]loud[/]" in shown(run_tables.run_summary_table(run))
 
 
 @pytest.mark.parametrize("width", [80, 120])

@@ -33,7 +33,7 @@ MOST_METRICS = 2
 STATUS_STYLES = {"finished": "green", "running": "cyan", "failed": "bold red", "interrupted": "yellow"}
 
 
-def result_table(run: Run) -> Table:
+def run_summary_table(run: Run) -> Table:
     """Return the results of a run, as `tenfold train` prints them."""
     table = _grid()
     table.add_row(f"run {run.id}", Text.assemble((one_line(run.title), "bold"), "  ", _status(run)))
@@ -100,7 +100,7 @@ def _final_metrics(run: Run) -> dict[str, float]:
 
 def show_tables(run: Run) -> Group:
     """Return all tables about one run, as `tenfold show` prints them."""
-    tables = [result_table(run), experiment_table(run) if run.readable else recorded_table(run)]
+    tables = [run_summary_table(run), experiment_table(run) if run.readable else recorded_table(run)]
     if run.history:
         tables.append(history_table(run))
     if summary.times_by_kind(run):
