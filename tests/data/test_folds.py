@@ -17,7 +17,8 @@ from sklearn.model_selection import (
     StratifiedKFold,
 )
 
-from tenfold.data import FOLD_KINDS, SubsetPart, Tensors, as_splits, make_folds, split
+from tenfold.common.catalog import FOLD_KINDS
+from tenfold.data import SubsetPart, Tensors, as_splits, make_folds, split
 from tenfold.errors import DataError, ExperimentError
 
 law = settings(deadline=None, max_examples=40)

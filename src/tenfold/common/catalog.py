@@ -131,5 +131,22 @@ LOGGERS: Registry[Any] = LazyRegistry(
         "mlflow": "tenfold.report.loggers.mlflow_logger:MlflowLogger",
     },
 )
+FOLD_KINDS: Registry[Any] = LazyRegistry(
+    "kind of folds",
+    {
+        "plain": "tenfold.data.folds:plain",
+        "stratified": "tenfold.data.folds:stratified",
+        "group": "tenfold.data.folds:group",
+    },
+)
+FOLD_MODES: Registry[Any] = LazyRegistry(
+    "fold mode",
+    {
+        "folds-over-workers": "tenfold.crossval.modes:folds_over_workers",
+        "data-and-folds": "tenfold.crossval.modes:data_and_folds",
+        "fold-by-fold": "tenfold.crossval.modes:fold_by_fold",
+        "fused": "tenfold.crossval.modes:fused",
+    },
+)
 RANKING_METRIC = re.compile(r"(precision|recall|map|ndcg)_at_([1-9]\d{0,5})")
 """Metrics of the labels that are ranked highest, such as precision_at_10; any number may follow."""

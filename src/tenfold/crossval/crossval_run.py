@@ -4,12 +4,12 @@ import time
 from dataclasses import replace
 from typing import Any, Literal
 
+from tenfold.common.catalog import FOLD_MODES
 from tenfold.crossval.combine_folds import FoldEntry, best_first, combine_results, fold_entry
 from tenfold.crossval.ensemble import AVERAGE, FoldModels
 from tenfold.crossval.fold import FoldContext, FoldEnd, FoldJob
 from tenfold.crossval.fold_experiment import fold_mode
 from tenfold.crossval.fold_splits import make_fold_splits
-from tenfold.crossval.modes import MODES
 from tenfold.engines import Outcome
 from tenfold.engines.recording import record_work
 from tenfold.errors import StopTraining, StoreError, TrainingError
@@ -93,7 +93,7 @@ class CrossValidationRun:
             else:
                 jobs.append(FoldJob(index, split, run=before["id"] if before else None))
         if jobs and not self.stopped_by:
-            MODES[self.mode](self.task, context, jobs, self._relay, self._done, lambda: bool(self.stopped_by))
+            FOLD_MODES[self.mode](self.task, context, jobs, self._relay, self._done, lambda: bool(self.stopped_by))
         if not self.entries:
             raise TrainingError(f"stopped by {self.stopped_by} before any fold was trained")
         if not self._results:

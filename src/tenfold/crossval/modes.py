@@ -1,9 +1,8 @@
-"""The ways to train the folds: a mode trains the given folds, passes on their events, and reports how each ended."""
+"""The fold modes: each trains the given folds, passes on their events, and reports how each fold ended."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from tenfold.common.registry import Registry
 from tenfold.crossval.core_slots import share_cores
 from tenfold.crossval.fold import FoldContext, FoldJob, fold_task, try_fold
 from tenfold.crossval.fold_experiment import fold_experiment, trains_folds_together
@@ -102,14 +101,3 @@ def _replay(outcome: Outcome | TenfoldError, events: Sequence[Event]) -> Train:
         return outcome
 
     return train
-
-
-MODES: Registry[Mode] = Registry(
-    "fold mode",
-    {
-        "folds-over-workers": folds_over_workers,
-        "data-and-folds": data_and_folds,
-        "fold-by-fold": fold_by_fold,
-        "fused": fused,
-    },
-)

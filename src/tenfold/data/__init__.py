@@ -6,7 +6,7 @@ from tenfold.common.lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from tenfold.data.dataset_part import DatasetPart, join_parts, with_loader
-    from tenfold.data.folds import FOLD_KINDS, Fold, make_folds
+    from tenfold.data.folds import Fold, make_folds
     from tenfold.data.loading import load
     from tenfold.data.part import Part, Splits, Tensors
     from tenfold.data.shards import KINDS, batch_sizes, batches, make_shards, order
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from tenfold.data.user_data import as_splits
 
 __all__ = [
-    "FOLD_KINDS",
     "KINDS",
     "SOURCES",
     "Columns",
@@ -48,7 +47,7 @@ __all__ = [
 _NAMES = {
     "table_columns": ("Columns",),
     "dataset_part": ("DatasetPart", "join_parts", "with_loader"),
-    "folds": ("FOLD_KINDS", "Fold", "make_folds"),
+    "folds": ("Fold", "make_folds"),
     "loading": ("load",),
     "part": ("Part", "Splits", "Tensors"),
     "shards": ("KINDS", "batch_sizes", "batches", "make_shards", "order"),

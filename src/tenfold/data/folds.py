@@ -1,6 +1,6 @@
 """The folds of a cross-validation: exactly the sample numbers that scikit-learn's splitters give for the same seed."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from tenfold.common.registry import Registry
+from tenfold.common.catalog import FOLD_KINDS
 from tenfold.errors import ExperimentError
 
 
@@ -29,9 +29,6 @@ class _Whole:
     samples: int
     labels: NDArray[Any] | None
     groups: NDArray[Any] | None
-
-
-Splitter = Callable[[_Whole, int, np.random.RandomState], Iterator[tuple[Any, Any]]]
 
 
 def plain(whole: _Whole, k: int, random: np.random.RandomState) -> Iterator[tuple[Any, Any]]:
@@ -60,9 +57,6 @@ def group(whole: _Whole, k: int, random: np.random.RandomState) -> Iterator[tupl
     kind = GroupKFold if whole.labels is None else StratifiedGroupKFold
     splitter = kind(k, shuffle=True, random_state=random)
     return iter(splitter.split(np.zeros(whole.samples), whole.labels, whole.groups))
-
-
-FOLD_KINDS: Registry[Splitter] = Registry("kind of folds", {"plain": plain, "stratified": stratified, "group": group})
 
 
 def make_folds(

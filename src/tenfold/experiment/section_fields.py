@@ -6,6 +6,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 
 from tenfold.common.catalog import (
     COMPRESSIONS,
+    FOLD_KINDS,
+    FOLD_MODES,
     LOSSES,
     LR_SCALINGS,
     METRICS,
@@ -290,11 +292,11 @@ class Division(Section):
     """Each worker's share of the samples, for shards = "fractions"."""
     folds: Annotated[int, Field(ge=2, lt=2**63)] | None = None
     """Number of folds of a cross-validation. Default: none."""
-    fold_kind: Literal["auto", "plain", "stratified", "group"] = "auto"
+    fold_kind: Annotated[str, OneOf(FOLD_KINDS, "auto")] = "auto"
     """How folds are cut. auto: group where there are groups, else stratified for classes, else plain."""
     fold_repeats: Count = 1
     """Repetitions of the cross-validation, each with different folds."""
-    fold_mode: Literal["auto", "folds-over-workers", "data-and-folds", "fold-by-fold", "fused"] = "auto"
+    fold_mode: Annotated[str, OneOf(FOLD_MODES, "auto")] = "auto"
     """How folds are trained. auto: on cpu fold-by-fold for several workers, folds-over-workers for one; else fused."""
 
     @property

@@ -6,10 +6,10 @@ import typer
 
 from tenfold.cli import options
 from tenfold.cli.output import Interruptible, fetching, print_run
+from tenfold.common.catalog import FOLD_KINDS, FOLD_MODES
 
 FOLDS = "How the folds are made and trained"
-KINDS = ("auto", "plain", "stratified", "group")
-MODES = ("auto", "folds-over-workers", "data-and-folds", "fold-by-fold", "fused")
+KINDS, MODES = ("auto", *FOLD_KINDS), ("auto", *FOLD_MODES)
 
 Folds = Annotated[
     int | None, options.field("folds", "Number of folds; each is the validation part once. Default: 5.", FOLDS)
