@@ -96,7 +96,7 @@ def test_nothing_heavy_is_imported_before_it_is_needed():
     assert "tenfold" in stages["import tenfold"]
     assert "tenfold.cli" in stages["--help"]
     assert "tenfold.experiment" in stages["Experiment"]
-    assert "tenfold.cli.running.train" in stages["train --help"]
+    assert "tenfold.cli.train.train" in stages["train --help"]
     found = {stage: modules & set(HEAVY) for stage, modules in stages.items()}
     needed = {"pydantic"}
     assert found == {"import tenfold": set(), "--help": set(), "Experiment": needed, "train --help": needed}

@@ -102,34 +102,34 @@ def _main(
 
 VERBS = {
     "Train": (
-        "tenfold.cli.running.train:train",
-        "tenfold.cli.running.compare:compare",
-        "tenfold.cli.running.crossval:crossval",
-        "tenfold.cli.running.resume:resume",
-        "tenfold.cli.running.launch:launch",
-        "tenfold.cli.running.recipe:app",
+        "tenfold.cli.train.train:train",
+        "tenfold.cli.train.compare:compare",
+        "tenfold.cli.train.crossval:crossval",
+        "tenfold.cli.train.resume:resume",
+        "tenfold.cli.train.launch:launch",
+        "tenfold.cli.train.recipe:app",
     ),
     "Predict the time": (
-        "tenfold.cli.running.simulate:simulate",
-        "tenfold.cli.running.plan:plan",
-        "tenfold.cli.running.twin:twin",
-        "tenfold.cli.setup.calibrate:calibrate",
+        "tenfold.cli.predict_time.simulate:simulate",
+        "tenfold.cli.predict_time.plan:plan",
+        "tenfold.cli.predict_time.twin:twin",
+        "tenfold.cli.predict_time.calibrate:calibrate",
     ),
     "Look at runs": (
-        "tenfold.cli.records.runs:runs",
-        "tenfold.cli.records.show:show",
-        "tenfold.cli.records.report:report",
-        "tenfold.cli.records.board:board",
-        "tenfold.cli.records.tag:tag",
-        "tenfold.cli.records.untag:untag",
-        "tenfold.cli.records.note:note",
-        "tenfold.cli.records.remove:remove",
+        "tenfold.cli.runs.runs:runs",
+        "tenfold.cli.runs.show:show",
+        "tenfold.cli.runs.report:report",
+        "tenfold.cli.runs.board:board",
+        "tenfold.cli.runs.tag:tag",
+        "tenfold.cli.runs.untag:untag",
+        "tenfold.cli.runs.note:note",
+        "tenfold.cli.runs.remove:remove",
     ),
     "Use the model": (
-        "tenfold.cli.records.predict:predict",
-        "tenfold.cli.records.evaluate:evaluate",
-        "tenfold.cli.records.export:export",
-        "tenfold.cli.records.recommend:recommend",
+        "tenfold.cli.model.predict:predict",
+        "tenfold.cli.model.evaluate:evaluate",
+        "tenfold.cli.model.export:export",
+        "tenfold.cli.model.recommend:recommend",
     ),
     "Set up": (
         "tenfold.cli.setup.init:init",
@@ -138,10 +138,8 @@ VERBS = {
         "tenfold.cli.setup.doctor:doctor",
     ),
 }
-"""Where each verb is defined, by the heading under which the help lists it. A module is named after its verb.
-
-The headings say what a user wants to do; the folders, what a verb deals with: training (running/), recorded runs
-(records/), or this machine and its files (setup/)."""
+"""Where each verb is defined, by the heading under which the help lists it. Each heading has its own folder, and each
+verb a module with its name."""
 
 for heading, verbs in VERBS.items():
     for module, _, name in (path.partition(":") for path in verbs):

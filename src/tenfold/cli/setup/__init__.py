@@ -1,1 +1,1 @@
-"""Verbs that prepare a machine: experiment files, data, checks and measurements."""
+"""Verbs that prepare: experiment files, data, and checks of the machine."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from tenfold.cli import options
-from tenfold.cli.running.train import train
+from tenfold.cli.train.train import train
 
 if TYPE_CHECKING:
     from tenfold.experiment import Experiment

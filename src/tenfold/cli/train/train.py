@@ -4,7 +4,7 @@ import typer
 
 from tenfold.cli import options
 from tenfold.cli.output import Interruptible, fetching, launched_rank, print_run
-from tenfold.cli.running.board_window import BoardWindow, ShowBoard
+from tenfold.cli.train.board_window import BoardWindow, ShowBoard
 
 
 def train(

@@ -1,0 +1,1 @@
+"""Verbs that use the model of a recorded run."""
