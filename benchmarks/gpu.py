@@ -30,7 +30,7 @@ from tenfold.engines.serial import Serial
 from tenfold.errors import TenfoldError
 from tenfold.experiment import Experiment
 from tenfold.runs import Event, Metric, Note, Stopwatch, Warned
-from tenfold.training.precision import multiplying
+from tenfold.training.precision import set_matmul_precision
 from tenfold.training.replica import autocast
 from tenfold.workers.task import Task, make_network
 
@@ -138,7 +138,7 @@ def eager_epochs(task: Task, shards: Sequence[Any], epochs: int) -> float:
     x, y = data(task)
     size = task.experiment.training.batch_size
     total = 0.0
-    with multiplying(task.experiment.training.precision):
+    with set_matmul_precision(task.experiment.training.precision):
         for shard in shards:
             step = stepper(task)
             for rows in torch.from_numpy(shard[: 5 * size]).to(x.device).split(size):
@@ -155,7 +155,7 @@ def eager_nodes(task: Task, steps: int) -> float:
     """Let all nodes step one after another, and average at the end."""
     x, y = data(task)
     size = task.experiment.training.batch_size
-    with multiplying(task.experiment.training.precision):
+    with set_matmul_precision(task.experiment.training.precision):
         steppers = [stepper(task) for _ in range(task.workers)]
         rows = torch.randint(len(x), (size,), device=x.device)
         steppers[0](x[rows], y[rows])

@@ -132,7 +132,7 @@ class Attempt:
         return [run for run in runs if isinstance(run, dict)]
 
     def finish(self, **fields: Any) -> None:
-        """Resume the run if it has not finished, and check that its weights are those of an undisturbed run."""
+        """Resume the run if it has not finished, and check that its weights are those of an keep_rng_state run."""
         runs = self.runs()
         if not runs:
             return
@@ -144,16 +144,16 @@ class Attempt:
         self.check_weights(self.folder / runs[-1]["path"] / "model.pt", **fields)
 
     def check_weights(self, path: Path, **fields: Any) -> None:
-        """Compare weights bit for bit with those of an undisturbed run."""
+        """Compare weights bit for bit with those of an keep_rng_state run."""
         import torch
 
         expected = torch.load(reference(self.work, json.dumps(EXPERIMENT | fields))[0], weights_only=True)
         found = torch.load(path, weights_only=True)
         if found.keys() != expected.keys() or not all(torch.equal(found[name], expected[name]) for name in expected):
-            raise Fell("the weights differ from those of an undisturbed run")
+            raise Fell("the weights differ from those of an keep_rng_state run")
 
     def seconds(self, **fields: Any) -> float:
-        """Return how long an undisturbed run takes."""
+        """Return how long an keep_rng_state run takes."""
         return reference(self.work, json.dumps(EXPERIMENT | fields))[1]
 
     def limit(self, **fields: Any) -> float:
@@ -251,8 +251,8 @@ def save_experiment(path: Path, fields: dict[str, Any]) -> Path:
 
 @cache
 def reference(work: Path, fields: str) -> tuple[Path, float]:
-    """Train an experiment undisturbed; return the file of its weights, and how long it took."""
-    folder = work / f"undisturbed-{len(list(work.glob('undisturbed-*')))}"
+    """Train an experiment keep_rng_state; return the file of its weights, and how long it took."""
+    folder = work / f"keep_rng_state-{len(list(work.glob('keep_rng_state-*')))}"
     folder.mkdir()
     file = save_experiment(folder / "experiment.toml", json.loads(fields))
     command = [sys.executable, "-m", "tenfold", "train", str(file), "--quiet"]

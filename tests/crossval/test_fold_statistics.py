@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from tenfold.crossval.fold_statistics import interval, spread, summary
+from tenfold.crossval.fold_statistics import interval, summarize_folds, summary
 
 # By hand: the mean of 0.90, 0.92, 0.94, 0.96, 0.98 is 0.94; the squared deviations add up to 0.0040, so that
 # s = sqrt(0.0040 / 4) = 0.0316228; t(0.975, 4) = 2.776445; the reach is 2.776445 * 0.0316228 / sqrt(5) = 0.0392649.
@@ -33,6 +33,6 @@ def test_folds_that_failed_do_not_count() -> None:
     def fold(status: str, accuracy: float) -> dict[str, object]:
         return {"status": status, "metrics": {"train": {}, "validation": {"accuracy": accuracy}, "test": {}}}
 
-    found = spread([fold("finished", 0.8), fold("failed", 0.1), fold("finished", 0.9)])
+    found = summarize_folds([fold("finished", 0.8), fold("failed", 0.1), fold("finished", 0.9)])
     assert found["validation"]["accuracy"]["mean"] == pytest.approx(0.85)
     assert found["train"] == found["test"] == {}

@@ -20,7 +20,7 @@ from tenfold.errors import DataError, ExperimentError, MachineError
 from tenfold.experiment import Experiment, Training
 from tenfold.launch.detect import World, detect_world
 from tenfold.mixing.round import exact_round, shifted_round
-from tenfold.training.graphs import obstacle
+from tenfold.training.graphs import find_capture_obstacle
 from tenfold.transport.network.abstract_network import Network, Transfers
 from tenfold.transport.network.join import network_of
 from tenfold.transport.network.network_transport import NetworkTransport
@@ -225,7 +225,7 @@ class TestScatter:
 
     def test_a_gpu_is_told_that_it_has_not_all_of_it(self) -> None:
         part = Scattered(torch.tensor([0]), torch.ones(1, 5), torch.arange(4))
-        assert obstacle(Training(), part) == "the data are not whole on the device"
+        assert find_capture_obstacle(Training(), part) == "the data are not whole on the device"
 
     def test_data_that_are_read_one_by_one_are_refused(self) -> None:
         from engine_models import Numbered

@@ -105,7 +105,7 @@ def test_a_foreign_profile_is_refused(tmp_path: Path) -> None:
 def test_gloo_is_measured_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library_averaging, "SIZES", {1024: 2, 4096: 2})
     monkeypatch.setattr(library_averaging, "mpirun", lambda: None)
-    entries = library_averaging.averaging([2], lambda _: None)
+    entries = library_averaging.measure_library_averaging([2], lambda _: None)
     assert [(entry.transport, set(entry.seconds)) for entry in entries] == [("gloo", set(library_averaging.SIZES))]
 
 
@@ -116,7 +116,7 @@ def test_a_transport_that_fails_is_left_out(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(library_averaging, "_gloo", fail)
     monkeypatch.setattr(library_averaging, "mpirun", lambda: None)
     said: list[str] = []
-    assert library_averaging.averaging([2, 4], said.append) == []
+    assert library_averaging.measure_library_averaging([2, 4], said.append) == []
     assert said[-1] == "gloo does not work here and is left out: no such network"
 
 
@@ -137,7 +137,7 @@ def test_what_mpirun_complains_of_is_told(
     monkeypatch.setattr(torch.distributed, "is_available", lambda: False)
     monkeypatch.setattr(library_averaging, "mpirun", lambda: str(launcher))
     said: list[str] = []
-    assert library_averaging.averaging([2], said.append) == []
+    assert library_averaging.measure_library_averaging([2], said.append) == []
     assert said[-1] == f"mpi does not work here and is left out: {sentence}"
 
 
@@ -149,7 +149,7 @@ def test_what_was_said_before_patience_ended_is_told(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(library_averaging, "mpirun", lambda: "mpirun")
     monkeypatch.setattr(library_averaging, "_mpi", hang)
     said: list[str] = []
-    assert library_averaging.averaging([2], said.append) == []
+    assert library_averaging.measure_library_averaging([2], said.append) == []
     assert said[-1] == "mpi does not work here and is left out: waiting for node 7"
 
 

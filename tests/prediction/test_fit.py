@@ -12,7 +12,7 @@ class TestLine:
     @given(seconds, st.floats(1e-12, 1e-8))
     def test_latency_and_rate_come_back_from_exact_points(self, latency: float, rate: float) -> None:
         sizes = [1e3, 1e5, 1e7]
-        found = fit.line(sizes, [latency + rate * size for size in sizes])
+        found = fit.fit_line(sizes, [latency + rate * size for size in sizes])
         assert [found(size) for size in sizes] == pytest.approx([latency + rate * size for size in sizes], rel=1e-4)
         assert found.residual < 1e-4
 
@@ -20,23 +20,23 @@ class TestLine:
         generator = np.random.default_rng(0)
         sizes = np.geomspace(1e3, 1e8, 200)
         noisy = (1e-4 + 1e-9 * sizes) * np.exp(0.05 * generator.standard_normal(200))
-        found = fit.line(sizes, noisy)
+        found = fit.fit_line(sizes, noisy)
         assert found.intercept == pytest.approx(1e-4, rel=0.03)
         assert found.slope == pytest.approx(1e-9, rel=0.03)
         assert found.residual == pytest.approx(0.05, rel=0.2)
 
     @given(st.lists(seconds, min_size=3, max_size=3))
     def test_neither_number_is_below_zero(self, measured: list[float]) -> None:
-        found = fit.line([1.0, 2.0, 3.0], measured)
+        found = fit.fit_line([1.0, 2.0, 3.0], measured)
         assert found.intercept >= 0
         assert found.slope >= 0
 
     def test_one_point_gives_a_rate_alone(self) -> None:
-        assert fit.line([64], [0.64]) == fit.Line(0.0, 0.01)
+        assert fit.fit_line([64], [0.64]) == fit.Line(0.0, 0.01)
 
     def test_seconds_must_be_above_zero(self) -> None:
         with pytest.raises(ValueError, match="y > 0"):
-            fit.line([1.0, 2.0], [1.0, 0.0])
+            fit.fit_line([1.0, 2.0], [1.0, 0.0])
 
 
 class TestInterpolate:

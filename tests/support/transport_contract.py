@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tenfold.mixing import Round
-from tenfold.transport import Transport, average_in_rank_order, shares
+from tenfold.transport import Transport, average_in_rank_order, compute_shares
 from tenfold.workers.pool.fork_server import context, start_server
 
 Join = Callable[[int], Transport]
@@ -63,7 +63,7 @@ def expected(start: torch.Tensor, rounds: Sequence[Round], weights: Sequence[flo
         before = now.clone()
         for rank, sources in enumerate(this.sources):
             if len(sources) > 1:
-                average_in_rank_order([before[j] for j in sources], shares(this, weights, rank), now[rank])
+                average_in_rank_order([before[j] for j in sources], compute_shares(this, weights, rank), now[rank])
     return now
 
 

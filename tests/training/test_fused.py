@@ -226,7 +226,7 @@ def test_a_row_is_laid_out_like_the_flat_vector_and_shown_as_a_network():
     assert torch.equal(together.state(2)["0.weight"], network[0].weight)
     x = data().x[:4]
     other.eval()
-    assert torch.allclose(together.stack.shown(1).eval()(x), other(x), atol=1e-6)
+    assert torch.allclose(together.stack.network_at(1).eval()(x), other(x), atol=1e-6)
 
 
 def test_learnt_columns_are_the_gradients_one_after_another():

@@ -10,7 +10,7 @@ from tenfold.experiment import Training
 from tenfold.training import Replica
 from tenfold.training.fused import fused_replicas as fused
 from tenfold.training.graphs import Graphed
-from tenfold.training.precision import multiplying, product
+from tenfold.training.precision import product, set_matmul_precision
 from tenfold.training.replica import make_replica
 
 SAMPLES, BATCH, STEPS = 40, 8, 20
@@ -161,10 +161,10 @@ def test_why_steps_are_not_captured_is_said_before_training(recorder, fields, pa
 def test_tf32_is_allowed_for_the_time_of_training_alone():
     products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
     before = products.allow_tf32, convolutions.allow_tf32
-    with multiplying("fp32"):
+    with set_matmul_precision("fp32"):
         assert not products.allow_tf32
         assert not convolutions.allow_tf32
-    with multiplying("tf32"):
+    with set_matmul_precision("tf32"):
         assert products.allow_tf32
         assert convolutions.allow_tf32
     assert (products.allow_tf32, convolutions.allow_tf32) == before
@@ -175,7 +175,7 @@ def test_mixing_is_never_rounded_to_tf32():
         def __matmul__(self, other):
             return torch.backends.cuda.matmul.allow_tf32
 
-    with multiplying("tf32"):
+    with set_matmul_precision("tf32"):
         assert product(Matrix(), None) is False
         assert torch.backends.cuda.matmul.allow_tf32
 
@@ -184,7 +184,7 @@ def test_mixing_is_never_rounded_to_tf32():
 @pytest.mark.parametrize("fields", [{}, {"clip": 0.1}, {"optimizer": "adam"}, {"optimizer": "rmsprop"}])
 def test_graphs_on_a_gpu_learn_what_a_plain_replica_learns(fields):
     part = data().to("cuda")
-    with multiplying("fp32"):
+    with set_matmul_precision("fp32"):
         one, other = graphed(network(), part, "cuda", **fields), eager(network().cuda(), **fields)
         assert one.prepare({BATCH: STEPS}) == ""
         assert len(one.fused._captured) == 1

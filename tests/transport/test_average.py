@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from transport_contract import everybody, ring
 
 from tenfold.mixing import Round
-from tenfold.transport import average_in_rank_order, shares
+from tenfold.transport import average_in_rank_order, compute_shares
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -67,11 +67,11 @@ def test_the_result_may_overwrite_a_member(seed: int, count: int, weighted: bool
 
 
 def test_equal_weights_count_as_none() -> None:
-    assert shares(everybody(3), None, 0) is None
-    assert shares(everybody(3), [50, 50, 50], 1) is None
-    assert shares(ring(5, -1, 1), [7.0] * 5, 2) is None
+    assert compute_shares(everybody(3), None, 0) is None
+    assert compute_shares(everybody(3), [50, 50, 50], 1) is None
+    assert compute_shares(ring(5, -1, 1), [7.0] * 5, 2) is None
 
 
 def test_shares_are_those_of_the_sources() -> None:
-    assert shares(Round(((0, 2), (1,), (0, 2))), [1, 5, 3], 2) == pytest.approx((0.25, 0.75))
-    assert shares(ring(3, 1), [1, 2, 2], 1) == pytest.approx((0.75, 0.25))
+    assert compute_shares(Round(((0, 2), (1,), (0, 2))), [1, 5, 3], 2) == pytest.approx((0.25, 0.75))
+    assert compute_shares(ring(3, 1), [1, 2, 2], 1) == pytest.approx((0.75, 0.25))

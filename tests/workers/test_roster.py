@@ -106,7 +106,7 @@ def test_nobody_joins_in_the_middle_of_an_evaluation() -> None:
     fakes.replacement.handle(0, Ready())
     assert not fakes.replacement.invite()
     fakes.replacement.handle(2, EvaluationBegan())
-    fakes.replacement.answered(TRAINED)
+    fakes.replacement.note_answer(TRAINED)
     assert fakes.asked == [1, 2], "they are asked to pause as soon as they have their answer"
 
 
@@ -125,7 +125,7 @@ def test_who_has_not_joined_when_all_have_finished_ends() -> None:
     fakes.lose(1)
     fakes.pause(0, 2)
     fakes.removed.clear()
-    fakes.replacement.answered(FINISHED)
+    fakes.replacement.note_answer(FINISHED)
     assert fakes.removed == [1]
 
 
@@ -163,8 +163,8 @@ def test_an_epoch_without_a_loss_is_a_new_beginning() -> None:
     fakes.replacement.invite()
     fakes.pause(0)
     fakes.replacement.handle(0, handover(2))
-    fakes.replacement.answered(TRAINED)  # it was not there from the beginning of that epoch
-    fakes.replacement.answered(TRAINED)
+    fakes.replacement.note_answer(TRAINED)  # it was not there from the beginning of that epoch
+    fakes.replacement.note_answer(TRAINED)
     fakes.lose(1)
     assert 1 not in fakes.replacement.roster.members  # it is replaced once more, not given up
 

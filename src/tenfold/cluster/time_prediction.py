@@ -6,7 +6,7 @@ import numpy as np
 
 from tenfold.cluster.event_clock import run_event_clock
 from tenfold.cluster.hardware import Floats, Hardware
-from tenfold.cluster.reasons import reasons
+from tenfold.cluster.reasons import find_reasons
 from tenfold.cluster.round_clock import run_round_clock
 from tenfold.cluster.timing import ClockSpan, TimeKind
 from tenfold.cluster.workload import Workload
@@ -66,7 +66,7 @@ def predict_time(workload: Workload, hardware: Hardware, *, seed: int = 0, repea
         bytes_per_worker=_sent(workload) if timing.sent is None else timing.sent,
         marks={step: float(seconds.mean()) for step, seconds in timing.marks.items()},
         spans=timing.spans,
-        reasons=reasons(workload, hardware, timing),
+        reasons=find_reasons(workload, hardware, timing),
         calibrated=hardware.calibrated,
     )
 

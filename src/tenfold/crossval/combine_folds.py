@@ -43,7 +43,7 @@ def combine_results(task: Task, entries: Sequence[FoldEntry], results: Sequence[
     core with the longest sum counts; "times" are means over the cores.
     """
     seconds = max(_per_core(results, [one["seconds"] for one in results]))
-    spread = fold_statistics.spread(entries)
+    spread = fold_statistics.summarize_folds(entries)
     cores = {core for one in entries for core in one["cores"]}
     samples = sum(one["samples"] for one in results)
     kinds = sorted({kind for one in results for kind in one["times"]})

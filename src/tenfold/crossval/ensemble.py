@@ -17,7 +17,7 @@ from tenfold.runs import stored_predictions, tensor_file
 from tenfold.training import FlatState, all_targets, choose_loss, choose_metrics, evaluate, measure
 from tenfold.training.measures import OutputKind, output_kind
 from tenfold.training.network_call import plain_outputs
-from tenfold.transport.average import average_in_rank_order, shares
+from tenfold.transport.average import average_in_rank_order, compute_shares
 from tenfold.workers.task import Task, make_network
 
 AVERAGE = "average.pt"
@@ -72,7 +72,7 @@ def average_weights(network: nn.Module, weights: Sequence[dict[str, Any]], sampl
         network.load_state_dict(one)
         flat.to_moments()
         vectors.append(flat.vector.clone())
-    counts = shares(exact_round(len(weights)), [float(count) for count in samples], 0)
+    counts = compute_shares(exact_round(len(weights)), [float(count) for count in samples], 0)
     average_in_rank_order(vectors, counts, flat.vector)
     flat.to_variances(alike=False)
     return {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}

@@ -35,7 +35,7 @@ def summary(values: Sequence[float]) -> dict[str, float | None]:
     }
 
 
-def spread(folds: Sequence[dict[str, Any]]) -> dict[str, dict[str, dict[str, float | None]]]:
+def summarize_folds(folds: Sequence[dict[str, Any]]) -> dict[str, dict[str, dict[str, float | None]]]:
     """Return the summary of every metric on every part, over the finished folds."""
     found: dict[str, dict[str, dict[str, float | None]]] = {}
     for part in ("train", "validation", "test"):

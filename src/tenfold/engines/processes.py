@@ -121,7 +121,7 @@ def _answer_all(
     for process in received:
         pool.send(process, decision)
     if replacement is not None:
-        replacement.answered(messages[0])
+        replacement.note_answer(messages[0])
     return isinstance(messages[0], Finished)
 
 

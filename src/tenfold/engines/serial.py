@@ -11,8 +11,8 @@ from tenfold.mixing.builders import make_strategy
 from tenfold.runs import Emit, Stopwatch, Warned
 from tenfold.runs.resumption import Resumption
 from tenfold.training import flat_size
-from tenfold.training.precision import multiplying
-from tenfold.training.randomness import undisturbed
+from tenfold.training.precision import set_matmul_precision
+from tenfold.training.randomness import keep_rng_state
 from tenfold.workers.channels import single_worker_channels
 from tenfold.workers.messages import Decision, Message
 from tenfold.workers.pool.worker_reports import WorkerProgress
@@ -38,8 +38,8 @@ class Serial(Engine):
             precision = task.experiment.training.precision
             with (
                 malloc.keeping_freed(),
-                undisturbed(),
-                multiplying(precision),
+                keep_rng_state(),
+                set_matmul_precision(precision),
                 affinity.pinned(task.cores.cpus(0)) as trouble,
             ):
                 if trouble:

@@ -26,7 +26,7 @@ class Line:
         return self.intercept + self.slope * x
 
 
-def line(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> Line:
+def fit_line(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> Line:
     """Fit a latency and a rate to measured seconds by least squares of the relative errors, both at least 0.
 
     Minimises sum_i ((a + b x_i - y_i) / y_i)^2, so that a microsecond counts among microseconds and a second among
@@ -65,7 +65,7 @@ def over_threads(threads: int, measured: Mapping[int, float]) -> float:
     """
     counts = list(measured)
     nearest = min(max(threads, min(counts)), max(counts))
-    amdahl = line([1 / count for count in counts], list(measured.values()))
+    amdahl = fit_line([1 / count for count in counts], list(measured.values()))
     at = interpolate(nearest, counts, list(measured.values()))
     return at * amdahl(1 / threads) / amdahl(1 / nearest)
 

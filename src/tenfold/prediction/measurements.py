@@ -87,7 +87,7 @@ class Averaging(Entry):
     @classmethod
     def of(cls, seconds: dict[int, float], **fields: Any) -> Self:
         """Fit latency and bandwidth to the measured seconds."""
-        line = fit.line(list(seconds), list(seconds.values()))
+        line = fit.fit_line(list(seconds), list(seconds.values()))
         bandwidth = 1 / line.slope if line.slope else 1e15
         return cls(seconds=seconds, latency=line.intercept, bandwidth=bandwidth, residual=line.residual, **fields)
 

@@ -133,7 +133,7 @@ class Profile(Entry):
         for step in self.steps:
             if (step.work, step.threads) == (work, threads):
                 by_count.setdefault(step.workers, {})[step.batch_size] = step.mean
-        lines = {count: fit.line(list(means), list(means.values())) for count, means in by_count.items()}
+        lines = {count: fit.fit_line(list(means), list(means.values())) for count, means in by_count.items()}
         means = [by_count[count].get(batch_size, line(batch_size)) for count, line in lines.items()]
         mean = fit.interpolate(workers, list(lines), means)
         several = [count for count, measured in by_count.items() if len(measured) > 1] or list(by_count)

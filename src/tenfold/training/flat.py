@@ -13,7 +13,7 @@ ALIGNMENT = 16  # floats in a cache line: every tensor begins on one, as its own
 
 def flat_size(network: nn.Module) -> int:
     """Return how many numbers the vector of this network has."""
-    return sum(padded(tensor.numel()) for tensor in _floating(network))
+    return sum(padded_size(tensor.numel()) for tensor in _floating(network))
 
 
 def state_shapes(network: nn.Module) -> tuple[tuple[int, ...], ...]:
@@ -47,11 +47,11 @@ class FlatState:
         self.vector = torch.zeros(size, device=device) if vector is None else vector
         start = 0
         for tensor in tensors:
-            view = placed(tensor, self.vector, start)
+            view = view_like(tensor, self.vector, start)
             view.copy_(tensor.detach())
             tensor.data = view
-            start += padded(tensor.numel())
-        self._slots = [(parameter, padded(parameter.numel())) for parameter in network.parameters()]
+            start += padded_size(tensor.numel())
+        self._slots = [(parameter, padded_size(parameter.numel())) for parameter in network.parameters()]
         self._names = [name for name, _ in network.named_parameters()]
         self.parameters = sum(room for _, room in self._slots)
         """How many of the vector's first numbers are parameters."""
@@ -83,7 +83,7 @@ class FlatState:
         start = 0
         for parameter, room in self._slots:
             if parameter.grad is not None:
-                placed(parameter, total, start).add_(parameter.grad)
+                view_like(parameter, total, start).add_(parameter.grad)
             start += room
 
     @property
@@ -120,17 +120,17 @@ def frozen(parameters: Iterable[nn.Parameter]) -> list[slice]:
     for parameter in parameters:
         if not parameter.requires_grad:
             found.append(slice(start, start + parameter.numel()))
-        start += padded(parameter.numel())
+        start += padded_size(parameter.numel())
     return found
 
 
-def placed(tensor: Tensor, vector: Tensor, start: int) -> Tensor:
+def view_like(tensor: Tensor, vector: Tensor, start: int) -> Tensor:
     """Return the view of a vector that begins at `start` and is laid out like the tensor, channels last if it is."""
     if tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last):
         return vector.as_strided(tensor.shape, tensor.stride(), vector.storage_offset() + start)
     return vector[start : start + tensor.numel()].view(tensor.shape)
 
 
-def padded(count: int) -> int:
+def padded_size(count: int) -> int:
     """Return the room that so many numbers take in a vector."""
     return -(-count // ALIGNMENT) * ALIGNMENT

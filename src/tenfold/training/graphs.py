@@ -14,7 +14,7 @@ from tenfold.training.measures import Measure
 from tenfold.training.replica import Replica
 
 
-def obstacle(training: Training, part: Part) -> str:
+def find_capture_obstacle(training: Training, part: Part) -> str:
     """Return why steps of this experiment cannot be captured, as the end of a sentence; "" when they can."""
     if training.needs_closure:
         return f"{training.optimizer} decides on the CPU when a step is over"
@@ -31,7 +31,7 @@ def obstacle(training: Training, part: Part) -> str:
     return ""
 
 
-def slow(why: str) -> str:
+def describe_slow_steps(why: str) -> str:
     """Return the one sentence about steps that are not captured."""
     return f"steps are not captured in a CUDA graph, which is slow for small networks: {why}"
 
@@ -53,7 +53,7 @@ class Graphed(Replica):
     def prepare(self, sizes: Mapping[int, int]) -> str:
         """Capture the steps of batches that come so often; return why not, or ""."""
         why = self.fused.prepare({(0, 1, size): count for size, count in sizes.items()})
-        return why and slow(why)
+        return why and describe_slow_steps(why)
 
     def feed(self, part: Part, visits: list[Tensor]) -> Iterator[tuple[Any, Any]]:  # noqa: ARG002
         """Yield sample numbers, on the device."""

@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 @contextmanager
-def multiplying(precision: str) -> Iterator[None]:
+def set_matmul_precision(precision: str) -> Iterator[None]:
     """Let matrix products and convolutions of a GPU round their inputs to tf32, or forbid it, as the precision says.
 
     torch by itself allows it for convolutions and forbids it for products; here fp32 means fp32. On a CPU this changes
@@ -25,5 +25,5 @@ def multiplying(precision: str) -> Iterator[None]:
 
 def product(matrix: Tensor, other: Tensor) -> Tensor:
     """Return matrix times other in full fp32, whatever training may round to: mixed weights keep their digits."""
-    with multiplying("fp32"):
+    with set_matmul_precision("fp32"):
         return matrix @ other

@@ -20,7 +20,7 @@ def seed_everything(*numbers: int) -> None:
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
+def keep_rng_state() -> Iterator[None]:
     """Put all generators back to where they were."""
     python, numpy = random.getstate(), np.random.get_state()
     devices = None if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
@@ -44,7 +44,7 @@ class RngState:
     python: Any
 
     @classmethod
-    def now(cls) -> Self:
+    def read(cls) -> Self:
         """Take note of where they stand."""
         return cls(torch.get_rng_state(), np.random.get_bit_generator(), random.getstate())  # type: ignore[attr-defined]
 
@@ -55,6 +55,6 @@ class RngState:
         random.setstate(self.python)
 
     @staticmethod
-    def apart() -> None:
+    def use_own_numpy_generator() -> None:
         """Begin to draw from a generator of NumPy's that nobody else has."""
         np.random.set_bit_generator(np.random.MT19937())  # type: ignore[attr-defined]

@@ -202,15 +202,15 @@ def make_replica(
     device = next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
     if not captures(device):
         return Replica(network, training, loss, **options)
-    from tenfold.training.graphs import Graphed, obstacle, slow
+    from tenfold.training.graphs import Graphed, describe_slow_steps, find_capture_obstacle
 
-    why = obstacle(training, part) if capturing else "the replicas mix more than their weights"
+    why = find_capture_obstacle(training, part) if capturing else "the replicas mix more than their weights"
     if not why:
         try:
             return Graphed(network, training, loss, part=part, **options)
         except ExperimentError as error:
             why = str(error)
-    warn(slow(why))
+    warn(describe_slow_steps(why))
     return Replica(network, training, loss, **options)
 
 

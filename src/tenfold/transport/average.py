@@ -43,7 +43,7 @@ def average_in_rank_order(
         out[...] = total
 
 
-def shares(round_: Round, samples: Sequence[float] | None, rank: int) -> tuple[float, ...] | None:
+def compute_shares(round_: Round, samples: Sequence[float] | None, rank: int) -> tuple[float, ...] | None:
     """Return how much each of the rank's sources counts in this round, or None where all count alike.
 
     None chooses the unweighted form of `average_in_rank_order`: equal weights give the same bits as no weights.

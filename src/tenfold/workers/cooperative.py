@@ -54,7 +54,7 @@ class Scheduler:
         """Let other workers run until `ready()` is true for this one."""
         if ready():
             return
-        worker, rng_state = getcurrent(), RngState.now()
+        worker, rng_state = getcurrent(), RngState.read()
         self._ready[worker] = ready
         worker.parent.switch()
         rng_state.restore()

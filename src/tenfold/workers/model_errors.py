@@ -13,7 +13,7 @@ from tenfold.errors import ModelError
 from tenfold.training import Replica, all_targets, choose_metrics, predict
 from tenfold.training.measures import AlignedMeasure, as_number, describe_failure
 from tenfold.training.network_call import describe_outputs
-from tenfold.training.randomness import undisturbed
+from tenfold.training.randomness import keep_rng_state
 from tenfold.workers.task import Task
 
 FEW = 32
@@ -54,12 +54,12 @@ def check_metrics(task: Task, network: nn.Module) -> None:
     It is tried on a few samples. Where it fails there, all samples decide, since it may need more of them, such as one
     of each class. A metric that counts its calls is copied, and random generators are left as they were.
     """
-    part, name = task.watched, task.watched_name
+    part, name = task.evaluation_part, task.evaluation_part_name
     training = task.experiment.training
     own = [_copied(metric) for metric in choose_metrics(training, task.splits.classes).values() if metric.own]
     if part is None or not len(part) or not own:
         return
-    with undisturbed():
+    with keep_rng_state():
         try:
             _measure(network, _few(part), name, own, training.precision)
         except ModelError:

@@ -73,7 +73,7 @@ class Supervisor:
         """By part, the final network's outputs, to be stored with the run."""
         self.result: dict[str, Any] = {}
         self._targets: dict[int, Tensor] = {}
-        self._watched: list[Any] = []
+        self._validation_outputs: list[Any] = []
         """The last outputs on the validation part."""
         self._last_step: int | None = None
         self._are_checked = False
@@ -149,15 +149,15 @@ class Supervisor:
         if judged := sum(one.judged for one in trained):
             measured["train_accuracy"] = sum(one.right for one in trained) / judged
             self._emit_metric(first, "train", "epoch_accuracy", measured["train_accuracy"])
-        watched = train_loss
-        if self.task.watched is not None:
+        loss = train_loss
+        if self.task.evaluation_part is not None:
             self._evaluate(trained)
-            watched = self.measured["loss"]
-        best = self.best_loss is None or math.isnan(self.best_loss) or watched < self.best_loss
+            loss = self.measured["loss"]
+        best = self.best_loss is None or math.isnan(self.best_loss) or loss < self.best_loss
         if best:
-            self.best_loss, self.best_epoch = watched, first.epoch
-        if self.task.watched is not None:
-            measured |= {f"{self.task.watched_name}_{name}": value for name, value in self.measured.items()}
+            self.best_loss, self.best_epoch = loss, first.epoch
+        if self.task.evaluation_part is not None:
+            measured |= {f"{self.task.evaluation_part_name}_{name}": value for name, value in self.measured.items()}
         self._announce(EpochEnded(at=self.stopwatch.now(), epoch=first.epoch, metrics=measured))
         patience = self.task.experiment.training.patience
         stop = patience is not None and self.best_epoch is not None and first.epoch - self.best_epoch >= patience
@@ -177,11 +177,11 @@ class Supervisor:
 
     def _evaluate(self, messages: Sequence[Evaluated] | Sequence[EpochTrained]) -> None:
         """Measure the watched part, and remember when it reached the target."""
-        assert self.task.watched is not None
-        name = self.task.watched_name
-        self.measured = self._measure(self.task.watched, name, [message.outputs for message in messages])
+        assert self.task.evaluation_part is not None
+        name = self.task.evaluation_part_name
+        self.measured = self._measure(self.task.evaluation_part, name, [message.outputs for message in messages])
         if name == "validation":
-            self._watched = [message.outputs for message in messages]
+            self._validation_outputs = [message.outputs for message in messages]
         for metric, value in self.measured.items():
             self._emit_metric(messages[0], name, metric, value)
         target, metric = self.task.experiment.training.target, target_metric(self.metrics)
@@ -223,8 +223,8 @@ class Supervisor:
         if not training.save_predictions:
             return
         outputs = {"test": self.outputs}
-        if self._watched and training.patience is None:
-            outputs["validation"] = join_outputs(self._watched)
+        if self._validation_outputs and training.patience is None:
+            outputs["validation"] = join_outputs(self._validation_outputs)
         for name, part in (("test", task.splits.test), ("validation", task.splits.validation)):
             if part is not None and outputs.get(name) is not None:
                 made = make_predictions(training, task.splits, name, outputs[name], self._targets[id(part)])
@@ -285,7 +285,7 @@ class Supervisor:
 
     def _make_result(self, finished: Sequence[Finished]) -> dict[str, Any]:
         training, splits = self.task.experiment.training, self.task.splits
-        part = "test" if splits.test is not None else self.task.watched_name
+        part = "test" if splits.test is not None else self.task.evaluation_part_name
         seconds = max(message.seconds for message in finished)
         steps, full_epochs = max(message.step for message in finished), self.epochs * self.task.steps_per_epoch
         cut = self._last_step is not None and self._last_step < full_epochs  # stopped in the middle of an epoch

@@ -41,12 +41,12 @@ class Task:
         return self.experiment.division.workers
 
     @property
-    def watched(self) -> Part | None:
+    def evaluation_part(self) -> Part | None:
         """The part that is evaluated after each epoch."""
         return self.splits.validation or self.splits.test
 
     @property
-    def watched_name(self) -> str:
+    def evaluation_part_name(self) -> str:
         """Its name: validation or test."""
         return "validation" if self.splits.validation is not None else "test"
 
@@ -83,7 +83,7 @@ class Task:
     @cached_property
     def evaluation_steps(self) -> frozenset[int]:
         """Steps of an epoch, but for its last, after which the watched part is evaluated."""
-        if self.watched is None:
+        if self.evaluation_part is None:
             return frozenset()
         every, last = self.experiment.training.evaluate_every * self.steps_per_epoch, self.steps_per_epoch
         return frozenset(step for n in range(1, int(last / every) + 1) if 0 < (step := round(n * every)) < last)
@@ -105,7 +105,7 @@ class Task:
         return torch.tensor_split(torch.arange(len(part)), size or self.workers)[rank]
 
 
-def diverged(task: Task, loss: float, step: int, worker: int) -> TrainingError:
+def make_divergence_error(task: Task, loss: float, step: int, worker: int) -> TrainingError:
     """Return the error for a loss that is NaN or infinite."""
     rate = base_rate(task.experiment.training, make_network(task))
     return TrainingError(

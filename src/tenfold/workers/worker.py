@@ -26,7 +26,7 @@ from tenfold.workers.channels import Channels
 from tenfold.workers.messages import Decision, EpochTrained, Evaluated, Finished, Message, Saved
 from tenfold.workers.model_errors import check_metrics, check_parameters, explain_failure
 from tenfold.workers.pool.worker_reports import WorkerProgress
-from tenfold.workers.task import Task, diverged
+from tenfold.workers.task import Task, make_divergence_error
 from tenfold.workers.timekeeper import Timekeeper
 from tenfold.workers.trainers.make_trainer import can_capture, make_trainer
 
@@ -215,7 +215,7 @@ class Worker:
         self._losses, self._sizes = [], []
         odd = next((loss for loss in losses if not math.isfinite(loss)), None)
         if odd is not None:
-            raise diverged(self.task, odd, step, self.number)
+            raise make_divergence_error(self.task, odd, step, self.number)
         if self.channels.transport.rank == 0:
             self._emit_metric("loss", total / samples, step)
             self._emit_metric("lr", self.replica.rate, step)
@@ -260,7 +260,7 @@ class Worker:
         with self._restoring() as own:
             self.replica.use_ema()
             self.trainer.use_mean_of_replicas()
-            yield self._predict(self.task.watched)
+            yield self._predict(self.task.evaluation_part)
         self.replica.flat.vector.copy_(own)
 
     @contextmanager

@@ -5,7 +5,7 @@ import pytest
 from tenfold.cluster import Cluster
 from tenfold.experiment import Experiment
 from tenfold.machine import cores
-from tenfold.prediction.planning.candidates import candidates_here, candidates_on, undominated
+from tenfold.prediction.planning.candidates import candidates_here, candidates_on, drop_dominated
 
 
 @pytest.fixture(autouse=True)
@@ -71,5 +71,5 @@ def test_probes_on_a_gpu_say_nothing_of_cpu_times() -> None:
 def test_looser_averaging_has_to_be_faster() -> None:
     two = [one for one in candidates_here(Experiment()) if one.workers == 2 and one.batch == 128]
     assert {one.looseness for one in two} == {0, 4, 16, 64}
-    kept = undominated([(one, {0: 1.0, 4: 0.99, 16: 0.9, 64: 0.89}[one.looseness]) for one in two])
+    kept = drop_dominated([(one, {0: 1.0, 4: 0.99, 16: 0.9, 64: 0.89}[one.looseness]) for one in two])
     assert {one.looseness for one in kept} == {0, 16}

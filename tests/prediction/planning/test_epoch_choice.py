@@ -18,7 +18,7 @@ def listed(*gaps: float, **options: Any) -> list[epoch_choice.Schedule]:
 
 
 def test_a_schedule_that_nearly_always_reaches_the_target_takes_its_own_seconds() -> None:
-    best = epoch_choice.best(listed(0.08, 0.08, 0.08))
+    best = epoch_choice.choose_best(listed(0.08, 0.08, 0.08))
     assert best is not None
     assert (best.epochs, best.expected) == (2, pytest.approx(2, abs=0.05))
 
@@ -32,20 +32,20 @@ def test_a_miss_costs_its_seconds_and_another_run() -> None:
 
 @pytest.mark.parametrize(("gap", "epochs"), [(0.093, 2), (0.1, 3)])
 def test_an_epoch_more_is_worth_it_where_misses_are_frequent(gap: float, epochs: int) -> None:
-    best = epoch_choice.best(listed(gap, gap, gap))
+    best = epoch_choice.choose_best(listed(gap, gap, gap))
     assert best is not None
     assert best.epochs == epochs
 
 
 def test_a_little_optimism_tries_fewer_epochs() -> None:
-    sober, hopeful = (epoch_choice.to_try(listed(0.11, optimism=optimism)) for optimism in (0.0, 2.0))
+    sober, hopeful = (epoch_choice.choose_next(listed(0.11, optimism=optimism)) for optimism in (0.0, 2.0))
     assert sober is not None
     assert hopeful is not None
     assert hopeful.epochs < sober.epochs
 
 
 def test_a_run_that_reaches_the_target_stops_there() -> None:
-    best = epoch_choice.best(listed(0.08, 0.08, 0.08, stop=0.75))
+    best = epoch_choice.choose_best(listed(0.08, 0.08, 0.08, stop=0.75))
     assert best is not None
     assert (best.epochs, best.expected) == (2, pytest.approx(1.5, abs=0.05))
 
@@ -57,5 +57,5 @@ def test_schedules_that_missed_are_not_among_them_even_if_the_curve_is_sure_of_t
 
 def test_a_target_too_far_away_has_no_schedule() -> None:
     assert listed(0.9) == []
-    assert epoch_choice.best([]) is None
-    assert epoch_choice.to_try([]) is None
+    assert epoch_choice.choose_best([]) is None
+    assert epoch_choice.choose_next([]) is None

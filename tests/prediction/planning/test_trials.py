@@ -15,7 +15,7 @@ def probe(*values: float, seed: int = 0, epochs: int | None = None) -> Probe:
 
 def test_a_run_stops_after_the_epoch_that_reached_the_target() -> None:
     probes = [probe(0.5, 0.91, 0.9), probe(0.5, 0.6, 0.8, seed=1), probe(0.5, 0.6, 0.95, seed=2), probe(0.95, 0.95)]
-    trials = Trials.among(probes, 3, gap=0.1)
+    trials = Trials.with_epochs(probes, 3, gap=0.1)
     assert (len(trials), trials.reached, trials.missed) == (3, 2, [1])
     assert trials.stops == [2, 3, 3]
     assert stop_share(probes, 0.1) == pytest.approx((2 / 3 + 1 + 1 / 2) / 3)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tenfold.data import order
 from tenfold.engines.fused.fused_training import FusedTraining, Seed, make_fused, resident_numbers, select
-from tenfold.engines.fused.lockstep import Lockstep, first_diverged
+from tenfold.engines.fused.lockstep import Lockstep, find_diverged
 from tenfold.engines.fused.stacked_rounds import StackedRounds
 from tenfold.engines.recording import Outcome
 from tenfold.errors import ExperimentError, TenfoldError
@@ -18,7 +18,7 @@ from tenfold.runs import Emit, Event, Stopwatch
 from tenfold.training.fused.fused_replicas import resident
 from tenfold.workers.model_errors import check_metrics
 from tenfold.workers.supervisor import Supervisor
-from tenfold.workers.task import Task, diverged
+from tenfold.workers.task import Task, make_divergence_error
 
 
 class FoldTraining(FusedTraining):
@@ -107,7 +107,7 @@ class FoldTraining(FusedTraining):
         self.time.lap("compute")
         for index in self.unfinished:
             try:
-                check_metrics(self.tasks[index], self.fused.stack.shown(self.rows[index].start))
+                check_metrics(self.tasks[index], self.fused.stack.network_at(self.rows[index].start))
             except TenfoldError as error:
                 self.outcomes[index] = error
         self.time.lap("evaluate")
@@ -121,9 +121,9 @@ class FoldTraining(FusedTraining):
         """Report losses of first workers and the spread of replicas, and end tasks of which a worker diverged."""
         for index in self.unfinished:
             rows = self.rows[index]
-            rank = first_diverged(sums[rows])
+            rank = find_diverged(sums[rows])
             if rank is not None:
-                self.outcomes[index] = diverged(self.tasks[index], sums[rows][rank], step, rank)
+                self.outcomes[index] = make_divergence_error(self.tasks[index], sums[rows][rank], step, rank)
                 continue
             self.losses[index] += sum(sums[rows])
             self.samples[index] += sum(counts[rows])
@@ -137,7 +137,7 @@ class FoldTraining(FusedTraining):
             task, row = self.tasks[index], self.rows[index].start
             try:
                 with self._mean(index):
-                    outputs = self.predict(task, row, task.watched)
+                    outputs = self.predict(task, row, task.evaluation_part)
                     message = self.epoch_trained(self.losses[index], self.samples[index], outputs)
                     decision = self.supervisors[index].decide([message])
                     if decision.best and task.experiment.training.patience is not None:

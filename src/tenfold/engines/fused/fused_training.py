@@ -17,9 +17,9 @@ from tenfold.machine.process_state import memory_use, peak_memory
 from tenfold.runs import Emit, Metric, Note, Stopwatch, Warned
 from tenfold.training import choose_loss, predict
 from tenfold.training.fused.fused_replicas import Fused, resident
-from tenfold.training.graphs import slow
-from tenfold.training.precision import multiplying
-from tenfold.training.randomness import seed_everything, undisturbed
+from tenfold.training.graphs import describe_slow_steps
+from tenfold.training.precision import set_matmul_precision
+from tenfold.training.randomness import keep_rng_state, seed_everything
 from tenfold.training.replica import plan_rates
 from tenfold.workers.messages import EpochTrained, Finished
 from tenfold.workers.task import Task, make_network
@@ -115,7 +115,7 @@ class FusedTraining(ABC):
             if self.fused.description:
                 emit(Note(at=self.stopwatch.now(), text=self.fused.description))
             if not_captured:
-                emit(Warned(at=self.stopwatch.now(), text=slow(not_captured)))
+                emit(Warned(at=self.stopwatch.now(), text=describe_slow_steps(not_captured)))
 
     def _train_epoch(self) -> None:
         time, first = self.time, self.first_step
@@ -172,7 +172,7 @@ class FusedTraining(ABC):
         if part is None:
             return None
         precision = task.experiment.training.precision
-        return predict(self.fused.stack.shown(row), part, torch.arange(len(part)), precision=precision)
+        return predict(self.fused.stack.network_at(row), part, torch.arange(len(part)), precision=precision)
 
     def epoch_trained(self, loss: float, samples: float, outputs: Any) -> EpochTrained:
         """Return the message to the supervisor that ends an epoch."""
@@ -231,7 +231,7 @@ def on_device(task: Task) -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(task.experiment.machine.threads or cores.budget())
     try:
-        with malloc.keeping_freed(), undisturbed(), multiplying(task.experiment.training.precision):
+        with malloc.keeping_freed(), keep_rng_state(), set_matmul_precision(task.experiment.training.precision):
             yield
     finally:
         torch.set_num_threads(before)

@@ -55,7 +55,7 @@ class Lockstep:
         return sums.tolist(), weights.sum(0).tolist()
 
 
-def first_diverged(sums: Sequence[float]) -> int | None:
+def find_diverged(sums: Sequence[float]) -> int | None:
     """Return the first replica whose loss is not finite."""
     return next((row for row, total in enumerate(sums) if not math.isfinite(total)), None)
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tenfold.data import order
 from tenfold.engines.fused.fused_training import FusedTraining, Seed, make_fused, resident_numbers, select
-from tenfold.engines.fused.lockstep import Lockstep, first_diverged
+from tenfold.engines.fused.lockstep import Lockstep, find_diverged
 from tenfold.engines.fused.stacked_rounds import StackedRounds
 from tenfold.engines.recording import Outcome
 from tenfold.errors import ModelError, StoreError
@@ -18,7 +18,7 @@ from tenfold.runs.resumption import Resumption
 from tenfold.workers.messages import Evaluated, Saved
 from tenfold.workers.model_errors import check_metrics
 from tenfold.workers.supervisor import Supervisor
-from tenfold.workers.task import Task, diverged
+from tenfold.workers.task import Task, make_divergence_error
 
 
 class ReplicaTraining(FusedTraining):
@@ -74,7 +74,7 @@ class ReplicaTraining(FusedTraining):
     def check_metrics(self) -> bool:
         """Try the user's own metrics on the first replica; one that fails stops the run."""
         self.time.lap("compute")
-        check_metrics(self.task, self.fused.stack.shown(0))
+        check_metrics(self.task, self.fused.stack.network_at(0))
         self.time.lap("evaluate")
         return False
 
@@ -84,9 +84,9 @@ class ReplicaTraining(FusedTraining):
 
     def log(self, step: int, sums: Sequence[float], counts: Sequence[float]) -> None:
         """Report the loss of rank 0 and the spread of the replicas, and stop the run if any rank diverged."""
-        rank = first_diverged(sums)
+        rank = find_diverged(sums)
         if rank is not None:
-            raise diverged(self.task, sums[rank], step, rank)
+            raise make_divergence_error(self.task, sums[rank], step, rank)
         self.emit_losses(self.emit, step, sums[0], counts[0])
         self.emit_spread(self.emit, step, self.rounds.take_distances_from_mean())
         self.loss, self.samples = self.loss + sum(sums), self.samples + sum(counts)
@@ -115,7 +115,7 @@ class ReplicaTraining(FusedTraining):
         """Give all replicas their mean, and yield its outputs on the watched part; then put the weights back."""
         own = self.fused.stack.matrix.clone()
         self.rounds.use_mean_of_replicas()
-        yield self.predict(self.task, 0, self.task.watched)
+        yield self.predict(self.task, 0, self.task.evaluation_part)
         self.fused.stack.matrix.copy_(own)
 
     def save(self) -> None:

@@ -42,8 +42,8 @@ from tenfold.runs.resumption import Resumption
 from tenfold.runs.storage.lost_worker import LostWorker, lost_in
 from tenfold.training import flat_size
 from tenfold.training.measures import check_target
-from tenfold.training.precision import multiplying
-from tenfold.training.randomness import undisturbed
+from tenfold.training.precision import set_matmul_precision
+from tenfold.training.randomness import keep_rng_state
 from tenfold.transport.network.join import JoinedRank, join
 from tenfold.workers.channels import Channels
 from tenfold.workers.messages import Decision, Message
@@ -266,8 +266,8 @@ class Launched(Engine):
         try:
             with (
                 malloc.keeping_freed(),
-                undisturbed(),
-                multiplying(task.experiment.training.precision),
+                keep_rng_state(),
+                set_matmul_precision(task.experiment.training.precision),
                 affinity.pinned(cpus) as trouble,
             ):
                 if trouble:

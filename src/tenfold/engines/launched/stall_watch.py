@@ -41,7 +41,7 @@ def _watch(network: Network, progress: WorkerProgress, stall_after: float | None
         if now - looked > 4 * LOOK_SECONDS:  # this process itself was held up
             watch.restart(now)
         looked = now
-        if stalled := watch.stalled(now):
+        if stalled := watch.find_stalled(now):
             name = f"worker {network.rank} (process {os.getpid()} on {socket.gethostname()})"
             network.report_failure(WorkerLost(network.rank, f"{name} {describe_stall(stalled[0], stall_after)}"))
             if not over.wait(LEAVE_SECONDS):

@@ -60,7 +60,7 @@ def run(experiment: Experiment, splits: Splits, steps: int, checkpoints: Path | 
     result = Processes().run(task, Stopwatch(), events.append).result
     spans = [event for event in events if isinstance(event, Span) and event.count == 1]
     found = read(spans, task.workers, make_strategy(task.experiment.division), result)
-    return replace(found, evaluated=len(task.watched) if task.watched is not None else 0)
+    return replace(found, evaluated=len(task.evaluation_part) if task.evaluation_part is not None else 0)
 
 
 def read(spans: Sequence[Span], workers: int, strategy: Strategy, result: dict[str, Any]) -> Burst:

@@ -34,7 +34,7 @@ PATIENCE = 30.0
 """Seconds for one number of workers."""
 
 
-def averaging(counts: Sequence[int], report: ReportProgress) -> list[Averaging]:
+def measure_library_averaging(counts: Sequence[int], report: ReportProgress) -> list[Averaging]:
     """Measure exact rounds by the libraries that are installed; one that fails is reported and left out."""
     transports: dict[Any, Callable[[int], Found]] = {}
     if torch.distributed.is_available() and torch.distributed.is_gloo_available():

@@ -50,7 +50,9 @@ def measure_all(
     if quick:
         counts = sorted({counts[0], counts[-1]})
     else:
-        known = known.add(averaging=library_averaging.averaging(sorted({several[0], several[-1]}), report))
+        known = known.add(
+            averaging=library_averaging.measure_library_averaging(sorted({several[0], several[-1]}), report)
+        )
     if experiment is not None:
         workers = experiment.division.workers
         fits = workers <= cores.budget() or experiment.machine.oversubscribe
@@ -113,10 +115,10 @@ def measure_rounds(profile: Profile, report: ReportProgress | None = None, *, tu
     report = report or _silent
     start_server()
     several = _several()
-    save, start = probes.saving(report)
-    found, starts = probes.averaging(several, report, turns=turns or (None if len(several) < 3 else FEW_TURNS))
+    save, start = probes.measure_saving(report)
+    found, starts = probes.measure_averaging(several, report, turns=turns or (None if len(several) < 3 else FEW_TURNS))
     known = profile.model_copy(update={"made": _now(), "machine": profile_facts()}).add(averaging=found)
-    adding, sharing = probes.adding(), probes.sharing()
+    adding, sharing = probes.measure_adding(), probes.measure_sharing()
     return _with_costs(known, adding=adding, sharing=sharing, start={1: start} | starts, save=save)
 
 
@@ -144,7 +146,7 @@ def profile_facts() -> dict[str, Any]:
 
 def _with_start_and_save(profile: Profile, report: ReportProgress) -> Profile:
     """Measure the startup and the checkpoints of one worker; a startup that is known is kept."""
-    save, start = probes.saving(report)
+    save, start = probes.measure_saving(report)
     return _with_costs(profile, start={1: start} | profile.costs.start, save=save)
 
 

@@ -97,7 +97,7 @@ def step_burst(experiment: Experiment, splits: Splits, setting: tuple[int, int, 
     return burst.run(asked, splits, min(MOST_STEPS, max(FEWEST_STEPS, steps)))
 
 
-def averaging(
+def measure_averaging(
     counts: Sequence[int], report: ReportProgress, turns: int | None = None
 ) -> tuple[list[Averaging], dict[int, float]]:
     """Measure rounds in shared memory, of every kind and size, among so many workers; return also their start-up."""
@@ -142,7 +142,7 @@ def round_overhead(
     return {name: max(0.0, statistics.median(measured[name]) - plain) for name in added}
 
 
-def saving(report: ReportProgress) -> tuple[dict[int, float], float]:
+def measure_saving(report: ReportProgress) -> tuple[dict[int, float], float]:
     """Measure the checkpoints of one worker by the bytes of its weights, and its start-up."""
     seconds, start = {}, []
     for nbytes in SIZES:
@@ -154,13 +154,13 @@ def saving(report: ReportProgress) -> tuple[dict[int, float], float]:
     return seconds, statistics.median(start)
 
 
-def adding() -> float:
+def measure_adding() -> float:
     """Measure the seconds of adding a byte of weights to another."""
     total, other = np.zeros(1 << 20, np.float32), np.ones(1 << 20, np.float32)
     return _seconds(50, lambda: np.add(total, other, out=total)) / total.nbytes
 
 
-def sharing() -> float:
+def measure_sharing() -> float:
     """Measure the seconds of putting a byte of data into shared memory."""
     data = torch.ones(1 << 24)
     return _seconds(5, lambda: SharedTensor(data).close()) / data.nbytes

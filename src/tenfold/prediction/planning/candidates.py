@@ -102,20 +102,20 @@ def candidates_on(cluster: Cluster, base: Experiment, *, most_workers: int | Non
     return [one for workers in counts_up_to(room) for one in _settings(base.replace(workers=workers), BATCHES)]
 
 
-def undominated(priced: Iterable[tuple[Candidate, float]], saving: float = 0.97) -> list[Candidate]:
+def drop_dominated(priced: Iterable[tuple[Candidate, float]], saving: float = 0.97) -> list[Candidate]:
     """Return the candidates without those that tie replicas more loosely and are hardly faster for it.
 
     Of two that differ only in how replicas mix, the looser one never learns more from the same samples.
     """
     listed = list(priced)
 
-    def beaten(one: Candidate, seconds: float) -> bool:
+    def is_dominated(one: Candidate, seconds: float) -> bool:
         return any(
             _alike(one, other) and other.looseness < one.looseness and seconds > saving * other_seconds
             for other, other_seconds in listed
         )
 
-    return [one for one, seconds in listed if not beaten(one, seconds)]
+    return [one for one, seconds in listed if not is_dominated(one, seconds)]
 
 
 def _alike(one: Candidate, other: Candidate) -> bool:

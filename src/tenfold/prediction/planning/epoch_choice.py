@@ -102,12 +102,12 @@ def schedules(
     return listed[::-1]
 
 
-def best(listed: list[Schedule]) -> Schedule | None:
+def choose_best(listed: list[Schedule]) -> Schedule | None:
     """Return the schedule with the fewest expected seconds; None if there is none."""
     return min(listed, key=lambda one: one.expected, default=None)
 
 
-def to_try(listed: list[Schedule]) -> Schedule | None:
+def choose_next(listed: list[Schedule]) -> Schedule | None:
     """Return the schedule to train next: the shortest that has a fair chance."""
     return next((one for one in listed if one.probability >= FAIR), None)
 

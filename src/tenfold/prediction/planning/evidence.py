@@ -65,10 +65,10 @@ class Evidence:
         for some in (known, one.own_probes):
             some.append(found)
             some.sort(key=lambda probe: probe.samples)
-        for other in self.alike(one):
+        for other in self.with_same_curve(one):
             other.probes = known
 
-    def alike(self, one: Assessment) -> list[Assessment]:
+    def with_same_curve(self, one: Assessment) -> list[Assessment]:
         """Return the settings still in the search that have the same learning curve, this one included."""
         key = one.candidate.curve_key
         return [other for other in self.assessments if other.candidate.curve_key == key and not other.dropped]
@@ -96,8 +96,8 @@ class Evidence:
     def _choose_epochs(self, one: Assessment) -> None:
         """Set the epochs of a setting, and what they should take; all None where the target is too far away."""
         assert one.curve is not None
-        confirmed, listed = self.confirmed(one), self.schedules(one, self.longest_missed(one, by_own_seed=True))
-        best = epoch_choice.best(listed)
+        confirmed, listed = self.confirmed_epochs(one), self.schedules(one, self.longest_missed(one, by_own_seed=True))
+        best = epoch_choice.choose_best(listed)
         if confirmed is not None:
             best = self._confirmed_schedule(one, confirmed, listed)
         if best is None:
@@ -161,13 +161,13 @@ class Evidence:
 
     def trials(self, one: Assessment, epochs: int) -> Trials:
         """Return the runs of a setting with just these epochs."""
-        return Trials.among(one.own_probes, epochs, self.gap)
+        return Trials.with_epochs(one.own_probes, epochs, self.gap)
 
     def _lengths(self, one: Assessment) -> list[int]:
         """Return the numbers of epochs for which a setting was trained; parts of an epoch do not count."""
         return sorted({probe.epochs for probe in one.own_probes if probe.epochs})
 
-    def confirmed(self, one: Assessment) -> int | None:
+    def confirmed_epochs(self, one: Assessment) -> int | None:
         """Return the epochs with which enough seeds have reached the target, and soonest."""
         sure = [epochs for epochs in self._lengths(one) if self._is_complete(one, epochs)]
         sure = [epochs for epochs in sure if not self.is_missed(one, epochs)]
@@ -184,7 +184,7 @@ class Evidence:
 
     def _is_later(self, one: Assessment, epochs: int) -> bool:
         """Return whether runs of so many epochs stop no sooner than those of the confirmed schedule, seed by seed."""
-        confirmed = self.confirmed(one)
+        confirmed = self.confirmed_epochs(one)
         if confirmed is None or confirmed == epochs:
             return False
         mine, others = (self.trials(one, each).stop_by_seed for each in (epochs, confirmed))
@@ -226,7 +226,7 @@ class Evidence:
         own = one.candidate.experiment.training.seed
         return own if number == 0 else own + OTHER_SEEDS + number - 1
 
-    def live(self) -> list[Assessment]:
+    def still_in_search(self) -> list[Assessment]:
         """Return the settings still in the search of which something is known."""
         return [one for one in self.assessments if one.curve is not None and not one.dropped]
 

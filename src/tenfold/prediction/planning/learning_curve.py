@@ -38,7 +38,7 @@ class Point:
     """Samples of one step of all replicas together; 0: very few."""
 
 
-def effective(samples: float, batch: float) -> float:
+def effective_samples(samples: float, batch: float) -> float:
     """Return from how many samples a run of very small steps would learn as much as from these in steps of a batch.
 
     To the same gap a run needs at least so many steps and at least so many samples, and more of one if it has less of
@@ -75,7 +75,7 @@ class LearningCurve:
         return math.hypot(self.height_error, self._beyond(samples) / 2)
 
     def _from_centre(self, samples: float) -> float:
-        return math.log(effective(samples, self.batch)) - self.centre
+        return math.log(effective_samples(samples, self.batch)) - self.centre
 
     def _beyond(self, samples: float) -> float:
         return max(0.0, math.log2(samples / self.longest), math.log2(self.shortest / samples)) * BEND
@@ -131,7 +131,7 @@ def fit_curves(points: Mapping[Key, Sequence[Point]]) -> dict[Key, LearningCurve
 
 
 def _logs(point: Point) -> tuple[float, float]:
-    return math.log(effective(point.samples, point.batch)), math.log(point.gap)
+    return math.log(effective_samples(point.samples, point.batch)), math.log(point.gap)
 
 
 def _weight(point: Point, others: Sequence[Point]) -> float:

@@ -31,7 +31,7 @@ from tenfold.prediction.planning.assessment import (
     describe_candidate,
     find_setting,
 )
-from tenfold.prediction.planning.candidates import Candidate, undominated
+from tenfold.prediction.planning.candidates import Candidate, drop_dominated
 from tenfold.prediction.planning.evidence import Evidence
 from tenfold.prediction.planning.gradient_noise import data_factor, measure_noise
 from tenfold.prediction.planning.learning_probe import Probe, train_probe
@@ -87,11 +87,11 @@ class TrialSearch:
         self._conclude()
 
     def _promising(self) -> list[Assessment]:
-        """Return the candidates worth a probe: undominated, and soonest by what the noise of gradients says."""
+        """Return the candidates worth a probe: drop_dominated, and soonest by what the noise of gradients says."""
         for one in self.assessments:
             one.epoch_seconds = self.evidence.epoch_seconds(one)
         timed = [(one.candidate, one.epoch_seconds) for one in self.assessments if one.epoch_seconds is not None]
-        kept = undominated(timed)
+        kept = drop_dominated(timed)
         left = []
         for one in self.assessments:
             worth = one.candidate in kept or one is self.given
@@ -132,7 +132,7 @@ class TrialSearch:
                 if one.dropped or any(probe.samples >= samples for probe in one.probes):
                     continue
                 if self.evidence.runs and not self._in_time(one, samples):
-                    for other in self.evidence.alike(one) if not one.probes else ():
+                    for other in self.evidence.with_same_curve(one) if not one.probes else ():
                         other.dropped = NO_TIME
                     continue
                 self._train(one, samples)
@@ -168,10 +168,16 @@ class TrialSearch:
         """The fewest epochs of each setting that do not fit into the time."""
         runs = 0
         while runs < MOST_TRIALS:
-            confirmed = [one.expected for one in self.evidence.live() if self.evidence.confirmed(one)]
+            confirmed = [one.expected for one in self.evidence.still_in_search() if self.evidence.confirmed_epochs(one)]
             limit = min((expected for expected in confirmed if expected is not None), default=math.inf)
-            trials = [found for one in self.evidence.live() if (found := self._trial(one, limit, too_long)) is not None]
-            trials = trials or [found for one in self.evidence.live() if (found := self._longer(one, limit, too_long))]
+            trials = [
+                found
+                for one in self.evidence.still_in_search()
+                if (found := self._trial(one, limit, too_long)) is not None
+            ]
+            trials = trials or [
+                found for one in self.evidence.still_in_search() if (found := self._longer(one, limit, too_long))
+            ]
             if not trials:
                 return
             _, one, epochs = min(trials, key=lambda trial: trial[0])
@@ -194,14 +200,14 @@ class TrialSearch:
             for found in self.evidence.schedules(one, self.evidence.longest_missed(one), optimism=OPTIMISM)
             if seconds(stop * found.epochs) < limit and found.epochs < room and self.evidence.is_open(one, found.epochs)
         ]
-        trial = epoch_choice.to_try(listed)
+        trial = epoch_choice.choose_next(listed)
         return (seconds(stop * trial.epochs), one, trial.epochs) if trial is not None else None
 
     def _longer(
         self, one: Assessment, limit: float, too_long: dict[Candidate, int]
     ) -> tuple[float, Assessment, int] | None:
         """Return a longer schedule to try of a setting whose runs stop early, as in `_trial`."""
-        confirmed = self.evidence.confirmed(one)
+        confirmed = self.evidence.confirmed_epochs(one)
         if confirmed is None:
             return None
         stop, epochs = self.evidence.stops_after(one, confirmed), epoch_choice.next_epochs(confirmed)
@@ -227,7 +233,7 @@ class TrialSearch:
         try:
             found = train_probe(experiment.replace(seed=seed), self.splits, samples, self.prices.predict)
         except TrainingError as error:
-            for other in self.evidence.alike(one):
+            for other in self.evidence.with_same_curve(one):
                 other.dropped = f"{DIVERGED}: {str(error).partition(';')[0]}"
             return None
         self.evidence.add(one, found, perf_counter() - began)

@@ -18,7 +18,7 @@ class Trials:
     """What a run may lack at the target."""
 
     @classmethod
-    def among(cls, probes: Iterable[Probe], epochs: int, gap: float) -> "Trials":
+    def with_epochs(cls, probes: Iterable[Probe], epochs: int, gap: float) -> "Trials":
         """Return those of some probes that have so many epochs; of equal ones the last."""
         by_seed = {probe.seed: probe for probe in probes if probe.epochs == epochs}
         return cls(epochs, tuple(by_seed.values()), gap)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from tenfold.experiment import Training
-from tenfold.training.flat import padded
+from tenfold.training.flat import padded_size
 from tenfold.training.fused.rules import AdamW, Roles, Rule, Sgd
 from tenfold.training.optimizers.muon import BLOCK, Shape, find_matrices, partner_ratio, shape_scale
 from tenfold.training.optimizers.newton_schulz import factors, gram
@@ -57,7 +57,7 @@ class MuonRule(Rule):
                 weights.mul_(1 - rate * self.weight_decay)
             step = (q @ z if shape[1] <= shape[2] else z @ q).view(len(w), -1)
             weights.addcmul_(step, rate, value=-shape_scale(shape))
-        others = _without(learning, [slice(start, start + padded(math.prod(shape))) for start, shape in learnt])
+        others = _without(learning, [slice(start, start + padded_size(math.prod(shape))) for start, shape in learnt])
         self._partner.update_all(w, g, roles, rate * self.lr_ratio, t, learning=others)
 
     def _direction(self, start: int, shape: Shape, g: Tensor, roles: Roles) -> Tensor:
@@ -96,5 +96,5 @@ def network_options(training: Training, network: nn.Module, lr: float) -> dict[s
     for parameter in network.parameters():
         if parameter in shapes:
             found.append((start, shapes[parameter]))
-        start += padded(parameter.numel())
+        start += padded_size(parameter.numel())
     return {"matrices": tuple(found), "lr_ratio": ratio, "momentum": training.momentum}

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tenfold.training.flat import BATCH_NORMS, FlatState, frozen, padded, placed
+from tenfold.training.flat import BATCH_NORMS, FlatState, frozen, padded_size, view_like
 from tenfold.training.precision import product
 
 ALL = slice(None)
@@ -37,8 +37,8 @@ class Stack:
         for name, tensor in chain(named.items(), floats.items()):
             self.views[name] = self._stacked(tensor, start)
             if name in named and tensor.requires_grad:
-                self._learn(start, start + padded(tensor.numel()))
-            start += padded(tensor.numel())
+                self._learn(start, start + padded_size(tensor.numel()))
+            start += padded_size(tensor.numel())
         self.names = [name for name, parameter in named.items() if parameter.requires_grad]
         """The names of the trained parameters."""
         self.counters = {
@@ -58,7 +58,7 @@ class Stack:
 
     def _stacked(self, tensor: Tensor, start: int, matrix: Tensor | None = None) -> Tensor:
         whole = self.matrix if matrix is None else matrix
-        row = placed(tensor, whole[0], start)
+        row = view_like(tensor, whole[0], start)
         return whole.as_strided((len(whole), *row.shape), (whole.stride(0), *row.stride()), row.storage_offset())
 
     def _learn(self, start: int, stop: int) -> None:
@@ -72,7 +72,7 @@ class Stack:
         for _, parameter in self.network.named_parameters():
             if parameter.requires_grad:
                 found.append(self._stacked(parameter, start, gradient))
-            start += padded(parameter.numel())
+            start += padded_size(parameter.numel())
         return found
 
     @property
@@ -95,7 +95,7 @@ class Stack:
                 self._show(network, row)
         return self._networks
 
-    def shown(self, row: int) -> nn.Module:
+    def network_at(self, row: int) -> nn.Module:
         """Return a network with the tensors of this row; it may be reused by the next call."""
         if self._networks:
             return self._networks[row]
@@ -110,7 +110,7 @@ class Stack:
 
     def state(self, row: int) -> dict[str, Any]:
         """Return a replica's state_dict, as copies."""
-        return {name: tensor.detach().clone() for name, tensor in self.shown(row).state_dict().items()}
+        return {name: tensor.detach().clone() for name, tensor in self.network_at(row).state_dict().items()}
 
     def write(self, row: int, tensors: dict[str, Tensor]) -> None:
         """Give a replica other values of some of its tensors, by name."""
@@ -119,7 +119,7 @@ class Stack:
 
     def load(self, row: int, state: dict[str, Any]) -> None:
         """Load a replica's state_dict."""
-        self.shown(row).load_state_dict(state)
+        self.network_at(row).load_state_dict(state)
 
     def mix(self, matrix: Tensor, *, alike: bool = False, rows: slice = ALL) -> None:
         """Compute X <- M X for all rows or some; `alike` says that all rows of M, and so of the new X, are equal.

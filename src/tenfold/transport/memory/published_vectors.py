@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from tenfold.mixing import Round
-from tenfold.transport.average import average_in_rank_order, shares
+from tenfold.transport.average import average_in_rank_order, compute_shares
 from tenfold.transport.base import check_size
 from tenfold.transport.memory.counters import Check, Counters, Until
 from tenfold.transport.memory.segment import Segment
@@ -122,7 +122,7 @@ class PublishedVectors:
             sources=sources,
             reads=tuple(other for other in others if other in sources),
             read_by=tuple(other for other in others if self.rank in round_.sources[other]),
-            shares=shares(round_, samples, self.rank),
+            shares=compute_shares(round_, samples, self.rank),
         )
 
     def _wait(self, ranks: tuple[int, ...], tick: int) -> None:

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from tenfold.mixing import Round
-from tenfold.transport.average import average_in_rank_order, shares
+from tenfold.transport.average import average_in_rank_order, compute_shares
 from tenfold.transport.base import Transport, check_size
 from tenfold.transport.memory.counters import Check, Counters, Until
 from tenfold.transport.memory.segment import MAILBOX, Segment
@@ -186,7 +186,7 @@ class SharedMemoryTransport(Transport):
             pending = self._pending
         read = sum(members[0].nbytes for members, *_ in blocks) * len(reads)
         nbytes = read if pending is not None else 2 * read
-        return ReadPlan(reads, read_by, blocks, shares(round_, samples, rank), pending, nbytes)
+        return ReadPlan(reads, read_by, blocks, compute_shares(round_, samples, rank), pending, nbytes)
 
     def _make_group_blocks(self, group: tuple[int, ...]) -> list[Block]:
         index, share = group.index(self.rank), _round_up(-(-self._mine.size // len(group)), ALIGNMENT)

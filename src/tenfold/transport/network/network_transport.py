@@ -8,7 +8,7 @@ from time import perf_counter
 import torch
 
 from tenfold.mixing import Round
-from tenfold.transport.average import shares
+from tenfold.transport.average import compute_shares
 from tenfold.transport.base import Transport, check_size
 from tenfold.transport.network.abstract_network import Network
 from tenfold.transport.network.weight_exchange import WeightExchange
@@ -109,4 +109,4 @@ def make_plan(round_: Round, samples: tuple[float, ...] | None, rank: int) -> Ex
     """Return what a rank does in a round."""
     sources = round_.sources[rank]
     readers = tuple(other for other, read in enumerate(round_.sources) if rank in read and other != rank)
-    return ExchangePlan(sources, readers, shares(round_, samples, rank), round_.groups is not None)
+    return ExchangePlan(sources, readers, compute_shares(round_, samples, rank), round_.groups is not None)

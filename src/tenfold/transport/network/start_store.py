@@ -50,7 +50,7 @@ class StartStore:
         """Return whether all ranks have come, in one question."""
         return bool(self._store.add("arrived", 0) >= self._world.size)
 
-    def missing(self) -> list[int]:
+    def find_missing(self) -> list[int]:
         """Return the ranks that have not come."""
         return [rank for rank in range(self._world.size) if not self._store.check([f"arrived/{rank}"])]
 
@@ -58,7 +58,7 @@ class StartStore:
         """Report a rank that will not come; the first report stands."""
         self._store.compare_set("lost", "", encode_error(lost, lost.rank))
 
-    def reported(self) -> Exception | None:
+    def read_error(self) -> Exception | None:
         """Return the error that was reported, if any."""
         return decode_error(self._store.get("lost")) if self._store.check(["lost"]) else None
 

@@ -111,9 +111,9 @@ class StartWatch:
             came = time.monotonic()
             while not self._over.wait(BEAT):
                 is_late = time.monotonic() - came > self.start_seconds and not store.all_are_here()
-                if is_late and (missing := store.missing()):
+                if is_late and (missing := store.find_missing()):
                     store.report(self._describe_missing(missing))
-                reported = store.reported()
+                reported = store.read_error()
                 if reported is not None:
                     if self._world.rank == 0:
                         time.sleep(READ_SECONDS)  # the store may end with this rank

@@ -79,7 +79,7 @@ class Replacement:
         self._channels.ask_for(self.roster.change())
         return True
 
-    def answered(self, message: Message) -> None:
+    def note_answer(self, message: Message) -> None:
         """Go on after the members have the answer to a message: they evaluate no more, and others may join."""
         self._evaluating.clear()
         if isinstance(message, Finished):

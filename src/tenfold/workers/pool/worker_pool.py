@@ -178,7 +178,7 @@ class WorkerPool:
                 raise self._worker_lost(index, f"has sent no heartbeat within {STARTUP:g} s of its start")
 
     def _check_progress(self, now: float) -> None:
-        stalled = self._stalls.stalled(now)
+        stalled = self._stalls.find_stalled(now)
         if not stalled:
             return
         first, *others = stalled

@@ -239,7 +239,7 @@ def _train_several(
     batch = MessageBatch(len(ranks), connection.report, scheduler)
 
     def train_at(index: int) -> None:
-        RngState.apart()
+        RngState.use_own_numpy_generator()
         rank = ranks[index]
         lock = TurnLock(scheduler, rank) if setup.exchange_times is not None else None
         channels = setup.channels.open(rank, scheduler.wait_until, lock)

@@ -142,7 +142,7 @@ class StallWatch:
         """Count no time before `now`, after this process was held up and perhaps the others with it."""
         self._since = now
 
-    def stalled(self, now: float) -> dict[int, float]:
+    def find_stalled(self, now: float) -> dict[int, float]:
         """Return the processes that are stalled, with the limit that each has exceeded."""
         last = [worker.get(AT) for worker in self._workers]  # read once: a worker may clear it at any moment
         ages = {process: now - max(at, self._since) for process, at in enumerate(last) if at}
