@@ -9,7 +9,7 @@ from largest import expected_largest
 from tenfold.cluster import Cluster, Hardware, StepTime, Workload, run_round_clock
 from tenfold.cluster import round_clock as clock_module
 from tenfold.cluster.meetings import Meetings
-from tenfold.mixing import STRATEGIES, AsynchronousStrategy, due
+from tenfold.mixing import STRATEGIES, AsynchronousStrategy, is_round_due
 from tenfold.mixing.strategies.gossip import Gossip
 
 SYNCHRONOUS = [name for name in STRATEGIES if not issubclass(STRATEGIES[name], AsynchronousStrategy)]
@@ -34,7 +34,7 @@ def naive(plan, means, price, start, evaluation, save):
         sizes = plan.batch_sizes[(step - 1) % plan.steps_per_epoch]
         now = [at + mean * size / (full or 1) for at, mean, size in zip(now, means, sizes, strict=True)]
         round_, published = None, now
-        if plan.average == "gradients" or due(step, plan.sync_every, plan.local_after):
+        if plan.average == "gradients" or is_round_due(step, plan.sync_every, plan.local_after):
             round_ = plan.strategy.round(r, n)
             r += 1
         ends = round_
@@ -123,7 +123,7 @@ class TestAgainstTheNaiveWay:
         plan = Workload(
             workers=4, steps_per_epoch=50, strategy=STRATEGIES[name](), nbytes=1, sync_every=7, local_after=10
         )
-        assert plan.is_due(1, 50).tolist() == [due(step, 7, 10) for step in range(1, 51)]
+        assert plan.is_due(1, 50).tolist() == [is_round_due(step, 7, 10) for step in range(1, 51)]
         assert plan.rounds == sum(plan.is_due(1, 50))
 
 

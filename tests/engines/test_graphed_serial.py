@@ -46,7 +46,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return replay
 
     for module in (fused, replica):
-        monkeypatch.setattr(module, "captures", lambda device: True)
+        monkeypatch.setattr(module, "supports_graphs", lambda device: True)
     monkeypatch.setattr(fused, "capture", capture)
     return replayed
 
@@ -72,7 +72,7 @@ def test_recorded_steps_learn_the_same(
     )
     assert warnings(events) == []
     for module in (fused, replica):
-        monkeypatch.setattr(module, "captures", lambda device: False)
+        monkeypatch.setattr(module, "supports_graphs", lambda device: False)
     expected, _ = run(task)
     for name, tensor in expected.weights.items():
         torch.testing.assert_close(outcome.weights[name], tensor, rtol=1e-3, atol=1e-4, msg=name)

@@ -2,12 +2,12 @@ import numpy as np
 import pytest
 
 from tenfold.errors import ExperimentError
-from tenfold.mixing import due
+from tenfold.mixing import is_round_due
 from tenfold.mixing.rate_scaling import LR_SCALINGS
 
 
 def steps_with_rounds(until: int, **options: int) -> list[int]:
-    return [step for step in range(1, until + 1) if due(step, **options)]
+    return [step for step in range(1, until + 1) if is_round_due(step, **options)]
 
 
 def test_rounds_come_every_so_many_steps():
@@ -21,12 +21,12 @@ def test_post_local_sgd_mixes_every_step_first():
 
 def test_many_steps_are_answered_at_once():
     steps = np.arange(1, 40)
-    assert due(steps, 4, 5).tolist() == [due(int(step), 4, 5) for step in steps]
+    assert is_round_due(steps, 4, 5).tolist() == [is_round_due(int(step), 4, 5) for step in steps]
 
 
 def test_no_steps_between_rounds_are_refused():
     with pytest.raises(ExperimentError, match="sync_every is 0; it must be at least 1 step"):
-        due(1, 0)
+        is_round_due(1, 0)
 
 
 def test_the_learning_rate_follows_the_replicas():

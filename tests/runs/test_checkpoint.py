@@ -90,10 +90,10 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, name):
     for epoch in (1, 2):
         write_epoch(tmp_path, epoch)
         checkpoint.commit(tmp_path, {"epoch": epoch, "seconds": 1.5})
-    assert checkpoint.sound(tmp_path) == ({"epoch": 2, "seconds": 1.5}, "")
+    assert checkpoint.find_undamaged(tmp_path) == ({"epoch": 2, "seconds": 1.5}, "")
     path = tmp_path / name
     path.write_bytes(path.read_bytes().replace(b"1.5", b"2.5") if name == checkpoint.MANIFEST else b"\0" * 100)
-    manifest, problem = checkpoint.sound(tmp_path)
+    manifest, problem = checkpoint.find_undamaged(tmp_path)
     assert manifest == {"epoch": 1, "seconds": 1.5}
     assert str(path) in problem
     assert problem.endswith("continuing from epoch 1 instead")

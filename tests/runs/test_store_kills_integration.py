@@ -56,7 +56,7 @@ def check(folder: Path, done: mmap.mmap, killed: dict[int, int]) -> None:
         assert times == [float(epoch) for epoch in range(1, len(times) + 1)]
         assert len(times) >= min(EPOCHS, done[who] // 2)
         path = store.path(record["id"], "mlp-digits") / "checkpoint"
-        manifest, problem = checkpoint.sound(path)
+        manifest, problem = checkpoint.find_undamaged(path)
         assert problem == ""
         left = manifest["epoch"] if manifest else 0
         assert left >= min(EPOCHS, (done[who] - 1) // 2)

@@ -155,7 +155,7 @@ def test_a_fault_at_any_write_loses_nothing_that_was_recorded(at, kill):
         assert [round(event.at) for event in died.events(number)] == done
         record = died.find(number)
         assert record["status"] == (status or "interrupted")
-        manifest, problem = checkpoint.sound(path)
+        manifest, problem = checkpoint.find_undamaged(path)
         assert problem == ""
         left = manifest["epoch"] if manifest else 0
         assert left >= committed

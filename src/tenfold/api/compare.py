@@ -31,7 +31,7 @@ from tenfold.report.results.comparison import Comparison
 from tenfold.report.run_values import require_columns
 from tenfold.report.select_by_validation import NOT_VALIDATED
 from tenfold.runs import Emit, Run, Store
-from tenfold.runs.callbacks import listed
+from tenfold.runs.callbacks import as_list
 from tenfold.runs.store import CROSSVAL
 
 KIND = "compare"
@@ -93,7 +93,7 @@ def compare(
         raise ExperimentError(NOT_VALIDATED)
     store = Store(runs)
     known = {} if fresh else _finished(store)
-    callbacks = [*listed(callbacks), *make_loggers(log, store.folder)]
+    callbacks = [*as_list(callbacks), *make_loggers(log, store.folder)]
     shows = progress if progress is not None else watch is None and listen is None and is_watched()
     with GridProgress() if shows else nullcontext() as shown:
         if shown is not None:

@@ -19,7 +19,7 @@ from tenfold.report.live.fold_progress import FoldProgress
 from tenfold.report.live.follow import follow
 from tenfold.report.loggers.make_loggers import make_loggers
 from tenfold.runs import Emit, Stopwatch, Store
-from tenfold.runs.callbacks import listed, with_callbacks
+from tenfold.runs.callbacks import as_list, with_callbacks
 from tenfold.runs.store import CROSSVAL, absolute
 from tenfold.workers.pool.fork_server import start_server
 
@@ -81,7 +81,7 @@ def cross_validate(
     if experiment.machine.device == "cpu":
         start_server()  # early: it imports torch while the data are loaded
     with follow(FoldProgress, progress, listen, warn) as shown:
-        listener = with_callbacks(shown, [*listed(callbacks), *make_loggers(log, runs)])
+        listener = with_callbacks(shown, [*as_list(callbacks), *make_loggers(log, runs)])
         with crossval.shared_data(prepare(experiment, fetching)) as task:
             store = Store(runs)
             facts = describe(task)

@@ -19,7 +19,7 @@ from tenfold.report.live.follow import follow
 from tenfold.report.live.run_progress import RunProgress
 from tenfold.report.loggers.make_loggers import make_loggers
 from tenfold.runs import Emit, Run, Stopwatch, Store
-from tenfold.runs.callbacks import listed, with_callbacks
+from tenfold.runs.callbacks import as_list, with_callbacks
 from tenfold.runs.store import CROSSVAL, FOLD
 from tenfold.workers.pool.fork_server import start_server
 
@@ -54,7 +54,7 @@ def resume(
     store = run.store if isinstance(run, Run) else Store(runs, create=False)
     record = store.find(run.id if isinstance(run, Run) else run)
     number = record["id"]
-    callbacks = [*listed(callbacks), *make_loggers(log, store.folder)]
+    callbacks = [*as_list(callbacks), *make_loggers(log, store.folder)]
     _check_resumable(store, record)
     again = {field: value for field, value in given.items() if value is not None}
     experiment = Run(store, record, build=load_model).experiment.replace(**again)

@@ -4,7 +4,7 @@ from tenfold.cluster.cluster import Cluster
 from tenfold.cluster.presets import PRESETS
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
-from tenfold.experiment.values import shown
+from tenfold.experiment.values import format_value
 
 THIS_MACHINE = "here"
 DEFAULT_LINK = "10gbe"
@@ -25,7 +25,8 @@ def _described(experiment: Experiment) -> Cluster | None:
     given, link = experiment.machine.cluster, experiment.machine.link
     if given is not None and link is not None:
         raise ExperimentError(
-            f"machine.link = {shown(link)} connects nodes that machine.cluster already describes; set only one of them"
+            f"machine.link = {format_value(link)} connects nodes that machine.cluster already describes; "
+            "set only one of them"
         )
     if given == THIS_MACHINE:
         return None

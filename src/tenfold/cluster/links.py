@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer
 
 from tenfold.common.registry import Registry, suggest
 from tenfold.experiment import Section
-from tenfold.experiment.values import shown
+from tenfold.experiment.values import format_value
 
 FORMS = "give a name such as 10gbe, or {latency = 1e-3, bandwidth = 1e7}"
 
@@ -57,7 +57,7 @@ def _read(given: Any) -> Any:
     if isinstance(given, str) and given not in LINKS:
         raise ValueError(f"unknown link '{given}'; {suggest(given, LINKS)}, or {{latency = 1e-3, bandwidth = 1e7}}")
     if not isinstance(given, str | Link | Mapping):
-        raise ValueError(f"{shown(given)} is not a link; {FORMS}")
+        raise ValueError(f"{format_value(given)} is not a link; {FORMS}")
     return LINKS[given] if isinstance(given, str) else given
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tenfold.errors import ExperimentError
-from tenfold.mixing import Strategy, due
+from tenfold.mixing import Strategy, is_round_due
 from tenfold.mixing.base import ends_equal
 
 
@@ -76,7 +76,7 @@ class Workload:
             return np.zeros(len(steps), dtype=bool)
         if self.average == "gradients":
             return np.ones(len(steps), dtype=bool)
-        return due(steps, self.sync_every, self.local_after)
+        return is_round_due(steps, self.sync_every, self.local_after)
 
     @property
     def ends_equal(self) -> bool:

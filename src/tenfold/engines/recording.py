@@ -187,7 +187,7 @@ def open_for_resume(
         raise StoreError(f"run {run} cannot be resumed: {'; '.join(record['problems'])}")
     store.claim(run, force=force)
     try:
-        manifest, problem = checkpoint.sound(folder)
+        manifest, problem = checkpoint.find_undamaged(folder)
         sweep(folder.parent)
         stopwatch = Stopwatch(store.restart(run, epoch=manifest["epoch"] if manifest else 0))
     except BaseException:

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from tenfold.errors import ExperimentError
 from tenfold.experiment.experiment import Experiment
-from tenfold.experiment.values import shown
+from tenfold.experiment.values import format_value
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -69,7 +69,7 @@ def _data_fields(given: Sequence[Any]) -> str:
     if hasattr(given[0], "columns") and hasattr(given[0], "dtypes") and len(given) == 1:
         return f'data=frame, target_column="{list(given[0].columns)[-1]}"'
     if isinstance(given[0], str):
-        return f"data={shown(given[0])}"
+        return f"data={format_value(given[0])}"
     arrays = [hasattr(one, "shape") or isinstance(one, list) for one in given[:2]]
     if arrays[0]:
         return "data=(x, y)"
@@ -83,5 +83,5 @@ def _is_model(value: Any) -> bool:
 
 def _model(value: Any) -> str:
     if isinstance(value, str):
-        return shown(value)
+        return format_value(value)
     return str(value.__name__) if hasattr(value, "__name__") else "network"

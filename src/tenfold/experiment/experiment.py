@@ -16,7 +16,7 @@ from tenfold.experiment.explain import explain
 from tenfold.experiment.field_types import Fields
 from tenfold.experiment.fields import FIELDS, SECTIONS, nested, suggest_field, with_defaults
 from tenfold.experiment.section_fields import Data, Division, Machine, Model, Section, Training
-from tenfold.experiment.values import RecordedObject, Text, shown
+from tenfold.experiment.values import RecordedObject, Text, format_value
 
 
 class Experiment(Section):
@@ -64,7 +64,7 @@ class Experiment(Section):
     def given(cls, experiment: object, /, **fields: Unpack[Fields]) -> Self:
         """Return the experiment that a caller gave, or by default that of no fields, with some fields changed."""
         if experiment is not None and not isinstance(experiment, cls):
-            what = shown(experiment) if isinstance(experiment, str) else f"a {type(experiment).__name__}"
+            what = format_value(experiment) if isinstance(experiment, str) else f"a {type(experiment).__name__}"
             raise ExperimentError(
                 f"the first argument should be an Experiment, not {what}; give fields by name, model=... and data=..., "
                 'or read a file: Experiment.load("file.toml")'

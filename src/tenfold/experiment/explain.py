@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from tenfold.common.registry import suggest
-from tenfold.experiment.values import shown
+from tenfold.experiment.values import format_value
 
 Suggest = Callable[[str], str]
 KINDS = {
@@ -40,7 +40,7 @@ def _sentence(error: Any, model: type[BaseModel], suggest_field: Suggest | None)
     if kind == "extra_forbidden":
         fields = _table(path, model).model_fields
         hint = suggest_field(str(loc[-1])) if suggest_field else suggest(str(loc[-1]), fields)
-        return f"{_written(loc)} = {shown(value)}: unknown field; {hint}"
+        return f"{_written(loc)} = {format_value(value)}: unknown field; {hint}"
     where = _written([part for part, _ in path] or loc)
     if kind == "missing":
         return f"{where}: is missing"
@@ -49,10 +49,10 @@ def _sentence(error: Any, model: type[BaseModel], suggest_field: Suggest | None)
         message = suggest(value, choices) if isinstance(value, str) else f"known: {', '.join(choices)}"
     message = KINDS.get(kind, message)
     if kind == "tuple_type":
-        message = f"should be a list, such as [{shown(value)}]"
+        message = f"should be a list, such as [{format_value(value)}]"
     if kind == "value_error":
         return f"{where}: {message}" if where else message
-    return f"{where} = {shown(value)}: {message}"
+    return f"{where} = {format_value(value)}: {message}"
 
 
 def _known(loc: tuple[Any, ...], model: type[BaseModel]) -> Iterator[tuple[str | int, FieldInfo | None]]:

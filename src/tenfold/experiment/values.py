@@ -75,8 +75,8 @@ def _written(value: Any, depth: int = 0) -> Any:
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return {_check_text(key): _written(one, depth + 1) for key, one in value.items()}
     raise ValueError(
-        f"{shown(value)} cannot be written to a file; options hold text, numbers (finite, up to 64 bits), true or "
-        "false, lists and tables; other objects go into a callable of your own, such as a functools.partial"
+        f"{format_value(value)} cannot be written to a file; options hold text, numbers (finite, up to 64 bits), true "
+        "or false, lists and tables; other objects go into a callable of your own, such as a functools.partial"
     )
 
 
@@ -110,7 +110,7 @@ def plain(value: Any) -> Any:
     return value.item() if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0 else value
 
 
-def shown(value: object) -> str:
+def format_value(value: object) -> str:
     """Return a value as a sentence shows it, on one line and not too long."""
     try:
         text = json.dumps(value, ensure_ascii=False) if isinstance(value, str | bool) else repr(value)
@@ -254,7 +254,7 @@ def _wrap(value: object) -> object:
     if isinstance(value, str | Path):
         return RecordedObject.read(str(value))
     if isinstance(value, bool | int | float | datetime.date | datetime.time):  # from a file; no object to train with
-        raise ValueError(f'should be a name, "package.module:callable" or a Python object, not {shown(value)}')
+        raise ValueError(f'should be a name, "package.module:callable" or a Python object, not {format_value(value)}')
     return value if isinstance(value, PythonObject | RecordedObject) or value is None else PythonObject(value)
 
 

@@ -56,7 +56,7 @@ def gpus() -> list[Gpu]:
     return []
 
 
-def captures(device: "torch.device") -> bool:
+def supports_graphs(device: "torch.device") -> bool:
     """Return whether work on this device can be recorded into a graph (`training/capture.py`)."""
     return device.type == "cuda"
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from tenfold.common import catalog
 from tenfold.common.registry import Registry
-from tenfold.mixing.base import AsynchronousStrategy, Strategy, due
+from tenfold.mixing.base import AsynchronousStrategy, Strategy, is_round_due
 from tenfold.mixing.collectives import COLLECTIVES
 from tenfold.mixing.round import Round
 
@@ -24,5 +24,5 @@ __all__ = [
     "AsynchronousStrategy",
     "Round",
     "Strategy",
-    "due",
+    "is_round_due",
 ]

@@ -66,10 +66,10 @@ class AsynchronousStrategy(Strategy):
 
 
 @overload
-def due(step: int, sync_every: int, local_after: int = 0) -> bool: ...
+def is_round_due(step: int, sync_every: int, local_after: int = 0) -> bool: ...
 @overload
-def due(step: NDArray[np.int64], sync_every: int, local_after: int = 0) -> NDArray[np.bool_]: ...
-def due(step: int | NDArray[np.int64], sync_every: int, local_after: int = 0) -> bool | NDArray[np.bool_]:
+def is_round_due(step: NDArray[np.int64], sync_every: int, local_after: int = 0) -> NDArray[np.bool_]: ...
+def is_round_due(step: int | NDArray[np.int64], sync_every: int, local_after: int = 0) -> bool | NDArray[np.bool_]:
     """Return whether a round follows a step, counted from 1; for an array of steps, an array.
 
     Every step up to `local_after`, every `sync_every` steps from there on (post-local SGD, Lin et al. 2020).
@@ -80,7 +80,7 @@ def due(step: int | NDArray[np.int64], sync_every: int, local_after: int = 0) ->
 
 def ends_equal(strategy: Strategy, steps: int, sync_every: int, local_after: int = 0) -> bool:
     """Return whether all replicas are equal after the last of `steps`, so that the final average changes nothing."""
-    return strategy.always_exact and due(steps, sync_every, local_after)
+    return strategy.always_exact and is_round_due(steps, sync_every, local_after)
 
 
 def require(holds: bool, sentence: str) -> None:

@@ -150,10 +150,10 @@ class Callbacks:
 
 def with_callbacks(listen: Emit, callbacks: Iterable[object] | object) -> Emit:
     """Return a listener that calls `listen` and the callbacks; ExperimentError for objects that are not callbacks."""
-    return Callbacks(listen, listed(callbacks))
+    return Callbacks(listen, as_list(callbacks))
 
 
-def listed(callbacks: Iterable[object] | object) -> list[object]:
+def as_list(callbacks: Iterable[object] | object) -> list[object]:
     """Return callbacks as a list: several, a single one, or None."""
     if isinstance(callbacks, list | tuple | set):
         return list(callbacks)

@@ -59,10 +59,10 @@ def commit(folder: Path, manifest: dict[str, Any]) -> None:
 
 def latest(folder: Path) -> dict[str, Any] | None:
     """Return the manifest of the last complete checkpoint; None before the first."""
-    return sound(folder)[0]
+    return find_undamaged(folder)[0]
 
 
-def sound(folder: Path) -> tuple[dict[str, Any] | None, str]:
+def find_undamaged(folder: Path) -> tuple[dict[str, Any] | None, str]:
     """Return the manifest of the last checkpoint of which nothing is damaged, and what is wrong with a later one.
 
     The manifest is None before the first checkpoint. Of workers on other hosts, the files are not here to be checked.

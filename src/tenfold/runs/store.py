@@ -286,7 +286,7 @@ class Store:
 
     def _known(self, connection: sqlite3.Connection, found: Iterable[tuple[Any, ...]]) -> list[RunRecord]:
         labels = read_labels(connection)
-        records = [store_tables.known(self.folder, row) for row in found]
+        records = [store_tables.make_record(self.folder, row) for row in found]
         for record in records:
             record["tags"], record["note"] = labels.get(record["id"], ((), ""))
         return records

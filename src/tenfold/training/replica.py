@@ -11,7 +11,7 @@ from tenfold.data import Part
 from tenfold.data.tree import select_rows, tree_leaves
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
-from tenfold.machine.devices import captures, synchronize
+from tenfold.machine.devices import supports_graphs, synchronize
 from tenfold.machine.start_libraries import start_libraries
 from tenfold.training.flat import FlatState
 from tenfold.training.measures import Measure
@@ -200,7 +200,7 @@ def make_replica(
     caller is concerned.
     """
     device = next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
-    if not captures(device):
+    if not supports_graphs(device):
         return Replica(network, training, loss, **options)
     from tenfold.training.graphs import Graphed, describe_slow_steps, find_capture_obstacle
 

@@ -66,7 +66,7 @@ def check_metrics(task: Task, network: nn.Module) -> None:
             _measure(network, part, name, own, training.precision)
 
 
-def not_measured(part: str, outputs: Any, targets: Tensor, error: Exception) -> ModelError:
+def make_measure_error(part: str, outputs: Any, targets: Tensor, error: Exception) -> ModelError:
     """Return the error that says which outputs a loss or metric could not measure, and where it failed."""
     return ModelError(
         f"outputs {describe_outputs(outputs)} and targets {tuple(targets.shape)} of the {part} part cannot be "
@@ -93,7 +93,7 @@ def _measure(network: nn.Module, part: Part, name: str, metrics: list[AlignedMea
             try:
                 as_number(metric(outputs, targets), metric)
             except Exception as error:  # a user's metric may raise anything
-                raise not_measured(name, outputs, targets, error) from error
+                raise make_measure_error(name, outputs, targets, error) from error
 
 
 def _few(part: Part) -> Part:

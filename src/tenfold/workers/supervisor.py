@@ -29,7 +29,7 @@ from tenfold.training import all_targets, choose_loss, choose_metrics, join_outp
 from tenfold.training.evaluation import make_predictions
 from tenfold.training.measures import are_probabilities, is_reached, output_kind, target_metric
 from tenfold.workers.messages import Decision, EpochTrained, Evaluated, Finished, Message, Saved
-from tenfold.workers.model_errors import not_measured
+from tenfold.workers.model_errors import make_measure_error
 from tenfold.workers.task import Task
 
 
@@ -201,7 +201,7 @@ class Supervisor:
         try:
             return measure(joined, self._targets[id(part)], self.loss, self.metrics)
         except Exception as error:  # a user's metric may raise anything
-            raise not_measured(name, joined, self._targets[id(part)], error) from error
+            raise make_measure_error(name, joined, self._targets[id(part)], error) from error
 
     def _check_outputs(self, outputs: Any) -> None:
         """Warn, at the first evaluation, of a network that ends with a softmax."""

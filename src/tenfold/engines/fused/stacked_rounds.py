@@ -10,7 +10,7 @@ from torch import Tensor
 from tenfold.data.tree import tree_map
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Division
-from tenfold.mixing import Round, due
+from tenfold.mixing import Round, is_round_due
 from tenfold.mixing.builders import make_compressor, make_outer, make_strategy
 from tenfold.training.fused.fused_replicas import Fused
 from tenfold.training.fused.stack import ALL
@@ -61,7 +61,9 @@ class StackedRounds:
         division = self.division
         if self._begun is not None:
             self._end_overlapped(self._begun)
-        if division.average == "gradients" or not due(step, division.steps_between_rounds, division.local_after):
+        if division.average == "gradients" or not is_round_due(
+            step, division.steps_between_rounds, division.local_after
+        ):
             return
         round_ = self._next()
         if round_.is_idle:

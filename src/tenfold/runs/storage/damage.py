@@ -92,7 +92,7 @@ def _of_files(store: Store, record: RunRecord) -> Iterator[Damage]:
             yield Damage(name, str(error), again)
     elif record["status"] != "running":
         try:
-            _, problem = checkpoint.sound(folder / "checkpoint")
+            _, problem = checkpoint.find_undamaged(folder / "checkpoint")
         except StoreError as error:
             yield Damage(name, str(error), again)
         else:

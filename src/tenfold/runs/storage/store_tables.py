@@ -116,7 +116,7 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
             time.sleep(0.01)
 
 
-def known(folder: Path, row: tuple[Any, ...]) -> RunRecord:
+def make_record(folder: Path, row: tuple[Any, ...]) -> RunRecord:
     """Return a run as a dictionary; one whose process is gone without having said how it ended is interrupted."""
     record: RunRecord = dict(zip(COLUMNS.split(", "), row, strict=False))
     for name in ("title", "kind", "status", "error", "host"):

@@ -12,7 +12,7 @@ from tenfold.common.user_code import user_frames
 from tenfold.data import Part, SubsetPart, Tensors
 from tenfold.data.tree import tree_map
 from tenfold.experiment import Training
-from tenfold.machine.devices import captures, synchronize
+from tenfold.machine.devices import supports_graphs, synchronize
 from tenfold.training.capture import capture
 from tenfold.training.fused.device_memory import free_memory, groups_for_memory, peak_memory
 from tenfold.training.fused.gradient_methods import GRADIENT_METHODS, GradientMethod, Loop
@@ -174,7 +174,7 @@ class Fused:
             best = min(works, key=works.__getitem__)
             self.method, self._captured = self._methods[best], captured.pop(best)
             captured.clear()
-            if captures(self.device):
+            if supports_graphs(self.device):
                 for shape, count in shapes.items():
                     if count >= WORTH_CAPTURING and shape not in self._captured and not reason:
                         reason = self._capture(shape)
@@ -196,7 +196,7 @@ class Fused:
             self.at_once = min(self.at_once, max(map(len, groups)))
 
     def _is_too_slow(self, name: str, seconds: dict[str, float | None]) -> bool:
-        many = captures(self.device) and self.k > MOST_BRANCHES
+        many = supports_graphs(self.device) and self.k > MOST_BRANCHES
         return name == "loop" and many and seconds.get("vmap") is not None
 
     def _example(self, shape: Shape) -> Tensor:
@@ -212,7 +212,7 @@ class Fused:
             self._learn(example, rows)
             if len(self._methods) == 1:
                 return 0.0
-            if captures(self.device):
+            if supports_graphs(self.device):
                 self._capture(shape)
             self.learn(example, rows)
             synchronize(self.device)

@@ -14,7 +14,7 @@ from tenfold.common.registry import Registry, suggest
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
 from tenfold.experiment.section_fields import USUAL_BATCH
-from tenfold.experiment.values import shown
+from tenfold.experiment.values import format_value
 from tenfold.training.optimizers.eager_optimizers import eager
 from tenfold.training.optimizers.user_optimizers import (
     argument_names,
@@ -106,7 +106,7 @@ def _try_step(training: Training) -> None:
     except Exception as error:  # whatever torch makes of values that do not fit
         if not training.optimizer_options:
             raise ExperimentError(f'training.optimizer = "{training.optimizer}" cannot step: {error}') from None
-        given = ", ".join(f"{name} = {shown(value)}" for name, value in training.optimizer_options.items())
+        given = ", ".join(f"{name} = {format_value(value)}" for name, value in training.optimizer_options.items())
         raise ExperimentError(
             f"training.optimizer_options: {training.optimizer} cannot step with {given}; a value has a wrong type"
         ) from None

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tenfold.experiment import Division
-from tenfold.mixing import Round, Strategy, due
+from tenfold.mixing import Round, Strategy, is_round_due
 from tenfold.mixing.compression import Compressor
 from tenfold.mixing.outer import OuterOptimizer
 from tenfold.training import FlatState
@@ -89,7 +89,7 @@ class Rounds:
 
     def is_due(self, step: int) -> bool:
         """Return whether a round follows this step, counted from 1 over the run."""
-        return due(step, self.division.steps_between_rounds, self.division.local_after)
+        return is_round_due(step, self.division.steps_between_rounds, self.division.local_after)
 
     def average_weights_if_due(self, step: int) -> None:
         """Carry out the next round, if it is due after this step, counted from 1 over the run."""
