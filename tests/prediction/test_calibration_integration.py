@@ -25,7 +25,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cores, "budget", lambda: 2)
     monkeypatch.setattr(probes, "BURST_SECONDS", 0.01)
     monkeypatch.setattr(probes, "SIZES", {4096: 12, 65536: 12})
-    monkeypatch.setattr(library_averaging, "averaging", lambda counts, report: [])
+    monkeypatch.setattr(library_averaging, "measure_library_averaging", lambda counts, report: [])
     monkeypatch.setattr(probes, "TURNS", 1)
     monkeypatch.setattr(probes, "MOST_TURNS", 1)
 
@@ -155,11 +155,11 @@ def test_what_was_said_before_patience_ended_is_told(monkeypatch: pytest.MonkeyP
 
 def test_other_transports_are_measured_by_a_calibration_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cores, "budget", lambda: 4)
-    monkeypatch.setattr(probes, "saving", lambda report: ({}, 0.1))
-    monkeypatch.setattr(probes, "averaging", lambda *counts, turns: ([], {}))
+    monkeypatch.setattr(probes, "measure_saving", lambda report: ({}, 0.1))
+    monkeypatch.setattr(probes, "measure_averaging", lambda *counts, turns: ([], {}))
     monkeypatch.setattr(probes, "steps", lambda *settings: ([], []))
     asked: list[list[int]] = []
-    monkeypatch.setattr(library_averaging, "averaging", lambda counts, report: asked.append(counts) or [])
+    monkeypatch.setattr(library_averaging, "measure_library_averaging", lambda counts, report: asked.append(counts) or [])
     calibration.complete_profile(prepared(small()), path=tmp_path / "p.toml")
     assert asked == []
     calibration.measure_all(small())
