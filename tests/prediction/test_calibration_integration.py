@@ -159,7 +159,9 @@ def test_other_transports_are_measured_by_a_calibration_alone(tmp_path: Path, mo
     monkeypatch.setattr(probes, "measure_averaging", lambda *counts, turns: ([], {}))
     monkeypatch.setattr(probes, "steps", lambda *settings: ([], []))
     asked: list[list[int]] = []
-    monkeypatch.setattr(library_averaging, "measure_library_averaging", lambda counts, report: asked.append(counts) or [])
+    monkeypatch.setattr(
+        library_averaging, "measure_library_averaging", lambda counts, report: asked.append(counts) or []
+    )
     calibration.complete_profile(prepared(small()), path=tmp_path / "p.toml")
     assert asked == []
     calibration.measure_all(small())

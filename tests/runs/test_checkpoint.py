@@ -99,7 +99,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, name):
     assert problem.endswith("continuing from epoch 1 instead")
     flip(tmp_path / checkpoint.file_name(1, 0), 50)
     flip(tmp_path / checkpoint.BEFORE, 5)
-    assert "to train again from the beginning" in refused(checkpoint.sound, tmp_path)
+    assert "to train again from the beginning" in refused(checkpoint.find_undamaged, tmp_path)
 
 
 def test_a_manifest_of_an_earlier_version_has_no_checksum(tmp_path):
