@@ -51,14 +51,14 @@ class Channels:
 
         `samples` are those that each worker has seen: its share in the mean.
         """
-        return self.try_round(transport, make_round, samples)
-
-    def try_round(self, transport: Transport, make_round: MakeRound, samples: Sequence[float]) -> Round:
-        """Carry out a round outside of training, within what `repeat` does again if the members change meanwhile."""
         round_ = make_round(transport.size)
         if not round_.is_idle:
             transport.mix(round_, samples)
         return round_
+
+    def try_round(self, transport: Transport, make_round: MakeRound, samples: Sequence[float]) -> Round:
+        """Carry out a round outside of training, within what `repeat` does again if the members change meanwhile."""
+        return self.run_round(transport, make_round, samples)
 
     def repeat(self, attempt: Callable[[], Result]) -> Result:
         """Do what all workers do together, from its beginning again whenever other workers take part."""

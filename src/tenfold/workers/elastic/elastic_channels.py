@@ -78,7 +78,7 @@ class ElasticChannels(Channels):
         """Carry out a round, unless the members change meanwhile."""
         assert isinstance(transport, SharedMemoryTransport)
         transport.check_members()
-        return super().try_round(transport, make_round, [samples[member] for member in self.members])
+        return super().run_round(transport, make_round, [samples[member] for member in self.members])
 
     def repeat(self, attempt: Callable[[], Result]) -> Result:
         """Do what all members do together, from its beginning again whenever the members change."""
