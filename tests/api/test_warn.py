@@ -9,7 +9,7 @@ from tenfold.runs import Warned
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_warning_names_its_worker(rank: int) -> None:
     with pytest.warns(UserWarning, match=rf"^worker {rank}: odd$"):
-        warn(Warned(at=0.0, text="odd", worker=rank, rank=rank))
+        warn(Warned(at=0.0, text="odd", worker=rank, concerns_worker=True))
 
 
 def test_a_warning_about_the_run_names_none() -> None:

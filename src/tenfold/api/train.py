@@ -93,5 +93,5 @@ def finished_run(recorded: RecordedRun) -> Run:
 def warn(event: Event) -> None:
     """Show warning events as Python warnings, where no other listener is given."""
     if isinstance(event, Warned | WorkerDropped):
-        rank = event.rank if isinstance(event, Warned) else None
-        warnings.warn(event.text if rank is None else f"worker {rank}: {event.text}", stacklevel=2)
+        concerns_worker = isinstance(event, Warned) and event.concerns_worker
+        warnings.warn(f"worker {event.worker}: {event.text}" if concerns_worker else event.text, stacklevel=2)

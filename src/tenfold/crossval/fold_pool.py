@@ -90,7 +90,7 @@ class FoldPool:
                 raise message
             elif isinstance(message, EpochEnded):
                 self._relay(message)
-                pool.send(process, self._stops.get(message.worker, ""))
+                pool.send(process, self._stops.get(message.fold_index, ""))
             else:
                 for event in message:
                     self._relay(event)
@@ -101,7 +101,7 @@ class FoldPool:
 
     def _relay(self, event: Event) -> None:
         """Pass on an event of a fold, and keep in mind that a listener asks to stop it."""
-        index = event.worker  # as `_do_job` has set it
+        index = event.worker  # `_do_job` has put the index of the fold there, see runs/events.py
         try:
             self.relay(index, event)
         except StopTraining as stop:

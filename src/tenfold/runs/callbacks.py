@@ -162,7 +162,7 @@ def as_list(callbacks: Iterable[object] | object) -> list[object]:
 
 def _place(event: Event) -> int | None:
     """Return the place of the fold whose training an event is about; None outside a cross-validation."""
-    return event.worker if isinstance(event, Metric | EpochEnded) and event.fold else None
+    return event.fold_index if isinstance(event, Metric | EpochEnded) and event.fold else None
 
 
 def _methods_of(callback: object) -> list[str]:

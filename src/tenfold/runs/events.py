@@ -1,10 +1,10 @@
-"""Everything that happens in a run, as typed values and as rows. Who trains emits them; stores and displays read them.
+"""Everything that happens in a run, as typed values and as rows: engines emit events, stores and displays read them.
 
 Three families: a `Metric` is a number that was measured, a `Span` is time that a worker spent, and the subclasses of
 `Lifecycle` are the stages of a run, each with the facts that belong to it.
 
-`worker` is the rank of the worker. In the events of a cross-validation it is the index of the fold among all folds,
-from 0: of each fold, listeners get the events of one worker.
+`worker` is the number of the worker. Of each fold of a cross-validation, listeners get the events of one worker only;
+these keep the index of the fold in its place, which is read as `fold_index`.
 """
 
 import json
@@ -79,7 +79,7 @@ class FoldsStarted(Lifecycle):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoldChanged(Lifecycle):
-    """A fold of a cross-validation began or ended; `worker` is its place among the folds."""
+    """A fold of a cross-validation began or ended."""
 
     KIND = "fold"
     status: Literal["started", "resumed", "finished", "failed"]
@@ -93,6 +93,11 @@ class FoldChanged(Lifecycle):
     """What was measured on the fold's validation part at its end."""
     error: str = ""
 
+    @property
+    def fold_index(self) -> int:
+        """In a cross-validation, the index of the fold among all folds, from 0."""
+        return self.worker
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochEnded(Lifecycle):
@@ -102,12 +107,17 @@ class EpochEnded(Lifecycle):
     metrics: Mapping[str, float] = field(default_factory=dict)
     """What was measured after it, by part and name: train_loss, validation_accuracy, ..."""
     fold: int = 0
-    """In a cross-validation, the number of the fold, from 1; `worker` is then its index among all folds, from 0."""
+    """In a cross-validation, the number of the fold, from 1."""
+
+    @property
+    def fold_index(self) -> int:
+        """In a cross-validation, the index of the fold among all folds, from 0."""
+        return self.worker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note(Lifecycle):
-    """Something worth knowing."""
+    """A message to the user that is not a warning."""
 
     KIND = "note"
     text: str
@@ -119,8 +129,8 @@ class Warned(Lifecycle):
 
     KIND = "warning"
     text: str
-    rank: int | None = None
-    """The worker that it concerns, if it concerns one."""
+    concerns_worker: bool = False
+    """Whether it concerns `worker` alone, not the whole run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +194,12 @@ class Metric:
     """Training time until here, excluding startup, evaluation and saving."""
     worker: int = 0
     fold: int = 0
-    """In a cross-validation, the number of the fold, from 1; `worker` is then its index among all folds, from 0."""
+    """In a cross-validation, the number of the fold, from 1."""
+
+    @property
+    def fold_index(self) -> int:
+        """In a cross-validation, the index of the fold among all folds, from 0."""
+        return self.worker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

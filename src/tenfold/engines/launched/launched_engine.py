@@ -271,7 +271,7 @@ class Launched(Engine):
                 affinity.pinned(cpus) as trouble,
             ):
                 if trouble:
-                    post.emit(Warned(at=stopwatch.now(), text=trouble, worker=self.world.rank, rank=self.world.rank))
+                    post.emit(Warned(at=stopwatch.now(), text=trouble, worker=self.world.rank, concerns_worker=True))
                 network = make_network(task).to(task.experiment.machine.device)
                 channels = self._channels(task, flat_size(network))
                 stalls = watch_progress(self.joined.network, task.experiment.machine.stall_after)

@@ -44,12 +44,12 @@ class FoldProgress(Display):
 
     def listen(self, event: Event) -> None:
         """Take note of what happened."""
-        if isinstance(event, Metric) and event.worker < len(self._folds):
-            self._measured(self._folds[event.worker], event)
+        if isinstance(event, Metric) and event.fold_index < len(self._folds):
+            self._measured(self._folds[event.fold_index], event)
         elif isinstance(event, FoldsStarted):
             self._begin(event)
         elif isinstance(event, FoldChanged):
-            self._entered(self._folds[event.worker], event)
+            self._entered(self._folds[event.fold_index], event)
         elif isinstance(event, Warned):
             self._say(f"warning: {one_line(event.text)}", style="yellow")
 

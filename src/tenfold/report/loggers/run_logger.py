@@ -60,7 +60,7 @@ class RunLogger(Callback):
         """Log a number."""
         name, fold = f"{event.part}/{event.name}", ""
         if self._folds:
-            fold = self._folds[event.worker] if event.worker < len(self._folds) else ""
+            fold = self._folds[event.fold_index] if event.fold_index < len(self._folds) else ""
         elif event.worker:
             name = f"{name}/worker {event.worker}"
         self._try(lambda: self.write(fold, name, event.value, event.step))

@@ -45,7 +45,7 @@ def folds_so_far(run: Run) -> dict[str, Any] | None:
     """Return a table of the folds of a running cross-validation; None for any other run."""
     if run.kind != CROSSVAL or run.result.get("folds"):
         return None
-    changed = {event.worker: event for event in run.lifecycle() if isinstance(event, FoldChanged)}
+    changed = {event.fold_index: event for event in run.lifecycle() if isinstance(event, FoldChanged)}
     names = list(dict.fromkeys(name for event in changed.values() for name in event.metrics))
     rows = [
         [

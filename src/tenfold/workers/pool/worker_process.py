@@ -204,7 +204,7 @@ def forward_warnings(emit: Emit, stopwatch: Stopwatch, rank: int) -> None:
     """In a worker process: emit Python's warnings as events, which name the worker, instead of printing them."""
 
     def show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-        emit(Warned(at=stopwatch.now(), text=f"{category.__name__}: {message}", worker=rank, rank=rank))
+        emit(Warned(at=stopwatch.now(), text=f"{category.__name__}: {message}", worker=rank, concerns_worker=True))
 
     warnings.showwarning = show
 
