@@ -176,9 +176,9 @@ def test_the_points_move_to_the_means():
     made = network()
     flat = FlatState(made)
     made[1].running_mean.fill_(3.0)
-    assert not flat.centres[0].any()
-    flat.centre()
-    assert (flat.centres[0] == 3).all()
+    assert not flat.reference_means[0].any()
+    flat.update_reference_means()
+    assert (flat.reference_means[0] == 3).all()
 
 
 def test_a_vector_of_another_size_is_refused():

@@ -34,7 +34,7 @@ class LoopWorker:
         self._gradients = division.average == "gradients"
         counts = self._agree(division, samples)
         channels.transport.broadcast()
-        replica.flat.centre()
+        replica.flat.update_reference_means()
         self._rounds = make_rounds(division, replica, channels, counts)
 
     @property

@@ -24,10 +24,10 @@ def state_shapes(network: nn.Module) -> tuple[tuple[int, ...], ...]:
 class FlatState:
     """Parameters, then floating-point buffers, laid one after another into `vector`.
 
-    Batch normalisation keeps a running variance, and variances do not average: var = avg(var_i) + var(mean_i). Their
-    second moments do, about any point c that all replicas agree on: E[(x - c)^2] = var + (mean - c)^2. These take the
-    variances' place while replicas are mixed. The nearer c is to the means, the fewer digits are lost, so it moves to
-    the running means whenever all replicas have the same.
+    Batch normalisation keeps a running variance, and variances cannot be averaged: var = avg(var_i) + var(mean_i).
+    Second moments can, about any point c that all replicas agree on: E[(x - c)^2] = var + (mean - c)^2. They replace
+    the variances while replicas are averaged. The nearer c is to the means, the fewer digits are lost, so it moves to
+    the running means whenever these are the same on all replicas.
     """
 
     def __init__(self, network: nn.Module, vector: Tensor | None = None) -> None:
@@ -60,8 +60,8 @@ class FlatState:
             for layer in network.modules()
             if isinstance(layer, BATCH_NORMS) and layer.running_mean is not None and layer.running_var is not None
         ]
-        self.centres = [mean.clone() for mean, _ in self._statistics]
-        """The points c, one for each normalised layer."""
+        self.reference_means = [mean.clone() for mean, _ in self._statistics]
+        """The points c, one for each batch normalisation layer."""
 
     def release(self) -> None:
         """Give every tensor its own memory again."""
@@ -91,22 +91,22 @@ class FlatState:
         """Where in the vector the parameters lie that are not learnt."""
         return frozen(parameter for parameter, _ in self._slots)
 
-    def to_moments(self, centres: Sequence[Tensor] | None = None) -> None:
-        """Put E[(x - c)^2] in the place of each running variance, before a round; `centres` are other points c."""
-        for (mean, variance), centre in zip(self._statistics, centres or self.centres, strict=True):
-            variance.add_((mean - centre).square_())
+    def to_moments(self, reference_means: Sequence[Tensor] | None = None) -> None:
+        """Replace each running variance by E[(x - c)^2], before a round; `reference_means` are other points c."""
+        for (mean, variance), reference in zip(self._statistics, reference_means or self.reference_means, strict=True):
+            variance.add_((mean - reference).square_())
 
-    def to_variances(self, centres: Sequence[Tensor] | None = None, *, alike: bool) -> None:
-        """Put the variances back, after a round; `alike` says that all replicas are the same now."""
-        for (mean, variance), centre in zip(self._statistics, centres or self.centres, strict=True):
-            variance.sub_((mean - centre).square_()).clamp_(min=0)
+    def to_variances(self, reference_means: Sequence[Tensor] | None = None, *, alike: bool) -> None:
+        """Restore the variances, after a round; `alike` says that all replicas are the same now."""
+        for (mean, variance), reference in zip(self._statistics, reference_means or self.reference_means, strict=True):
+            variance.sub_((mean - reference).square_()).clamp_(min=0)
         if alike:
-            self.centre()
+            self.update_reference_means()
 
-    def centre(self) -> None:
+    def update_reference_means(self) -> None:
         """Move the points c to the running means, which are the same on all replicas."""
-        for (mean, _), centre in zip(self._statistics, self.centres, strict=True):
-            centre.copy_(mean)
+        for (mean, _), reference in zip(self._statistics, self.reference_means, strict=True):
+            reference.copy_(mean)
 
 
 def _floating(network: nn.Module) -> Iterator[Tensor]:

@@ -166,7 +166,7 @@ class Replica:
             "network": self.network.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "steps": self.steps,
-            "centres": self.flat.centres,
+            "centres": self.flat.reference_means,
             **({"ema": self.ema_weights} if self.ema_weights is not None else {}),
             **({"scaler": self.scaler.state_dict()} if self.scaler is not None else {}),
         }
@@ -180,8 +180,8 @@ class Replica:
             self.ema_weights.copy_(state["ema"] if "ema" in state else state["average"])  # the key of older versions
         if self.scaler is not None:
             self.scaler.load_state_dict(state["scaler"])
-        for centre, saved in zip(self.flat.centres, state["centres"], strict=True):
-            centre.copy_(saved)
+        for reference, saved in zip(self.flat.reference_means, state["centres"], strict=True):
+            reference.copy_(saved)
 
 
 def make_replica(

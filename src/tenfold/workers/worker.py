@@ -267,13 +267,13 @@ class Worker:
     def _restoring(self) -> Iterator[Tensor]:
         """Yield a copy of the weights; put all back if the members change meanwhile, so that this can be repeated."""
         flat = self.replica.flat
-        own, centres = flat.vector.clone(), [centre.clone() for centre in flat.centres]
+        own, reference_means = flat.vector.clone(), [reference.clone() for reference in flat.reference_means]
         try:
             yield own
         except MembersChanged:
             flat.vector.copy_(own)
-            for centre, before in zip(flat.centres, centres, strict=True):
-                centre.copy_(before)
+            for reference, before in zip(flat.reference_means, reference_means, strict=True):
+                reference.copy_(before)
             raise
 
     def _end_epoch(self, loss: float, samples: int, step: int) -> bool:

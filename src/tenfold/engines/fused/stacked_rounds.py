@@ -94,10 +94,10 @@ class StackedRounds:
     def _begin_overlapped(self, round_: Round) -> None:
         """Compute what a round adds to the replicas; it is added after their next step."""
         matrix = self._matrix(round_)
-        weights, centres = self.fused.stack.displacement(matrix, self.rows)
+        weights, reference_means = self.fused.stack.displacement(matrix, self.rows)
         roles = self.fused.optimizer.roles if self.division.optimizer_state == "average" else {}
         momenta = {name: product(matrix, role[self.rows]).sub_(role[self.rows]) for name, role in roles.items()}
-        self._begun = {"weights": weights, "centres": centres, "momenta": momenta}
+        self._begun = {"weights": weights, "centres": reference_means, "momenta": momenta}
         self._count_bytes(round_, self.fused.stack.matrix[0].nbytes)
 
     def _end_overlapped(self, begun: dict[str, Any]) -> None:

@@ -51,7 +51,7 @@ class Stack:
             for name, layer in network.named_modules()
             if isinstance(layer, BATCH_NORMS) and layer.running_mean is not None
         ]
-        self.centres = [mean[0].clone() for mean, _ in self._statistics]
+        self.reference_means = [mean[0].clone() for mean, _ in self._statistics]
         self._show(network, 0)
         self._spare: nn.Module | None = None
         self._networks: list[nn.Module] = []
@@ -124,50 +124,50 @@ class Stack:
     def mix(self, matrix: Tensor, *, alike: bool = False, rows: slice = ALL) -> None:
         """Compute X <- M X for all rows or some; `alike` says that all rows of M, and so of the new X, are equal.
 
-        Running variances are mixed as second moments about common centres, as in `FlatState`; some rows have the mean
-        of their means as a centre.
+        Running variances are averaged as second moments about reference means, as in `FlatState`; that of some rows is
+        the mean of their running means.
         """
         mixed = self.matrix[rows]
         statistics = [(mean[rows], variance[rows]) for mean, variance in self._statistics]
-        centres = self.centres if rows == ALL else [mean.mean(0) for mean, _ in statistics]
-        for (mean, variance), centre in zip(statistics, centres, strict=True):
-            variance.add_((mean - centre).square_())
+        reference_means = self.reference_means if rows == ALL else [mean.mean(0) for mean, _ in statistics]
+        for (mean, variance), reference in zip(statistics, reference_means, strict=True):
+            variance.add_((mean - reference).square_())
         if alike:
             mixed.copy_(product(matrix[:1], mixed).expand_as(mixed))
         else:
             mixed.copy_(product(matrix, mixed))
-        for (mean, variance), centre in zip(statistics, centres, strict=True):
-            variance.sub_((mean - centre).square_()).clamp_(min=0)
+        for (mean, variance), reference in zip(statistics, reference_means, strict=True):
+            variance.sub_((mean - reference).square_()).clamp_(min=0)
             if alike:
-                centre.copy_(mean[0])
+                reference.copy_(mean[0])
 
     def displacement(self, matrix: Tensor, rows: slice = ALL) -> tuple[Tensor, list[Tensor]]:
-        """Return (M - I) X of all rows or some, and the centres about which its second moments are; X stays.
+        """Return (M - I) X of all rows or some, and the reference means of its second moments; X is not changed.
 
         `move` adds it, after any number of steps.
         """
         statistics = [(mean[rows], variance[rows]) for mean, variance in self._statistics]
-        centres = [mean.mean(0) for mean, _ in statistics]
+        reference_means = [mean.mean(0) for mean, _ in statistics]
         own = self.matrix[rows].clone()
-        for (mean, variance), centre in zip(statistics, centres, strict=True):
-            variance.add_((mean - centre).square_())
+        for (mean, variance), reference in zip(statistics, reference_means, strict=True):
+            variance.add_((mean - reference).square_())
         moments = self.matrix[rows].clone()
         self.matrix[rows].copy_(own)
-        return product(matrix, moments).sub_(moments), centres
+        return product(matrix, moments).sub_(moments), reference_means
 
-    def move(self, displacement: Tensor, centres: list[Tensor], rows: slice = ALL) -> None:
+    def move(self, displacement: Tensor, reference_means: list[Tensor], rows: slice = ALL) -> None:
         """Add to all rows or some what `displacement` returned."""
         statistics = [(mean[rows], variance[rows]) for mean, variance in self._statistics]
-        for (mean, variance), centre in zip(statistics, centres, strict=True):
-            variance.add_((mean - centre).square_())
+        for (mean, variance), reference in zip(statistics, reference_means, strict=True):
+            variance.add_((mean - reference).square_())
         self.matrix[rows].add_(displacement)
-        for (mean, variance), centre in zip(statistics, centres, strict=True):
-            variance.sub_((mean - centre).square_()).clamp_(min=0)
+        for (mean, variance), reference in zip(statistics, reference_means, strict=True):
+            variance.sub_((mean - reference).square_()).clamp_(min=0)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all tensors that a step changes, by name."""
-        centres = {f"centre {number}": centre for number, centre in enumerate(self.centres)}
-        return {"weights": self.matrix, **self.counters, **centres}
+        references = {f"centre {number}": reference for number, reference in enumerate(self.reference_means)}
+        return {"weights": self.matrix, **self.counters, **references}
 
 
 def _tensors(network: nn.Module) -> Iterator[tuple[str, Tensor]]:

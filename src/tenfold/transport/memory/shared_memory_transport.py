@@ -126,11 +126,11 @@ class SharedMemoryTransport(Transport):
                 self._meet(())
                 self.bytes_moved += self._mine.nbytes
 
-    def publish(self, parts: Sequence[slice]) -> None:
-        """Copy parts of this worker's weights into all others'; return when everybody has.
+    def copy_to_others(self, parts: Sequence[slice]) -> None:
+        """Copy parts of this worker's weights into those of all others; return when every worker has done so.
 
-        No two workers may publish the same part, and none may use what others publish before this returns. The copies
-        are among this transport's `bytes_moved`, but not among the bytes that a run reports (see `Trainer`).
+        No two workers may copy the same part, and none may use the parts of others before this returns. The copies
+        count towards this transport's `bytes_moved`, but not towards the bytes that a run reports (see `Trainer`).
         """
         with self._working:
             for part in parts:

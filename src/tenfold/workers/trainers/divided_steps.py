@@ -36,7 +36,7 @@ class DividedStep:
     def step(self) -> None:
         """Change this worker's part of the weights, and have the others' parts written into the rest."""
         self._optimizer.step()
-        self._transport.publish(self._slices)
+        self._transport.copy_to_others(self._slices)
 
 
 def divide_steps(replica: Replica, channels: Channels, strategy: Strategy) -> DividedStep | None:

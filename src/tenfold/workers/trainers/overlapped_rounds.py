@@ -9,7 +9,7 @@ from tenfold.mixing import Round
 from tenfold.workers.trainers.replica_rounds import Rounds
 
 SECOND_MOMENT = "exp_avg_sq"
-"""Under which name torch's optimizers keep averages of squared gradients, of which they take the root."""
+"""The name under which torch's optimizers keep averages of squared gradients, of which they take the root."""
 
 
 class OverlappedRounds(Rounds):
@@ -25,10 +25,10 @@ class OverlappedRounds(Rounds):
 
     _begun = False
     """Whether a round has begun and not ended."""
-    _centres: list[Tensor]
-    """About which the second moments are that were published in it."""
+    _reference_means: list[Tensor]
+    """Those of the second moments that were published in it, see `FlatState`."""
     _momenta: list[tuple[nn.Parameter, str]]
-    """Whose state was published in it, and under which name the optimizer keeps it."""
+    """The optimizer's state that was published in it: of which parameters, and under which names."""
 
     def average_weights_if_due(self, step: int) -> None:
         """End the round that began after the step before, and begin the next one, if it is due."""
@@ -41,8 +41,9 @@ class OverlappedRounds(Rounds):
 
     def _begin(self, round_: Round) -> None:
         flat, state = self.replica.flat, self.replica.optimizer.state
-        self._centres, self._momenta = [centre.clone() for centre in flat.centres], self._find_momenta()
-        own = flat.vector.clone() if self._centres else flat.vector
+        self._reference_means = [reference.clone() for reference in flat.reference_means]
+        self._momenta = self._find_momenta()
+        own = flat.vector.clone() if self._reference_means else flat.vector
         flat.to_moments()
         self._publish(round_, [flat.vector, *(state[owner][name] for owner, name in self._momenta)])
         flat.vector.copy_(own)
@@ -59,9 +60,9 @@ class OverlappedRounds(Rounds):
         momenta = [state[owner][name] for owner, name in self._momenta]
         sizes = [flat.vector.numel(), *(momentum.numel() for momentum in momenta)]
         added, *others = torch.split(self.channels.published.collect(), sizes)
-        flat.to_moments(self._centres)
+        flat.to_moments(self._reference_means)
         flat.vector.add_(added)
-        flat.to_variances(self._centres, alike=False)
+        flat.to_variances(self._reference_means, alike=False)
         for (_, name), momentum, other in zip(self._momenta, momenta, others, strict=True):
             momentum.add_(other.view_as(momentum))
             if name == SECOND_MOMENT:
@@ -87,7 +88,7 @@ class OverlappedRounds(Rounds):
         """Return also what was published in the round that has not ended."""
         begun = None
         if self._begun and self.channels.published is not None:
-            begun = {"published": self.channels.published.own, "centres": self._centres}
+            begun = {"published": self.channels.published.own, "centres": self._reference_means}
         return super().state() | {"begun": begun}
 
     def load(self, state: dict[str, Any]) -> None:
@@ -96,4 +97,5 @@ class OverlappedRounds(Rounds):
         if state["begun"] is not None:
             round_ = self.strategy.round(self.count - 1, self.channels.transport.size)
             self._publish(round_, [state["begun"]["published"]])
-            self._centres, self._momenta = state["begun"]["centres"], self._find_momenta()
+            self._reference_means = state["begun"]["centres"]
+            self._momenta = self._find_momenta()
