@@ -14,7 +14,6 @@ from tenfold.experiment import Experiment, Machine
 from tenfold.experiment.fields import with_defaults
 from tenfold.experiment.values import PythonObject, RecordedObject
 from tenfold.machine import affinity, cores, devices
-from tenfold.machine.forked_threads import use_threads_that_exist
 from tenfold.training.measures import check_target
 from tenfold.workers.task import Task
 
@@ -36,7 +35,7 @@ def prepare(
     machine = experiment.machine
     workers = 1 if steps_together(experiment) else experiment.division.workers
     per_worker, pinned = assign_cores(machine, workers, cores.budget())
-    if not use_threads_that_exist() and workers == 1:
+    if not cores.use_threads_that_exist() and workers == 1:
         per_worker = 1
     device = devices.resolve(machine.device)
     loaded = splits or load(experiment, device, fetching)

@@ -20,6 +20,8 @@ _HIGHEST_CPU = 65_535
 HIGH_LOAD = 0.75
 """Processes that want to run, for each cpu, from which others take cores from a worker's threads."""
 WAIT_POLICY = "OMP_WAIT_POLICY"
+_trained_in: set[int] = set()
+"""The process that was the first to train, by its number; those that are forked from it know it, too."""
 
 
 def parse_cpus(text: str) -> tuple[int, ...]:
@@ -233,6 +235,21 @@ def set_wait_policy() -> None:
     """Let waiting threads of this process sleep if the machine is busy now; it works until torch is imported."""
     if WAIT_POLICY not in os.environ and load_is_high():
         os.environ[WAIT_POLICY] = "PASSIVE"
+
+
+def use_threads_that_exist() -> bool:
+    """Return whether this process may use several threads; if it was forked after a training, let torch use only one.
+
+    The threads that torch computes with (OpenMP) do not exist in such a process, and torch would wait for them forever.
+    Whoever trains in this process calls this first.
+    """
+    if not _trained_in or os.getpid() in _trained_in:
+        _trained_in.add(os.getpid())
+        return True
+    import torch
+
+    torch.set_num_threads(1)
+    return False
 
 
 def _what_fits(budget: int, workers: int) -> str:
