@@ -5,6 +5,7 @@ from time import perf_counter
 from typing import Any
 
 from tenfold.cluster import Cluster
+from tenfold.cluster.experiment_cluster import HERE, ClusterOrHere
 from tenfold.data import FetchProgress, Splits
 from tenfold.engines import require_no_launcher, validate
 from tenfold.engines.prepare import load, resolve_defaults
@@ -60,12 +61,12 @@ def plan(
     hardware = _cluster(cluster)
     base, splits, loading = _with_validation(base, fetching)
     check_target(base.training, splits.classes, target)
-    if hardware is not None:
+    if hardware is not HERE:
         candidates = candidates_on(hardware, base, most_workers=max_workers)
     else:
         gpu = devices.resolve("auto")
         candidates = candidates_here(base, most_workers=max_workers, gpu=None if gpu.type == "cpu" else str(gpu))
-    own = Candidate(resolve_defaults(base.replace(device="cpu") if hardware is not None else base))
+    own = Candidate(resolve_defaults(base.replace(device="cpu") if hardware is not HERE else base))
     found = planner.search(
         candidates,
         splits,
@@ -93,7 +94,7 @@ def _with_validation(base: Experiment, fetching: FetchProgress | None) -> tuple[
     return base, splits, perf_counter() - began
 
 
-def _cluster(given: Cluster | dict[str, Any] | str | Path | None) -> Cluster | None:
-    if given is None or given == "here" or isinstance(given, Cluster):
-        return given if isinstance(given, Cluster) else None
+def _cluster(given: Cluster | dict[str, Any] | str | Path | None) -> ClusterOrHere:
+    if given is None or given == HERE.value or isinstance(given, Cluster):
+        return given if isinstance(given, Cluster) else HERE
     return Cluster(**given) if isinstance(given, dict) else Cluster.load(given)

@@ -1,4 +1,7 @@
-"""The virtual cluster that an experiment describes."""
+"""The hardware that an experiment describes: a virtual cluster, or this machine."""
+
+from enum import Enum
+from typing import Final
 
 from tenfold.cluster.cluster import Cluster
 from tenfold.cluster.presets import PRESETS
@@ -6,30 +9,39 @@ from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.experiment.values import format_value
 
-THIS_MACHINE = "here"
 DEFAULT_LINK = "10gbe"
 
 
-def cluster_of(experiment: Experiment) -> Cluster | None:
-    """Return the cluster that an experiment describes; None stands for the worker processes of this machine.
+class ThisMachine(Enum):
+    """Stands for the worker processes of this machine, where a cluster could be given."""
+
+    HERE = "here"
+
+
+HERE: Final = ThisMachine.HERE
+ClusterOrHere = Cluster | ThisMachine
+
+
+def cluster_of(experiment: Experiment) -> ClusterOrHere:
+    """Return the cluster that an experiment describes, or HERE: the worker processes of this machine.
 
     Raises ExperimentError when the cluster is described twice or has no room for the workers.
     """
     cluster = _described(experiment)
-    if cluster is not None:
+    if cluster is not HERE:
         cluster.placed(experiment.division.workers)
     return cluster
 
 
-def _described(experiment: Experiment) -> Cluster | None:
+def _described(experiment: Experiment) -> ClusterOrHere:
     given, link = experiment.machine.cluster, experiment.machine.link
     if given is not None and link is not None:
         raise ExperimentError(
             f"machine.link = {format_value(link)} connects nodes that machine.cluster already describes; "
             "set only one of them"
         )
-    if given == THIS_MACHINE:
-        return None
+    if given == HERE.value:
+        return HERE
     threads = experiment.machine.threads or 1
     if given is None:
         try:

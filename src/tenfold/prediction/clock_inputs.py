@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from tenfold.cluster.cluster import Cluster
+from tenfold.cluster.experiment_cluster import HERE, ClusterOrHere
 from tenfold.cluster.hardware import Hardware, RoundPrice, StepTime
 from tenfold.cluster.workload import Workload
 from tenfold.mixing import Round
@@ -23,10 +24,10 @@ LEAST_FACTOR, MOST_FACTOR = 0.5, 3.0
 """How far rounds amid real steps may differ from those measured by themselves; beyond, a measurement was disturbed."""
 
 
-def workload_and_hardware(task: Task, profile: Profile, cluster: Cluster | None) -> tuple[Workload, Hardware]:
+def workload_and_hardware(task: Task, profile: Profile, cluster: ClusterOrHere) -> tuple[Workload, Hardware]:
     """Return both inputs of the clock: what a task does, and the hardware that does it."""
-    workload = workload_of(task, compressed=cluster is not None)
-    if cluster is None:
+    workload = workload_of(task, compressed=cluster is not HERE)
+    if cluster is HERE:
         return workload, hardware_here(task, profile, workload)
     return workload, hardware_of_cluster(task, profile, workload, cluster)
 

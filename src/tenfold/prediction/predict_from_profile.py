@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from tenfold.cluster.cluster import Cluster
+from tenfold.cluster.experiment_cluster import HERE, ClusterOrHere
 from tenfold.cluster.time_prediction import Prediction, predict_time
 from tenfold.cluster.timing import ClockSpan
 from tenfold.prediction.clock_inputs import work_of, workload_and_hardware
@@ -14,19 +15,19 @@ from tenfold.workers.task import Task
 def predict_from_profile(
     task: Task,
     profile: Profile,
-    cluster: Cluster | None = None,
+    cluster: ClusterOrHere = HERE,
     *,
     seed: int = 0,
     repeats: int | None = None,
     marks: tuple[int, ...] = (),
 ) -> Prediction:
-    """Predict how long a task takes: on a cluster, or (None) on this machine by worker processes in shared memory.
+    """Predict how long a task takes: on a cluster, or on this machine by worker processes in shared memory.
 
     `marks` are the steps, counted from 1 over the run, whose times are predicted in addition to the ends of epochs.
     """
     workload, hardware = workload_and_hardware(task, profile, cluster)
     prediction = predict_time(replace(workload, marks=marks), hardware, seed=seed, repeats=repeats)
-    if cluster is not None:
+    if cluster is not HERE:
         return replace(prediction, reasons=(*prediction.reasons, *_about_threads(task, profile, cluster)))
     return _delayed(prediction, profile.nearest_step(*work_of(task), task.threads, task.workers).warmup)
 

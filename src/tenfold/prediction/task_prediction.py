@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from tenfold.cluster.event_clock import clock_events
-from tenfold.cluster.experiment_cluster import cluster_of
+from tenfold.cluster.experiment_cluster import HERE, cluster_of
 from tenfold.cluster.hardware import Floats, Hardware
 from tenfold.cluster.time_prediction import Prediction
 from tenfold.cluster.workload import Workload
@@ -26,12 +26,12 @@ def predict_task(task: Task, report: ReportProgress | None = None) -> Prediction
     weights.
     """
     cluster = cluster_of(task.experiment)
-    if cluster is not None and cluster.has_given_times:
+    if cluster is not HERE and cluster.has_given_times:
         profile = Profile(made="", machine={})
     else:
         profile = complete_profile(_on_cpu(task), report=report, cluster=cluster)
     seed = task.experiment.training.seed
-    now, speed = profile_now(_on_cpu(task), profile, report) if cluster is None else (profile, 1.0)
+    now, speed = profile_now(_on_cpu(task), profile, report) if cluster is HERE else (profile, 1.0)
     prediction = predict_from_profile(task, now, cluster, seed=seed, marks=_logged_steps(task))
     prediction = replace(prediction, machine_speed=speed)
     if not make_strategy(task.experiment.division).asynchronous:

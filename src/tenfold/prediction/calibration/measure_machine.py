@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tenfold.cluster.cluster import Cluster
+from tenfold.cluster.experiment_cluster import HERE, ClusterOrHere
 from tenfold.common.catalog import MODELS
 from tenfold.data import Splits
 from tenfold.engines.prepare import prepare, resolve_defaults
@@ -68,7 +69,7 @@ def complete_profile(
     profile: Profile | None = None,
     report: ReportProgress | None = None,
     *,
-    cluster: Cluster | None = None,
+    cluster: ClusterOrHere = HERE,
     path: str | Path | None = None,
 ) -> Profile:
     """Return a profile with all that a prediction of this task needs; what is missing is measured and saved.
@@ -81,16 +82,16 @@ def complete_profile(
     report = report or _silent
     profile, place = load_profile(profile, path)
     known = profile
-    if cluster is None and task.workers > 1 and not known.averaging:
+    if cluster is HERE and task.workers > 1 and not known.averaging:
         known = measure_rounds(known, report)
     elif not (known.costs.start and known.costs.save):
         known = _with_start_and_save(known, report)
-    asked = {(task.threads, task.workers)} if cluster is None else _on_nodes(cluster)
+    asked = {(task.threads, task.workers)} if cluster is HERE else _on_nodes(cluster)
     name, batch = cost_keys.step_key(task.experiment, task.splits), task.experiment.training.samples_per_step
     if missing := sorted(setting for setting in asked if not known.has_step(name, batch, *setting)):
         known = _with_steps(known, task.experiment, task.splits, missing, report)
     known = _with_round_overhead(known, task, report)
-    if cluster is None:
+    if cluster is HERE:
         known = with_orthogonalization(known, task, {task.workers}, report)
     if known is not profile:
         known.save(place)

@@ -13,7 +13,7 @@
 from collections.abc import Sequence
 from time import perf_counter
 
-from tenfold.cluster.cluster import Cluster
+from tenfold.cluster.experiment_cluster import HERE, ClusterOrHere
 from tenfold.data import Splits
 from tenfold.errors import ExperimentError
 from tenfold.prediction.calibration import ReportProgress
@@ -34,7 +34,7 @@ def search(
     splits: Splits,
     target: float,
     *,
-    cluster: Cluster | None = None,
+    cluster: ClusterOrHere = HERE,
     given: Candidate | None = None,
     budget: float = BUDGET,
     loading: float = 0.0,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
-from tenfold.cluster.cluster import Cluster
+from tenfold.cluster.experiment_cluster import HERE, ClusterOrHere
 from tenfold.cluster.time_prediction import Prediction
 from tenfold.data import Splits
 from tenfold.engines.prepare import assign_cores
@@ -70,7 +70,7 @@ class Prices:
         self,
         candidates: Sequence[Candidate],
         splits: Splits,
-        cluster: Cluster | None,
+        cluster: ClusterOrHere,
         report: ReportProgress | None,
         *,
         deadline: float,
@@ -93,7 +93,7 @@ class Prices:
     @property
     def are_here(self) -> bool:
         """Whether runs are planned for this machine, so that the seconds of probes count."""
-        return self._cluster is None
+        return self._cluster is HERE
 
     def __call__(
         self, candidate: Candidate, epochs: float, probes: Sequence[Probe] = (), similar: Sequence[Probe] = ()
@@ -132,7 +132,7 @@ class Prices:
     def predict(self, task: Task) -> Prediction:
         """Return the clock's prediction for a task; on this machine, by how fast it is now."""
         profile, setting = self._profile, (task.threads, task.workers)
-        if self._cluster is None and setting not in self._measured:
+        if self._cluster is HERE and setting not in self._measured:
             if setting not in self._now and perf_counter() < self._deadline:
                 self._now[setting] = profile_now(task, profile, self._report)
             profile, _ = self._now.get(setting, (profile, 1.0))
@@ -178,12 +178,12 @@ class Prices:
     def _complete(self, candidates: Sequence[Candidate], report: ReportProgress | None) -> Profile:
         """Return a profile with the steps of all candidates; what it lacks is measured now."""
         on_cpu = [one for one in candidates if one.device == "cpu"]
-        if not on_cpu or (self._cluster is not None and self._cluster.has_given_times):
+        if not on_cpu or (self._cluster is not HERE and self._cluster.has_given_times):
             return Profile(made="", machine={})
         # one of the usual batch size; of those, one whose workers divide the most of a step
         usual = min(on_cpu, key=lambda one: (abs(one.batch / one.workers - USUAL_BATCH), -one.workers, one.looseness))
         task = self._task(usual, 1)
-        if self._cluster is not None:
+        if self._cluster is not HERE:
             return complete_profile(task, report=report, cluster=self._cluster)
         settings = {(self.threads_of(one), one.workers) for one in on_cpu}
         profile, self._measured = measure_until(self._deadline, task, settings, report)
