@@ -73,8 +73,8 @@ def compare(
     in the seed and come in turns, so that a machine that slows down slows all down. Where `folds` is set, every
     setting is cross-validated. What is recorded already is not run again, unless `fresh`, or a data file or a module
     that the experiment names has changed since; `rerun_doubtful` runs again what other programs have disturbed.
-    Strategies that exchange the same among so many workers are run once. What fails is reported and does not stop the
-    rest.
+    Of strategies that exchange the same messages with the given number of workers, one is run. What fails is reported
+    and does not stop the rest.
 
     `columns` are shown instead of the usual ones (see `Comparison.with_columns`); `select` selects the best setting on
     the validation part and shows the test part for it alone (see `Comparison.select`).
@@ -152,12 +152,12 @@ def _run_all(
 
 
 def _stored(experiment: Experiment) -> str:
-    """Return an experiment as the store records it, by which runs are told apart."""
+    """Return an experiment as the store records it, to compare it with those of recorded runs."""
     return experiment.model_dump_json()
 
 
 def _require_own_names(planned: Iterable[Experiment]) -> None:
-    """Raise an error for settings that would be recorded alike, such as two networks of one class."""
+    """Raise an error for settings whose records would be equal, such as two networks of one class."""
     known: dict[str, Experiment] = {}
     for one in planned:
         if known.setdefault(_stored(one), one) != one:
@@ -177,7 +177,7 @@ def _both(one: Callable[[Any], None], other: Callable[[Any], None] | None) -> Ca
 
 
 def parts(experiment: Experiment, grid: dict[str, Any]) -> tuple[Experiment, dict[str, list[Any]]]:
-    """Tell apart what changes the experiment and what is a dimension of the grid."""
+    """Separate what changes the experiment from the dimensions of the grid."""
     fixed = {key: value for key, value in grid.items() if not _listed(key, value)}
     return experiment.replace(**fixed), {key: list(value) for key, value in grid.items() if _listed(key, value)}
 
@@ -214,13 +214,13 @@ def experiments_of(
                 kept = {name: getattr(one.division, name) for name in FOLD_FIELDS}
                 one = one.replace(division=Division(**kept))
             one = resolve_defaults(one)
-            if one not in seen:  # by equality, which tells apart Python objects of one name
+            if one not in seen:  # by equality, which distinguishes Python objects of one name
                 seen.append(one)
                 yield one
 
 
 def _listed(key: str, value: Any) -> bool:
-    """Tell a dimension of the grid from one value; a field that takes a list itself needs a list of lists."""
+    """Return whether a field is given several values; a field that takes a list itself needs a list of lists."""
     if not isinstance(value, list | range) or (key in ("data", "data.name") and is_one_part(value)):
         return False
     section, field = FIELDS.get(key, ("training", "seed"))
@@ -229,7 +229,7 @@ def _listed(key: str, value: Any) -> bool:
 
 
 def _finished(store: Store) -> dict[str, ReusableRun]:
-    """Return the runs that can stand for an experiment; one with Python objects in it is never taken for another."""
+    """Return the finished runs that can be reused, by their experiment; none that was given Python objects."""
     found = {}
     for record in store.records(KIND, CROSSVAL):
         whole = record["status"] == "finished" and not record["result"].get("failed")
@@ -250,4 +250,4 @@ def _label(experiment: Experiment, dimensions: dict[str, list[Any]], repeats: in
 
 
 def _ignore(_turn: Turn) -> None:
-    """Watch nothing."""
+    """Ignore what is reported."""

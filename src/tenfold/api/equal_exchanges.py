@@ -1,4 +1,4 @@
-"""Settings of a comparison that are one and the same exchange, and are run once."""
+"""Settings of a comparison that exchange exactly the same, of which only one is run."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -9,7 +9,7 @@ from tenfold.mixing.builders import make_strategy
 from tenfold.mixing.exchange_pattern import exchange_pattern
 
 MOST_WORKERS = 8
-"""Up to so many workers strategies are compared; beyond, hardly any two are equal."""
+"""The largest number of workers for which strategies are compared; beyond, hardly any two are equal."""
 
 
 def drop_repeated(planned: Iterable[Experiment]) -> tuple[list[Experiment], list[str]]:

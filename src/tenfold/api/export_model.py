@@ -113,7 +113,7 @@ def _replaced(path: Path) -> Iterator[Any]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Leave out what torch's exporters print about their own steps."""
+    """Suppress what torch's exporters print about their progress."""
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -35,7 +35,7 @@ def list_runs(*, runs: str | Path | None = None, filter: str = "") -> list[Run]:
 
 
 def newest_runs(count: int, *, runs: str | Path | None = None, folds: bool = False) -> tuple[list[Run], int]:
-    """Return the newest runs, oldest first, and how many there are in all, with or without folds."""
+    """Return the newest runs, oldest first, and the number of all runs, with or without folds."""
     store = Store(runs, create=False)
     rows, total = store.newest(count, folds=folds)
     return [Run(store, row, build=load_model) for row in rows], total
@@ -73,7 +73,7 @@ def _model_pickle(run: Run) -> Path:
 
 
 class _ModelLoader:
-    """What `Run` does with its model, imported when it is asked for."""
+    """What a `Run` does with its model; torch is imported only when it is used."""
 
     def __init__(self, *, trust: bool = False) -> None:
         self._trust = trust

@@ -53,7 +53,7 @@ class PeopleToFollow:
         self.tested = np.unique(person[splits.numbers.get("test", everyone)])
 
     def recommend(self, person: str, top: int = 10) -> list[Recommended]:
-        """Return the candidates with the highest probabilities, but for the person."""
+        """Return the candidates with the highest probabilities, without the person."""
         if top < 1:
             raise ExperimentError(f"top = {top}: should be at least 1")
         names = {name.lower(): number for number, name in enumerate(self.tweets.people)}
@@ -92,7 +92,7 @@ class PeopleToFollow:
 
 
 def recommend(run: Run, person: str, *, top: int = 10) -> list[Recommended]:
-    """Return whom a person should follow by the model of a run on tweets, the best first."""
+    """Return whom a person should follow, according to the model of a run on tweets, best first."""
     return PeopleToFollow(run).recommend(person, top)
 
 

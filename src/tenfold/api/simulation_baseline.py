@@ -12,7 +12,7 @@ from tenfold.report.scores import higher_is_better, main_metric
 from tenfold.runs import Run
 
 FEW_STEPS = 300
-"""Below so many steps of each replica, the accuracy is at risk."""
+"""With fewer steps of each replica than this, the accuracy is at risk."""
 WORSE = 0.005
 """How much worse than the baseline, as a share of its value, a metric has to be to be mentioned."""
 
@@ -67,14 +67,14 @@ def _alone(experiment: Experiment) -> Experiment:
 
 
 def accuracy_warning(experiment: Experiment, run: Run) -> str:
-    """Return what the accuracy of a simulated run lost and why; empty if nothing is to be feared."""
+    """Return a sentence on accuracy that a simulated run lost, or may have lost; "" if there is no reason for one."""
     if experiment.division.workers == 1:
         return ""
     return _warning(run, resolve_defaults(_alone(experiment)).training.samples_per_step)
 
 
 def _warning(run: Run, batch: int) -> str:
-    """Return what the accuracy lost against a recorded run of one worker, or that there were very few steps."""
+    """Return how much accuracy was lost compared with a recorded run of one worker, or that steps were very few."""
     steps = run.result.get("steps") or 0
     alone = math.ceil(run.facts["data"]["train"] / batch) * run.result.get("epochs", 0)
     few = f"each replica took {plural(steps, 'step')}, one worker alone would take {alone:,}"

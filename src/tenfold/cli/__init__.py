@@ -179,11 +179,11 @@ def main() -> None:
         sys.exit(INTERRUPTED)
     finally:
         if heard:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C should not disturb those who tidy up
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C should not interrupt the cleanup
 
 
 def _guard_rank() -> None:
-    """Under a launcher, let the other ranks learn of a stop of this one, from before torch is imported."""
+    """Under a launcher, start a guard, before torch is imported, that tells other ranks if this one is stopped."""
     is_launched = any("RANK" in name or name == "SLURM_PROCID" for name in os.environ)
     if not is_launched or sys.argv[1:2] not in (["train"], ["resume"]):
         return
@@ -194,7 +194,7 @@ def _guard_rank() -> None:
 
         report_stop(world, lost)
 
-    with suppress(TenfoldError):  # about variables that make no sense, which the verb tells
+    with suppress(TenfoldError):  # about invalid launcher variables; the verb reports it
         world = detect_world()
         if world is not None:
             from tenfold.machine.stop_guard import start_guard

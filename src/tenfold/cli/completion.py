@@ -30,7 +30,7 @@ def complete_field(incomplete: str) -> list[str]:
 
 
 def complete_tag(context: typer.Context, incomplete: str) -> list[str]:
-    """Complete a tag from those that runs have."""
+    """Complete a tag that some run has."""
     import tenfold
 
     try:

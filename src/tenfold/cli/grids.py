@@ -1,4 +1,4 @@
-"""What verbs over a grid of settings have in common: how it is written, watched and shown."""
+"""What verbs over a grid of settings share: how the grid is written, its progress, and its result."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -96,7 +96,7 @@ def settings_together(texts: list[str] | None) -> list[dict[str, Any]]:
 
 
 def grid_of(given: dict[str, Values], vary: list[str] | None, settings: list[str] | None) -> dict[str, list[Any]]:
-    """Return the grid that options and --vary make; a field is given once, in it or by --set."""
+    """Return the grid that options and --vary describe; no field may be given twice, there or by --set."""
     grid = {name: several(text) for name, text in given.items() if text is not None}
     for name, values in map(varied, vary or []):
         if name in grid:

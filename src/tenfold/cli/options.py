@@ -44,7 +44,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 def check_report(path: Path | None) -> Path | None:
-    """Refuse a file that a report cannot be written to, before anything runs."""
+    """Raise an error for a file that a report cannot be written to, before anything runs."""
     if path is not None:
         check_page_path(path)
     return path
@@ -112,7 +112,7 @@ def read_steps(text: str) -> int | str:
 
 
 def split_names(text: str | None) -> list[str]:
-    """Return the names in a list such as "a,b"; none without a list."""
+    """Return the names in a list such as "a,b"; an empty list for None."""
     return [name.strip() for name in text.split(",")] if text is not None else []
 
 
@@ -162,7 +162,7 @@ Threads = Annotated[int | None, field("threads", "Threads per worker.", WHERE)]
 
 
 def ranks_from(listed: str, count: int) -> set[int] | None:
-    """Return the ranks, of so many, in a list such as "0,3"; None for "all"."""
+    """Return the ranks in a list such as "0,3", all below `count`; None for "all"."""
     if listed.strip() == "all":
         return None
     words = [word.strip() for word in listed.split(",")]
@@ -184,7 +184,7 @@ def experiment_of(given: Mapping[str, Any]) -> "Experiment":
 
 
 def experiment_from(file: Path | None, settings: list[str] | None, **fields: Any) -> "Experiment":
-    """Return the experiment of a file, with the options that were given and then the settings in place."""
+    """Return the experiment of a file, changed by the given options and then by the settings."""
     from tenfold.experiment import Experiment, nested
 
     changes = nested({key: value for key, value in fields.items() if value is not None})
@@ -202,7 +202,7 @@ def parse_setting(text: str) -> tuple[str, Any]:
 
 
 def parse_value(text: str) -> Any:
-    """Read a value as TOML would, else as text; what begins as a list or a table has to be one."""
+    """Read a value as TOML would, else as text; what begins like a list or a table must be a valid one."""
     try:
         read = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):

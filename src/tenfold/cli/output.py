@@ -31,7 +31,7 @@ def launched_rank() -> int | None:
 
 
 def prefix() -> str:
-    """Return what comes before each line that a rank other than 0 prints."""
+    """Return the prefix of each line that a rank other than 0 prints; "" for rank 0."""
     try:
         rank = launched_rank()
     except MachineError:  # the verb that needs the launcher's variables reports it
@@ -136,7 +136,7 @@ def tell_interrupted(how: str) -> None:
 
 
 def _elsewhere(runs: Path | None) -> str:
-    """Return the option that names the run store, where it is not the usual one."""
+    """Return the option that names the run store; "" for the default one."""
     from tenfold.common.files import short_path
     from tenfold.runs.store import absolute, default_folder
 
@@ -169,7 +169,7 @@ def fetching(quiet: bool = False) -> Iterator["FetchProgress"]:
 
 @contextmanager
 def showing_progress(quiet: bool) -> Iterator[Callable[[str], None]]:
-    """Show what is being measured, and for how long it has been."""
+    """Show what is being measured, and how long that has taken so far."""
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 

@@ -22,7 +22,7 @@ class CoreSlots:
 
 
 def share_cores(experiment: Experiment, models: int) -> CoreSlots:
-    """Share the cores among so many models, each of which trains in its own process.
+    """Share the cores among `models` models, each of which trains in its own process.
 
     With fold_mode = "data-and-folds" every worker is a node that trains one model at a time. Otherwise as many models
     train at once as there are cores (or workers, if there are several), and the last ones share all cores.

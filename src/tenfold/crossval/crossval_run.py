@@ -127,7 +127,7 @@ class CrossValidationRun:
             status: Status = "resumed" if event.resumed else "started"
             self._report(index, status, steps_per_epoch=event.steps_per_epoch)
         elif isinstance(event, Warned | WorkerDropped) and event.text not in self._warned:
-            self._warned.add(event.text)  # of all folds that say the same, one is enough
+            self._warned.add(event.text)  # one is enough where several folds say the same
             self._warn(f"{self.fold_splits[index].name}: {event.text}")
 
     def _done(self, job: FoldJob, end: FoldEnd) -> None:

@@ -115,7 +115,7 @@ class FoldModels:
 
 
 def _test_outputs(folder: Path) -> Any:
-    """Return a fold's outputs on the test part, from wherever they were stored."""
+    """Return a fold's outputs on the test part, from the file that holds them."""
     stored = stored_predictions.load(folder / stored_predictions.FILE, "test")
     if stored is None or (folder / OUTPUTS).exists():
         return tensor_file.load(folder / OUTPUTS)

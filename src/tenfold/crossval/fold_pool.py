@@ -54,7 +54,7 @@ class FoldPool:
         self.relay = relay
         self.done = done
         self.stopped = stopped
-        """Says whether no further fold is to be trained."""
+        """Returns whether no further fold is to be trained."""
         self.free = list(range(slots.count))
         self.waiting: list[FoldJob] = []
         self.idle: list[int] = []
@@ -100,7 +100,7 @@ class FoldPool:
                 return
 
     def _relay(self, event: Event) -> None:
-        """Pass on an event of a fold, and keep in mind that a listener asks to stop it."""
+        """Pass on an event of a fold, and remember if a listener asks to stop it."""
         index = event.worker  # `_do_job` has put the index of the fold there, see runs/events.py
         try:
             self.relay(index, event)
@@ -184,7 +184,7 @@ def _do_job(
 
         def run_serially(task: Task, stopwatch: Stopwatch, emit: Emit, resumption: Resumption | None = None) -> Outcome:
             outcome = Serial(progress).run(task, stopwatch, emit, resumption)
-            more_time.enter_context(progress.allow_more_time())  # what comes then publishes no progress
+            more_time.enter_context(progress.allow_more_time())  # later work publishes no progress
             return outcome
 
         return try_fold(run_serially, task, context, job, listen)

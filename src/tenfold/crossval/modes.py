@@ -91,7 +91,7 @@ def fused(
 
 
 def _replay(outcome: Outcome | TenfoldError, events: Sequence[Event]) -> Train:
-    """Return what emits the events of a finished training again, and ends as it ended."""
+    """Return a function that emits the events of a finished training again, then returns or raises its outcome."""
 
     def train(task: Task, stopwatch: Stopwatch, emit: Emit, resumption: Resumption | None) -> Outcome:  # noqa: ARG001
         for event in events:

@@ -34,7 +34,7 @@ def predict_fold_times(task: Task, predict: PredictTime) -> Prediction:
 
 
 def _repeated(one: Prediction, turns: int) -> Prediction:
-    """Return the prediction of so many trainings, one after another; workers start once."""
+    """Return the prediction of `turns` trainings, one after another; workers start once."""
     low, high = one.interval
     kept = {kind: seconds if kind == "start" else seconds * turns for kind, seconds in one.times.items()}
     start = max((float(seconds.max()) for kind, seconds in one.times.items() if kind == "start"), default=0.0)

@@ -1,4 +1,4 @@
-"""Where replicas run, and what drives them."""
+"""Engines: where replicas run, and how their run is recorded."""
 
 from tenfold.engines.base import Engine
 from tenfold.engines.choose import choose

@@ -22,7 +22,7 @@ PredictTime = Callable[[Task], "Prediction"]
 
 
 class Engine(ABC):
-    """Where replicas run."""
+    """Trains the replicas of a task: in this process, in several, on several hosts, or for a virtual cluster."""
 
     name: str
 

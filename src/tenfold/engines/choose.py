@@ -49,7 +49,7 @@ def is_launched(experiment: Experiment, world: World) -> bool:
 
 
 def steps_together(experiment: Experiment) -> bool:
-    """Return whether all replicas step together on one device: several workers on a GPU, or where that is asked for."""
+    """Return whether all replicas step together on one device: for several workers on a GPU, or if requested."""
     engine, division = experiment.machine.engine, experiment.division
     if engine == "fused" or (engine != "virtual" and division.folds is not None and division.fold_mode == "fused"):
         return True

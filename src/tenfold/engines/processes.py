@@ -1,4 +1,4 @@
-"""N replicas in N processes of this machine, mixing in shared memory."""
+"""Replicas in processes of this machine, which average in shared memory."""
 
 from contextlib import closing
 from typing import Any

@@ -34,7 +34,7 @@ class Outcome:
 
     @classmethod
     def of(cls, supervisor: Supervisor) -> "Outcome":
-        """Return what a supervisor has put together at the end of a training."""
+        """Return the outcome that a supervisor holds at the end of training."""
         return cls(supervisor.result, supervisor.weights, supervisor.outputs, supervisor.predictions)
 
 
@@ -53,7 +53,7 @@ class RecordedRun:
 
     @classmethod
     def finished(cls, store: Store, number: int, outcome: Outcome, experiment: Experiment) -> "RecordedRun":
-        """Return a run that has just ended; what it holds is at hand and is not read again."""
+        """Return a run that has just ended, without reading its outcome from the store again."""
         return cls(store, store.listed(number), outcome, experiment)
 
 
@@ -92,7 +92,7 @@ def record_work(
 
 
 def _work_recorded(work: Work, journal: Journal, path: Path) -> Outcome:
-    """Do the work; where it does not come to its end, record that and raise what stopped it."""
+    """Do the work; if it fails or is interrupted, record that and raise the error again."""
     try:
         journal(Recorded(at=journal.stopwatch.now(), run=journal.recorder.run))
         outcome = work(journal)

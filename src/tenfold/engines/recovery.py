@@ -8,7 +8,7 @@ from tenfold.workers.task import Task
 
 
 def divide_among(task: Task, workers: int) -> Task:
-    """Return the task with its data divided among so many workers."""
+    """Return the task with its data divided among `workers` workers."""
     return task if workers == task.workers else replace(task, experiment=task.experiment.replace(workers=workers))
 
 

@@ -25,7 +25,7 @@ from tenfold.models import parameter_count
 from tenfold.workers.task import Task, make_network
 
 MOST_CLASSES_COUNTED = 100
-"""Beyond so many, the audit of shards counts samples but not classes."""
+"""With more classes than this, the audit of shards counts only samples, not those of each class."""
 
 
 def describe(task: Task) -> dict[str, Any]:
@@ -147,7 +147,7 @@ def _commit() -> str:
     try:
         here = Path.cwd()
         if "GIT_DIR" not in os.environ and not any((folder / ".git").exists() for folder in (here, *here.parents)):
-            return ""  # without starting git to hear it
+            return ""  # known without starting git
         commit = _git("rev-parse", "--short=12", "HEAD")
         return commit + ("+" if _git("status", "--porcelain", "--untracked-files=no") else "")
     except (OSError, subprocess.SubprocessError):

@@ -27,7 +27,7 @@ class Serial(Engine):
     name = "serial"
 
     def __init__(self, progress: WorkerProgress | None = None) -> None:
-        """Publish progress to who watches this process, if anybody does."""
+        """Publish progress to `progress`, which another process watches; None if none does."""
         self._progress = progress
 
     def run(self, task: Task, stopwatch: Stopwatch, emit: Emit, resumption: Resumption | None = None) -> Outcome:

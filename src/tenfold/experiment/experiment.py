@@ -62,7 +62,7 @@ class Experiment(Section):
 
     @classmethod
     def given(cls, experiment: object, /, **fields: Unpack[Fields]) -> Self:
-        """Return the experiment that a caller gave, or by default that of no fields, with some fields changed."""
+        """Return the given experiment, by default one with all fields at their defaults, with some fields changed."""
         if experiment is not None and not isinstance(experiment, cls):
             what = format_value(experiment) if isinstance(experiment, str) else f"a {type(experiment).__name__}"
             raise ExperimentError(

@@ -56,7 +56,7 @@ def _sentence(error: Any, model: type[BaseModel], suggest_field: Suggest | None)
 
 
 def _known(loc: tuple[Any, ...], model: type[BaseModel]) -> Iterator[tuple[str | int, FieldInfo | None]]:
-    """Yield the parts of a place that a user knows: fields and positions in lists, but no members of a union."""
+    """Yield the parts of a location that a user knows: fields and positions in lists, but no members of a union."""
     table: type[BaseModel] | None = model
     for part in loc:
         if isinstance(part, int):
@@ -68,7 +68,7 @@ def _known(loc: tuple[Any, ...], model: type[BaseModel]) -> Iterator[tuple[str |
 
 
 def _table(path: list[tuple[str | int, FieldInfo | None]], model: type[BaseModel]) -> type[BaseModel]:
-    """Return the model that a place lies in."""
+    """Return the model that contains a location."""
     for _, info in path:
         model = (_model_in(info.annotation) if info is not None else None) or model
     return model

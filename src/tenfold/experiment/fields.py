@@ -94,7 +94,7 @@ def nested(*layers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_section(key: str, value: object) -> bool:
-    """Tell a section's table from data given as a dictionary of parts or of columns."""
+    """Return whether a dictionary is a section's table, not data given as a dictionary of parts or columns."""
     if not isinstance(value, dict) or key != "data" or not value:
         return isinstance(value, dict)
     columns = any(hasattr(item, "__array__") for name, item in value.items() if name not in Data.model_fields)
@@ -102,7 +102,7 @@ def _is_section(key: str, value: object) -> bool:
 
 
 def with_defaults(experiment: "Experiment") -> "Experiment":
-    """Return the experiment with a value in the place of every "auto" and unset field that other fields decide.
+    """Return the experiment with values for all fields that are "auto" or unset and depend on other fields.
 
     It depends on the number of workers, so that has to be final.
     """

@@ -248,7 +248,7 @@ class Training(Section):
 
 
 class Division(Section):
-    """How the training data are divided among replicas, and how these mix."""
+    """How the training data are divided among replicas, and how these average."""
 
     workers: Count = 1
     """Replicas that train in parallel, each on its own shard."""
@@ -314,12 +314,12 @@ class Division(Section):
         return self.pace
 
     def counted(self, steps_per_epoch: int) -> "Division":
-        """Return the division with `sync_every` as a number of steps, for epochs of so many."""
+        """Return the division with `sync_every` as a number of steps, given the steps of an epoch."""
         return self.model_copy(update={"sync_every": steps_per_epoch}) if self.pace == "epoch" else self
 
     @property
     def needs_gradient_buffer(self) -> bool:
-        """Whether gradients or momenta travel, which need a buffer of their own beside the one of the weights."""
+        """Whether gradients or momenta are sent, which need a buffer beside the one of the weights."""
         return self.average == "gradients" or (self.optimizer_state == "average" and not self.overlap)
 
 
@@ -363,7 +363,7 @@ class Machine(Section):
 
 
 def _scorers(metric: object) -> list[str]:
-    """Return the ranking metric or scikit-learn scorer that a metric is or is nearly called, unless it is built in."""
+    """Return the ranking metric or scikit-learn scorer with this or a similar name; [] for built-in metrics."""
     if not isinstance(metric, str) or metric in METRICS or ":" in metric:
         return []
     if RANKING_METRIC.fullmatch(metric):

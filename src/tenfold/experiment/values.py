@@ -51,7 +51,7 @@ class OneOf:
 
 
 def _check_text(text: str) -> str:
-    """Refuse text that no file can hold, such as a command-line argument that is not in UTF-8."""
+    """Raise ValueError for text that no file can hold, such as a command-line argument that is not UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -98,7 +98,7 @@ def _as_table(value: object) -> object:
 
 
 def _check_steps(value: object) -> object:
-    """Refuse what is neither a number of steps nor "epoch", in one sentence for both."""
+    """Raise an error for what is neither a number of steps nor "epoch"."""
     number = isinstance(value, int) and not isinstance(value, bool) and 0 < value < LARGEST
     if value == EPOCH or number or value is None:
         return value
@@ -172,7 +172,7 @@ class PythonObject:
         return self.import_path or repr(RecordedObject(self.name))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travel by value, so that what is defined in a script or a notebook reaches other processes."""
+        """Pickle by value, so that what is defined in a script or a notebook reaches other processes."""
         import cloudpickle
 
         return _unpack, (cloudpickle.dumps(self.value), self.name)
@@ -223,7 +223,7 @@ OTHER_NAMES = {
 def check_name(
     name: str | PythonObject | RecordedObject, kind: str, known: Collection[str]
 ) -> str | PythonObject | RecordedObject:
-    """Refuse a name that is neither built in nor "package.module:callable", and an object that cannot be called."""
+    """Raise an error for a name that is neither built in nor an import path, and for an object that is not callable."""
     if isinstance(name, PythonObject):
         if kind != "data set" and not callable(name.value):
             article = "an" if kind == "optimizer" else "a"

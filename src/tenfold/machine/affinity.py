@@ -13,7 +13,7 @@ from tenfold.errors import MachineError
 from tenfold.machine.cores import Cpu, Topology, parse_cpus, write_cpus
 
 Order = Callable[[Topology, int], tuple[int, ...]]
-"""All cpus in the order in which workers take them, given that each worker takes so many of them at a time."""
+"""Returns all cpus in the order in which workers take them, given the number of threads of each worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def apply(cpus: tuple[int, ...]) -> str | None:
 
 @contextlib.contextmanager
 def pinned(cpus: tuple[int, ...]) -> Iterator[str | None]:
-    """Pin this process for a while; yields the sentence that says why it could not be."""
+    """Pin this process while the block lasts; yield a sentence if the system cannot."""
     before = tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
     try:
         yield apply(cpus)
@@ -168,6 +168,6 @@ def _pin_threads(cpus: tuple[int, ...]) -> None:
     """Pin every thread: Linux pins one at a time, new threads inherit, and those of torch's pool may already run."""
     os.sched_setaffinity(0, cpus)
     for task in Path("/proc/self/task").glob("*"):
-        # A thread may end while we count them.
+        # A thread may end while they are listed.
         with contextlib.suppress(ProcessLookupError):
             os.sched_setaffinity(int(task.name), cpus)

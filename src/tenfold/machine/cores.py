@@ -1,6 +1,6 @@
-"""The cpus of this machine: how they hang together, how many of them are ours, and how workers share them.
+"""The cpus of this machine: their topology, how many of them this process may use, and how workers share them.
 
-Each worker computes with so many threads that threads x workers = cores, never more.
+By default, threads x workers is at most the number of cores.
 """
 
 import math
@@ -18,7 +18,7 @@ from tenfold.machine import limits
 ROOT = Path("/")
 _HIGHEST_CPU = 65_535
 HIGH_LOAD = 0.75
-"""Processes that want to run, for each cpu, from which others take cores from a worker's threads."""
+"""Runnable processes per cpu above which other programs take cores from a worker's threads."""
 WAIT_POLICY = "OMP_WAIT_POLICY"
 _trained_in: set[int] = set()
 """The process that was the first to train, by its number; those that are forked from it know it, too."""
@@ -200,7 +200,7 @@ def load_is_high() -> bool:
 
 
 def running_elsewhere(looks: int = 5) -> float | None:
-    """Return how many other threads want to run now, the mean of a few looks; None where the system does not say."""
+    """Return the number of other runnable threads, averaged over a few samples; None if the system does not tell."""
     seen = []
     for _ in range(looks):
         sleep(0.01)

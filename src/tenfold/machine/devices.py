@@ -1,4 +1,4 @@
-"""Where tensors live: the device that a name stands for, and the GPUs there are."""
+"""Devices: what a name such as "auto" stands for, and the GPUs of this machine."""
 
 from dataclasses import dataclass
 from pathlib import Path

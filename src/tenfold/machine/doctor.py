@@ -28,7 +28,7 @@ _DOCKER_SHARED_MEMORY = 64 * 2**20
 _LITTLE_SHARED_MEMORY = _GB
 _FEW_FILES = 1024
 _VERY_BUSY = 1.5
-"""Processes that want to run, for each cpu."""
+"""Runnable processes per cpu above which the machine counts as busy."""
 _LOAD_MPI = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
 
 
@@ -79,7 +79,7 @@ def _cores(root: Path) -> Finding:
 
 
 def _load(ours: int) -> Finding:
-    """Compare the number of processes that want to run with the cores: on a busy machine, times mean little."""
+    """Compare the number of runnable processes with the cores: times measured on a busy machine mean little."""
     try:
         load = os.getloadavg()[0]
     except (OSError, AttributeError):

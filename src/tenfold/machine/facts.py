@@ -16,7 +16,7 @@ from tenfold.machine import devices, limits
 from tenfold.machine.cores import ROOT, Topology, budget, write_cpus
 
 JSON = dict[str, "JSON"] | list["JSON"] | str | int | float | bool | None
-"""What JSON can say."""
+"""A value that JSON can hold."""
 
 _PACKAGES = ("tenfold", "torch", "numpy", "scikit-learn", "pydantic", "cloudpickle", "psutil", "mpi4py")
 _CONTAINER = re.compile("docker|containerd|kubepods|libpod|lxc")
@@ -112,13 +112,13 @@ def _versions() -> dict[str, JSON]:
 
 
 def processor_name(root: Path = ROOT) -> str:
-    """The processor's name, as nearly as the system tells."""
+    """The processor's name, as far as the system tells."""
     named = _cpuinfo(root).get("model name") or _capabilities().get("cpu_name")
     return str(named or platform.processor() or platform.machine() or "unknown")
 
 
 def instruction_sets(root: Path = ROOT) -> list[str]:
-    """Those of the instruction sets that matter here which the processor has."""
+    """The processor's instruction sets, of those that matter here."""
     cpuinfo = _cpuinfo(root)
     flags = set((cpuinfo.get("flags") or cpuinfo.get("Features") or "").split())
     flags = flags or {name for name, has in _capabilities().items() if has is True}
@@ -160,7 +160,7 @@ def machine_load() -> float | None:
 
 
 class EnergyMeter:
-    """Counts the energy that the whole machine uses, whoever uses it: processors by RAPL, NVIDIA's GPUs by NVML."""
+    """Measures the energy that the whole machine uses, other programs included: CPUs by RAPL, NVIDIA GPUs by NVML."""
 
     def __init__(self) -> None:
         self._before = _counters()

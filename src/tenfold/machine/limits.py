@@ -12,7 +12,7 @@ from tenfold.errors import MachineError
 # Version 1 has no word for "unlimited memory": it answers with a number near 2^63.
 _UNLIMITED_BYTES = 2**60
 PER_WORKER = 4
-"""Files for each worker process: its connection, two ends of pipes that show its death, and one in passing."""
+"""Files for each worker process: its connection, two ends of pipes that show its death, and a temporary one."""
 SPARE = 16
 """For shared memory, the store of runs and imports."""
 
@@ -129,12 +129,12 @@ def open_file_limit() -> int | None:
 
 
 def workers_within_limit(most: int) -> int:
-    """For how many workers so many open files are enough, beside those that are open now."""
+    """The number of workers that a limit on open files allows, beside the files that are open now."""
     return max(0, (most - _open_files() - SPARE) // PER_WORKER)
 
 
 def check_open_files(workers: int) -> None:
-    """Refuse more worker processes than the limit allows."""
+    """Raise MachineError for more worker processes than the limit on open files allows."""
     most = open_file_limit()
     if most is not None and workers > workers_within_limit(most):
         needed = _open_files() + SPARE + PER_WORKER * workers

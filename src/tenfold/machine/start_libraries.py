@@ -1,4 +1,4 @@
-"""Starts the libraries behind torch before training is timed.
+"""Initializes the libraries behind torch before training is timed.
 
 The first products of a process load kernels, make handles and start threads: some 10 ms on a CPU, several hundred on a
 GPU, more than a short run trains.

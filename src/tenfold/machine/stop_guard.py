@@ -19,7 +19,7 @@ from tenfold.launch.detect import World
 from tenfold.machine.process_state import is_stopped
 
 LOOK_SECONDS = 0.5
-"""Seconds between two looks at the rank."""
+"""Seconds between two checks of the rank."""
 STOPPED_SECONDS = 5.0
 """Seconds that a rank may be stopped."""
 REPORT_SECONDS = 30.0
@@ -88,13 +88,13 @@ def _guard(pid: int, world: World, report: Report, stopped_seconds: float) -> No
 
 
 def _wait_for_stop(pid: int, stopped_seconds: float) -> bool:
-    """Return True once the process was stopped for so long, and False when it has ended."""
+    """Return True once the process has been stopped for `stopped_seconds`, and False when it has ended."""
     since: float | None = None
     looked = time.monotonic()
     while os.getppid() == pid:
         time.sleep(min(LOOK_SECONDS, stopped_seconds / 2))
         now = time.monotonic()
-        held_up, looked = now - looked > 4 * LOOK_SECONDS, now  # by a stop of its own: what it knew is outdated
+        held_up, looked = now - looked > 4 * LOOK_SECONDS, now  # this process was paused: what it knew is outdated
         if not is_stopped(pid):
             since = None
         elif since is None or held_up:

@@ -1,4 +1,4 @@
-"""Callbacks: the user's objects whose methods are called while a run trains, in the process that started it.
+"""Callbacks: objects of the user whose methods are called while a run trains, in the process that started it.
 
 They hear of events after these were recorded, may stop the training, and change nothing else. The time spent in them is
 measured; a run that they slowed down says so.
@@ -62,13 +62,13 @@ class Callback:
         """A worker spent time on something: data, compute, communicate, ...; called very often."""
 
     def on_note(self, event: Note) -> None:
-        """Something worth knowing."""
+        """A message about the run, such as how its replicas step."""
 
     def on_warning(self, event: Warned) -> None:
         """Something is not as it should be, but training continues."""
 
     def on_worker_lost(self, event: WorkerDropped) -> None:
-        """The others continue without a worker."""
+        """A worker was lost, and the others continue without it."""
 
     def on_run_end(self, event: Ended) -> None:
         """The run is over; `event.status` is finished, failed or interrupted."""

@@ -24,7 +24,7 @@ CHECKSUM = "checksum"
 
 
 def file_name(epoch: int, rank: int) -> str:
-    """Return the name of a worker's checkpoint after so many epochs."""
+    """Return the name of the file with a worker's checkpoint after an epoch."""
     return f"epoch-{epoch}-worker-{rank}.pt"
 
 
@@ -35,7 +35,7 @@ def epoch_of(path: Path) -> int:
 
 
 def commit(folder: Path, manifest: dict[str, Any]) -> None:
-    """Make the workers' files of `manifest["epoch"]` the checkpoint to resume from; keep the one before it, only.
+    """Make the workers' files of `manifest["epoch"]` the checkpoint to resume from, and keep only the one before it.
 
     Raises RunTakenOver where another process has taken the run of this folder.
     """

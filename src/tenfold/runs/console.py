@@ -14,7 +14,7 @@ FILE = "console.txt"
 LIMIT = 200_000
 """How many bytes are shown; a file that has grown to twice as many is cut to its last part."""
 WRITE_SECONDS = 0.5
-"""At least so much time lies between two writes to the file."""
+"""The least number of seconds between two writes to the file."""
 CODES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])|[\x00-\x08\x0b-\x1f\x7f]")
 """Escape sequences of terminals (colours, cursor movements), and other control characters."""
 
@@ -147,7 +147,7 @@ class Tap:
         self.name_in_sys = name
 
     def write(self, text: str) -> int:
-        """Write to the stream, then to who listens.
+        """Write to the stream, then call the listeners.
 
         A tap that was taken out, but that somebody's own stream still holds, only passes on: there is another by now.
         """
@@ -213,7 +213,7 @@ def original_streams() -> Iterator[None]:
 
 
 def tap_streams(listener: Callable[[str], None]) -> None:
-    """In a process of our own: call a function with everything that it prints from now on."""
+    """In one of Tenfold's own processes: call a function with everything that it prints from now on."""
     with _lock:
         if not _listeners:
             _install()

@@ -151,7 +151,7 @@ class CheckpointFailed(Lifecycle):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerDropped(Lifecycle):
-    """The others continue without a worker, from the beginning of `epoch`."""
+    """A worker was lost; the others continue without it, from the beginning of `epoch`."""
 
     KIND = "lost"
     text: str
@@ -260,7 +260,7 @@ def as_row(event: Event) -> dict[str, Any]:
 
 
 def facts_of(event: Event) -> dict[str, Any]:
-    """Return what an event says beyond when, in which epoch and by which worker."""
+    """Return the facts of an event, without its time, epoch and worker."""
     return {name: value for name, value in asdict(event).items() if name not in ("at", "epoch", "worker")}
 
 

@@ -50,7 +50,7 @@ class Recorder:
         return done
 
     def abandon(self) -> None:
-        """Record nothing more: the run is another process's."""
+        """Record nothing more: another process has taken over the run."""
         self._waiting = []
         self.store.release(self.run)
         self._connection.close()

@@ -19,7 +19,7 @@ class Resumption:
 
     @property
     def ranks(self) -> Sequence[int]:
-        """The saved workers whose states are taken on, in the order of those who do: all, unless some were lost."""
+        """The saved workers whose states are loaded, in the order of the new workers: all, unless some were lost."""
         return self.manifest.get("ranks") or range(self.manifest["workers"])
 
     def visible(self) -> list[int]:

@@ -1,4 +1,4 @@
-"""One execution of an experiment, as its user sees it: read from the store, nothing made up."""
+"""One execution of an experiment, as its user sees it, read from the store."""
 
 from collections.abc import Iterator
 from functools import cached_property
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ModelLoader(Protocol):
-    """Builds the network of a run and uses it, which takes rooms that runs know nothing of."""
+    """Builds the network of a run and uses it; implemented in `api/`, because `runs/` does not import models."""
 
     def __call__(self, run: "Run", /) -> "nn.Module":
         """Return the trained network."""
@@ -52,7 +52,7 @@ class Run:
         weights: dict[str, Any] | None = None,
         result: dict[str, Any] | None = None,
     ) -> None:
-        """Show a record; `experiment`, `weights` and `result` are what it holds, where that is at hand."""
+        """Wrap a record; `experiment`, `weights` and `result` are given if they need not be read from the store."""
         self.store = store
         self.id: int = record["id"]
         self.title: str = record["title"]
@@ -85,7 +85,7 @@ class Run:
 
     @property
     def result(self) -> dict[str, Any]:
-        """Everything that came out, as numbers and text; the attributes below are its entries."""
+        """All results, as numbers and text; the attributes below are its entries."""
         if self._result is None:
             self._result = self._held["result"]
         return self._result
@@ -142,7 +142,7 @@ class Run:
 
     @property
     def accuracy(self) -> float | None:
-        """Share of right answers on the test part (else the validation part); None where there are no classes."""
+        """Share of correct predictions on the test part (else the validation part); None without classes."""
         return self.metrics.get("accuracy")
 
     @property
@@ -203,7 +203,7 @@ class Run:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Between which training times nine of ten runs should lie; None where the time was measured."""
+        """The range in which the training times of nine of ten runs should lie; None if the time was measured."""
         low, high = self.result.get("interval") or (None, None)
         return (low, high) if low is not None and high is not None else None
 
@@ -328,7 +328,7 @@ class Run:
 
     @property
     def timeline(self) -> list[Span]:
-        """What every worker spent its time on, span by span in the order in which they began; see `clock`."""
+        """How every worker spent its time, span by span in the order in which they began; see `clock`."""
         return sorted(self.spans(), key=lambda span: (span.at, span.worker))
 
     def lifecycle(self) -> Iterator[Lifecycle]:

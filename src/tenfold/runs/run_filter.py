@@ -65,7 +65,7 @@ class Condition:
     values: tuple[Any, ...]
 
     def holds(self, run: Run) -> bool:
-        """Return whether a run fulfils it; what a run does not have is only unequal to everything."""
+        """Return whether a run fulfils it; for a value that the run does not have, only != does."""
         found = value_of(run, self.name)
         several = found if isinstance(found, list | tuple) else (found,)
         if self.operator in ("=", "=="):
@@ -91,7 +91,7 @@ def filter_runs(runs: Iterable[Run], text: str) -> list[Run]:
 
 
 def _check_shares(condition: Condition, runs: Iterable[Run]) -> None:
-    """Refuse to compare a metric that is a share with what it cannot be, unless it is more in some run."""
+    """Raise StoreError if a metric that is a share is compared with more than 1, unless it is more in some run."""
     for value in condition.values:
         problem = beyond_share(condition.name, value) if isinstance(value, float) else ""
         if problem and not any((run.metrics.get(condition.name) or 0.0) > 1 for run in runs):

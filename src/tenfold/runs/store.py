@@ -33,11 +33,11 @@ THEN json_extract(body, '$.what') NOT IN ('lost', 'joined') ELSE 1 END
 MODEL_PICKLE = "model.pickle"
 """The model of a run that was given as a Python object and cannot be imported; read only where it is trusted."""
 FOLD = "fold"
-"""The kind of a run that is part of another; it is never meant by "last"."""
+"""The kind of a run that is a fold of a cross-validation; "last" never refers to one."""
 CROSSVAL = "crossval"
-"""The kind of the run that folds are part of."""
+"""The kind of a run that is a cross-validation."""
 INDEX_BYTES = 1 << 15
-"""What SQLite needs beside a store to read its log."""
+"""The bytes of disk space that SQLite needs beside a store to read its log."""
 
 
 def default_folder() -> Path:
@@ -131,9 +131,9 @@ class Store:
             self.release(run)
 
     def claim(self, run: int, *, force: bool = False) -> None:
-        """Claim a run; StoreError while it is being worked on, here or by another process.
+        """Claim a run; raise StoreError while this process or another works on it.
 
-        `force` claims it even so.
+        With `force`, the run is claimed even then.
         """
         self._check_writable()
         record = self.find(run)
@@ -153,13 +153,13 @@ class Store:
             raise taken_over(claim.path.parent)
 
     def release(self, run: int) -> None:
-        """Let other processes have the run."""
+        """Release the claim, so that other processes can have the run."""
         claim = self._claims.pop(run, None)
         if claim is not None:
             claim.release()
 
     def claim_and_restart(self, run: int, *, epoch: int, force: bool = False) -> float:
-        """Claim a run to continue it at this epoch, and return for how many seconds it had run."""
+        """Claim a run to continue it at this epoch, and return the seconds that it has run so far."""
         self.claim(run, force=force)
         try:
             return self.restart(run, epoch=epoch)
@@ -168,7 +168,7 @@ class Store:
             raise
 
     def restart(self, run: int, *, epoch: int) -> float:
-        """Continue a run that this process has claimed at this epoch, and return for how many seconds it had run.
+        """Continue a run that this process has claimed, at this epoch, and return the seconds that it has run so far.
 
         Events of the epochs that will be repeated are kept, but marked.
         """

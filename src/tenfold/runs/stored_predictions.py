@@ -1,4 +1,4 @@
-"""What a run's model puts out for the samples it was tested on, stored with the run as predictions.npz.
+"""The outputs of a run's model for the samples it was tested on, stored with the run as predictions.npz.
 
 The file is written once, at the end of a run, beside model.pt. It is an uncompressed NumPy archive
 (`numpy.load(path, allow_pickle=False)`) with these arrays for the part "test", where there is one, and "validation":
@@ -30,13 +30,13 @@ from tenfold.errors import StoreError
 
 FILE = "predictions.npz"
 LIMIT = 64 * 2**20
-"""Outputs of a part above so many bytes are not stored."""
+"""Outputs of a part are not stored if they have more bytes than this."""
 EXTRA = ("worst", "pictures")
 
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """The samples of one part, with what was put out and what should have been."""
+    """The samples of one part, with the network's outputs and the targets."""
 
     part: str
     """test or validation."""

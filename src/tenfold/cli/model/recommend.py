@@ -1,4 +1,4 @@
-"""`tenfold recommend`: whom a person should follow, by a run on tweets."""
+"""`tenfold recommend`: recommend whom a person should follow, with the model of a run on tweets."""
 
 from typing import Annotated
 

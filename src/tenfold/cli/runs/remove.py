@@ -65,7 +65,7 @@ def remove(
 
 
 def _ask(question: str, otherwise: str) -> None:
-    """Ask whether to do something, and say what happened and exit with 1 if not."""
+    """Ask for confirmation; if the answer is no, say that nothing was done and exit with 1."""
     try:
         answered = typer.confirm(question, err=True)
     except typer.Abort:  # nobody there to answer

@@ -1,4 +1,4 @@
-"""`tenfold runs`: list what was run."""
+"""`tenfold runs`: list the recorded runs."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`tenfold doctor`: what this machine has, and what to do about what is missing."""
+"""`tenfold doctor`: check the machine and suggest fixes."""
 
 from dataclasses import asdict
 from pathlib import Path

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def _check_plot(path: Path | None) -> Path | None:
-    """Refuse a file that is not a picture, before anything runs."""
+    """Raise an error for a file that is not an image, before anything runs."""
     if path is not None:
         from tenfold.report.plots.pictures import check_picture
 
@@ -119,7 +119,7 @@ def compare(
 
 
 def _wants_again(result: "Comparison") -> bool:
-    """Offer to run marked rows again, where a person can answer."""
+    """Offer to run marked rows again, if a person can answer."""
     if not (result.doubtful and sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     print_rich(result)

@@ -118,7 +118,7 @@ class FoldTraining(FusedTraining):
         return step == len(self.lockstep.sizes) or self.tasks[0].logs_after(step)
 
     def log(self, step: int, sums: Sequence[float], counts: Sequence[float]) -> None:
-        """Report losses of first workers and the spread of replicas, and end tasks of which a worker diverged."""
+        """Report each first worker's loss and the replicas' distances, and end tasks in which a worker diverged."""
         for index in self.unfinished:
             rows = self.rows[index]
             rank = find_diverged(sums[rows])

@@ -9,7 +9,7 @@ from tenfold.workers.task import Task
 
 
 class FusedEngine(Engine):
-    """Trains several workers on one GPU, or on the CPU if it is asked to."""
+    """Trains several workers on one GPU, or on the CPU if requested."""
 
     name = "fused"
 

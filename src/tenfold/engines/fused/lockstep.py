@@ -30,7 +30,7 @@ class Lockstep:
         self._logged = 0
 
     def shapes(self, epochs: int) -> Counter[Shape]:
-        """Return how often each shape of a step occurs in so many epochs."""
+        """Return how often each shape of a step occurs in this number of epochs."""
         one = Counter((rows.start, rows.stop, size) for turn in self.turns for rows, size in turn)
         return Counter({shape: count * epochs for shape, count in one.items()})
 

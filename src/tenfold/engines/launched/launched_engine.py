@@ -56,7 +56,7 @@ REASON_SECONDS = 1.5
 
 
 class Launched(Engine):
-    """Trains one replica of a launcher's world here."""
+    """Trains one replica in this process, which is one of a launcher's ranks."""
 
     name = "launched"
 
@@ -121,7 +121,7 @@ class Launched(Engine):
         everyone = ranks.network.all_gather(mine)
         host = next(host for host in ranks.hosts if self.world.rank in host)
         together = {cpu for rank in host for cpu in everyone[rank]}
-        bound = set(mine) != together  # the launcher has shared the cores out already
+        bound = set(mine) != together  # the launcher has already assigned the cores
         threads, pinned = assign_cores(experiment.machine, len(host), cores.budget(allowed=together))
         if bound:
             threads, pinned = min(threads, len(mine)), affinity.NOT_PINNED
@@ -200,7 +200,7 @@ class Launched(Engine):
         return RecordedRun(RemoteStore(folder), record, Outcome(record["result"], weights), experiment)
 
     def facts(self) -> dict[str, Any]:
-        """Return who was started where, and how they talk."""
+        """Return which ranks run on which host, and which transport they use."""
         ranks = self.joined
         shares = self._transport in ("auto", "shared-memory")
         return {

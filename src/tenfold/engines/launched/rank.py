@@ -1,4 +1,4 @@
-"""What a rank under a launcher is asked, tells and hears, beside its training."""
+"""What a rank under a launcher exchanges with rank 0, apart from its training."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ class Orders:
     checkpoints: Path | None
     manifest: dict[str, Any] | None
     now: float
-    """The run's clock."""
+    """Seconds since the run began."""
 
 
 codec.register(Orders, Metric, Span, Note, Warned, Decision, *get_args(Message))
@@ -41,7 +41,7 @@ class EndedByLauncher(WorkerLost):
 
 
 class RankConnection:
-    """How a rank tells: its events and messages are gathered by rank 0, which answers all."""
+    """Sends a rank's events and messages to rank 0, which answers all ranks."""
 
     def __init__(self, network: Network, emit: Emit | None, supervisor: Supervisor | None, folder: Path | None) -> None:
         self._network = network

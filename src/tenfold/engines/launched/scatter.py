@@ -90,7 +90,7 @@ def _receive(network: Network, announced: dict[str, Any]) -> Splits:
 
 
 def _empty_inputs(described: Any, count: int) -> Any:
-    """Return room for so many samples of a tensor, or of a tuple or dict of tensors, that is described by lists."""
+    """Return empty tensors for `count` samples, in the described form: a tensor, or a tuple or dict of tensors."""
     if isinstance(described, dict):
         return {key: _empty_inputs(one, count) for key, one in described.items()}
     if isinstance(described, tuple):

@@ -38,7 +38,7 @@ def _watch(network: Network, progress: WorkerProgress, stall_after: float | None
     watch, looked = StallWatch([progress], stall_after), time.monotonic()
     while not over.wait(LOOK_SECONDS):
         now = time.monotonic()
-        if now - looked > 4 * LOOK_SECONDS:  # this process itself was held up
+        if now - looked > 4 * LOOK_SECONDS:  # this process itself was paused
             watch.restart(now)
         looked = now
         if stalled := watch.find_stalled(now):

@@ -33,7 +33,7 @@ _HELD: "weakref.WeakSet[Claim]" = weakref.WeakSet()
 
 
 class Claim:
-    """A run is this process's to write, until it is released or the process ends."""
+    """The right of this process to write to a run, until it is released or the process ends."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
@@ -44,7 +44,7 @@ class Claim:
 
     @classmethod
     def take(cls, folder: Path, *, force: bool = False) -> Self | None:
-        """Claim the run of a folder; None while another process holds it, which `force` does not ask."""
+        """Claim the run of a folder; None while another process holds it, unless `force` is set."""
         path = folder / LOCK
         if force:
             path.unlink(missing_ok=True)

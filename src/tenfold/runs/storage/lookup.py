@@ -10,11 +10,11 @@ from tenfold.errors import StoreError
 from tenfold.runs.storage import store_tables
 
 MOST_NAMED = 8
-"""How many of the runs that share a title an error names."""
+"""An error names at most this many of the runs that share a title."""
 
 
 def find_row(connection: sqlite3.Connection, folder: Path, text: str) -> tuple[Any, ...]:
-    """Return the row of the run that `text` refers to; raise StoreError if it is no run or several."""
+    """Return the row of the run that `text` refers to; raise StoreError if there is none, or more than one."""
     found = _matching_ids(connection, folder, text)
     if len(found) == 1:
         query = f"SELECT {store_tables.COLUMNS} FROM runs WHERE id = ?"

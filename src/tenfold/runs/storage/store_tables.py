@@ -47,7 +47,7 @@ MIGRATIONS = {
     CREATE TABLE IF NOT EXISTS notes (run INTEGER PRIMARY KEY REFERENCES runs(id), text TEXT NOT NULL);
     """,
 }
-"""What leads to each version from the one before; version 0 is the tables alone."""
+"""The statements that lead to each version from the one before; version 0 is the tables alone."""
 VERSION = max(MIGRATIONS)
 LOCK_SECONDS = 30
 RunRecord = dict[str, Any]
@@ -152,7 +152,7 @@ def decoded(text: Any) -> tuple[dict[str, Any], bool]:
 
 
 def number(value: Any) -> float | None:
-    """Return a number, None where the value is none."""
+    """Return the value if it is a number, else None."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
     try:
@@ -162,7 +162,7 @@ def number(value: Any) -> float | None:
 
 
 def date(value: Any) -> float | None:
-    """Return seconds since 1970 that a calendar can show; None where the value is nothing of the kind."""
+    """Return seconds since 1970 that a calendar can show; None for any other value."""
     seconds = number(value)
     return seconds if seconds is not None and 0 <= seconds < 1e11 else None
 
