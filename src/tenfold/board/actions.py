@@ -102,7 +102,7 @@ class Actions:
 
 
 def _holds(pid: int, lock: Path) -> bool:
-    """Return whether a process has the lock of a run open: its number may have gone to another process since."""
+    """Return whether a process has the lock of a run open: its process id may belong to another process by now."""
     import psutil
 
     try:

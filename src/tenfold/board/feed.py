@@ -21,7 +21,7 @@ TICK_SECONDS = 0.5
 KEEP_ALIVE_TICKS = 20
 MOST_FOLLOWED = 64
 INSTANCE = secrets.token_hex(4)
-"""Tells the versions of this server's list from those of an earlier one."""
+"""Distinguishes the versions of this server's list from those of an earlier server."""
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Position:
         only: str | None = None,
         running: str | None = None,
     ) -> "Position":
-        """Return the position that a page names in its address; what cannot be read is nothing.
+        """Return the position that a page names in its address; what cannot be read is ignored.
 
         `running` names the runs that were running when the page heard of them last; they may have ended since.
         """

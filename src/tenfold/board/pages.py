@@ -29,7 +29,7 @@ DOWNLOADS = {
     "trace.json": ("Trace", "What each worker did when, for Perfetto"),
     "html": ("Report", "This page as one file"),
 }
-"""By the ending of its file, what a button is called that saves something of a run, and what it saves."""
+"""By file ending, the label of a button that saves something of a run, and what it saves."""
 
 
 class Pages:

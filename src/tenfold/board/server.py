@@ -176,7 +176,7 @@ async def _json(read: Callable[[], Any]) -> Response:
 
 
 async def _body(request: Request) -> dict[str, Any]:
-    """Return what a request holds as JSON; nothing else is read."""
+    """Return the JSON body of a request; no other type is read."""
     if request.headers.get("content-type", "").partition(";")[0] != "application/json":
         raise HTTPException(415, "the request has to be JSON")
     content = b""

@@ -44,7 +44,7 @@ def serve(
 
 
 def check_access(host: str, token: str | None) -> Access:
-    """Return the secrets of a server; ExperimentError where others could reach it without a token of yours."""
+    """Return the secrets of a server; ExperimentError if other machines could reach it and no token was given."""
     if host not in LOCAL and token is None:
         raise ExperimentError(
             f"--host {host} lets other machines open the board, over a connection that is not encrypted, and whoever "

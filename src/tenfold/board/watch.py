@@ -14,9 +14,9 @@ from tenfold.runs import Run, Store
 from tenfold.runs.storage.follower import Follower
 
 MOST_RUNS = 64
-"""How many runs are kept in memory; the one that was asked for longest ago goes first."""
+"""The most runs that are kept in memory; the least recently used one is dropped first."""
 PLOT_COLUMNS = 700
-"""How many columns of pixels a plot has, about."""
+"""The approximate width of a plot in pixels."""
 
 
 class Watched:

@@ -7,11 +7,11 @@ from typing import Any, Protocol
 import torch
 
 MOST_PENDING = 2048
-"""With more copies than this that nobody has asked about, the older half is read, which the device has done by then."""
+"""With more unread copies than this, the older half is read; the device has finished those by then."""
 
 
 class StreamEvent(Protocol):
-    """A moment in the work of a device."""
+    """An event in the stream of a device."""
 
     def record(self) -> None:
         """Take place after the work that the device has been given so far."""
@@ -51,7 +51,7 @@ class CopyTimer:
             self._read(MOST_PENDING // 2)
 
     def take(self) -> float:
-        """Return the seconds since the last time; it waits for the last copy."""
+        """Return the seconds of copies since the last call; it waits for the last copy."""
         self._read(len(self._pending))
         seconds, self._seconds = self._seconds, 0.0
         return seconds

@@ -92,11 +92,11 @@ class DatasetPart(Part):
         return self._with(device=device)
 
     def take_copy_seconds(self) -> float:
-        """Return how long the GPU has copied batches since the last time."""
+        """Return the seconds that copies of batches to the GPU have taken since the last call."""
         return self._copies.take()
 
     def with_workers(self, loader_workers: int) -> "DatasetPart":
-        """Read the same dataset with so many processes."""
+        """Return the same dataset, read by this number of processes."""
         return self._with(loader_workers=loader_workers)
 
     def _with(self, **changes: Any) -> "DatasetPart":

@@ -1,4 +1,4 @@
-"""What data look like to the rest of the program: parts, and the splits they come in."""
+"""Parts of a data set, and the splits that hold them: how all other code sees data."""
 
 import hashlib
 from abc import ABC, abstractmethod
@@ -46,7 +46,7 @@ class Part(ABC):
         """Return a part whose batches live on `device`."""
 
     def take_copy_seconds(self) -> float:
-        """Return how long a GPU has copied batches since the last time; 0 where they are on their device already."""
+        """Return the seconds that copies of batches to a GPU have taken since the last call; 0 if none are needed."""
         return 0.0
 
 
@@ -113,7 +113,7 @@ class Splits:
     fit: "Callable[[Splits], Splits] | None" = None
     """Makes the inputs of all parts out of what the training part shows; called once, when the parts are known."""
     notes: tuple[str, ...] = ()
-    """What was inferred from the data, in sentences for whoever trains on them."""
+    """What was inferred from the data, in sentences for the user."""
     features: tuple[str, ...] = ()
     """The names of the inputs that a table gives: "age", "city=Rome"."""
     class_names: tuple[str, ...] = ()

@@ -13,7 +13,7 @@ from tenfold.errors import DataError
 
 Groups = NDArray[Any] | None
 TEST_FRACTION = 0.2
-"""Of a data set that comes without a test part."""
+"""The test fraction of a data set that comes without a test part."""
 
 
 def split(
@@ -26,11 +26,11 @@ def split(
     limit: int | None = None,
     groups: Any = None,
 ) -> Splits:
-    """Divide a data set as asked.
+    """Divide a data set into train, validation and test.
 
     Without `test_fraction` its own test part is used, or 0.2 of an undivided set; with it, train and test are pooled
     and divided again. `validation_fraction` is then taken out of train (pooled with an own validation part, if there
-    is one). `limit` finally keeps at most so many samples of each part. With `groups`, one for each sample of the
+    is one). `limit` is the most samples of each part that are kept. With `groups`, one for each sample of the
     training part, no group is in two parts.
     """
     generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))
@@ -155,7 +155,7 @@ def _take_out(
 def _keep(one: Numbered, limit: int, stratify: bool, generator: np.random.Generator) -> Numbered:
     if len(one.part) <= limit:
         return one
-    # What is kept is the rest of a draw, for the rest is where small classes survive.
+    # What is kept is the rest of a draw, because every class keeps a sample in the rest.
     _, kept = draw(len(one.part), len(one.part) - limit, one.part.targets if stratify else None, generator)
     return one.subset(kept)
 

@@ -43,7 +43,7 @@ class SubsetPart(Part):
         return SubsetPart(self.part.to(device), self.indices)
 
     def take_copy_seconds(self) -> float:
-        """Return how long a GPU has copied batches of the other part since the last time."""
+        """Return the seconds that copies of the other part's batches to a GPU have taken since the last call."""
         return self.part.take_copy_seconds()
 
     @property

@@ -9,7 +9,7 @@ from torch import Tensor
 from tenfold.errors import ModelError
 
 MAIN_OUTPUTS = ("logits", "output", "outputs", "prediction", "predictions")
-"""What the main one of several outputs is called, in the order in which it is looked for."""
+"""Names of the main output, if a network has several, in the order in which they are looked for."""
 
 
 def tree_map(function: Callable[[Any], Any], tree: Any) -> Any:

@@ -146,7 +146,7 @@ def _call(function: Callable[..., Any], options: Mapping[str, Any], name: str) -
 
 
 def _by_name(data: Any) -> dict[str, Any]:
-    """Return which value is which part, by position or by key."""
+    """Return the values by the names of their parts, which follow from positions or keys."""
     if is_one_part(data):
         return {"train": data}
     if isinstance(data, Mapping):
@@ -207,7 +207,7 @@ def _part(value: Any, name: str, collate: Collate) -> Part:
 
 
 def _described(name: str, parts: dict[str, Part], known_classes: int | None = None) -> Splits:
-    """Check that the parts go together, and say what a model must know of them."""
+    """Check that the parts fit together, and return them with what a model must know of them."""
     samples = {part: first_sample(value) for part, value in parts.items()}
     shapes = {part: shape_of(x) for part, (x, _) in samples.items()}
     varying = any(isinstance(part, DatasetPart) and part.collate and part.collate.function for part in parts.values())

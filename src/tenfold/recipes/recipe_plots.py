@@ -20,7 +20,7 @@ PAPER_DASH = (6.0, 4.0)
 UNITS = {"PI": (1, "%"), "gain": (1, "%"), "speedup": (1, "x")}
 """By which factor a column's values are drawn, and what follows them."""
 WIDE_RANGE = 8
-"""Where the last value on the horizontal axis is so many times the first, the axis is logarithmic."""
+"""The horizontal axis is logarithmic if its last value is at least this many times the first."""
 
 
 def recipe_plots(result: RecipeResult) -> list[Chart]:

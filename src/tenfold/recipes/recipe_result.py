@@ -1,4 +1,4 @@
-"""What came out of a recipe, beside the paper's numbers."""
+"""The result of a recipe, beside the paper's numbers."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ from tenfold.report.tables.columns import DOUBT
 from tenfold.report.tables.crosstable import Crosstable
 
 MOST_NAMED = 4
-"""So many rows are named where a note is about several."""
+"""A note about several rows names at most this many."""
 ABSENT = "not in our copy"
 """Stands for a number that our copy of the paper does not have."""
 

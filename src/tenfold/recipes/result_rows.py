@@ -84,7 +84,7 @@ def result_rows(recipe: Recipe, settings: Sequence[Setting]) -> list[ResultRow]:
 def _row(
     recipe: Recipe, paper: PaperRow | None, found: Sequence[Setting], doubts: dict[int, tuple[Doubt, ...]]
 ) -> ResultRow:
-    """Return the row of the runs that were found for a row of the paper, or of a setting that the paper has not."""
+    """Return the row of the runs that match a row of the paper, or of a setting that the paper does not have."""
     runs = [run for one in found for run in one.runs if run.status == "finished"]
     metrics = [name for run in runs for name in run.metrics]
     validated = [f"validation_{name}" for name in metrics] if recipe.show.select else []

@@ -5,7 +5,7 @@ from tenfold.report.plots import palette
 from tenfold.report.plots.charts import BarPart, BarTable
 
 MOST_FOLDS = 10
-"""So many models are drawn; the others look alike."""
+"""At most this many models are drawn; the others look the same."""
 GAPPED = 0.985
 """The part of a node's shard that is drawn, so that shards stand apart."""
 TRAINED, VALIDATED, TESTED = 0, 1, 2
@@ -31,7 +31,7 @@ def division_plot(experiment: Experiment) -> BarTable:
 
 
 Parts = list[tuple[int, tuple[float, float]]]
-"""What is done with samples, and which these are: the ends of a range, as shares of all."""
+"""What a range of samples is used for; its ends are shares of all samples."""
 
 
 def _shards(workers: int, held: float) -> list[tuple[str, Parts]]:

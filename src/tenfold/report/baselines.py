@@ -9,7 +9,7 @@ from tenfold.report.rows import MACHINE_FIELDS, Doubt, make_rows
 from tenfold.runs import Run
 
 NOT_LEARNED = (*MIXING_FIELDS, *MACHINE_FIELDS, *CLUSTER_FIELDS, "workers", "seed")
-"""Fields that may differ between a run and one of one worker that learns the same."""
+"""Fields that may differ between a run and its baseline of one worker, which learns the same."""
 
 
 @dataclass(frozen=True)

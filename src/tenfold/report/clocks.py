@@ -8,7 +8,7 @@ from tenfold.runs import Run
 
 MEASURED, PREDICTED = "measured", "predicted"
 HOW_RUN = {MEASURED: "real", PREDICTED: "simulated"}
-"""What runs are called by their clock where it is not about times: a simulated run learns as a real one does."""
+"""What runs are called by their clock in plots of metrics: a simulated run learns exactly as a real one."""
 INTERVAL = "[low-high]: nine of ten runs should fall in this range"
 UNCALIBRATED = (
     "uncalibrated: step times were given by hand, not measured, and the predicted times are no better than these"

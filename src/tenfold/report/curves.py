@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 REPORT_COLUMNS = 2000
-"""Into how many columns a report divides a curve; it holds the lowest and the highest point of each."""
+"""The number of columns of a curve in a report; the lowest and the highest point of each are kept."""
 DIGITS = 6
 
 Columns = dict[str, Any]

@@ -37,7 +37,7 @@ COUNTED = {
 MIXING_FIELDS = tuple(
     name for name, (section, _) in FIELDS.items() if section == "division" and name not in ("workers", *FOLD_FIELDS)
 )
-"""How replicas share the data and mix, which means nothing for a single one."""
+"""Fields on how replicas share the data and average, which have no effect on a single one."""
 
 DEPENDENT_DEFAULTS: dict[str, Any] = {
     "batch_size": None,
@@ -50,7 +50,7 @@ DEFAULT = "default"
 CLUSTER_FIELDS = ("cluster", "link")
 """Fields of a virtual cluster."""
 LAUNCHER = "launcher"
-"""The name under which settings have what started their workers, which is not a field of an experiment."""
+"""The name of the setting that says what started the workers; it is not a field of an experiment."""
 
 
 class HasExperiment(Protocol):
@@ -96,7 +96,7 @@ def _differ(flats: Sequence[Mapping[str, Any]], key: str) -> bool:
 
 
 def varied_fields(runs: Sequence[HasExperiment]) -> list[str]:
-    """Return the fields that tell settings apart, workers first; seeds do not, nor does mixing of a single worker."""
+    """Return the fields in which settings differ, workers first, without seeds and how a single worker averages."""
     mixing = differing_fields([run for run in runs if run.experiment.division.workers > 1])
     names = [
         name for name in differing_fields(runs) if name != "seed" and (name not in MIXING_FIELDS or name in mixing)
@@ -107,7 +107,7 @@ def varied_fields(runs: Sequence[HasExperiment]) -> list[str]:
 
 
 def varied_settings(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Return the fields that tell settings apart with their values, and what started the workers if that varies."""
+    """Return the fields in which settings differ with their values, and what started the workers if that varies."""
     names, started_by = varied_fields(runs), [find_launcher(run) for run in runs]
     launchers = len(set(started_by) - {None}) > 1
     found = []

@@ -10,7 +10,7 @@ import numpy as np
 from tenfold.report.summary import KINDS
 
 MOST_SPANS = 4000
-"""How many spans are given one by one; of more, the sums in each column of the plot."""
+"""Up to this many spans are given one by one; of more, the sums in each column of the plot."""
 REPORT_COLUMNS = 400
 MICRO = 1e6
 

@@ -1,4 +1,4 @@
-"""Looking at a model: what it takes for what, how sure it is, and its worst mistakes, from a run's predictions."""
+"""The quality of a model, from a run's predictions: confusion matrix, calibration and worst mistakes."""
 
 import base64
 import struct
@@ -33,7 +33,7 @@ def model_quality(run: Run) -> dict[str, Any] | None:
 
 
 def describe_predictions(found: Predictions) -> dict[str, Any] | None:
-    """Return the matrix, accuracy by class, calibration and mistakes of classes; both values of numbers."""
+    """Return confusion matrix, accuracy by class, calibration and mistakes; for a regression, both values."""
     common = {"part": found.part, "samples": len(found), "kind": found.kind}
     if found.kind == "classes" and found.targets.ndim == 1 and len(found):
         return common | _classes(found)

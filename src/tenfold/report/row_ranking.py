@@ -27,7 +27,7 @@ def mean_seconds(row: Row) -> float:
 
 
 def idle_share(row: Row) -> float:
-    """Return the share of the time that goes into waiting and communication."""
+    """Return the share of the time spent on waiting and communication."""
     return row.shares.get("wait", 0.0) + row.shares.get("communicate", 0.0)
 
 

@@ -1,4 +1,4 @@
-"""Which metric says how good a model is, and whether more of it is better."""
+"""Which metric says how good a model is, and whether higher values are better."""
 
 from collections.abc import Iterable, Mapping
 

@@ -40,7 +40,7 @@ class KnownData:
         return list(dict.fromkeys(_column_of(table, feature, where) for feature in self.features))
 
     def inputs(self, table: Mapping[str, Any], where: str) -> NDArray[np.float32]:
-        """Return the inputs as a matrix; a category that is new is none of the known ones, which a warning tells."""
+        """Return the inputs as a matrix; an unknown category has 0 in all columns of the known ones, with a warning."""
         blocks = []
         for name in self.columns(table, where):
             known = self.categories(name)

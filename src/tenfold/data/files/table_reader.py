@@ -16,9 +16,9 @@ from tenfold.data.user_arrays import part_from_arrays
 from tenfold.errors import DataError
 
 MOST_CATEGORIES = 100
-"""A column of text with more different values is refused: it is a name or a description."""
+"""A column of text with more different values than this is an error: it is a name or a description."""
 MOST_INTEGER_CLASSES = 20
-"""Whole numbers with at most so many different values are classes; with more, a regression."""
+"""Whole numbers with at most this many different values are classes; with more, a regression."""
 COMMA_NUMBER = re.compile(r"[+-]?\d+(,\d+)+(\.\d+)?")
 BOOLEAN_NAMES = ("False", "True")
 
@@ -75,7 +75,7 @@ class TableReader:
         return Tensors(found.x.new_tensor(x), found.y)
 
     def describe(self) -> str:
-        """Return what is learnt from what, in a sentence."""
+        """Return a sentence that names the inputs and the target."""
         target = self.columns.target
         inputs = f"{len(self.columns.inputs or ())} columns" + (
             f" as {len(self.names)} inputs (categories are one-hot)" if self.categories else ""

@@ -1,4 +1,4 @@
-"""Digits: 1,797 small handwritten digits that come with scikit-learn, so they are always there."""
+"""Digits: 1,797 small handwritten digits that come with scikit-learn, so they are always available."""
 
 import gzip
 from collections.abc import Mapping

@@ -25,7 +25,7 @@ FetchProgress = Callable[[int, int | None, str], None]
 
 _TIMEOUT_SECONDS = 10
 _SLOWEST_BYTES = 10_000
-"""Bytes a second that a server must send on average, after a minute's grace; a slower one is given up."""
+"""Bytes per second that a server must send on average after the first minute; a slower one is given up."""
 _GRACE_SECONDS = 60.0
 _CHUNK_BYTES = 2**18
 

@@ -28,7 +28,7 @@ class SourceStatus(NamedTuple):
     name: str
     description: str
     where: Path | None
-    """Its folder; None where it needs no files, or has yet to be fetched."""
+    """Its folder; None if it needs no files, or is not downloaded yet."""
 
 
 def cache() -> Path:

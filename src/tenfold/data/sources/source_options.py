@@ -1,4 +1,4 @@
-"""The options of data sets, apart from their sources: listing these should not wait until experiments are imported."""
+"""The options of data sets, in a file of their own so that sources can be listed without importing experiments."""
 
 from typing import Any, Literal
 
@@ -10,12 +10,12 @@ from tenfold.experiment.values import Count, NonNegative
 
 
 class TweetOptions(Section):
-    """What a sample is, and what is known of it."""
+    """What a sample is, and which features it has."""
 
     sample: Literal["person", "post"] = "person"
     """One sample a person, or one a post."""
     features: Literal["tfidf", "hashed"] = "tfidf"
-    """TF-IDF reduced to `dimensions` by a singular value decomposition, or words hashed to so many columns."""
+    """TF-IDF reduced to `dimensions` by a singular value decomposition, or words hashed to `dimensions` columns."""
     dimensions: Count = 60
     pairs: bool | None = None
     """Add what is known of the author and each candidate: mentions in both directions, similar words, and whether they
@@ -35,12 +35,12 @@ class TweetOptions(Section):
 
     @property
     def has_pairs(self) -> bool:
-        """Whether samples say something of each candidate."""
+        """Whether samples have features of each candidate."""
         return self.sample == "person" if self.pairs is None else self.pairs
 
 
 class SpeechOptions(Section):
-    """How much is spoken, and how much of it a sample shows."""
+    """The number of sentences, and the frames of a sample."""
 
     utterances: Count = 120
     """Sentences, about four seconds each."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")
-"""How text begins that a spreadsheet would compute; an apostrophe before it makes it text."""
+"""The first characters of text that a spreadsheet would take for a formula; an apostrophe before it makes it text."""
 
 
 def write_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:

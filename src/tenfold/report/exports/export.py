@@ -34,7 +34,7 @@ def measurement_rows(run: Run) -> list[dict[str, Any]]:
 
 
 def to_csv(runs: Sequence[Run]) -> str:
-    """Return the rows of all runs as one CSV table with a header; of a cross-validation, what each fold scored."""
+    """Return the rows of all runs as one CSV table with a header; for a cross-validation, the scores of each fold."""
     return write_csv(COLUMNS, [row for run in runs for row in measurement_rows(run) or _of_folds(run)])
 
 
@@ -58,7 +58,7 @@ def _of_folds(run: Run) -> list[dict[str, Any]]:
 
 
 def to_json(runs: Sequence[Run]) -> str:
-    """Return everything known of the runs but their spans, as a JSON list; numbers that are none become null.
+    """Return everything known of the runs but their spans, as a JSON list; NaN and infinity become null.
 
     A run's `measurements` are columns of equal length, as `pandas.DataFrame` takes them.
     """

@@ -20,7 +20,7 @@ def epoch_rows(run: Run) -> Rows:
 
 
 def span_rows(run: Run) -> Rows:
-    """Return one row for each stretch of time that a worker spent on something; `at` is when it began."""
+    """Return one row for each span of a worker's time; `at` is when it began."""
     return [
         {
             "run": run.id,
@@ -72,7 +72,7 @@ def rows_to_csv(rows: Rows) -> str:
 
 
 def rows_to_json(rows: Rows) -> str:
-    """Return rows as a JSON list of objects; numbers that are none become null."""
+    """Return rows as a JSON list of objects; NaN and infinity become null."""
     return json.dumps(replace_nonfinite(rows), ensure_ascii=False, allow_nan=False, indent=1) + "\n"
 
 
@@ -87,7 +87,7 @@ def rows_to_parquet(rows: Rows) -> bytes:
 
 
 def _column(values: list[Any]) -> list[Any]:
-    """Return values of one type, which a Parquet column has: numbers, truths, or else text."""
+    """Return values of one type, as a Parquet column has: numbers, booleans, or else text."""
     present = [value for value in values if value is not None]
     if all(isinstance(value, bool) for value in present):
         return values

@@ -32,7 +32,7 @@ class Display(ABC):
     """
 
     _shown: ClassVar[Live | None] = None
-    """What redraws the terminal at the moment."""
+    """The display that redraws the terminal now."""
 
     def __init__(self, *, quiet: bool = False, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True)
@@ -45,7 +45,7 @@ class Display(ABC):
 
     @abstractmethod
     def listen(self, event: Event) -> None:
-        """Take note of what happened."""
+        """Update what is shown by an event."""
 
     @abstractmethod
     def _drawing(self) -> Table:
@@ -61,7 +61,7 @@ class Display(ABC):
         return self
 
     def _start_live(self) -> None:
-        """Redraw the terminal from now on, unless another display does: it shows this run, too."""
+        """Redraw the terminal from now on, unless another display already does, which then shows this run, too."""
         live = Live(
             get_renderable=self._drawing,
             console=self.console,

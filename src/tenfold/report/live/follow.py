@@ -1,4 +1,4 @@
-"""Progress by default where a person looks: on a terminal and in a notebook, not in logs."""
+"""Whether progress is shown: by default on a terminal and in a notebook, but not in logs."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from tenfold.runs import Emit, Event
 
 
 def is_watched() -> bool:
-    """Return whether a person sees what this process shows: a terminal or a notebook, and on a launch rank 0."""
+    """Return whether a person sees this process's output: a terminal or a notebook, and under a launcher rank 0."""
     if not (sys.stderr and sys.stderr.isatty()) and not ("IPython" in sys.modules and in_notebook()):
         return False
     world = detect_world()

@@ -22,14 +22,14 @@ class Turn:
     """One run of a comparison, as it begins and as it is done."""
 
     place: int
-    """Which it is, from 1."""
+    """Its position among all runs, from 1."""
     count: int
     label: str
     """Its settings in words."""
     experiment: Experiment
     run: Run | None = None
     recorded: bool = False
-    """Whether the run was recorded already and stands for this one."""
+    """Whether a recorded run was reused."""
     error: str = ""
 
     @property
@@ -76,7 +76,7 @@ class GridProgress(Display):
         self._say(line, style="red" if failed else "")
 
     def listen(self, event: Event) -> None:
-        """Take note of an event of the running run."""
+        """Update the bar of the running run by one of its events."""
         if isinstance(event, Warned):
             self._say(f"warning: {one_line(event.text)}", style="yellow")
         elif self._running is not None:

@@ -1,4 +1,4 @@
-"""What single ranks spend their time on, epoch by epoch."""
+"""How single ranks spend their time, epoch by epoch."""
 
 from tenfold.report.formatting import duration
 from tenfold.runs import Span
@@ -13,7 +13,7 @@ class RankTimes:
         self._sums: dict[int, dict[str, float]] = {}
 
     def add(self, span: Span) -> None:
-        """Take note of a span."""
+        """Add a span."""
         if self._ranks is None or span.worker in self._ranks:
             sums = self._sums.setdefault(span.worker, {})
             sums[span.kind] = sums.get(span.kind, 0.0) + span.seconds

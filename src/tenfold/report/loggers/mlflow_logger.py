@@ -15,7 +15,7 @@ EXPERIMENT = "tenfold"
 STATUS = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
 LONGEST_VALUE = 500
 BATCH, SECONDS = 500, 2.0
-"""Numbers are sent when there are so many, or so long after the last were."""
+"""Numbers are sent in batches: when this many are waiting, or this many seconds after the last batch."""
 
 
 class MlflowLogger(RunLogger):
@@ -53,7 +53,7 @@ class MlflowLogger(RunLogger):
             self.flush()
 
     def flush(self) -> None:
-        """Send the numbers that wait."""
+        """Send the waiting numbers."""
         waiting, self._waiting, self._sent = self._waiting, [], time.monotonic()
         if waiting:
             self._client.log_batch(self._id, metrics=waiting)

@@ -1,4 +1,4 @@
-"""What all loggers have in common: a callback that passes a run's numbers on, and never disturbs the run."""
+"""What all loggers share: a callback that passes a run's numbers on, and whose errors do not stop the run."""
 
 import warnings
 from abc import abstractmethod
@@ -18,7 +18,7 @@ class RunLogger(Callback):
     """
 
     name: str
-    """How users call it: tensorboard, mlflow."""
+    """Its name in `log`: tensorboard or mlflow."""
 
     def __init__(self, runs: Path) -> None:
         self.runs = runs

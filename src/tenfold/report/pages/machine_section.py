@@ -43,7 +43,7 @@ def _cell(cpu: int, worker: int | None) -> dict[str, Any]:
 
 
 def _pinning(run: Run) -> str:
-    """Return a sentence about who ran where."""
+    """Return a sentence about which workers ran on which cores."""
     pinned = sum(bool(cpus) for cpus in pinned_cpus(run))
     cores = run.facts.get("cores")
     note = str(cores.get("note") or "") if isinstance(cores, dict) else ""

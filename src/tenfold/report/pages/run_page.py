@@ -56,7 +56,7 @@ def run_content(run: Run, figure: dict[str, Any] | None = None, *, whole: bool =
 
 
 def comparison_with_other(run: Run, baseline: Baseline | None) -> dict[str, Any] | None:
-    """Return a run next to its baseline or the one before it, and what else it can be compared with."""
+    """Return a run next to its baseline or the run before it, and the other runs it can be compared with."""
     similar = similar_runs(run)
     found = choose_other(run, baseline, similar)
     if found is None:

@@ -212,7 +212,7 @@ def flatten_facts(facts: Any, *path: str) -> Iterable[tuple[str, str]]:
 
 
 def event_list(run: Run) -> list[dict[str, str]]:
-    """Return what the run said about itself, but for the epochs, which have a table of their own.
+    """Return the events of a run as text, except for its epochs, which have a table of their own.
 
     Events of a simulation have no time on the virtual cluster, so they are shown without one.
     """

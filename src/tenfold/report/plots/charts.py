@@ -164,7 +164,7 @@ class LaneChart:
     until: float | None = None
     """The seconds that the axis shows; None for all."""
     together: int = 1
-    """How many rows stand close to each other."""
+    """The number of rows in a group, drawn close to each other."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,5 +23,5 @@ KIND_COLOURS = {
 
 
 def series(at: int) -> tuple[str, str]:
-    """Return the colour and the marker of the run at this place; after a while they come again."""
+    """Return the colour and the marker of the run at this position; they repeat after a while."""
     return SERIES[at % len(SERIES)], MARKERS[(at + at // len(SERIES)) % len(MARKERS)]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MOST_LINES = 8
 ZOOM = 6
-"""How many times the error at the target an accuracy may be off to be drawn."""
+"""Accuracies are drawn if their error is at most this many times the error at the target."""
 SIZE = (WIDE, 3.4)
 Points = list[tuple[float, float]]
 

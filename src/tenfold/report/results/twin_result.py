@@ -1,4 +1,4 @@
-"""A real run and its virtual twin: are the weights the same, and how far off was the clock?"""
+"""A real run and its virtual twin: whether the weights are the same, and how far off the predicted times were."""
 
 import json
 from collections.abc import Iterator

@@ -206,7 +206,7 @@ def metric_column(name: str, part: str, spreads: Sequence[Spread], *, named: boo
 
 
 def _is_meaningless(row: Row, name: str) -> bool:
-    """Return whether a field does not apply: mixing for a single worker, or a virtual cluster that is not set."""
+    """Return whether a field does not apply: averaging for a single worker, or a virtual cluster that is not set."""
     absent = name in (*CLUSTER_FIELDS, LAUNCHER) and row.settings[name] is None
     return absent or (row.workers == 1 and name in MIXING_FIELDS)
 

@@ -23,7 +23,7 @@ class Crosstable:
 
 
 def make_crosstables(rows: Sequence[Row]) -> list[Crosstable]:
-    """Return tables of time and of what was scored, for each of the other settings with which both vary."""
+    """Return tables of the times and of each metric, for every combination of the other settings."""
     if not rows or not set(CROSSED) <= set(rows[0].settings):
         return []
     cells = [columns.time_column(rows), *columns.metric_columns(rows)]
@@ -51,7 +51,7 @@ def make_crosstables(rows: Sequence[Row]) -> list[Crosstable]:
 
 
 def _belongs(row: Row, other: dict[str, Any]) -> bool:
-    """Return whether a row has these settings; one worker has any way of mixing."""
+    """Return whether a row has these settings; a single worker matches every strategy."""
     return all(
         row.settings[name] == value or (row.workers == 1 and name in MIXING_FIELDS) for name, value in other.items()
     )

@@ -29,7 +29,7 @@ from tenfold.runs import Run
 from tenfold.runs.store import CROSSVAL
 
 MOST_METRICS = 2
-"""How many metrics the list of runs has columns for."""
+"""The list of runs has columns for at most this many metrics."""
 STATUS_STYLES = {"finished": "green", "running": "cyan", "failed": "bold red", "interrupted": "yellow"}
 
 
@@ -154,7 +154,7 @@ def history_columns(run: Run) -> list[str]:
 
 
 def times_table(run: Run) -> Table:
-    """Return what the time was spent on."""
+    """Return a table of the time by kind."""
     times = summary.times_by_kind(run)
     total = sum(times.values())
     table = _table("spent on", "time", "share", title=f"time, {run.clock}")
@@ -165,7 +165,7 @@ def times_table(run: Run) -> Table:
 
 
 def origin_table(run: Run) -> Table:
-    """Return when and by which command and code the run was made, and its files."""
+    """Return a table of when the run began, its command, the version of the code, and its files."""
     table = _grid(title="origin")
     ended = f", ended {date_time(run.ended)}" if run.ended is not None else ""
     table.add_row("began", f"{date_time(run.created)}{ended}")
