@@ -230,7 +230,7 @@ class TestRefusals:
         with pytest.raises(StoreError, match="there are no runs in runs; `tenfold train` records one"):
             tenfold.resume()
         tenfold.train(**SMALL | {"epochs": 1})
-        with pytest.raises(StoreError, match="there is no run '7' in runs; say a number from 1 to 1, or last"):
+        with pytest.raises(StoreError, match="there is no run '7' in runs; use a number from 1 to 1, or last"):
             tenfold.resume(7)
 
     def test_a_failed_run_may_be_tried_again(self) -> None:

@@ -149,4 +149,4 @@ def test_the_doctor_says_what_is_damaged(store: Path) -> None:
     change(store, "UPDATE runs SET result = 'x' WHERE id = 2")
     (found,) = [one for one in json.loads(tenfold_("doctor", "--json").stdout) if one["topic"] == "run 2"]
     assert (found["found"], found["status"]) == ("its result is damaged", "problem")
-    assert "are sound" in found["advice"]
+    assert "are undamaged" in found["advice"]

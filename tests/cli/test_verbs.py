@@ -293,7 +293,7 @@ class TestBadInput:
     @pytest.mark.parametrize("verb", ["show", "resume", "report"])
     def test_unknown_runs(self, recorded: Path, verb: str) -> None:
         said = tenfold_(verb, "17", "--runs", str(recorded))
-        assert_one_sentence(said, f"there is no run '17' in {recorded}; say a number from 1 to 3, or last")
+        assert_one_sentence(said, f"there is no run '17' in {recorded}; use a number from 1 to 3, or last")
 
     def test_a_report_where_none_can_write(self, recorded: Path) -> None:
         said = tenfold_("report", "1", "--runs", str(recorded), "-o", "/proc/page.html")

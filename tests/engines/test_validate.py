@@ -25,7 +25,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"strategy": "hopping-ring", "compression": "topk"}, f'division.compression = "topk" {ALIKE}'),
     ({"strategy": "butterfly", "average": "gradients"}, f'division.average = "gradients" {ALIKE}'),
     ({"strategy": "downpour", "average": "gradients"}, f'division.average = "gradients" {ALIKE}'),
-    ({"average": "gradients", "outer": "bmuf"}, 'mixes before every step and requires division.outer = "none"'),
+    ({"average": "gradients", "outer": "bmuf"}, 'averages before every step and requires division.outer = "none"'),
     ({"average": "gradients", "optimizer_state": "average"}, 'requires division.optimizer_state = "local"'),
     ({"average": "gradients", "optimizer": "lbfgs"}, 'set division.average = "weights"'),
     ({"optimizer": "lbfgs", "optimizer_state": "average"}, '"lbfgs" has no state to average'),

@@ -202,7 +202,7 @@ class TestLoad:
         finding = patient.look("load")
         assert (finding.status, finding.found) == (
             "note",
-            "7.0 processes want to run on 8 cpus (mean of the last minute)",
+            "7.0 runnable processes on 8 cpus (mean of the last minute)",
         )
         assert "times and speedups measured now are wrong" in finding.advice
         assert "OMP_WAIT_POLICY=PASSIVE" in finding.advice

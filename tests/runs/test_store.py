@@ -135,14 +135,14 @@ def test_what_cannot_be_found_is_explained(tmp_path):
     runs, _ = new_run(tmp_path / "runs")
     runs.create(DIGITS, kind="train", facts={})
     assert "there is no run '9'" in refused(runs.find, 9)
-    assert "say a number from 1 to 2, or last" in refused(runs.find, "nine")
-    assert refused(runs.find, "mlp-digits") == "'mlp-digits' names 2 runs; say which: 1, 2"
+    assert "use a number from 1 to 2, or last" in refused(runs.find, "nine")
+    assert refused(runs.find, "mlp-digits") == "'mlp-digits' names 2 runs; choose one by its number: 1, 2"
     assert "there is no run '9'" in refused(runs.claim_and_restart, 9, epoch=0)
     runs.create(DIGITS, kind="train", facts={})
     with sqlite3.connect(runs.folder / "tenfold.db") as connection:
         connection.execute("DELETE FROM runs WHERE id = 2")
     assert "there is no run '2'" in (said := refused(runs.find, 2))
-    assert said.endswith("`tenfold runs` lists those there are")
+    assert said.endswith("`tenfold runs` lists all")
 
 
 def test_a_file_in_the_way_of_the_folder_is_explained(tmp_path):

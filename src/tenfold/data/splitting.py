@@ -170,7 +170,7 @@ def _checked_groups(groups: Any, splits: Splits, test_fraction: float | None, va
     )
     if pooled:
         raise DataError(
-            "data.groups belong to the training part, which cannot be pooled with another part then; leave "
+            "data.groups belong to the training part, which then cannot be pooled with another part; leave "
             "test_fraction and validation_fraction unset, or give the data as one part"
         )
     if named.ndim != 1 or len(named) != len(splits.train):

@@ -263,7 +263,7 @@ def _validate_gradients(experiment: Experiment) -> None:
     for field, plain in (("outer", "none"), ("optimizer_state", "local")):
         if getattr(division, field) != plain:
             raise ExperimentError(
-                f'division.average = "gradients" mixes before every step and requires division.{field} = "{plain}"'
+                f'division.average = "gradients" averages before every step and requires division.{field} = "{plain}"'
             )
     if experiment.training.needs_closure:
         raise ExperimentError(

@@ -70,7 +70,7 @@ def _cores(root: Path) -> Finding:
     parts += [f"cgroup quota: {quota:g}"] if quota is not None else []
     found = f"{', '.join(parts)}; budget: {ours}"
     if ours < usable:
-        return Finding("cores", found, "note", "the cgroup's quota holds this process back; raise it (docker: --cpus)")
+        return Finding("cores", found, "note", "the cgroup's quota limits this process; raise it (docker: --cpus)")
     if usable < machine:
         return Finding("cores", found, "note", "an affinity mask hides cpus; lift it (taskset, cpuset) to use them all")
     if ours == 1:
@@ -84,7 +84,7 @@ def _load(ours: int) -> Finding:
         load = os.getloadavg()[0]
     except (OSError, AttributeError):
         return Finding("load", "not known on this system")
-    found = f"{load:.1f} processes want to run on {psutil.cpu_count() or 1} cpus (mean of the last minute)"
+    found = f"{load:.1f} runnable processes on {psutil.cpu_count() or 1} cpus (mean of the last minute)"
     if not load_is_high():
         return Finding("load", found)
     advice = "other programs use the cores: times and speedups measured now are wrong; wait, or end them"

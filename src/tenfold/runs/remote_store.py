@@ -20,5 +20,5 @@ class RemoteStore(Store):
 
     def _connect(self) -> AbstractContextManager[sqlite3.Connection]:  # type: ignore[override]
         raise StoreError(
-            f"rank 0 of the launch records this run, in its folder {self.folder}; look there, or let only rank 0 ask"
+            f"rank 0 of the launch records this run, in its folder {self.folder}; read it there, or on rank 0 only"
         )

@@ -144,7 +144,7 @@ class Store:
         if claim is None:
             raise StoreError(
                 f"run {run} is still running, in process {record['pid']} on {record['host']}; wait for it or stop it. "
-                "If it is certainly gone, resume with --force (force=True); two processes that write to a run spoil it"
+                "If it is certainly gone, resume with --force (force=True); two processes that write to a run damage it"
             )
         self._claims[run] = claim
 

@@ -116,7 +116,7 @@ def test_a_store_that_fails_does_not_end_the_run(tmp_path: Path, mlflow: list[Fa
 
     FakeClient.log_batch, before = refuse, FakeClient.log_batch  # type: ignore[method-assign]
     try:
-        with pytest.warns(UserWarning, match="mlflow logs no more of this run: no server at localhost:5000"):
+        with pytest.warns(UserWarning, match="mlflow stopped logging this run: no server at localhost:5000"):
             run = tenfold.train(**FIELDS, runs=tmp_path, log="mlflow")
     finally:
         FakeClient.log_batch = before  # type: ignore[method-assign]

@@ -45,7 +45,7 @@ def test_a_column_an_event_and_another_version(store):
     count, (first, second) = find_damage(store.folder)
     assert count == 2
     assert (first.where, first.found) == ("run 1", "its result is damaged; 1 of its 3 events cannot be read")
-    assert "model.pt are sound; `tenfold train" in first.advice
+    assert "model.pt are undamaged; `tenfold train" in first.advice
     assert second.where == "run 2"
     assert "cannot be read by this version" in second.found
     assert "lion3" in second.found

@@ -26,7 +26,7 @@ def evaluate(
         str | None,
         typer.Option(
             "--part",
-            help="train, validation or test. Default: test; all samples of other data that come undivided.",
+            help="train, validation or test. Default: test; for other data without parts, all samples.",
             show_default=False,
             autocompletion=complete_from(PARTS),
         ),

@@ -136,14 +136,14 @@ class TableReader:
             )
 
     def _numbers(self, target: Column) -> Column:
-        """Return the target of a regression as float32; warn where that no longer tells its values apart."""
+        """Return the target of a regression as float32; warn if that no longer distinguishes its values."""
         with np.errstate(over="ignore"):  # infinity is refused with the other inputs and targets
             rounded = target.astype(np.float32)
         before, after = len(np.unique(target)), len(np.unique(rounded))
         if after < before / 2:
             warnings.warn(
-                f"the target '{self.columns.target}' has {before} different values, of which single precision tells "
-                f"{after} apart; subtract their mean first",
+                f"the target '{self.columns.target}' has {before} different values, of which single precision "
+                f"distinguishes {after}; subtract their mean first",
                 stacklevel=2,
             )
         return rounded

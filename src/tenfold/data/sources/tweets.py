@@ -86,7 +86,7 @@ def read_tweets(folder: Path) -> Tweets:
         if follower in numbers and followee in numbers and follower != followee:
             follows[numbers[follower], numbers[followee]] = 1
     if not follows.any():
-        raise DataError(f"{folder / FOLLOWS} has no two people who post; it should list their ids")
+        raise DataError(f"{folder / FOLLOWS} does not list two people who post; it should list the ids of people")
     author = np.array([numbers[person] for person, _ in written], dtype=np.int64)
     return Tweets(tuple(names[person] for person in sorted(names)), tuple(text for _, text in written), author, follows)
 
@@ -143,7 +143,7 @@ def _edges(path: Path) -> Iterator[tuple[str, str]]:
         with path.open(encoding="utf-8", newline="") as file:
             table = csv.DictReader(file, delimiter="\t")
             if not {"follower", "followee"} <= set(table.fieldnames or ()):
-                raise DataError(f"{path} has no head with follower and followee, separated by a tab")
+                raise DataError(f"{path} has no header with follower and followee, separated by a tab")
             for row in table:
                 yield row["follower"], row["followee"]
     except (OSError, UnicodeDecodeError) as error:
@@ -152,7 +152,7 @@ def _edges(path: Path) -> Iterator[tuple[str, str]]:
 
 TWEETS = Source(
     name=NAME,
-    description="posts and follow lists, from a folder of yours: whom does the author follow?",
+    description="posts and follow lists, from your own folder: whom does the author follow?",
     make=load_tweets,
     find=find_tweets,
     absent="not here; put your own into $TENFOLD_DATA/tweets",

@@ -76,7 +76,7 @@ class Launched(Engine):
             if self._transport == "shared-memory" and len(self._joined.hosts) > 1:
                 raise ExperimentError(
                     f'machine.transport = "shared-memory" joins the ranks of one host, but there are '
-                    f"{len(self._joined.hosts)}: {', '.join(dict.fromkeys(self._joined.names))}; take auto"
+                    f"{len(self._joined.hosts)}: {', '.join(dict.fromkeys(self._joined.names))}; use auto"
                 )
         return self._joined
 

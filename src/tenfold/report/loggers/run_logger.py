@@ -86,4 +86,4 @@ class RunLogger(Callback):
         except Exception as error:
             self._is_open = False
             reason = str(error).strip().partition("\n")[0] or type(error).__name__
-            warnings.warn(f"{self.name} logs no more of this run: {reason}", stacklevel=2)
+            warnings.warn(f"{self.name} stopped logging this run: {reason}", stacklevel=2)

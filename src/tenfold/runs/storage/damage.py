@@ -105,7 +105,7 @@ def _advice(store: Store, record: RunRecord) -> str:
     saved = []
     try:
         tensor_file.verify(folder / "model.pt")
-        saved.append(f"the weights in {folder / 'model.pt'} are sound")
+        saved.append(f"the weights in {folder / 'model.pt'} are undamaged")
     except StoreError:
         pass
     try:

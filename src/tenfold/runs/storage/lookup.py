@@ -22,7 +22,7 @@ def find_row(connection: sqlite3.Connection, folder: Path, text: str) -> tuple[A
         return row
     if found:
         numbers = ", ".join(map(str, found[-MOST_NAMED:]))
-        raise StoreError(f"'{text}' names {len(found)} runs; say which: {numbers}")
+        raise StoreError(f"'{text}' names {len(found)} runs; choose one by its number: {numbers}")
     raise _no_run(connection, folder, text)
 
 
@@ -31,7 +31,7 @@ def _no_run(connection: sqlite3.Connection, folder: Path, text: str) -> StoreErr
     if last is None:
         return StoreError(f"there are no runs in {short_path(folder)} yet; `tenfold train` records one")
     without_gaps = count == last - first + 1
-    say = f"say a number from {first} to {last}, or last" if without_gaps else "`tenfold runs` lists those there are"
+    say = f"use a number from {first} to {last}, or last" if without_gaps else "`tenfold runs` lists all"
     return StoreError(f"there is no run '{text}' in {short_path(folder)}; {say}")
 
 
