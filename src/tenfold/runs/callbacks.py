@@ -62,7 +62,7 @@ class Callback:
         """A worker spent time on something: data, compute, communicate, ...; called very often."""
 
     def on_note(self, event: Note) -> None:
-        """A message about the run, such as how its replicas step."""
+        """A message to the user that is not a warning."""
 
     def on_warning(self, event: Warned) -> None:
         """Something is not as it should be, but training continues."""
