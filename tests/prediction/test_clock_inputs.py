@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tenfold.cluster.cluster import Cluster
+from tenfold.cluster.experiment_cluster import HERE
 from tenfold.data import Splits, Tensors
 from tenfold.errors import MachineError
 from tenfold.experiment import Experiment
@@ -87,7 +88,7 @@ def test_compression_and_outer_optimizer_lengthen_every_round_but_the_last_mean(
         "compression int8": {nbytes: 1.0},
     }
     known = profile.model_copy(update={"costs": profile.costs.model_copy(update={"round_overhead": names})})
-    for cluster in (None, Cluster.of(2)):
+    for cluster in (HERE, Cluster.of(2)):
         longer = (
             predict_from_profile(task, known, cluster).seconds - predict_from_profile(task, profile, cluster).seconds
         )
