@@ -3,6 +3,7 @@
 import os
 import random
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -515,6 +516,13 @@ class TestUnderALauncher:
         with pytest.raises(ExperimentError, match=sentence):
             getattr(tenfold, name)(**SMALL)
         assert not Path("runs").exists()
+
+
+def test_trainings_in_threads_are_those_of_one_thread() -> None:
+    fields = SMALL | {"epochs": 1, "dropout": 0.2}
+    with ThreadPoolExecutor(3) as pool:
+        together = list(pool.map(lambda _: train(**fields).metrics, range(3)))
+    assert together == [train(**fields).metrics] * 3
 
 
 class TestFailure:

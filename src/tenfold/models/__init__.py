@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -53,7 +54,7 @@ def build(model: Model, shape: Any, outputs: int, *, seed: int) -> nn.Module:
         offered = {key: value for key, value in {"shape": shape, "outputs": outputs}.items() if key in accepted}
     arguments = offered | options
     _check_arguments(make, arguments, who)
-    with torch.random.fork_rng(devices=[]):
+    with _BUILDING, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = make(**arguments)
     if not isinstance(network, nn.Module):
@@ -71,6 +72,8 @@ def build(model: Model, shape: Any, outputs: int, *, seed: int) -> nn.Module:
     return network
 
 
+_BUILDING = threading.RLock()
+"""Threads build one after another: they have the same random generator."""
 _returned: WeakSet[nn.Module] = WeakSet()
 """The networks that were made and are still in use."""
 
