@@ -1,10 +1,13 @@
 """Errors in the user's own code keep the user's lines, and no others."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from looped import looped
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
@@ -227,6 +230,24 @@ def test_a_model_without_anything_to_train() -> None:
     network = nn.Linear(5, 1).requires_grad_(False)
     with pytest.raises(ModelError, match="none of the model's parameters requires a gradient"):
         tenfold.train(model=network, data=(X, Y), epochs=1)
+
+
+def test_a_model_without_parameters() -> None:
+    with pytest.raises(ModelError, match="the model has no parameters, so that nothing can be trained"):
+        tenfold.train(model=nn.Flatten(), data=(X, Y), epochs=1)
+
+
+@looped(
+    ("loss", "hint"),
+    [
+        (lambda outputs, targets: (outputs.argmax(1) != targets).float().mean(), "the loss has no gradient"),
+        (lambda outputs, targets: (outputs - targets) ** 2, "it should return one, such as their mean"),
+        (lambda outputs, _: float(outputs.mean()), "the loss should return a tensor"),
+    ],
+)
+def test_a_loss_without_a_gradient(loss: Callable[..., Any], hint: str) -> None:
+    with pytest.raises(ModelError, match=hint):
+        tenfold.train(model=nn.Linear(5, 1), data=(X, Y), loss=loss, epochs=1)
 
 
 def test_a_softmax_at_the_end_is_noticed() -> None:

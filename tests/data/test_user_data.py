@@ -43,6 +43,7 @@ def samples(data=None, *, count=12):
         pytest.param([X, Y], id="list"),
         pytest.param((X.numpy(), Y.numpy()), id="arrays"),
         pytest.param((X.double().numpy(), Y.numpy().astype(np.uint8)), id="other types"),
+        pytest.param((X, Y.tolist()), id="a list of labels"),
         pytest.param(TensorDataset(X, Y), id="TensorDataset"),
         pytest.param(((X, Y),), id="one part"),
         pytest.param(lambda: (X, Y), id="callable"),

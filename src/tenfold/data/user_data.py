@@ -163,7 +163,7 @@ def _by_name(data: Any) -> dict[str, Any]:
 
 def is_one_part(value: Any) -> bool:
     """Return whether a value is one part of data: a pair (x, y), a Dataset, a dict of columns or a list of samples."""
-    pair = isinstance(value, (tuple, list)) and len(value) == 2 and _is_inputs(value[0]) and is_array(value[1])
+    pair = isinstance(value, (tuple, list)) and len(value) == 2 and _is_inputs(value[0]) and _is_targets(value[1])
     return pair or is_dataset(value) or _is_table(value) or _is_list_of_samples(value)
 
 
@@ -171,6 +171,11 @@ def _is_inputs(value: Any) -> bool:
     """Return whether a value is an array, or several in a tuple or dict."""
     several = value.values() if isinstance(value, Mapping) else value if isinstance(value, (tuple, list)) else ()
     return is_array(value) or (len(several) > 0 and all(is_array(one) for one in several))
+
+
+def _is_targets(value: Any) -> bool:
+    """Return whether a value is an array, or a list of numbers or words."""
+    return is_array(value) or (isinstance(value, list) and all(isinstance(one, (int, float, str)) for one in value))
 
 
 def _is_table(value: Any) -> bool:

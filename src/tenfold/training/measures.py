@@ -98,7 +98,7 @@ def require_same_shape(outputs: Tensor, targets: Tensor) -> None:
     if outputs.shape != targets.shape:
         raise ModelError(
             f"outputs have shape {tuple(outputs.shape)} but targets {tuple(targets.shape)}; this loss or metric needs "
-            "one output for each target"
+            "one output for each target, or integers as targets for classes"
         )
 
 

@@ -19,6 +19,14 @@ from tenfold.workers.task import Task
 FEW = 32
 """Samples that a metric of the user's own is tried on, before an epoch is spent on finding out that it fails."""
 
+LOSS_HINTS = {
+    "does not require grad": "the loss has no gradient: compute it from the outputs with operations of torch that have "
+    "one, without argmax, comparisons, detach or item",
+    "only for scalar outputs": "the loss returns several numbers; it should return one, such as their mean",
+    "has no attribute 'backward'": "the loss should return a tensor with one number",
+}
+"""What would be right where torch cannot compute the gradient of a loss, by what it says then."""
+
 
 def explain_failure(task: Task, replica: Replica, x: Any, y: Any, error: Exception) -> ModelError | None:
     """Return the error that says which batch the model failed on; None if a later batch failed in the user's code.
@@ -30,6 +38,8 @@ def explain_failure(task: Task, replica: Replica, x: Any, y: Any, error: Excepti
         return None
     if not any(parameter.requires_grad for parameter in replica.network.parameters()):
         error.add_note("none of the model's parameters requires a gradient, so that nothing can be trained")
+    elif hint := next((hint for text, hint in LOSS_HINTS.items() if text in str(error)), ""):
+        error.add_note(hint)
     name, batch = task.experiment.model.name, "its first batch" if first else "a later batch"
     x, y = replica.batch(x, y)
     return ModelError(

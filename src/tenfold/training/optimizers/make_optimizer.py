@@ -11,7 +11,7 @@ from torch import nn
 from tenfold.common import catalog
 from tenfold.common.optimizer_traits import OptimizerTraits
 from tenfold.common.registry import Registry, suggest
-from tenfold.errors import ExperimentError
+from tenfold.errors import ExperimentError, ModelError
 from tenfold.experiment import Training
 from tenfold.experiment.section_fields import USUAL_BATCH
 from tenfold.experiment.values import format_value
@@ -46,6 +46,8 @@ def make_optimizer(training: Training, network: nn.Module, lr: float | None = No
 
     `lr` is the learning rate if it is not the experiment's own, as where it was scaled up for several workers.
     """
+    if next(network.parameters(), None) is None:
+        raise ModelError("the model has no parameters, so that nothing can be trained; register them as nn.Parameter")
     if not isinstance(training.optimizer, str) or training.optimizer not in OPTIMIZERS:
         return make_own_optimizer(training, network)
     traits = training.optimizer_traits
