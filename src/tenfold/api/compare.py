@@ -193,8 +193,8 @@ def experiments_of(
 ) -> Iterable[Experiment]:
     """Yield the experiments of a grid in the order in which they run, each once; `together` as in `compare`.
 
-    A single worker has nobody to mix with, so settings of the division other than its size and its folds are left at
-    their defaults there: one run serves as the baseline of all.
+    A single worker does not average, so settings of the division other than its size and its folds are left at their
+    defaults there: one run serves as the baseline of all.
     """
     if repeats < 1:
         raise ExperimentError(f"repeats = {repeats}: should be at least 1")

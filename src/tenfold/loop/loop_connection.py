@@ -34,7 +34,7 @@ def here() -> World:
 
 @contextmanager
 def joined(numel: int, device: torch.device, *, gradients: bool) -> Iterator[tuple[Channels, ReportError]]:
-    """Give the channels of this process, for a state of so many numbers, and what tells the others of an error here.
+    """Yield the channels of this process, for a state of `numel` numbers, and a function that reports an error here.
 
     `gradients` says that gradients or an optimizer's state will travel, too. An error that only says that the waiting
     was ended becomes the one that another rank reported.

@@ -31,7 +31,7 @@ class Knee:
 def scaling_families(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
     """Return groups of rows that differ only in the workers, sorted by these, each with its name.
 
-    A row of one worker belongs to every group with which it shares the fields other than those of mixing.
+    A row of one worker belongs to every group with which it shares the fields other than those of averaging.
     """
     found: dict[str, list[Row]] = {}
     for row in sorted(rows, key=lambda row: row.workers):

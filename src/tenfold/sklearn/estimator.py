@@ -132,5 +132,5 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
 
 
 def usual_width(numbers: int) -> int:
-    """Return the width of the hidden layer for so many inputs and outputs: a power of two, about twice as many."""
+    """Return the width of the hidden layer: a power of two, about twice the number of inputs and outputs."""
     return min(max(1 << math.ceil(math.log2(2 * numbers)), NARROWEST), WIDEST)

@@ -48,8 +48,8 @@ class PlotStyles:
     """What colours, lines and markers mean on a page.
 
     The colour stands for the strategy (or whatever else differs first), the fill of a marker for the other fields and
-    the clock, the marker for the number of workers. One worker does not mix, so it has the page's text colour instead
-    of a strategy's. Settings of one colour have different lines.
+    the clock, the marker for the number of workers. A single worker does not average, so it has the page's text colour
+    instead of a strategy's. Settings of one colour have different lines.
     """
 
     def __init__(self, rows: Sequence[Row]) -> None:
