@@ -311,7 +311,7 @@ class TestRefusals:
         assert "butterfly" in self.refused(strategy="buterfly")
         assert "sync_every" in self.refused(sync_every=0)
         assert 'strategy = "easgd" has no rounds' in self.refused(strategy="easgd")
-        assert "samples is 0; it takes a number above 0" in self.refused(samples=0)
+        assert "samples is 0; it should be above 0" in self.refused(samples=0)
 
     def test_what_does_not_fit_together_among_several(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for name, value in {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "4"}.items():
@@ -350,7 +350,7 @@ class TestRefusals:
             with loop_worker(model, sgd(model), Division(workers=2, sync_every=1 + rank), links):
                 pass
 
-        with pytest.raises(ExperimentError, match="rank 1 averages another model than rank 0, or in another way"):
+        with pytest.raises(ExperimentError, match="rank 1 averages another model than rank 0, or with other settings"):
             together(2, flat_size(network()), life)
 
 

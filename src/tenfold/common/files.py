@@ -1,4 +1,4 @@
-"""Files: TOML that is read with a sentence for whatever is wrong, and writing that is whole or not done at all."""
+"""Files: reading TOML with an error message for what is wrong, and writing whole files or nothing."""
 
 import os
 import secrets
@@ -38,7 +38,7 @@ def check_page_path(path: Path) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that takes `path`'s place when the block ends well; on any error `path` stays as it was."""
+    """Open a file that replaces `path` when the block ends; after an error in it, `path` stays as it was."""
     if path.is_char_device() or path.is_fifo():  # such as /dev/stdout: nothing may take its place
         with path.open("wb") as file:
             yield file
@@ -95,7 +95,7 @@ def short_path(path: Path) -> Path:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what a process that died in the middle of writing has left in a folder and below."""
+    """Remove temporary files that a process that died while writing has left in a folder and below."""
     for path in folder.rglob(f".*{PARTIAL}"):
         with suppress(OSError):
             path.unlink()

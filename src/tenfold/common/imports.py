@@ -1,4 +1,4 @@
-"""Finding a user's own things by import path, "package.module:callable", and packages that are optional."""
+"""Importing a user's own objects by path, "package.module:callable", and optional packages."""
 
 import importlib
 import sys

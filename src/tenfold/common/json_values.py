@@ -5,7 +5,7 @@ from typing import Any
 
 
 def replace_nonfinite(value: Any) -> Any:
-    """Return a nested value with None for the numbers that are none, as JSON has no word for them."""
+    """Return a nested value with None in place of NaN and infinity, which JSON cannot hold."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):

@@ -30,7 +30,7 @@ class OptimizerTraits:
     needs_closure: bool = False
     """It evaluates several gradients in one step."""
     takes_sparse: bool = False
-    """It can step by sparse gradients; for others they are made dense."""
+    """It supports sparse gradients; for others they are made dense."""
     fused_kernel: Literal["none", "cpu", "all"] = "none"
     """On which devices torch has one kernel for all parameters: it saves a fifth of a LeNet-5 step on CPU."""
     state_vectors: int | None = None
@@ -41,7 +41,7 @@ class OptimizerTraits:
     averages_state: bool = False
     """division.optimizer_state = "auto" averages what it keeps in synchronous rounds of weights."""
     stacked_rule: str = ""
-    """Where its rule for replicas side by side on one device is. Default: several workers on a GPU refuse it."""
+    """Import path of its rule for replicas that step together on one device. Default: none; this is then an error."""
 
 
 OPTIMIZER_TRAITS: Mapping[str, OptimizerTraits] = {

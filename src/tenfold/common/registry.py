@@ -1,4 +1,4 @@
-"""Families of things that have names: sources, models, optimizers, strategies, ..."""
+"""Registries: the members of a family (sources, models, optimizers, strategies, ...) by name."""
 
 import difflib
 import importlib

@@ -54,7 +54,7 @@ def torchrun(
 
 
 def mpirun(hosts: Sequence[Host], what: Sequence[str], *, python: str | None = None) -> Command:
-    """Return the one command, for Open MPI, that starts everything from the machine where it is given."""
+    """Return the command, for Open MPI, that starts all processes from the machine it is run on."""
     places = ",".join(f"{host.name}:{host.slots}" for host in hosts)
     workers = sum(host.slots for host in hosts)
     return ["mpirun", "-n", str(workers), "--host", places, python or "python", *what]
@@ -108,7 +108,7 @@ def slurm(
 
 
 def share_out(workers: int, nodes: int) -> int:
-    """Return how many of the experiment's workers run on each node; a single worker means that it left it open."""
+    """Return how many of the experiment's workers run on each node; with one worker, their number is not set."""
     if workers > 1 and workers % nodes:
         raise MachineError(
             f"{workers} workers do not divide evenly among {nodes} nodes; change the nodes or the workers"

@@ -96,7 +96,7 @@ def slurm(variables: Variables) -> World | None:
 
 
 LAUNCHERS: tuple[Callable[[Variables], World | None], ...] = (torchrun, open_mpi, slurm, mpich)
-"""In the order of asking: srun may set Hydra's variables beside its own."""
+"""In the order in which they are checked: srun may set Hydra's variables beside its own."""
 
 
 def _world(

@@ -1,4 +1,4 @@
-"""`average`: lets the replicas of a training loop mix, through the hooks of their optimizers."""
+"""`average`: averages the replicas of a training loop, through the hooks of their optimizers."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

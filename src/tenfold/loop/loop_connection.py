@@ -1,4 +1,4 @@
-"""Which of how many this process is, and its links to the others; alone where no launcher was at work."""
+"""This process's rank, and its connection to the other ranks; without a launcher, it is the only one."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from tenfold.workers.channels import Channels, single_worker_channels
 
 ALONE = World(rank=0, size=1, local_rank=0, local_size=1, launcher="")
 REASON_SECONDS = 2.0
-"""Seconds that a rank whose waiting was ended waits for the reason."""
+"""Seconds that a rank waits for the reason after its wait for others was ended."""
 
 ReportError = Callable[[BaseException], None]
 
@@ -36,7 +36,7 @@ def here() -> World:
 def joined(numel: int, device: torch.device, *, gradients: bool) -> Iterator[tuple[Channels, ReportError]]:
     """Yield the channels of this process, for a state of `numel` numbers, and a function that reports an error here.
 
-    `gradients` says that gradients or an optimizer's state will travel, too. An error that only says that the waiting
+    `gradients` says that gradients or an optimizer's state will be sent, too. An error that only says that the waiting
     was ended becomes the one that another rank reported.
     """
     world = here()
@@ -48,7 +48,7 @@ def joined(numel: int, device: torch.device, *, gradients: bool) -> Iterator[tup
     gradient_transport = others.transport(numel if gradients else 1, device=device)
 
     def report(error: BaseException) -> None:
-        if not isinstance(error, TrainingError):  # such a one comes from the others
+        if not isinstance(error, TrainingError):  # such an error comes from another rank
             others.network.report_failure(error)
 
     try:

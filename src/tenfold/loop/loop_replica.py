@@ -1,4 +1,4 @@
-"""A model and an optimizer that somebody else steps."""
+"""The model and the optimizer of a user's own training loop, as rounds use them."""
 
 import torch
 from torch import Tensor, nn
@@ -8,9 +8,9 @@ from tenfold.training import FlatState
 
 
 class LoopReplica:
-    """What rounds need of a replica; its state lies in `vector` until it is released.
+    """The model and the optimizer of a training loop as a replica for rounds; `vector` holds its state until released.
 
-    `rate` is what all ranks take for the learning rate in a round, while schedules may be at different steps.
+    `rate` is the learning rate that all ranks use in a round, as their schedules may be at different steps.
     """
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, vector: Tensor) -> None:

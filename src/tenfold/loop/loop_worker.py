@@ -1,4 +1,4 @@
-"""Rounds among ranks that nobody keeps in step.
+"""Rounds among ranks whose training loops run independently.
 
 Loops of different ranks may take different numbers of steps: a GradScaler skips one, a loader has a batch less. So
 before a round everybody says which one it comes for, or that it is done. Those who are done join the rounds of the
@@ -49,7 +49,7 @@ class LoopWorker:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Follow the optimizer's steps."""
+        """Register hooks on the optimizer's steps."""
         optimizer = self._replica.optimizer
         hooks = [optimizer.register_step_post_hook(self._after_step)]
         if self._gradients:
@@ -73,7 +73,7 @@ class LoopWorker:
             vector.copy_(own)
 
     def end(self) -> None:
-        """Leave with the mean of all, when all have come to their end."""
+        """Wait until all ranks are done, and take the mean of all."""
         self._wait_for_all()
         self._use_mean_of_ranks()
 
@@ -98,14 +98,17 @@ class LoopWorker:
         self._rounds.average_weights()
 
     def _announce(self, number: float) -> list[float]:
-        """Say which round this rank comes for; return what all come for. The first that is busy sets the rate."""
+        """Tell the others which round this rank is ready for, and return the rounds of all ranks.
+
+        The first rank that is not done sets the learning rate.
+        """
         gathered = self._channels.transport.gather([number, self._replica.own_rate])
         self._replica.rate = next((rate for other, rate in gathered if other != DONE), self._replica.rate)
         return [other for other, _ in gathered]
 
     @torch.no_grad()
     def _wait_for_all(self) -> None:
-        """Join the rounds of those who are not here yet."""
+        """Join the rounds of the ranks that are not done yet."""
         while max(numbers := self._announce(DONE)) != DONE:
             self._rounds.count = int(max(numbers))
             if self._gradients:
@@ -114,7 +117,7 @@ class LoopWorker:
                 self._rounds.average_weights()
 
     def _sit_out(self, samples: list[float]) -> None:
-        """Add nothing to the others' gradients."""
+        """Join an average of gradients with weight 0."""
         self._channels.gradient_transport.buffer.zero_()
         average_tensors(self._channels, self._rounds.begin(), [], samples)
 
@@ -128,20 +131,20 @@ class LoopWorker:
             self._rounds.use_mean_of_replicas()
 
     def _busy(self, numbers: list[float]) -> list[float]:
-        """Return how much each rank counts in a round, 0 for those that are done."""
+        """Return the weight of each rank in a round, 0 for those that are done."""
         return [0.0 if number == DONE else count for number, count in zip(numbers, self._rounds.samples, strict=True)]
 
     def _agree(self, division: Division, samples: float) -> list[float]:
-        """Return how much each rank counts; refuse to begin when ranks do not mean the same."""
+        """Return the weight of each rank; raise an error if the ranks have different settings."""
         if not 0 < samples < float("inf"):
-            raise ExperimentError(f"samples is {samples}; it takes a number above 0")
+            raise ExperimentError(f"samples is {samples}; it should be above 0")
         content = f"{division.model_dump_json()} {self._replica.flat.vector.numel()}"
         digest = int.from_bytes(hashlib.blake2b(content.encode(), digest_size=6).digest(), "big")
         gathered = self._channels.transport.gather([float(digest), samples])
         odd = [rank for rank, (other, _) in enumerate(gathered) if other != gathered[0][0]]
         if odd:
             raise ExperimentError(
-                f"rank {odd[0]} averages another model than rank 0, or in another way; "
-                f"call tenfold.average with the same on every rank"
+                f"rank {odd[0]} averages another model than rank 0, or with other settings; "
+                f"call tenfold.average with the same arguments on every rank"
             )
         return [count for _, count in gathered]

@@ -15,7 +15,7 @@ from tenfold.loop.loop_connection import here
 
 
 class Epochs:
-    """How often a data set was gone through."""
+    """The number of passes over a data set so far."""
 
     count = 0
 
@@ -83,7 +83,7 @@ def divided(
 
 
 class Batches:
-    """The sample numbers of one rank's batches, in another order each time they are gone through."""
+    """The sample numbers of one rank's batches, in a different order in each pass."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class Batches:
 
     @property
     def epoch(self) -> int:
-        """The number of the epoch that comes next; it decides the order."""
+        """The number of the next epoch, which decides the order."""
         return self._epochs.count
 
     @epoch.setter

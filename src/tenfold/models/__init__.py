@@ -73,7 +73,7 @@ def build(model: Model, shape: Any, outputs: int, *, seed: int) -> nn.Module:
 
 
 _BUILDING = threading.RLock()
-"""Threads build one after another: they have the same random generator."""
+"""Threads build networks one after another, because they share the random generator."""
 _returned: WeakSet[nn.Module] = WeakSet()
 """The networks that were made and are still in use."""
 

@@ -1,4 +1,4 @@
-"""A network that scores candidates: what a sample says of itself, and what it says of each candidate."""
+"""A network that scores candidates, from features of the sample and of each candidate."""
 
 from collections.abc import Sequence
 

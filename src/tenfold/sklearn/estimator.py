@@ -22,7 +22,7 @@ from tenfold.experiment.section_fields import USUAL_BATCH
 from tenfold.sklearn.fitting import fit, is_built_in, outputs_of
 
 USUAL_STEPS = 300
-"""How many steps the default number of epochs makes, as far as that is between the next two."""
+"""The number of steps that the default number of epochs aims at; the next two limit the epochs."""
 FEWEST_EPOCHS, MOST_EPOCHS = 10, 200
 NARROWEST, WIDEST = 32, 256
 

@@ -28,7 +28,7 @@ PREDICTED_AT_ONCE = 2048
 
 
 class Fitted(NamedTuple):
-    """What came out of a training."""
+    """The result of training."""
 
     network: nn.Module
     result: dict[str, Any]
