@@ -262,12 +262,12 @@ class Run:
         return dict(tensor_file.load(self.path / "model.pt"))
 
     def tag(self, *names: str) -> None:
-        """Give the run tags, by which `list_runs(filter="tag=...")` finds it."""
+        """Add tags to the run, by which `list_runs(filter="tag=...")` finds it."""
         self.store.tag(self.id, *names)
         self.tags = tuple(sorted({*self.tags, *names}))
 
     def untag(self, *names: str) -> None:
-        """Take tags from the run."""
+        """Remove tags from the run."""
         self.store.untag(self.id, *names)
         self.tags = tuple(name for name in self.tags if name not in names)
 

@@ -245,11 +245,11 @@ class Store:
                 yield event
 
     def tag(self, run: int, *names: str) -> None:
-        """Give a run tags; those it has already stay."""
+        """Add tags to a run; those it already has stay."""
         self._label(run, add=names)
 
     def untag(self, run: int, *names: str) -> None:
-        """Take tags from a run; those it does not have are ignored."""
+        """Remove tags from a run; those it does not have are ignored."""
         self._label(run, remove=names)
 
     def _label(self, run: int, *, add: Iterable[str] = (), remove: Iterable[str] = ()) -> None:

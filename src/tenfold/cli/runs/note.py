@@ -1,4 +1,4 @@
-"""`tenfold note`: note something about a run."""
+"""`tenfold note`: add a note to a run."""
 
 from typing import Annotated
 
@@ -12,7 +12,7 @@ def note(
     text: Annotated[str, typer.Argument(help='The note, in quotes; "" removes it.')],
     runs: options.Runs = None,
 ) -> None:
-    """Note something about a run; `tenfold show` prints it.
+    """Add a note to a run, in place of the last one; `tenfold show` prints it.
 
     Example: [cyan]tenfold note last "with the fan on"[/]
     """

@@ -23,7 +23,7 @@ def remove(
     runs: options.Runs = None,
     as_json: options.Json = False,
 ) -> None:
-    """Remove runs from the list, and move their folders to the folder trash beside them.
+    """Remove runs from the list, and move their folders to the trash folder beside them.
 
     A cross-validation goes with its folds. What is in the trash keeps its weights and a record of its events.
 

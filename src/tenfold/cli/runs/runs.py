@@ -15,7 +15,7 @@ def runs(
     runs: options.Runs = None,
     as_json: options.Json = False,
 ) -> None:
-    """List the recorded runs, newest last; the folds of a cross-validation only when asked for.
+    """List the recorded runs, newest last; the folds of a cross-validation only with --folds.
 
     Examples: [cyan]tenfold runs[/], [cyan]tenfold runs -n 0 --json[/], [cyan]tenfold runs --folds[/],
     [cyan]tenfold runs --filter "workers>=4 strategy=butterfly,ring accuracy>97%"[/],

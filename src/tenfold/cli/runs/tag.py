@@ -1,4 +1,4 @@
-"""`tenfold tag`: give a run tags."""
+"""`tenfold tag`: add tags to a run."""
 
 import typer
 
@@ -6,7 +6,7 @@ from tenfold.cli import options
 
 
 def tag(run: options.Reference, tags: options.Tags, runs: options.Runs = None) -> None:
-    """Give a run tags, by which it can be found again.
+    """Add tags to a run, by which it can be found again.
 
     Examples: [cyan]tenfold tag last paper[/], [cyan]tenfold tag 12 baseline mnist[/],
     [cyan]tenfold runs --filter tag=paper[/]

@@ -1,4 +1,4 @@
-"""`tenfold untag`: take tags from a run."""
+"""`tenfold untag`: remove tags from a run."""
 
 import typer
 
@@ -7,7 +7,7 @@ from tenfold.errors import StoreError
 
 
 def untag(run: options.Reference, tags: options.Tags, runs: options.Runs = None) -> None:
-    """Take tags from a run.
+    """Remove tags from a run.
 
     Example: [cyan]tenfold untag 12 baseline[/]
     """

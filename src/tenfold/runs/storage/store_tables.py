@@ -222,7 +222,7 @@ def read_labels(connection: sqlite3.Connection) -> dict[int, Labels]:
 
 
 def write_tags(connection: sqlite3.Connection, run: int, add: Iterable[str], remove: Iterable[str]) -> None:
-    """Give a run tags, and take others from it."""
+    """Add tags to a run, and remove others."""
     connection.executemany("INSERT OR IGNORE INTO tags (run, name) VALUES (?, ?)", [(run, name) for name in add])
     connection.executemany("DELETE FROM tags WHERE run = ? AND name = ?", [(run, name) for name in remove])
 
