@@ -18,7 +18,7 @@ from tenfold.transport.memory.published_vectors import SLOTS, PublishedVectors
 
 Result = TypeVar("Result")
 MakeRound = Callable[[int], Round]
-"""Returns the round of so many replicas."""
+"""Returns the round for a given number of replicas."""
 
 
 @dataclass
@@ -34,9 +34,9 @@ class Channels:
     replicas: Tensor
     """All workers' states, one a row, for strategies that change a partner's weights."""
     versions: Any
-    """How often each replica, and last the centre, was changed by any worker."""
+    """How many times each replica, and last the centre, has been changed by any worker."""
     locks: Sequence[AbstractContextManager[Any]]
-    """One for each replica, and the last for the centre; none where all workers mix in rounds."""
+    """One for each replica, and the last for the centre; none where all workers average in rounds."""
     published: PublishedVectors | None = None
     """What overlapped rounds exchange; None where there are none."""
     lock_seconds: float = 0.0
@@ -47,9 +47,9 @@ class Channels:
     """Whether workers can be lost and replaced while the others train."""
 
     def run_round(self, transport: Transport, make_round: MakeRound, samples: Sequence[float]) -> Round:
-        """Carry out a round of training, made for as many replicas as take part; return what was carried out.
+        """Carry out a round of training, made for the replicas that take part; return the round.
 
-        `samples` are those that each worker has seen: its share in the mean.
+        `samples` are the numbers of samples that the workers have seen, which weight the mean.
         """
         round_ = make_round(transport.size)
         if not round_.is_idle:
@@ -57,11 +57,11 @@ class Channels:
         return round_
 
     def try_round(self, transport: Transport, make_round: MakeRound, samples: Sequence[float]) -> Round:
-        """Carry out a round outside of training, within what `repeat` does again if the members change meanwhile."""
+        """Carry out a round outside of training, inside `repeat`, which starts again if the members change."""
         return self.run_round(transport, make_round, samples)
 
     def repeat(self, attempt: Callable[[], Result]) -> Result:
-        """Do what all workers do together, from its beginning again whenever other workers take part."""
+        """Call `attempt`, which all workers do together; start again whenever the members change."""
         return attempt()
 
     def begin_evaluation(self) -> None:
@@ -137,7 +137,7 @@ class SharedChannels:
         waiting: Callable[[], None] = lambda: None,
         make: Callable[..., Channels] = Channels,
     ) -> Channels:
-        """Return the channels of one worker, in its process; `waiting` is called again and again while it waits.
+        """Return the channels of one worker, in its process; `waiting` is called repeatedly while it waits.
 
         Where workers share a process, `until` is how they wait, and `lock` replaces all locks. `make` takes the fields.
         """
@@ -163,7 +163,7 @@ class SharedChannels:
         )
 
     def check_shapes(self, shapes: tuple[tuple[int, ...], ...]) -> None:
-        """Raise ModelError if a replica's state has other shapes than that of the process that made this."""
+        """Raise ModelError if a replica's state does not have the shapes that it has in the process that made this."""
         if self._shapes is not None and shapes != self._shapes:
             raise ModelError(
                 f"the model has other weights here than in the main process ({_difference(shapes, self._shapes)}); "
@@ -171,12 +171,12 @@ class SharedChannels:
             )
 
     def ask_for(self, membership: int) -> None:
-        """Let all workers that have another membership pause, see `ElasticChannels`."""
+        """Make all workers with another membership pause, see `ElasticChannels`."""
         for segment in self._segments:
             segment.membership = membership
 
     def stop(self, reason: StopReason, rank: int) -> None:
-        """Let all workers that wait for others stop with an error."""
+        """Make all workers that wait for others stop with an error."""
         for segment in self._segments:
             segment.stop(reason, rank)
 

@@ -21,9 +21,9 @@ class Scheduler:
     """Runs the workers of a process in turns; `exchange_times` decides the order of those that ask for a turn."""
 
     def __init__(self, exchange_times: NDArray[Any] | None = None, waiting: Callable[[], None] = lambda: None) -> None:
-        """Grant turns in the order of `exchange_times` [steps, workers], when the steps of each worker end.
+        """Grant turns in the order of `exchange_times` [steps, workers], the times at which each worker's steps end.
 
-        `waiting` is called again and again while all workers wait for those of other processes.
+        `waiting` is called repeatedly while all workers wait for those of other processes.
         """
         self._waiting = waiting
         self._times = exchange_times
@@ -31,7 +31,7 @@ class Scheduler:
         self._asking: dict[greenlet, tuple[int, int]] = {}
 
     def run(self, workers: Sequence[Callable[[], None]]) -> None:
-        """Run all workers to their ends; the first error ends them all."""
+        """Run all workers until they finish; the first error ends them all."""
         running = [greenlet(worker) for worker in workers]
         self._ready = dict.fromkeys(running, _always)
         nap = SHORTEST_NAP

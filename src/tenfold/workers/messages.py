@@ -1,6 +1,6 @@
-"""What a worker tells its supervisor, and what it hears back. All workers say the same kind of thing in turn.
+"""The messages between a worker and its supervisor. All workers send messages of the same kind, one after another.
 
-Where lost workers are replaced, the last messages here are said between these, whenever the members change.
+Where lost workers are replaced, the last messages below are sent in between, whenever the members change.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class EpochTrained:
-    """An epoch is over: what this worker learnt from, and its share of the outputs on the watched part."""
+    """An epoch is over: what this worker trained on, and its share of the outputs on the evaluation part."""
 
     epoch: int
     step: int
@@ -25,7 +25,7 @@ class EpochTrained:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluated:
-    """This worker's share of the outputs on the watched part, in the middle of an epoch."""
+    """This worker's share of the outputs on the evaluation part, in the middle of an epoch."""
 
     epoch: int
     step: int
@@ -70,7 +70,7 @@ class Decision:
 
 @dataclass(frozen=True, kw_only=True)
 class Paused:
-    """This worker has paused because the members change, and says how far it is."""
+    """This worker has paused because the members change, and reports how far it has got."""
 
     rounds: int
     """How many rounds of its training it has completed."""
@@ -92,7 +92,7 @@ class Ready:
 
 @dataclass(frozen=True, kw_only=True)
 class Handover:
-    """A member's state, for those who join."""
+    """A member's state, for the workers that join."""
 
     membership: int
     step: int
@@ -102,17 +102,17 @@ class Handover:
 
 @dataclass(frozen=True, kw_only=True)
 class Joining:
-    """Who joins: at the first join point that a member passes with a number of at least `point`."""
+    """The workers that join, at the first join point that a member passes with a number of at least `point`."""
 
     workers: tuple[int, ...]
     partner: int
-    """The member whose state they take."""
+    """The member whose state they copy."""
     point: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Membership:
-    """Who takes part from now on."""
+    """The workers that take part from now on."""
 
     number: int
     members: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""What can go wrong with the user's model and metrics while they train, said in a sentence."""
+"""What can go wrong with the user's model and metrics during training, as errors of one sentence."""
 
 import copy
 import types
@@ -17,7 +17,7 @@ from tenfold.training.randomness import keep_rng_state
 from tenfold.workers.task import Task
 
 FEW = 32
-"""Samples that a metric of the user's own is tried on, before an epoch is spent on finding out that it fails."""
+"""Samples on which the user's own metrics are tried, so that one that fails does so before the first epoch."""
 
 LOSS_HINTS = {
     "does not require grad": "the loss has no gradient: compute it from the outputs with operations of torch that have "
@@ -59,10 +59,10 @@ def check_parameters(task: Task, replica: Replica, step: int) -> None:
 
 
 def check_metrics(task: Task, network: nn.Module) -> None:
-    """Raise ModelError if a metric of the user's own cannot measure the watched part.
+    """Raise ModelError if one of the user's own metrics cannot measure the evaluation part.
 
-    It is tried on a few samples. Where it fails there, all samples decide, since it may need more of them, such as one
-    of each class. A metric that counts its calls is copied, and random generators are left as they were.
+    It is tried on a few samples and, if it fails there, on all, since it may need more of them, such as one of each
+    class. A metric that counts its calls is copied, and random generators are left as they were.
     """
     part, name = task.evaluation_part, task.evaluation_part_name
     training = task.experiment.training

@@ -1,4 +1,4 @@
-"""What answers a run's workers: it evaluates the epochs, commits checkpoints, and puts the result together."""
+"""Answers the messages of a run's workers: evaluates epochs, commits checkpoints, and assembles the result."""
 
 import math
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ from tenfold.workers.task import Task
 
 
 class Supervisor:
-    """Takes the messages of all workers together, in the order of their ranks, and answers all with one decision."""
+    """Takes one message from every worker, in the order of their ranks, and answers all with one decision."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Supervisor:
         self.members = list(range(task.workers))
         """The workers that take part."""
         self.skipped: int = resumed.get("skipped", 0)
-        """Samples that lost workers had left to learn from before others took their places."""
+        """Samples that were not trained on because their workers were lost and not yet replaced."""
         self._absent: dict[int, int] = {}
         self.weights: dict[str, Any] = {}
         self.outputs: Any = None
@@ -95,20 +95,20 @@ class Supervisor:
         )
 
     def lose(self, error: WorkerLost, members: Sequence[int]) -> None:
-        """Record that the others continue without a worker, at once; another one will take its place."""
+        """Record that a worker was lost and the others continue without it; another one will replace it."""
         self.members = list(members)
         worker = LostWorker(error.rank, str(error), len(members), self.epochs + 1, step=0)
         self.lost.append(worker)
         self.emit(worker.event(self.stopwatch))
 
     def note_absence(self, step: int) -> None:
-        """Record the last step that includes the work of workers that were lost just now."""
+        """Record the last step that includes the work of the workers that have just been lost."""
         for worker in set(range(self.task.workers)) - {*self.members, *self._absent}:
             self._absent[worker] = step
             self._update_lost(worker, step=step)
 
     def join(self, worker: int, step: int, pid: int) -> None:
-        """Record that another process has taken a lost worker's place after this step."""
+        """Record that another process has replaced a lost worker after this step."""
         self.members = sorted([*self.members, worker])
         self.skipped += self._samples_of(worker, self._absent.pop(worker), step)
         self._update_lost(worker, joined=step)
@@ -120,12 +120,12 @@ class Supervisor:
         self.lost[latest] = replace(self.lost[latest], **fields)
 
     def _samples_of(self, worker: int, after: int, until: int) -> int:
-        """Return how many samples a worker's shard has for the steps after one until another, over the run."""
+        """Return the samples that a worker has in the steps after `after` up to `until`, counted over the run."""
         sizes = self.task.batch_sizes
         return sum(sizes[step % len(sizes)][worker] for step in range(after, until))
 
     def _skipped_until(self, step: int) -> int:
-        """Return how many samples nobody has learnt from until this step."""
+        """Return how many samples no worker has trained on up to this step."""
         return self.skipped + sum(self._samples_of(worker, after, step) for worker, after in self._absent.items())
 
     def decide(self, messages: Sequence[Message]) -> Decision:
@@ -176,7 +176,7 @@ class Supervisor:
             self.stopped_by = self.stopped_by or str(stop) or "a callback"
 
     def _evaluate(self, messages: Sequence[Evaluated] | Sequence[EpochTrained]) -> None:
-        """Measure the watched part, and remember when it reached the target."""
+        """Measure the evaluation part, and record when it reached the target."""
         assert self.task.evaluation_part is not None
         name = self.task.evaluation_part_name
         self.measured = self._measure(self.task.evaluation_part, name, [message.outputs for message in messages])
@@ -273,7 +273,7 @@ class Supervisor:
         return manifest
 
     def _finish(self, finished: Sequence[Finished]) -> Decision:
-        """Measure the test part with the final network, and put the result together."""
+        """Measure the test part with the final network, and assemble the result."""
         self.weights = finished[0].weights or {}
         if self.task.splits.test is not None:
             outputs = [message.outputs for message in finished]

@@ -1,4 +1,4 @@
-"""What the workers of a run have in common: the experiment, its data, and what follows from both."""
+"""What all workers of a run share: the experiment, its data, and what follows from both."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,11 +29,11 @@ class Task:
     experiment: Experiment
     splits: Splits
     threads: int
-    """Of each worker."""
+    """The threads of each worker."""
     cores: CoreMap = NOT_PINNED
     """The cores that each worker is pinned to."""
     checkpoints: Path | None = None
-    """The folder for checkpoints; None: none are kept."""
+    """The folder for checkpoints; None if none are saved."""
 
     @property
     def workers(self) -> int:
@@ -82,26 +82,26 @@ class Task:
 
     @cached_property
     def evaluation_steps(self) -> frozenset[int]:
-        """Steps of an epoch, but for its last, after which the watched part is evaluated."""
+        """The steps of an epoch, except the last, after which the evaluation part is evaluated."""
         if self.evaluation_part is None:
             return frozenset()
         every, last = self.experiment.training.evaluate_every * self.steps_per_epoch, self.steps_per_epoch
         return frozenset(step for n in range(1, int(last / every) + 1) if 0 < (step := round(n * every)) < last)
 
     def logs_after(self, step: int) -> bool:
-        """Return whether to log after this step of the epoch; a short rest at the end goes with the window before."""
+        """Return whether to log after this step of the epoch; a short window at its end is joined to the last."""
         every, last = self.experiment.training.log_every, self.steps_per_epoch
         return step == last or (step % every == 0 and (last - step) * 2 >= every)
 
     def ends_equal(self, steps: int) -> bool:
-        """Return whether all replicas are equal after so many steps, so that averaging them changes nothing."""
+        """Return whether all replicas are equal after this number of steps, so that averaging them changes nothing."""
         division = self.division
         pace = 1 if division.average == "gradients" else division.steps_between_rounds
         exact = not division.overlap and ends_equal(make_strategy(division), steps, pace, division.local_after)
         return self.workers == 1 or exact
 
     def share(self, part: Part, rank: int, size: int | None = None) -> torch.Tensor:
-        """Return the sample numbers of a part that this rank evaluates, of so many (default: all workers)."""
+        """Return the sample numbers of a part that one of `size` ranks (default: all workers) evaluates."""
         return torch.tensor_split(torch.arange(len(part)), size or self.workers)[rank]
 
 

@@ -10,7 +10,7 @@ TRAINING: tuple[SpanKind, ...] = ("data", "copy", "compute", "wait", "communicat
 
 
 class Timekeeper:
-    """Gives every moment of a worker to one kind of span.
+    """Assigns every moment of a worker to one kind of span.
 
     The first spans are emitted one by one, for the timeline; later ones are added up until the next `emit_sums`.
     """
@@ -31,17 +31,17 @@ class Timekeeper:
         """Seconds of computing when copies were last counted."""
 
     def begin(self) -> None:
-        """Give everything before the first step to the start; a resumed run has started before."""
+        """Count everything before the first step as startup; a resumed run has started before."""
         if not self.times:
             self._since = self.stopwatch.origin
             self.lap("start")
 
     def skip(self) -> None:
-        """Give the time since the last lap to nothing."""
+        """Start a new lap, and count the time since the last one as nothing."""
         self._since = perf_counter()
 
     def lap(self, kind: SpanKind, *, communicated: float = 0.0, waited: float = 0.0) -> None:
-        """Give the time since the last lap to a kind, except for what was spent on talking and waiting."""
+        """Count the time since the last lap as this kind, except for what was spent on communicating and waiting."""
         now = perf_counter()
         own = now - self._since - communicated - waited
         self._add(kind, self._since, own)
@@ -52,7 +52,7 @@ class Timekeeper:
         self._since = now
 
     def count_copies(self, seconds: float) -> None:
-        """Count what a GPU has spent on copies as copying, out of the computing since the last time.
+        """Count the time that a GPU spent on copies as copying, not computing, since the last call.
 
         The worker waits for both together. What copies overlap with other work adds no time, so there may be less.
         """

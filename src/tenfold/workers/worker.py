@@ -1,4 +1,4 @@
-"""The life of a worker: it trains its replica on its shard, joins the rounds, and reports after every epoch.
+"""A worker: it trains its replica on its shard, takes part in rounds, and reports after every epoch.
 
 The same code runs alone, in one of many processes, or under a launcher; only the transport and `report` differ.
 """
@@ -46,7 +46,7 @@ class Worker:
         report: Report,
         progress: WorkerProgress | None = None,
     ) -> None:
-        """Make the replica; `progress` is published to who watches this worker, if anybody does."""
+        """Make the replica; `progress` is published for the process that watches this worker, if there is one."""
         self.task = task
         self.number = channels.transport.rank
         """Which of the experiment's workers it is. `transport.rank` is its rank among those that take part now."""
@@ -77,7 +77,7 @@ class Worker:
         self.time = Timekeeper(stopwatch, emit, self.number)
         self.epoch = 0
         self.done = 0
-        """Steps of the epoch that were taken before this worker joined in the place of a lost one."""
+        """Steps of the epoch that were taken before this worker replaced a lost one."""
         self.joins = False
         """Whether it has just joined, so that the others have passed this join point already."""
         self.best: dict[str, Any] | None = None
@@ -111,7 +111,7 @@ class Worker:
             self.replica.load(state["replica"])
         except (RuntimeError, ValueError, KeyError) as error:
             raise ModelError(f"the checkpoint does not fit model {self.task.experiment.model.name}: {error}") from None
-        self.trainer.load(state["trainer"] if "trainer" in state else state["mixer"])  # the key of older versions
+        self.trainer.load(state["trainer"] if "trainer" in state else state["mixer"])  # older checkpoints: "mixer"
         before = state.get("steps_per_epoch", self.task.steps_per_epoch)
         # the same progress with other shards
         self.replica.steps = self.replica.steps * self.task.steps_per_epoch // before
@@ -119,7 +119,7 @@ class Worker:
         self.time.seconds, self.time.times = state["seconds"], dict(state["times"])
 
     def join(self, state: dict[str, Any]) -> None:
-        """Continue where the partner is whose state this is, maybe in the middle of an epoch."""
+        """Continue from the state of a partner, possibly in the middle of an epoch."""
         self.resume(state)
         self.done, self.joins = state["done"], True
 
@@ -137,7 +137,7 @@ class Worker:
         loss, samples = 0.0, 0
         first = self.epoch * task.steps_per_epoch
         time.skip()
-        # One that joined after step `done` begins with what the others do after that step's join point: log, evaluate.
+        # A worker that joined after step `done` first does what the others do after its join point: log, evaluate.
         for step in range(max(1, done), task.steps_per_epoch + 1):
             waited, communicated = self._seconds_waited_and_communicated()
             if step > done:
@@ -157,7 +157,7 @@ class Worker:
             time.lap("compute", waited=now_waited - waited, communicated=now_communicated - communicated)
             if logs:
                 time.count_copies(task.splits.train.take_copy_seconds())
-            if first + step == 1:  # all at the same time, so that none waits for another
+            if first + step == 1:  # on all workers at the same time, so that none waits for another
                 self._check_metrics()
             if logs:
                 added = self._log(first + step)
@@ -167,7 +167,7 @@ class Worker:
         return loss, samples, first + step
 
     def _sizes_to_come(self) -> Counter[int]:
-        """Return how many batches of each size this worker will learn from."""
+        """Return how many batches of each size this worker has yet to train on."""
         sizes = Counter(sizes[self.number] for sizes in self.task.batch_sizes if sizes[self.number])
         left = self.task.experiment.training.epochs - self.epoch
         return Counter({size: count * left for size, count in sizes.items()})
@@ -199,13 +199,13 @@ class Worker:
             raise explained from error
 
     def _check_metrics(self) -> None:
-        """Try the user's own metrics after the first step: one that fails would do so at the end of the epoch."""
+        """Try the user's own metrics after the first step, so that one that fails does so before the epoch ends."""
         with self.allow_more_time():
             check_metrics(self.task, self.replica.network)
         self.time.lap("evaluate")
 
     def _log(self, step: int) -> tuple[float, int]:
-        """Log the steps since the last time; return the sum of their losses over samples, and the samples."""
+        """Log the steps since the last call; return the sum of their losses over samples, and the number of samples."""
         check_parameters(self.task, self.replica, step)
         if not self._losses:
             return 0.0, 0
@@ -265,7 +265,7 @@ class Worker:
 
     @contextmanager
     def _restoring(self) -> Iterator[Tensor]:
-        """Yield a copy of the weights; put all back if the members change meanwhile, so that this can be repeated."""
+        """Yield a copy of the weights; restore all if the members change meanwhile, so that this can be repeated."""
         flat = self.replica.flat
         own, reference_means = flat.vector.clone(), [reference.clone() for reference in flat.reference_means]
         try:
@@ -324,7 +324,7 @@ class Worker:
         self.time.emit_sums()
 
     def _state(self, done: int = 0) -> dict[str, Any]:
-        """Return all that a resumed run needs of this worker, or another worker that joins after `done` steps."""
+        """Return the state from which a run resumes, or from which another worker joins after `done` steps."""
         return {
             "replica": self.replica.state(),
             "trainer": self.trainer.state(),

@@ -1,11 +1,12 @@
-"""The channels of a worker whose lost partners are replaced: the members change while it trains.
+"""The channels of a worker where lost workers are replaced: the members change during training.
 
 The process that started the workers decides who takes part (`Roster`). When that changes, it asks for another
-membership in shared memory. Every member notices where it would wait for others, pauses, and says how far it is; when
-all have paused, all hear the new membership and continue. So nobody uses another worker's weights in between.
+membership in shared memory. Every member notices this where it would wait for others, pauses, and reports how far it
+has got; when all have paused, all receive the new membership and continue. So no worker uses another's weights in
+between.
 
-A round that was under way is repeated with what each member had brought to it, unless another member has completed it:
-then all had done their parts, and the result is there. (Where small groups average, members may be several rounds
+A round that was in progress is repeated with what each member contributed to it, unless another member has completed
+it: then all had done their parts, and the result is there. (Where small groups average, members may be several rounds
 apart; those behind continue without these.)
 
 Workers that replace lost ones join between two steps. All members pass the same join points, numbered in the same way,
@@ -30,13 +31,13 @@ from tenfold.workers.messages import EvaluationBegan, Handover, Joining, Members
 
 @dataclass(kw_only=True)
 class ElasticChannels(Channels):
-    """One worker's connections to the others, who may be lost and replaced."""
+    """One worker's connections to the others, which may be lost and replaced."""
 
     is_elastic: ClassVar[bool] = True
     number: int
-    """This worker's."""
+    """The number of this worker."""
     members: tuple[int, ...]
-    """Those who take part, in the order of which they are ranks."""
+    """The numbers of the workers that take part; the position of each is its rank."""
     ask: Callable[[Any], Any]
     """Sends a message to the process that started the workers, and returns the answer."""
     send: Callable[[Any], None]
@@ -53,7 +54,7 @@ class ElasticChannels(Channels):
         self._regroup(self.members, 0, 0)
 
     def run_round(self, transport: Transport, make_round: MakeRound, samples: Sequence[float]) -> Round:
-        """Carry out a round of training with those who take part at its end."""
+        """Carry out a round of training among the members at its end."""
         if self._rounds < self._completed_by_others:
             self._complete()
             return make_round(transport.size)
@@ -81,7 +82,7 @@ class ElasticChannels(Channels):
         return super().run_round(transport, make_round, [samples[member] for member in self.members])
 
     def repeat(self, attempt: Callable[[], Result]) -> Result:
-        """Do what all members do together, from its beginning again whenever the members change."""
+        """Call `attempt`, which all members do together; start again whenever the members change."""
         while True:
             try:
                 return attempt()
@@ -93,7 +94,7 @@ class ElasticChannels(Channels):
         self.send(EvaluationBegan())
 
     def reach_join_point(self, step: int, state: Callable[[], dict[str, Any]], *, epoch_begins: bool = False) -> None:
-        """Let those who join take part from here on; their partner hands over its state.
+        """Let the workers that join take part from here on; their partner sends them its state.
 
         The join point after step s has the number 2s; that where the next epoch begins, after the evaluation, 2s + 1.
         """
@@ -135,7 +136,7 @@ class ElasticChannels(Channels):
         self._mixed = self.step
 
     def _pause(self) -> None:
-        """Say how far this worker is, and take on the membership that comes back when all have."""
+        """Report how far this worker has got, and adopt the membership that is answered when all have reported."""
         began = perf_counter()
         membership = self.ask(Paused(rounds=self._rounds, mixed=self._mixed, passed=self._passed))
         self.transport.wait_seconds += perf_counter() - began

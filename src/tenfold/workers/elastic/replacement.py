@@ -11,7 +11,7 @@ from tenfold.workers.supervisor import Supervisor
 
 
 class Replacement:
-    """Lets the members of a run pause when one is lost, starts another process in its place, and lets that one join.
+    """Pauses the members of a run when one is lost, starts another process in its place, and lets that one join.
 
     The others do not wait for the new process to start: it joins when it is ready.
     """
@@ -31,7 +31,7 @@ class Replacement:
         self._since_epoch_began = set(range(channels.workers))
 
     def lose(self, lost: WorkerLost) -> None:
-        """Let the others continue without a worker, or raise its error: if it is lost too often, or nobody is left."""
+        """Let the others continue without a worker; raise its error if it was lost too often or no other is left."""
         worker = lost.rank
         self._losses[worker] += 1
         self._since_epoch_began.discard(worker)
@@ -68,19 +68,19 @@ class Replacement:
                 self._pool.send(joined, welcome)
                 self._supervisor.join(joined, message.step, self._pool.processes[joined].pid)
         else:
-            return self.roster.is_changing  # who said this has not noticed yet, and will say it again
+            return self.roster.is_changing  # its sender has not noticed the change yet, and will send it again
         self._proceed()
         return True
 
     def invite(self) -> bool:
-        """Let the members pause for those who wait to join, unless they evaluate; return whether they do."""
+        """Make the members pause for workers that wait to join, unless they evaluate; return whether they pause."""
         if self._evaluating or not self.roster.can_change:
             return False
         self._channels.ask_for(self.roster.change())
         return True
 
     def note_answer(self, message: Message) -> None:
-        """Go on after the members have the answer to a message: they evaluate no more, and others may join."""
+        """Note that the members have the answer to a message: their evaluation is over, and others may join."""
         self._evaluating.clear()
         if isinstance(message, Finished):
             for worker in set(self._pool.present) - self.roster.members:
@@ -91,13 +91,13 @@ class Replacement:
         self.invite()
 
     def _forget_losses(self) -> None:
-        """Forget the losses of workers that have trained for the whole epoch."""
+        """Reset the counts of losses of workers that have trained for the whole epoch."""
         for worker in self._since_epoch_began:
             self._losses[worker] = 0
         self._since_epoch_began = set(self.roster.members)
 
     def _proceed(self) -> None:
-        """Tell the members who takes part when all have paused; only then may others use a lost one's memory."""
+        """Send the members the new membership once all have paused; only then may others use a lost one's memory."""
         if (membership := self.roster.decide()) is not None:
             self._supervisor.note_absence(self.roster.mixed)
             for member in membership.members:

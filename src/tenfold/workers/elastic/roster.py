@@ -1,10 +1,10 @@
-"""Who takes part in the rounds: decides on the members when workers are lost and replaced. Starts and sends nothing."""
+"""Decides which workers take part in rounds when some are lost and replaced; it starts and sends nothing."""
 
 from tenfold.workers.messages import Handover, Joining, Membership, Paused, Welcome
 
 
 class Roster:
-    """The members of a run, those who wait to join, and the change of members that is under way, if any."""
+    """The members of a run, the workers that wait to join, and the change of members in progress, if any."""
 
     def __init__(self, workers: int) -> None:
         self.members = set(range(workers))
@@ -19,12 +19,12 @@ class Roster:
 
     @property
     def is_changing(self) -> bool:
-        """Whether members are awaited to pause."""
+        """Whether some members have yet to pause."""
         return self._paused is not None
 
     @property
     def can_change(self) -> bool:
-        """Whether somebody waits to join, and no change is under way."""
+        """Whether a worker waits to join, and no change is in progress."""
         return bool(self.waiting) and not self.is_changing and self._membership.joining is None
 
     def change(self) -> int:
@@ -45,7 +45,7 @@ class Roster:
         return awaited
 
     def pause(self, worker: int, paused: Paused) -> None:
-        """Take note that a member has paused."""
+        """Note that a member has paused."""
         if self._paused is not None and worker in self.members:
             self._paused[worker] = paused
 
@@ -68,7 +68,7 @@ class Roster:
         return self._membership
 
     def hand_over(self, handover: Handover) -> dict[int, Welcome]:
-        """Return what to send to those who join now; nothing if the members have changed again since they should."""
+        """Return what to send to the workers that join now; nothing if the members have changed again meanwhile."""
         membership = self._membership
         if self.is_changing or handover.membership != membership.number or membership.joining is None:
             return {}

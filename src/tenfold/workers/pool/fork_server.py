@@ -24,7 +24,7 @@ START_ATTEMPTS = 3
 SERVER_FOLDER = "TENFOLD_SERVER_FOLDER"
 _STARTING = threading.RLock()
 PRELOADED = "tenfold.workers.pool.worker_process"
-"""What the server imports, by name: nothing here imports it, so the server can start before torch is imported here."""
+"""The module that the server imports, by name: it is not imported here, so that the server can start before torch."""
 
 
 _others_servers: set[int] = set()
@@ -32,7 +32,7 @@ _others_servers: set[int] = set()
 
 
 def context() -> BaseContext:
-    """Return how processes are started: forked from a server that has imported torch once, or spawned afresh."""
+    """Return the context that starts processes: forked from a server that has imported torch, or spawned."""
     has_server = "forkserver" in multiprocessing.get_all_start_methods() and os.getpid() not in _others_servers
     return multiprocessing.get_context("forkserver" if has_server else "spawn")
 
@@ -126,7 +126,7 @@ def _environment(name: str, value: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _ignoring_interrupts() -> Iterator[None]:
-    """Start the server deaf to Ctrl-C, which it would otherwise hear in the middle of its imports."""
+    """Start the server with Ctrl-C ignored, which would otherwise interrupt its imports."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

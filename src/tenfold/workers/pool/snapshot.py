@@ -1,4 +1,4 @@
-"""A task made ready to travel to other processes: tensors stay where they are, and functions go by value."""
+"""A task packed for other processes: tensors stay where they are, and functions are sent by value."""
 
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -33,7 +33,7 @@ class SharedPart:
         return Tensors(tree_map(SharedTensor.open, self.x), self.y.open())
 
     def close(self) -> None:
-        """Let go of the tensors."""
+        """Release the tensors."""
         for tensor in (*tree_leaves(self.x), self.y):
             tensor.close()
 
@@ -56,7 +56,7 @@ class SharedTensors(Tensors):
 
 
 class TaskSnapshot:
-    """A task on its way to the workers; whoever packs it keeps the tensors alive until `close`."""
+    """A task as it is sent to the workers; the process that packs it keeps the tensors alive until `close`."""
 
     def __init__(self, task: Task, *, with_numbers: bool = False) -> None:
         """Pack a task; the samples' numbers in the data as given only where the other process writes predictions."""
@@ -73,11 +73,11 @@ class TaskSnapshot:
                 self._content = cloudpickle.dumps(
                     (replace(task, experiment=experiment, splits=None), about, parts, self._whole)  # type: ignore[arg-type]
                 )
-        except Exception as error:  # whatever an object of the user's own makes of being pickled
+        except Exception as error:  # a user's object may raise anything when it is pickled
             self.close()
             raise ExperimentError(
                 f"what was given as Python objects (model, data, loss) cannot be sent to worker processes: {error}; "
-                "let them make inside what cannot be pickled, such as locks and open files"
+                "create what cannot be pickled, such as locks and open files, inside them"
             ) from error
 
     def open(self) -> Task:
@@ -93,12 +93,12 @@ class TaskSnapshot:
         return replace(task, splits=splits)  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """Let go of the shared tensors."""
+        """Release the shared tensors."""
         for part in self._shared:
             part.close()
 
     def _pack(self, part: Part | None) -> PickedPart | int | None:
-        """Return a part's position among those that travel, each of which does so once."""
+        """Return a part's position among those that are sent; each is sent once."""
         if part is None:
             return None
         if isinstance(part, SubsetPart):
@@ -136,7 +136,7 @@ def bytes_to_share(splits: Splits) -> int:
 
 
 def in_shared_memory(splits: Splits) -> Splits:
-    """Move the parts that are tensors into shared memory; the originals can be forgotten."""
+    """Move the parts that are tensors into shared memory; the originals can be freed."""
     found = {name: getattr(splits, name) for name in PARTS}
     moved: dict[str, Any] = {
         name: SharedTensors(part) if isinstance(part, Tensors) else part for name, part in found.items()

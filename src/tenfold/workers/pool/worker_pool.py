@@ -87,7 +87,7 @@ class WorkerPool:
 
     @property
     def present(self) -> list[int]:
-        """The indices of the processes that there are."""
+        """The indices of the processes."""
         return [index for index in range(len(self.processes)) if index not in self._absent]
 
     def remove(self, index: int) -> None:
@@ -114,10 +114,10 @@ class WorkerPool:
             self._absent.discard(index)
 
     def messages(self) -> Iterator[tuple[int, Any]]:
-        """Yield (index of the process, message) as they come; raise WorkerLost when a process is lost.
+        """Yield (index of the process, message) as messages arrive; raise WorkerLost when a process is lost.
 
-        All that the lost process had sent is yielded before. What the others have sent by then, such as errors because
-        they wait for the lost one, is yielded only if this is called again, after `remove` or `replace`.
+        Everything that the lost process had sent is yielded first. What the others have sent by then, such as errors
+        because they wait for the lost one, is yielded only if this is called again, after `remove` or `replace`.
         """
         looked = time.monotonic()
         while True:
@@ -134,7 +134,7 @@ class WorkerPool:
                     yield lost, message
                 raise self._exit_error(lost)
             now = time.monotonic()
-            if now - looked < 2 * BEAT:  # else this process itself was held up, and knows nothing
+            if now - looked < 2 * BEAT:  # otherwise this process itself was held up, and cannot tell
                 self._check_beats(now)
                 self._check_progress(now)
             else:
@@ -148,7 +148,7 @@ class WorkerPool:
 
     def _read(self, index: int) -> tuple[list[Any], bool]:
         """Return what a worker has sent, and whether it is gone."""
-        alive = self.processes[index].is_alive()  # asked before reading: what the dead have sent is there
+        alive = self.processes[index].is_alive()  # asked before reading: what a dead process has sent can still be read
         messages, closed = self._readers[index].read()
         return messages, closed or not alive
 
@@ -213,7 +213,7 @@ class WorkerPool:
 
 @contextlib.contextmanager
 def _deferring_interrupts() -> Iterator[None]:
-    """Let Ctrl-C wait, so that no process is half started and known to nobody."""
+    """Delay Ctrl-C, so that no process is left half started."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -45,13 +45,13 @@ class WorkerConnection:
     """A worker process's connection to the supervisor: events go in batches, messages wait for their answer."""
 
     def __init__(self, pipe: Connection, waiting: Callable[[], None] = lambda: None) -> None:
-        """Connect; `waiting` is called again and again while an answer is awaited."""
+        """Connect; `waiting` is called repeatedly while an answer is awaited."""
         self._pipe = pipe
         self.is_outdated: Callable[[], bool] | None = None
-        """Says whether other workers take part now, so that the answer to `report` will not come."""
+        """Returns whether the members have changed, so that `report` will not be answered."""
         self._waiting = waiting
         self.printed: Callable[[], list[Event]] = list
-        """Returns what was printed since it was called last, as events."""
+        """Returns what was printed since the last call, as events."""
         self._events: list[Event] = []
         self._sent = time.monotonic()
 
@@ -82,7 +82,7 @@ class WorkerConnection:
         try:
             while not self._pipe.poll(seconds):
                 self._waiting()
-                # Whoever changes the members has sent its earlier answers before.
+                # The process that changes the members has sent its earlier answers before.
                 if is_outdated is not None and is_outdated() and not self._pipe.poll():
                     raise MembersChanged
             answer = self._pipe.recv_bytes()
@@ -99,7 +99,7 @@ class WorkerConnection:
             self._events = []
 
     def fail(self, error: BaseException) -> None:
-        """Send an error: as it is when it is written for the user; else with the user's lines, or its traceback."""
+        """Send an error: unchanged if it is written for the user, otherwise with the user's lines or its traceback."""
         self.flush()
         if not isinstance(error, TenfoldError):
             kind = UserCodeError if user_frames(error) else RuntimeError
@@ -110,7 +110,7 @@ class WorkerConnection:
         content = pickle.dumps(content)
         try:
             self._pipe.send_bytes(content)
-        except (BrokenPipeError, ConnectionResetError):  # the parent is gone: there is nobody to report to
+        except (BrokenPipeError, ConnectionResetError):  # the parent is gone: there is no process to report to
             os._exit(1)
 
 
@@ -128,13 +128,13 @@ class WorkerSetup:
     exchange_times: NDArray[Any] | None = None
     """[steps, workers]; orders the exchanges of replicas without rounds that share a process."""
     elastic: bool = False
-    """Whether lost workers are replaced by others while the rest trains."""
+    """Whether lost workers are replaced while the others train."""
 
 
 def run_workers(
     process: int, pipe: Connection, lifeline: Connection, beats: Any, setup: WorkerSetup, *, joining: bool = False
 ) -> None:
-    """Train the replicas of one process; one that is `joining` replaces a lost one, and first waits for its state."""
+    """Train the replicas of one process; if `joining`, it replaces a lost worker and first waits for a state."""
     start_heartbeat(process, lifeline, beats)
     progress, ranks, stopwatch = WorkerProgress(beats, process), setup.ranks_by_process[process], setup.stopwatch
     connection = WorkerConnection(pipe, progress.mark_waiting)

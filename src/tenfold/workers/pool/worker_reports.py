@@ -36,7 +36,7 @@ def start_heartbeat(process: int, lifeline: Connection, beats: Any) -> None:
     def beat() -> None:
         while True:
             beats[process] = time.monotonic()
-            if lifeline.poll(BEAT):  # nobody ever writes: the other end is gone
+            if lifeline.poll(BEAT):  # nothing is ever written: the other end is gone
                 os._exit(1)
 
     threading.Thread(target=beat, daemon=True, name="tenfold-beat").start()
@@ -89,7 +89,7 @@ class MessageReader:
 
 
 class WorkerProgress:
-    """One worker's progress, in memory that it shares with its parent: when it last got on, and how long it took."""
+    """One worker's progress, in memory that it shares with its parent: when its last step was, and how long it took."""
 
     def __init__(self, floats: "SharedFloats | list[float]", process: int) -> None:
         """Use the fields behind the heartbeats of all processes."""
@@ -121,7 +121,7 @@ class WorkerProgress:
             self._floats[self._first + SLOW] = 0.0
 
     def clear(self) -> None:
-        """Forget all, for another process in its place."""
+        """Reset everything, for the process that replaces this one."""
         for field in range(FIELDS):
             self._floats[self._first + field] = 0.0
 
@@ -139,7 +139,7 @@ class StallWatch:
         self._since = 0.0
 
     def restart(self, now: float) -> None:
-        """Count no time before `now`, after this process was held up and perhaps the others with it."""
+        """Ignore the time before `now`: this process was held up, and perhaps the others with it."""
         self._since = now
 
     def find_stalled(self, now: float) -> dict[int, float]:
@@ -161,7 +161,7 @@ class StallWatch:
 
 
 def describe_stall(seconds: float, stall_after: float | None, also: str = "") -> str:
-    """Return what to say of a worker without progress for so long, after its name."""
+    """Return the text that follows the name of a worker without progress for `seconds`."""
     value = "derived from the times of steps" if stall_after is None else f"{stall_after:g}"
     return (
         f"has made no progress for {seconds:.3g} s{also}; it may wait for a lock or for data. "

@@ -17,8 +17,8 @@ from tenfold.workers.trainers.trainer import Trainer
 class AsynchronousTrainer(Trainer):
     """Lets every replica step by its own gradients, and carries out the exchanges that an asynchronous strategy states.
 
-    Staleness is how often others changed what this worker works on since it last looked: the centre, or, where workers
-    exchange with one another, its own weights.
+    Staleness is the number of changes that others have made since this worker last read: to the centre or, where
+    workers exchange with one another, to its own weights.
     """
 
     bytes_moved: float = 0.0

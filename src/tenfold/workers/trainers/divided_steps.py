@@ -1,8 +1,8 @@
-"""Steps of Muon by averaged gradients, whose matrices the workers of one machine orthogonalize in parts.
+"""Steps of Muon with averaged gradients, in which the workers of one machine divide the orthogonalization.
 
 All workers have the same gradients, momenta and weights, so that all would compute the same. Where it saves time, each
-changes only its own part of the large matrices, and writes the result into the others' weights. The products of some
-matrices of a stack have the same bits as those of all, as long as one thread computes them.
+changes only its own part of the large matrices, and writes the result into the others' weights. The products of a part
+of a stack of matrices have the same bits as those of the whole stack, as long as one thread computes them.
 """
 
 import torch
@@ -34,15 +34,15 @@ class DividedStep:
             self._slices.append(slice(start + part.start * size, start + part.stop * size))
 
     def step(self) -> None:
-        """Change this worker's part of the weights, and have the others' parts written into the rest."""
+        """Update this worker's part of the weights, and wait until the others have written theirs into the rest."""
         self._optimizer.step()
         self._transport.copy_to_others(self._slices)
 
 
 def divide_steps(replica: Replica, channels: Channels, strategy: Strategy) -> DividedStep | None:
-    """Return this worker's part of the steps, or None where every worker is to take whole steps.
+    """Return this worker's part of the steps, or None where every worker should take whole steps.
 
-    Before a worker writes into another's weights, that one must have its gradient: all of them meet when they average.
+    A worker may write into another's weights only after that one has computed its gradient: averaging waits for all.
     """
     transport, optimizer = channels.transport, replica.optimizer
     if not isinstance(transport, SharedMemoryTransport) or not isinstance(optimizer, Muon):

@@ -27,7 +27,7 @@ def make_trainer(division: Division, replica: Replica, channels: Channels, sampl
 
 
 def make_rounds(division: Division, replica: AveragedReplica, channels: Channels, samples: list[float]) -> Rounds:
-    """Return the rounds of a replica."""
+    """Return the rounds in which a replica is averaged with the others."""
     size = replica.flat.parameters if division.average != "gradients" else sum(p.numel() for p in replica.learning)
     strategy, outer, compressor = make_strategy(division), make_outer(division), make_compressor(division, size)
     kind = OverlappedRounds if division.overlap else Rounds

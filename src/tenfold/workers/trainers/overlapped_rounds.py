@@ -19,8 +19,8 @@ class OverlappedRounds(Rounds):
 
         x_i(t+1) = x_i(t) + (what step t+1 adds) + (sum over j of M_ij x_j(t)) - x_i(t)
 
-    which keeps the mean (D-PSGD, Lian et al. 2017). Workers read what others had before the step, so that nobody waits
-    for one that is at most a step behind. Momenta are mixed in the same way, where they are averaged.
+    which keeps the mean (D-PSGD, Lian et al. 2017). Workers read the weights that others had before the step, so that
+    none waits for one that is at most a step behind. Where momenta are averaged, it is done in the same way.
     """
 
     _begun = False
@@ -31,7 +31,7 @@ class OverlappedRounds(Rounds):
     """The optimizer's state that was published in it: of which parameters, and under which names."""
 
     def average_weights_if_due(self, step: int) -> None:
-        """End the round that began after the step before, and begin the next one, if it is due."""
+        """End the round that began after the previous step, and begin the next one, if it is due."""
         if self._begun:
             self._end()
         if self.is_due(step):
@@ -66,7 +66,7 @@ class OverlappedRounds(Rounds):
         for (_, name), momentum, other in zip(self._momenta, momenta, others, strict=True):
             momentum.add_(other.view_as(momentum))
             if name == SECOND_MOMENT:
-                momentum.clamp_(min=0)  # the step may have made it smaller than what the round takes away
+                momentum.clamp_(min=0)  # the step may have made it smaller than what the round subtracts
         if self.measure_distance:
             self.distance_from_mean = float(added[: flat.parameters].norm() / self.parameters.norm().clamp_min(1e-30))
             self.measure_distance = False
@@ -85,14 +85,14 @@ class OverlappedRounds(Rounds):
         ]
 
     def state(self) -> dict[str, Any]:
-        """Return also what was published in the round that has not ended."""
+        """Return what a resumed run needs, including what was published in a round that has not ended."""
         begun = None
         if self._begun and self.channels.published is not None:
             begun = {"published": self.channels.published.own, "centres": self._reference_means}
         return super().state() | {"begun": begun}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore a saved state; all workers do, and publish again what they had published."""
+        """Restore a saved state; all workers do so, and publish again what they had published."""
         super().load(state)
         if state["begun"] is not None:
             round_ = self.strategy.round(self.count - 1, self.channels.transport.size)

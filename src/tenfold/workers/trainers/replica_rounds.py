@@ -63,7 +63,7 @@ class Rounds:
         self.channels = channels
         self.samples = samples
         self.count = 0
-        """The rounds so far."""
+        """The number of rounds so far."""
         self.measure_distance = True
         """Whether to measure in the next round how far this replica is from the average."""
         self.distance_from_mean: float | None = None
@@ -74,15 +74,15 @@ class Rounds:
         self.reference = self.parameters.clone() if differences else None
         made = replica.optimizer.state if division.optimizer_state == "reset" else {}
         self._first_state = {owner: copy.deepcopy(state) for owner, state in made.items()}
-        """What the optimizer is reset to: mostly nothing, but some make their state when they are made."""
+        """What the optimizer is reset to: usually nothing, but some create their state in the constructor."""
 
     @property
     def upcoming(self) -> Round:
-        """The round that comes next."""
+        """The next round."""
         return self.strategy.round(self.count, self.channels.transport.size)
 
     def begin(self) -> MakeRound:
-        """Count the round that comes next, and return what makes it for any number of replicas."""
+        """Count the next round, and return the function that makes it for any number of replicas."""
         number = self.count
         self.count += 1
         return lambda size: self.strategy.round(number, size)

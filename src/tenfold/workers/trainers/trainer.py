@@ -2,18 +2,18 @@
 
 For every batch, `Worker` calls `train_step` and then `average_weights_if_due` of its trainer. What these do:
 
-| trainer                    | train_step                                             | average_weights_if_due     |
-|----------------------------|--------------------------------------------------------|----------------------------|
-| `GradientAveragingTrainer` | backward, average the gradients, the optimizer's step  | nothing: they are equal    |
-| `WeightAveragingTrainer`   | `Replica.step`: backward, the optimizer's step         | a round, every sync_every  |
-| `AsynchronousTrainer`      | the same                                               | an exchange, at its pace  |
+| trainer                    | `train_step`                                    | `average_weights_if_due`            |
+|----------------------------|-------------------------------------------------|-------------------------------------|
+| `GradientAveragingTrainer` | backward, average gradients, optimizer's step   | nothing: all weights are equal      |
+| `WeightAveragingTrainer`   | backward, optimizer's step (`Replica.step`)     | a round of all, every `sync_every`  |
+| `AsynchronousTrainer`      | the same                                        | an exchange with one partner        |
 
 By default gradients are averaged. With `overlap`, a round of weights ends after the step that follows
 (`OverlappedRounds`). A single worker has a `WeightAveragingTrainer`, whose rounds have nothing to do.
 
-An average passes through three layers: `Rounds.average_gradients` or `Rounds.average_weights` adds what belongs to it
-(compression, the outer optimizer, the optimizer's state), `Channels.run_round` knows which workers take part, and
-`Transport.mix` averages their vectors.
+Averaging passes through three layers: `Rounds.average_gradients` or `Rounds.average_weights` does all that belongs to
+a round (compression, the outer optimizer, the optimizer's state), `Channels.run_round` knows which workers take part,
+and `Transport.mix` averages their vectors.
 """
 
 from abc import ABC, abstractmethod
@@ -37,8 +37,8 @@ class Trainer(ABC):
     def bytes_moved(self) -> float:
         """The bytes that this worker has sent so far, as a network would count them.
 
-        What divided steps write is not among them: they exist only in the memory of one machine, and the number is
-        that of the same run on a cluster.
+        What divided steps write is not counted: they exist only in the memory of one machine, and the number is that
+        of the same run on a cluster.
         """
 
     def train_step(self, x: Any, y: Any, sizes: Sequence[int]) -> Tensor | None:  # noqa: ARG002
