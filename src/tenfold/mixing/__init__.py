@@ -1,4 +1,4 @@
-"""Who averages with whom, what the average is used for, and what travels: pure functions of their arguments."""
+"""Who averages with whom, what the average is used for, and what is sent: pure functions of their arguments."""
 
 from typing import TYPE_CHECKING
 
@@ -8,7 +8,7 @@ from tenfold.mixing.base import AsynchronousStrategy, Strategy, is_round_due
 from tenfold.mixing.collectives import COLLECTIVES
 from tenfold.mixing.round import Round
 
-if TYPE_CHECKING:  # both need torch, which whoever only reads runs does without
+if TYPE_CHECKING:  # both need torch, which commands that only read runs do not import
     from tenfold.mixing.compression import Compressor
     from tenfold.mixing.outer import OuterOptimizer
 

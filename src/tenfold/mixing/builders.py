@@ -28,7 +28,7 @@ def make_compressor(division: Division, size: int) -> Compressor:
 
 
 def _member(kind: str, member: Any, options: dict[str, Any], *args: Any) -> Any:
-    """Return a member of a family with its options, or say which options it has."""
+    """Return a member of a family with its options; raise ExperimentError for options that it does not have."""
     known = [field.name for field in fields(member) if field.init and field.name != "size"]
     unknown = [name for name in options if name not in known]
     if unknown:

@@ -42,7 +42,7 @@ class Wave(NamedTuple):
     """Who receives."""
     nbytes: Integers
     adds: bool = False
-    """The receiver adds what arrives to what it has (and does not just keep it)."""
+    """The receiver adds what arrives to what it has, instead of only storing it."""
     times: int = 1
 
     def sent(self) -> Integers:
@@ -63,7 +63,7 @@ class Collective(ABC):
 
     @abstractmethod
     def waves(self, groups: Integers, nbytes: int) -> Waves:
-        """Return what travels in groups of one size g >= 2, an array [groups, g], that go side by side."""
+        """Return what is sent in groups of one size g >= 2, an array [groups, g], that work at the same time."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Peers(Collective):
     plan: Callable[[Integers, int], Waves]
 
     def waves(self, groups: Integers, nbytes: int) -> Waves:
-        """Return what travels in groups of one size."""
+        """Return what is sent in groups of one size."""
         return self.plan(groups, nbytes)
 
 

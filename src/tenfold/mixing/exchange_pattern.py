@@ -1,4 +1,4 @@
-"""Which strategies are one and the same exchange for a number of workers."""
+"""Which strategies exchange exactly the same for a given number of workers."""
 
 from typing import Any
 
@@ -11,8 +11,8 @@ ROUNDS = 32
 def exchange_pattern(strategy: Strategy, workers: int, *, priced: bool = False) -> Any:
     """Return a value that two strategies have in common if they exchange the same in every round.
 
-    Where exchanges are `priced`, on a virtual cluster, the way in which groups take their mean counts, too. The value
-    of an asynchronous strategy is its own.
+    Where exchanges are `priced`, on a virtual cluster, they must also take the means of groups by the same algorithm.
+    No other strategy has the value of an asynchronous one.
     """
     if isinstance(strategy, AsynchronousStrategy):
         return strategy

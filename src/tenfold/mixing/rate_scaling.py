@@ -1,7 +1,7 @@
 """How the learning rate is scaled with the number of replicas, and for how long it warms up.
 
 Averaging n replicas that each take the same number of steps divides the effective learning rate by up to n; a factor
-makes up for it.
+compensates for that.
 """
 
 import math
@@ -43,10 +43,10 @@ LR_SCALINGS: Registry[Callable[[int], float]] = catalog.LR_SCALINGS
 
 
 def rate_scale(experiment: Experiment) -> float:
-    """Return the factor of the learning rate that makes up for averaging.
+    """Return the factor of the learning rate that compensates for averaging.
 
-    It is 1 for replicas that have no rounds, which are not averaged, and with an outer optimizer, whose momentum makes
-    up for averaging. "auto" is sqrt(n) for Muon, for which that was found to work up to 64 replicas.
+    It is 1 for replicas that have no rounds, which are not averaged, and with an outer optimizer, whose momentum
+    compensates for it. "auto" is sqrt(n) for Muon, for which that was found to work up to 64 replicas.
     """
     division = experiment.division
     strategy, n = make_strategy(division), division.workers
@@ -57,7 +57,7 @@ def rate_scale(experiment: Experiment) -> float:
 
 
 def warmup_epochs(experiment: Experiment) -> float:
-    """Return the epochs of warm-up: as set, else a part of the run where the learning rate is scaled up."""
+    """Return the epochs of warm-up: as set, otherwise a part of the run if the learning rate is scaled up."""
     training = experiment.training
     if training.warmup is not None:
         return training.warmup

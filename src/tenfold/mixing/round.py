@@ -27,7 +27,7 @@ class Round:
         ranks = range(self.n)
         if not self.n:
             raise ExperimentError("a round needs at least 1 replica, got none")
-        distinct = {id(read): read for read in self.sources}  # a group's members share one tuple, looked at once
+        distinct = {id(read): read for read in self.sources}  # a group's members share one tuple, which is checked once
         members = {key: set(read) for key, read in distinct.items()}
         tidy = {key: list(read) == sorted(members[key]) for key, read in distinct.items()}
         for rank, read in enumerate(self.sources):
@@ -62,12 +62,12 @@ class Round:
 
     @cached_property
     def is_exact(self) -> bool:
-        """All replicas have the mean of all afterwards."""
+        """Whether all replicas have the mean of all afterwards."""
         return self.groups is not None and len(self.groups) == 1
 
     @cached_property
     def is_idle(self) -> bool:
-        """Nobody reads from anybody else."""
+        """Whether no replica reads from another."""
         return all(len(read) == 1 for read in self.sources)
 
     def partners(self, rank: int) -> tuple[int, ...]:
@@ -105,7 +105,7 @@ class Round:
         return mix
 
     def waves(self, nbytes: int) -> tuple[Waves, ...]:
-        """Return what has to travel when each replica has `nbytes`.
+        """Return what has to be sent when each replica has `nbytes`.
 
         Pairs swap and rings read from their neighbours in one phase. Groups go through their phases side by side: those
         of one size in the same waves, those of other sizes in others.

@@ -44,7 +44,7 @@ def average_in_rank_order(
 
 
 def compute_shares(round_: Round, samples: Sequence[float] | None, rank: int) -> tuple[float, ...] | None:
-    """Return how much each of the rank's sources counts in this round, or None where all count alike.
+    """Return the weight of each of the rank's sources in this round, or None where all are equal.
 
     None chooses the unweighted form of `average_in_rank_order`: equal weights give the same bits as no weights.
     """

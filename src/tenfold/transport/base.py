@@ -1,4 +1,4 @@
-"""What every transport can do."""
+"""The interface of every transport."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ from tenfold.mixing import Round
 
 
 class Transport(ABC):
-    """One worker's way to the others.
+    """One worker's connection to the others.
 
     All workers call the same operations in the same order. `mix`, `broadcast` and `gather` add to three counters:
-    `bytes_moved` (read from or written to other workers' memory), `wait_seconds` (waiting for the others to come) and
-    `communicate_seconds` (the work itself). Leaving a `with` block by an exception ends the others' waiting, too.
+    `bytes_moved` (read from or written to other workers' memory), `wait_seconds` (waiting for the others) and
+    `communicate_seconds` (the work itself). Leaving a `with` block by an exception also ends the others' waiting.
     """
 
     rank: int
@@ -36,13 +36,13 @@ class Transport(ABC):
     def mix(self, round_: Round, samples: Sequence[float] | None = None) -> None:
         """Carry out one round on all workers' buffers, in place.
 
-        `samples` are those that each rank has seen, by which it counts, and the same list on every worker; without them
-        all count alike.
+        `samples` are the numbers of samples that the ranks have seen, which weight the mean; the same list on every
+        worker. Without them all have equal weights.
         """
 
     @abstractmethod
     def barrier(self, timeout: float | None = None) -> None:
-        """Wait until every worker is here, at most `timeout` seconds."""
+        """Wait until every worker has called this, at most `timeout` seconds."""
 
     @abstractmethod
     def broadcast(self, root: int = 0) -> None:
@@ -58,7 +58,7 @@ class Transport(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Leave the world; the buffer stays usable for as long as something refers to it."""
+        """Disconnect; the buffer stays usable for as long as something refers to it."""
 
     def __enter__(self) -> Self:
         return self
@@ -72,7 +72,7 @@ class Transport(ABC):
 
 
 def check_size(round_: Round, size: int) -> None:
-    """Refuse a round that was made for another number of replicas."""
+    """Raise an error if the round was made for another number of replicas."""
     if len(round_.sources) != size:
         raise ValueError(
             f"the round is for {len(round_.sources)} replicas but there are {size} workers; make it for n={size}"

@@ -1,4 +1,4 @@
-"""Waiting by polling, without taking the core from those who are waited for."""
+"""Waiting by polling, without taking the core from the processes that are waited for."""
 
 import os
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The world of one."""
+"""The transport of a single worker."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from tenfold.transport.base import Transport, check_size
 
 
 class SingleWorkerTransport(Transport):
-    """A single worker: there is nobody to mix with, to wait for or to tell."""
+    """A single worker: there are no others to average with, to wait for or to notify."""
 
     def __init__(self, numel: int, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> None:
         super().__init__(rank=0, size=1)
@@ -30,7 +30,7 @@ class SingleWorkerTransport(Transport):
         return [[float(value) for value in values]]
 
     def abort(self) -> None:
-        """Do nothing: nobody waits."""
+        """Do nothing: no other worker waits."""
 
     def close(self) -> None:
         """Do nothing: the buffer is the worker's own."""

@@ -1,4 +1,4 @@
-"""Compression: what travels when replicas exchange."""
+"""Compression: what is sent when replicas exchange."""
 
 from tenfold.mixing.compression.base import Compressor, Packed
 

@@ -1,12 +1,12 @@
-"""What travels: fewer bits for the same vector, and a memory of what was lost on the way.
+"""What is sent: fewer bits for the same vector, and a record of what was lost.
 
-What is compressed when weights are averaged is not the weights, which are large and alike, but their difference to the
+When weights are averaged, not the weights are compressed, which are large and similar, but their difference from the
 last common reference, the weights that all replicas had after an earlier exact round: each worker encodes
-u = x_i - reference, all decode all, and continue from reference + mean(decoded). The transport does that; here is only
-encoding and decoding.
+u = x_i - reference, all decode all, and continue from reference + mean(decoded). `Rounds` does that; this module only
+encodes and decodes.
 
-Error feedback (Seide et al. 2014, Karimireddy et al. 2019): e is what earlier rounds could not say;
-encode u + e, then e <- (u + e) - decoded. What was sent over all rounds then differs from what was meant by the last e
+Error feedback (Seide et al. 2014, Karimireddy et al. 2019): e is what earlier rounds have not sent;
+encode u + e, then e <- (u + e) - decoded. What was sent over all rounds then differs from the exact sum by the last e
 alone.
 """
 
@@ -20,13 +20,13 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Packed:
-    """A vector as it travels: the tensors to send, in an order that its compressor knows."""
+    """A vector as it is sent: the tensors to send, in an order that its compressor knows."""
 
     tensors: tuple[Tensor, ...]
 
     @property
     def nbytes(self) -> int:
-        """The bytes that travel."""
+        """The bytes that are sent."""
         return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors)
 
 
@@ -44,7 +44,7 @@ class Compressor(ABC):
     """What has not been sent yet; None before the first vector. Saved and loaded with the replica."""
 
     def encode(self, u: Tensor) -> Packed:
-        """Pack `u` (left as it is) and remember what is lost."""
+        """Pack `u`, which is not changed, and keep what is lost in `error`."""
         if u.shape != (self.size,) or u.dtype != torch.float32:
             raise ValueError(f"{self.name} got {u.dtype} of shape {tuple(u.shape)}; it packs float32 of ({self.size},)")
         if not self.error_feedback:

@@ -17,7 +17,7 @@ class BF16(Compressor):
     error_feedback: ClassVar[bool] = False
 
     def decode(self, packed: Packed, out: Tensor) -> Tensor:
-        """Widen what came."""
+        """Convert back to float32."""
         return out.copy_(packed.tensors[0])
 
     def _pack(self, u: Tensor) -> Packed:

@@ -16,7 +16,7 @@ class NoCompression(Compressor):
     error_feedback: ClassVar[bool] = False
 
     def decode(self, packed: Packed, out: Tensor) -> Tensor:
-        """Copy what came."""
+        """Copy the numbers."""
         return out.copy_(packed.tensors[0])
 
     def _pack(self, u: Tensor) -> Packed:

@@ -1,4 +1,4 @@
-"""Top-k: only the largest numbers travel, 8 bytes each."""
+"""Top-k: only the largest numbers are sent, 8 bytes each."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -19,7 +19,7 @@ class TopK(Compressor):
     name: ClassVar[str] = "topk"
 
     fraction: float = field(default=0.01, kw_only=True)
-    """The share of the numbers that travels each round."""
+    """The share of the numbers that is sent each round."""
 
     def __post_init__(self) -> None:
         require(0 < self.fraction <= 1, f"topk: fraction is {self.fraction}; it must be more than 0 and at most 1")
@@ -29,7 +29,7 @@ class TopK(Compressor):
 
     @property
     def k(self) -> int:
-        """How many numbers travel: at least one, if there are any."""
+        """How many numbers are sent: at least one, if there are any."""
         return min(self.size, max(1, round(self.fraction * self.size)))
 
     def decode(self, packed: Packed, out: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What an outer optimizer does: it takes the mean of the replicas as advice, and decides where they restart."""
+"""The interface of outer optimizers: from the mean of the replicas they compute where all continue."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar
@@ -6,7 +6,7 @@ from typing import ClassVar
 from torch import Tensor
 
 State = dict[str, Tensor]
-"""What is remembered between rounds, by name; it is saved and loaded with the replicas."""
+"""What is kept between rounds, by name; it is saved and loaded with the replicas."""
 
 
 class OuterOptimizer(ABC):

@@ -20,13 +20,13 @@ class BMUF(OuterOptimizer):
     name: ClassVar[str] = "bmuf"
 
     mu: float | None = None
-    """Block momentum; left out, it is 1 - 1/N."""
+    """Block momentum. Default: 1 - 1/N."""
 
     zeta: float = 1.0
     """Block learning rate."""
 
     nesterov: bool = False
-    """Restart where the momentum leads to, not where it has led."""
+    """Whether to restart from X + mu D (Nesterov) instead of X."""
 
     def __post_init__(self) -> None:
         require(self.mu is None or 0 <= self.mu < 1, f"bmuf: mu is {self.mu}; it must be at least 0 and less than 1")

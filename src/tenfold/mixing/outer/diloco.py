@@ -1,4 +1,4 @@
-"""DiLoCo: Nesterov momentum on the way from the old weights to the mean."""
+"""DiLoCo: Nesterov momentum on the difference between the old weights and the mean."""
 
 from dataclasses import dataclass
 from typing import ClassVar

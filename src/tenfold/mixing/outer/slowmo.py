@@ -1,4 +1,4 @@
-"""Slow momentum: the way from one mean to the next, in units of the inner learning rate, drives a slow momentum."""
+"""Slow momentum on the difference from one mean to the next, in units of the inner learning rate."""
 
 from dataclasses import dataclass
 from typing import ClassVar

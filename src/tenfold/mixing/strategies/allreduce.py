@@ -16,7 +16,7 @@ class AllReduce(Strategy):
     always_exact: ClassVar[bool] = True
 
     algorithm: str = "ring"
-    """How the mean travels: ring, tree, recursive-doubling, halving-doubling or server. Changes the time only."""
+    """The algorithm: ring, tree, recursive-doubling, halving-doubling or server. Changes the time only."""
 
     def __post_init__(self) -> None:
         COLLECTIVES[self.algorithm]

@@ -7,7 +7,7 @@ from tenfold.mixing.base import AsynchronousStrategy, require
 from tenfold.mixing.exchange import CENTRE, Exchange, ExchangeVectors
 
 SMALLEST_ROOT = 1e-10
-"""Where nothing has accrued the learning rate would be infinite; float32 squares vanish below about 1e-22."""
+"""Keeps the learning rate finite while the sum is 0; float32 squares underflow below about 1e-22."""
 
 
 @dataclass(frozen=True, kw_only=True)

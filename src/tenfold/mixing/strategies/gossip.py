@@ -14,7 +14,7 @@ from tenfold.mixing.round import Round
 class Gossip(Strategy):
     """A random perfect matching each round; pairs take their mean (Boyd et al. 2006). With odd N one replica rests.
 
-    The matching is a function of (seed, round): every worker draws the same one without talking.
+    The matching is a function of (seed, round): every worker draws the same one without communicating.
     """
 
     name: ClassVar[str] = "gossip"
@@ -34,7 +34,7 @@ class Gossip(Strategy):
         return order[: n // 2 * 2].astype(np.int64).reshape(-1, 2)
 
     def round(self, r: int, n: int, /) -> Round:
-        """Return this round's pairs; who has none rests."""
+        """Return this round's pairs; a replica without a partner rests."""
         sources: list[tuple[int, ...]] = [(rank,) for rank in range(n)]
         for one, other in np.sort(self.matching(r, n)).tolist():
             sources[one] = sources[other] = (one, other)

@@ -1,4 +1,4 @@
-"""No mixing: replicas learn apart and are averaged once, at the end."""
+"""No mixing: replicas train independently and are averaged once, at the end."""
 
 from dataclasses import dataclass
 from typing import ClassVar

@@ -10,7 +10,7 @@ from tenfold.mixing.round import Round, exact_round
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterServer(Strategy):
-    """The exact mean, as all-reduce has it; another way to get there and another price (see `Server`)."""
+    """The exact mean, as with all-reduce, by another algorithm with another cost (see `Server`)."""
 
     name: ClassVar[str] = "parameter-server"
     always_exact: ClassVar[bool] = True

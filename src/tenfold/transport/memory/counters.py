@@ -1,9 +1,9 @@
-"""Waiting for each other through shared counters.
+"""Synchronization through shared counters.
 
 Every worker has one counter, which only it writes and which only grows. All workers run through the same operations,
 and an operation moves the counter by the same number of ticks on every worker, whether or not it has anything to do. So
-"worker j has reached tick t" means the same to everybody, a worker that is ahead has simply passed, and each can wait
-for just those it depends on.
+"worker j has reached tick t" means the same to every worker, a worker that is ahead has simply passed it, and each can
+wait for just those that it depends on.
 
 On x86 stores become visible in order, so a tick also publishes the weights written before it; elsewhere the words are
 locked (see `LockedIntegers`).
@@ -20,11 +20,11 @@ from tenfold.transport.polling import CHECK_SECONDS, SPINS, wait
 Until = Callable[[Callable[[], bool]], None]
 """Returns when the function that it is given returns True."""
 Check = Callable[[float], None]
-"""Raises when ranks have failed; called about every so many seconds while waiting."""
+"""Raises when ranks have failed; called repeatedly while waiting, about every given number of seconds."""
 
 
 class MembersChanged(Exception):  # noqa: N818 - it is no error
-    """Other workers take part from now on; what was being carried out together is to be repeated with them."""
+    """Other workers take part from now on; what the members were doing together must be repeated with them."""
 
 
 class Counters:
@@ -60,8 +60,8 @@ class Counters:
     def regroup(self, members: Sequence[int], membership: int, ticks: int) -> None:
         """Take part with these members of the segment only, all of which count from `ticks`, until that changes.
 
-        From the first call on, `MembersChanged` is raised where another membership than this one is asked for, and
-        whoever changes the memberships looks after the dead.
+        From the first call on, `MembersChanged` is raised when another membership is asked for, and the process that
+        changes memberships handles workers that die.
         """
         self._members, self._membership = tuple(members), membership
         self._theirs = [self._segment.counter_at(member) for member in members]
@@ -77,7 +77,7 @@ class Counters:
         return self._membership is not None and self._segment.membership != self._membership
 
     def tick(self) -> int:
-        """Publish that this worker is one tick further, and return that tick."""
+        """Advance this worker's counter by one tick, and return that tick."""
         self._ticks += 1
         self._words[self._mine] = self._ticks
         return self._ticks

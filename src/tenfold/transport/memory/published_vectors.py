@@ -23,11 +23,11 @@ BLOCK = 1 << 16
 
 @dataclass(frozen=True)
 class _Role:
-    """What one worker does in a round."""
+    """What one worker does in an overlapped round."""
 
     sources: tuple[int, ...]
     reads: tuple[int, ...]
-    """Whose vectors it waits for."""
+    """The workers whose vectors it waits for."""
     read_by: tuple[int, ...]
     shares: tuple[float, ...] | None
 
@@ -40,16 +40,16 @@ class _Started:
     slot: int
     size: int
     tick: int
-    """Who has reached it has published, too."""
+    """A worker that has reached this tick has published its vector."""
 
 
 class PublishedVectors:
     """One worker's part in rounds that begin after one step and end after the next.
 
-    `publish` begins a round and waits for nobody who is at most two rounds behind. `collect` ends it and returns what
-    it adds to the vector: the average of what the worker and its sources have published for this round, less its own.
-    It waits only for sources that have not published yet. What is added does not depend on timing, and the mean over
-    all workers stays as it is.
+    `publish` begins a round and does not wait for workers that are at most two rounds behind. `collect` ends it and
+    returns what it adds to the vector: the average of what the worker and its sources have published for this round,
+    less its own. It waits only for sources that have not published yet. What is added does not depend on timing, and
+    the mean over all workers does not change.
     """
 
     def __init__(
@@ -68,14 +68,14 @@ class PublishedVectors:
         self._slots = segment.buffers.reshape(segment.size, SLOTS, -1)
         self._started: _Started | None = None
         self._read_by: list[tuple[tuple[int, ...], int]] = [((), 0)] * SLOTS
-        """For each slot, who read it last, and the tick by which they have."""
+        """For each slot, the workers that read it last, and the tick by which they have done so."""
         self._next = 0
         self._scratch = np.empty((2, BLOCK), self._slots.dtype)
         self._added = np.empty_like(self._slots[rank, 0])
         self._role = lru_cache(maxsize=256)(self._make_role)
 
     def publish(self, vectors: Sequence[torch.Tensor], round_: Round, samples: Sequence[float] | None = None) -> None:
-        """Publish vectors, one after another; `samples` says how much each rank counts."""
+        """Publish vectors, one after another; `samples` are the weights of the ranks."""
         began, waited = perf_counter(), self.wait_seconds
         slot, self._next = self._next, (self._next + 1) % SLOTS
         self._wait(*self._read_by[slot])

@@ -12,7 +12,7 @@ Layout, in cache lines of 128 bytes (two real ones, since processors fetch neigh
 The memory is a memfd, which workers open as /proc/<pid>/fd/<number>. It vanishes with the last process that maps it,
 even after kill -9, needs no resource tracker, and is not limited by the size of /dev/shm (64 MB in many containers).
 Where there is no memfd, or a directory is asked for, it is a file there, `tenfold-<pid>-...`, which the creator removes
-on close and `clean_up_orphans` after the creator's violent death.
+on close, and `clean_up_orphans` if the creator was killed.
 """
 
 import fcntl
@@ -39,7 +39,7 @@ LINE, MAILBOX = 16, 64
 PAGE = 4096
 DTYPES = (torch.float32, torch.float64)
 FIRST_LOCK = 1 << 40
-"""Locks are on bytes beyond the end of the file, so that they do not meet those of `LockedIntegers`."""
+"""Locks are on bytes beyond the end of the file, so that they do not conflict with those of `LockedIntegers`."""
 
 
 class StopReason(IntEnum):
@@ -131,7 +131,7 @@ class Segment:
         return (2 + 2 * self.size) * LINE
 
     def stop(self, reason: StopReason, rank: int = 0) -> None:
-        """Make every worker that waits, now or later, raise an error; the first reason stands.
+        """Make every worker that waits, now or later, raise an error; the first reason is kept.
 
         Workers notice by themselves when one of them dies after it has joined; the process that starts them must call
         this with `StopReason.DIED` for one that dies before.
@@ -142,7 +142,7 @@ class Segment:
 
     @property
     def membership(self) -> int:
-        """The number of the membership that is asked for; workers with another one stop mixing until they have it."""
+        """The number of the membership that is asked for; workers with another one pause until they have it."""
         return self.words[LINE + 2]
 
     @membership.setter
@@ -155,7 +155,7 @@ class Segment:
         return StopReason(self.words[LINE]), self.words[LINE + 1]
 
     def lock(self, number: int) -> "FileLock":
-        """Return one of as many locks as are wanted; for a process that has the segment open."""
+        """Return the lock with this number, of any number of locks; for a process that has the segment open."""
         return FileLock(self._fd, number)
 
     def abort(self) -> None:

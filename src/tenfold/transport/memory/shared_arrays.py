@@ -42,7 +42,7 @@ def allocate(nbytes: int, directory: Path | None = None) -> tuple[int, str, Path
 
 
 class SharedTensor:
-    """A tensor in memory that other processes of this machine open by name; it lives while its maker keeps it."""
+    """A tensor in memory that other processes of this machine open by name; it exists while its creator keeps it."""
 
     def __init__(self, tensor: Tensor) -> None:
         tensor = tensor.detach().cpu().contiguous()
@@ -60,7 +60,7 @@ class SharedTensor:
         return self._map().view(self.dtype).view(self.shape)
 
     def close(self) -> None:
-        """Let go; who has it open keeps it."""
+        """Release the memory; processes that have it open keep it."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -98,7 +98,7 @@ class SharedFloats:
         self._floats[index] = value
 
     def close(self) -> None:
-        """Let go of the memory; other processes that have it open keep it."""
+        """Release the memory; processes that have it open keep it."""
         if self._fd >= 0:
             self._floats.release()
             self._memory.close()

@@ -30,13 +30,13 @@ class ReadPlan:
     """What one worker does in a round."""
 
     reads: tuple[int, ...]
-    """Whose arrival it waits for."""
+    """The ranks whose arrival it waits for."""
     read_by: tuple[int, ...]
-    """Who must be done before its weights are its own again."""
+    """The ranks that must be done before it may change its weights."""
     blocks: list[Block]
     shares: tuple[float, ...] | None
     pending: NDArray[Any] | None
-    """Where its new weights lie until nobody reads the old ones; None if they are written in place."""
+    """Where its new weights are kept until no other rank reads the old ones; None if they are written in place."""
     nbytes: int
 
 
@@ -49,7 +49,7 @@ class SharedMemoryTransport(Transport):
     - otherwise each worker combines its sources into memory of its own, and takes it over when its readers are done.
 
     Each waits for its partners only. Every first tick comes before any waiting of its round, and every second one
-    depends on first ones alone, so no pattern of sources can lock up.
+    depends on first ones alone, so no pattern of sources can deadlock.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class SharedMemoryTransport(Transport):
         self.buffer: torch.Tensor = torch.from_numpy(self._mine)
 
     def regroup(self, members: Sequence[int], membership: int, ticks: int) -> None:
-        """Take part with these members of the segment, in the order of which they are ranks from now on."""
+        """Take part with these members of the segment; their order gives their ranks from now on."""
         self._counters.regroup(members, membership, ticks)
         self._members = tuple(members)
         self.rank, self.size = self._members.index(self._number), len(members)
@@ -97,7 +97,7 @@ class SharedMemoryTransport(Transport):
 
     def mix(self, round_: Round, samples: Sequence[float] | None = None) -> None:
         """Carry out one round; after an error the weights may be half averaged."""
-        # A diverging model is reported by the training itself, so overflow is no matter for numpy's warnings.
+        # A diverging model is reported by the training itself, so numpy need not warn of an overflow.
         with self._working, np.errstate(all="ignore"):
             plan = self._plan(round_, None if samples is None else tuple(samples))
             self._meet(plan.reads)
@@ -111,7 +111,7 @@ class SharedMemoryTransport(Transport):
             self.bytes_moved += plan.nbytes
 
     def barrier(self, timeout: float | None = None) -> None:
-        """Wait until every worker is here."""
+        """Wait until every worker has called this."""
         self._meet(self._others, timeout)
 
     def broadcast(self, root: int = 0) -> None:
@@ -163,7 +163,7 @@ class SharedMemoryTransport(Transport):
         self._segment.abort()
 
     def close(self) -> None:
-        """Let go of the memory, which stays mapped for as long as the buffer is in use."""
+        """Release the memory, which stays mapped for as long as the buffer is in use."""
         self._segment.close()
 
     def _meet(self, ranks: tuple[int, ...], timeout: float | None = None) -> None:

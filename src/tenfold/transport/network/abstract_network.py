@@ -1,4 +1,4 @@
-"""What every network between ranks can do, and the collectives for small Python values that follow from it."""
+"""The interface of every network between ranks, and collectives for small Python values that are built on it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -31,7 +31,7 @@ class Network(ABC):
         self.rank = rank
         self.size = size
         self.waiting: Callable[[], None] | None = None
-        """Called again and again while this rank waits for another."""
+        """Called repeatedly while this rank waits for another."""
 
     @abstractmethod
     def exchange(self, sends: Transfers, receives: Transfers, timeout: float | None = None) -> None:
@@ -47,7 +47,7 @@ class Network(ABC):
 
     @abstractmethod
     def report_failure(self, error: BaseException | None = None) -> None:
-        """Tell the others that this rank gives up, and why; the first report stands."""
+        """Tell the others that this rank gives up, and why; the first report is kept."""
 
     @abstractmethod
     def failure(self, within: float = 0.0) -> BaseException | None:
@@ -59,14 +59,14 @@ class Network(ABC):
 
     @abstractmethod
     def check_local_processes(self) -> None:
-        """Look now, not at the next heartbeat, whether a rank of this host has died."""
+        """Check now, not at the next heartbeat, whether a rank of this host has died."""
 
     @abstractmethod
     def close(self) -> None:
         """Leave; after a failure, once the others know of it."""
 
     def barrier(self, timeout: float | None = None) -> None:
-        """Wait until every rank is here, at most `timeout` seconds."""
+        """Wait until every rank has called this, at most `timeout` seconds."""
         token = torch.zeros(1)
         others = range(1, self.size)
         if self.rank == 0:

@@ -1,4 +1,4 @@
-"""What travels between ranks: JSON for facts, raw bytes for tensors, and a name and a message for errors.
+"""What is sent between ranks: JSON for facts, raw bytes for tensors, and a name and a message for errors.
 
 Nothing is unpickled: a peer can send a wrong value, but never code. Decoding builds JSON values, tensors, paths, tuples
 and the dataclasses that were given to `register`, and refuses everything else.
@@ -24,7 +24,7 @@ MOST_TENSOR_BYTES = 1 << 34
 MOST_ERROR_CHARACTERS = 20_000
 
 TAG = "$type"
-"""The key that marks what JSON has no form for."""
+"""The key that marks values that JSON cannot represent."""
 DTYPES: dict[str, torch.dtype] = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (
@@ -35,13 +35,13 @@ DTYPES: dict[str, torch.dtype] = {
 ERRORS: dict[str, type[Exception]] = {
     kind.__name__: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, TenfoldError)
 } | {"RuntimeError": RuntimeError}
-"""The errors that travel as what they are; any other travels as the nearest of its bases, or as a RuntimeError."""
+"""The errors that keep their type; any other is sent as the nearest of its bases, or as a RuntimeError."""
 
 _registered: dict[str, type[Any]] = {}
 
 
 def register(*types: type[Any]) -> None:
-    """Let these dataclasses travel: decoding builds them from their fields."""
+    """Allow these dataclasses in messages: decoding builds them from their fields."""
     for kind in types:
         if not is_dataclass(kind) or _registered.setdefault(kind.__name__, kind) is not kind:
             raise TypeError(f"{kind.__name__} is not a dataclass, or another type of this name is registered")

@@ -1,7 +1,7 @@
 """Finds out when a rank dies, stops or leaves, through a store that all ranks reach.
 
 Every rank writes a growing number to the store twice a second. A rank whose number has not changed for `SILENCE`
-seconds is lost; one on the same host is lost as soon as its process is gone. The first failure that anybody reports or
+seconds is lost; one on the same host is lost as soon as its process is gone. The first failure that any rank reports or
 detects is kept in the store, and all ranks raise that one.
 """
 
@@ -36,7 +36,7 @@ class FailureDetector:
     """One rank's heartbeat, and its view of the others'."""
 
     def __init__(self, store: KeyValueStore, rank: int, names: list[str]) -> None:
-        """Send the first heartbeat; `names` are for error messages. All ranks must have come here before any starts."""
+        """Send the first heartbeat; `names` are for error messages. All ranks must have done this before any starts."""
         self._store = store
         self._rank = rank
         self._names = names
@@ -60,7 +60,7 @@ class FailureDetector:
         self._thread.start()
 
     def report(self, error: BaseException | None) -> None:
-        """Report that this rank gives up; the first report stands."""
+        """Report that this rank gives up; the first report is kept."""
         if self._failure is None:
             self._decide(error)
 
@@ -86,13 +86,13 @@ class FailureDetector:
             self._learn(WorkerLost(0, sentence))
 
     def check_local_processes(self) -> None:
-        """Look now whether the processes of this host's ranks are alive."""
+        """Check now whether the processes of this host's ranks are alive."""
         for rank, pid in self._local_pids.items():
             if rank not in self._left and not is_alive(pid):
                 self._lose(rank, f"{self._names[rank]} died")
 
     def stop(self, patience: float, *, hosts_store: bool = False) -> None:
-        """Leave; after a failure, or with the store, wait up to `patience` seconds until the others have left, too."""
+        """Leave; after a failure, or with the store, wait up to `patience` seconds for the others to leave."""
         self._over.set()
         leaving = threading.Thread(target=self._leave, args=(patience, hosts_store), daemon=True, name="tenfold-leave")
         leaving.start()
@@ -137,7 +137,7 @@ class FailureDetector:
             for rank, beat in enumerate(beats):
                 if beat == LEFT:
                     self._left.setdefault(rank, now)
-                elif beat != latest[rank][0] or held_up:  # after a stop of its own, this process knows nothing yet
+                elif beat != latest[rank][0] or held_up:  # after it was stopped itself, this process cannot tell yet
                     latest[rank] = (beat, now)
                 elif now - latest[rank][1] > SILENCE:
                     self._lose(rank, f"{self._names[rank]} has sent no heartbeat for {SILENCE:g} s")

@@ -91,7 +91,7 @@ def network_of(world: World, variables: Any) -> str:
 
 def _leave(network: Network) -> None:
     """Leave at the end of the process, and report the error that ends it, if any: other ranks may be waiting."""
-    error = getattr(sys, "last_value", None)  # of an exception that nobody caught
+    error = getattr(sys, "last_value", None)  # of an exception that was not caught
     if error is not None:
         network.report_failure(error)
     network.close()

@@ -32,7 +32,7 @@ class MPI(Network):
     ) -> None:
         """Join all ranks of a communicator; `timeout` ends the waiting for another rank.
 
-        `starting` is called again and again until the ranks have met, and raises when one of them will not come.
+        `starting` is called repeatedly until the ranks have met, and raises when one of them will not come.
         """
         super().__init__(communicator.Get_rank(), communicator.Get_size())
         self.waiting = starting
@@ -109,12 +109,12 @@ class MPI(Network):
             raise failure
 
     def check_local_processes(self) -> None:
-        """Look whether a rank of this host has died."""
+        """Check whether a rank of this host has died."""
         if self._detector is not None:
             self._detector.check_local_processes()
 
     def close(self) -> None:
-        """Leave; after a failure, when all others have come here or `LEAVE_SECONDS` have passed, end all ranks."""
+        """Leave; after a failure, end all ranks once all others are leaving or `LEAVE_SECONDS` have passed."""
         if self._closed:
             return
         self._closed = True

@@ -84,7 +84,7 @@ class MultiHostTransport(Transport):
             self._count()
 
     def barrier(self, timeout: float | None = None) -> None:
-        """Wait until every rank is here."""
+        """Wait until every rank has called this."""
         started = perf_counter()
         self._network.barrier(timeout)
         self.wait_seconds += perf_counter() - started
@@ -111,7 +111,7 @@ class MultiHostTransport(Transport):
         self._network.report_failure()
 
     def close(self) -> None:
-        """Let go of the shared memory; the network is not this transport's own."""
+        """Release the shared memory; the network is closed by its owner."""
         self._inner.close()
 
     @contextmanager
@@ -131,7 +131,7 @@ class MultiHostTransport(Transport):
             self._exchange.average_sources(plan.sources, plan.readers, plan.shares)
 
     def _count(self) -> None:
-        """Take over what the parts have counted."""
+        """Add up what the parts have counted."""
         self.bytes_moved += self._inner.bytes_moved + self._exchange.bytes_moved
         self.wait_seconds += self._inner.wait_seconds
         self._inner.bytes_moved = self._exchange.bytes_moved = 0
@@ -168,12 +168,12 @@ class MultiHostTransport(Transport):
 
 @dataclass(frozen=True, slots=True)
 class HostPlan:
-    """What one rank does in a round: in shared memory, over the network, and whether its host copies the outcome."""
+    """What one rank does in a round: in shared memory, over the network, and whether its host copies the result."""
 
     inside: Round | None
-    """Among the ranks of this host, counted from 0."""
+    """Its round in shared memory, among the ranks of this host counted from 0."""
     samples: tuple[float, ...] | None
-    """How much each rank of this host counts."""
+    """The weight of each rank of this host."""
     outside: ExchangePlan | None
     exact: bool = False
 

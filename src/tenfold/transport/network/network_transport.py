@@ -33,7 +33,7 @@ class NetworkTransport(Transport):
     group divides the work among its members, everything else goes whole from each source to each reader: both add in
     rank order, so the bits are those of shared memory.
 
-    Waiting for a partner and receiving from it cannot be told apart here: both count as communication.
+    Waiting for a partner and receiving from it cannot be distinguished here: both count as communication.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class NetworkTransport(Transport):
             self._unload()
 
     def barrier(self, timeout: float | None = None) -> None:
-        """Wait until every rank is here."""
+        """Wait until every rank has called this."""
         started = perf_counter()
         self._network.barrier(timeout)
         self.wait_seconds += perf_counter() - started
@@ -87,10 +87,10 @@ class NetworkTransport(Transport):
         self._network.report_failure()
 
     def close(self) -> None:
-        """Do nothing: the network is not this transport's own."""
+        """Do nothing: the network is closed by its owner."""
 
     def _load(self) -> None:
-        """Bring the weights to where the network can take them."""
+        """Copy the weights to a device from which the network can send them."""
         if self._exchange.weights is not self.buffer:
             self._exchange.weights.copy_(self.buffer)
 

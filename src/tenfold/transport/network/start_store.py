@@ -1,4 +1,4 @@
-"""What ranks tell each other before they have met, in the store at the address that their launcher has set."""
+"""What ranks report before they are connected, in the store at the address that their launcher has set."""
 
 import os
 import socket
@@ -20,7 +20,7 @@ READ_SECONDS = 4 * BEAT
 
 
 class StartStore:
-    """Says who has come and who will not; it has a connection of its own, as another may be blocked."""
+    """Records which ranks have arrived and which will not; it has its own connection, as another may be blocked."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -47,15 +47,15 @@ class StartStore:
         self._store.add("arrived", 1)
 
     def all_are_here(self) -> bool:
-        """Return whether all ranks have come, in one question."""
+        """Return whether all ranks have arrived, in one request."""
         return bool(self._store.add("arrived", 0) >= self._world.size)
 
     def find_missing(self) -> list[int]:
-        """Return the ranks that have not come."""
+        """Return the ranks that have not arrived."""
         return [rank for rank in range(self._world.size) if not self._store.check([f"arrived/{rank}"])]
 
     def report(self, lost: WorkerLost) -> None:
-        """Report a rank that will not come; the first report stands."""
+        """Report a rank that will not arrive; the first report is kept."""
         self._store.compare_set("lost", "", encode_error(lost, lost.rank))
 
     def read_error(self) -> Exception | None:

@@ -1,4 +1,4 @@
-"""Notices a rank that is stopped, or does not come, before the ranks have met, when none sends heartbeats yet."""
+"""Detects a rank that is stopped or does not arrive while the ranks connect, when none sends heartbeats yet."""
 
 import atexit
 import os
@@ -23,16 +23,16 @@ from tenfold.transport.network.start_store import READ_SECONDS, StartStore, has_
 START_SECONDS = 120.0
 """Seconds that ranks wait for one another at the start: importing torch from a busy file system takes long."""
 BLOCKED_SECONDS = 2.0
-"""Seconds after which the thread that started the watch is taken to be blocked in a library."""
+"""Seconds after which the thread that started the watch is assumed to be blocked in a library."""
 
 
 class StartWatch:
     """Watches the ranks that the same launcher has started, from threads, during a `with` block.
 
     It looks at the processes of this host, and reads what other hosts report in the launcher's store. `check` raises
-    WorkerLost when a rank was stopped or has not come. Where a library blocks, so that nobody calls it, the process
-    ends with the sentence that the error would have. Either way a stopped process of this host is killed at the end,
-    since launchers wait for it.
+    WorkerLost when a rank was stopped or has not arrived. Where a library blocks, so that it is never called, the
+    process ends with the message that the error would have. Either way a stopped process of this host is killed at
+    the end, since launchers wait for it.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class StartWatch:
     ) -> None:
         """Watch the other ranks of a world; `launcher` is the process that started them (default: this one's parent).
 
-        A rank may be stopped for `silence` seconds, and come `start_seconds` later than this one.
+        A rank may be stopped for `silence` seconds, and arrive `start_seconds` later than this one.
         """
         self._world = world
         self.start_seconds = start_seconds
@@ -101,12 +101,12 @@ class StartWatch:
         self._give_up(lost, pid)
 
     def _read_store(self) -> None:
-        """Read the reports of other hosts, and see who does not come."""
+        """Read the reports of other hosts, and find ranks that do not arrive."""
         store = StartStore(self._world)
         while not store.connect():
             if self._over.wait(BEAT):
                 return
-        with suppress(RuntimeError):  # the store ended with its host: whoever waits for it says so
+        with suppress(RuntimeError):  # the store ended with its host: the ranks that wait for it report that
             store.arrive()
             came = time.monotonic()
             while not self._over.wait(BEAT):
@@ -131,7 +131,7 @@ class StartWatch:
         )
 
     def _give_up(self, error: Exception, pid: int | None = None) -> None:
-        """Let `check` raise an error; if nobody checks, print it and end this process and one that was stopped."""
+        """Make `check` raise an error; if it is not called, print it and end this process and one that was stopped."""
         self._lost = error
         if not self._over.wait(BLOCKED_SECONDS):
             self._print(error)
@@ -148,7 +148,7 @@ class StartWatch:
         if found is not None:
             self._print(found[1])
             kill_if_stopped(found[0])
-            os.kill(self._own, signal.SIGKILL)  # it is blocked, and hears nothing else
+            os.kill(self._own, signal.SIGKILL)  # it is blocked, and does not react to anything else
 
     def _find_stopped(self, wait: Callable[[float], bool]) -> tuple[int, WorkerLost] | None:
         """Return a process that was stopped, and the error that names its rank; None when `wait` says that it is over.

@@ -25,9 +25,9 @@ from tenfold.transport.network.waiting_thread import WaitingThread
 from tenfold.transport.polling import CHECK_SECONDS
 
 MARGIN = 10.0
-"""Seconds more than ranks may wait for one another at the start, in which the one that does not come is named."""
+"""Seconds beyond what ranks may wait for one another at the start, in which a missing one is named."""
 OUTSIDE = "192.0.2.1"
-"""An address that no machine has (RFC 5737): the way to it is the way to other hosts."""
+"""An address that no machine has (RFC 5737): the route to it is the route to other hosts."""
 
 
 class TorchDistributed(Network):
@@ -47,8 +47,8 @@ class TorchDistributed(Network):
         """Join as `rank`; `timeout` ends the waiting for another rank.
 
         `store` is one that all ranks reach. None, in a process group of the user's: rank 0 hosts one. `starting` is
-        called again and again until the ranks have met, and raises when one of them will not come, which it knows by
-        `start_seconds` after this rank has come.
+        called repeatedly until the ranks are connected, and raises when one of them will not arrive, which it knows at
+        the latest `start_seconds` after this rank has arrived.
         """
         super().__init__(rank, size)
         self.waiting = starting
@@ -116,7 +116,7 @@ class TorchDistributed(Network):
             self._detector.check(seconds)
 
     def check_local_processes(self) -> None:
-        """Look whether a rank of this host has died."""
+        """Check whether a rank of this host has died."""
         if self._detector is not None:
             self._detector.check_local_processes()
 
@@ -128,7 +128,9 @@ class TorchDistributed(Network):
         self._waiter.stop()
         if self._detector is not None:
             self._detector.stop(LEAVE_SECONDS, hosts_store=self._hosts_store)
-        if self._own_group and (self.failure() is None or not self._has_nccl):  # NCCL would wait for the dead
+        if self._own_group and (
+            self.failure() is None or not self._has_nccl
+        ):  # NCCL would wait for ranks that are dead
             with suppress(RuntimeError):
                 dist.destroy_process_group()
 
@@ -202,18 +204,18 @@ def choose_interface(master: str) -> None:
     with suppress(OSError):
         address = socket.gethostbyname(master)
         if address.startswith("127.") and master not in ("localhost", address):
-            address = OUTSIDE  # a host may know its own name as 127.0.1.1, where no other reaches it
+            address = OUTSIDE  # a host may resolve its own name to 127.0.1.1, which no other reaches
         interfaces = {known.address: name for name, all_known in psutil.net_if_addrs().items() for known in all_known}
         if address not in interfaces:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-                probe.connect((address, 9))  # sends nothing, but chooses the way
+                probe.connect((address, 9))  # sends nothing, but chooses the route
                 address = probe.getsockname()[0]
         if address in interfaces:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interfaces[address])
 
 
 def _wait_for_device(works: Any, check: Any, timeout: float) -> None:
-    """Wait until the device has done the work: NCCL's own wait only puts it before what is asked for next."""
+    """Wait until the device has done the work: NCCL's own wait only orders it before later work."""
     for work in works:
         work.wait()
     done: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -230,7 +232,7 @@ def _wait_for_device(works: Any, check: Any, timeout: float) -> None:
 
 
 def _part(store: Any, name: str) -> Any:
-    """Return a store within the store, so that names do not meet."""
+    """Return a store within the store, so that names do not collide."""
     return dist.PrefixStore(name, store)  # type: ignore[attr-defined]
 
 

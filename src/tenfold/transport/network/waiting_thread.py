@@ -29,7 +29,7 @@ class WaitingThread:
         self._thread.start()
 
     def wait(self, call: Callable[[], Any], check: Callable[[float], None], timeout: float) -> None:
-        """Make the call in the thread; meanwhile run `check` now and then, which ends the waiting by raising."""
+        """Make the call in the thread; meanwhile call `check` repeatedly, which ends the waiting by raising."""
         self.is_idle = False
         self._calls.put(call)
         until = monotonic() + timeout
