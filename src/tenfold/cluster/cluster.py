@@ -52,7 +52,7 @@ from tenfold.experiment.values import AsTuple, Text
 
 
 class Cluster(Section):
-    """Hardware that need not exist."""
+    """A description of hardware for predictions: groups of nodes and the links between them."""
 
     name: Text = ""
     """A title for tables and plots."""
@@ -201,7 +201,7 @@ class Cluster(Section):
         spreads = stragglers.persistent, stragglers.transient
         if not any(spreads):
             return replace(base, mean=base.mean * factor, fixed=base.fixed * factor)
-        most = 1.0 if stragglers.noise == "shifted-exponential" else np.inf  # no step takes less than no time
+        most = 1.0 if stragglers.noise == "shifted-exponential" else np.inf  # a step cannot take less than 0 seconds
         return replace(
             base,
             mean=base.mean * factor,

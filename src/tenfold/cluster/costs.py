@@ -88,7 +88,7 @@ class Wiring:
         return total
 
     def _latencies(self, src: Integers, dst: Integers, link: Integers) -> Floats:
-        """Return each message's latency: of the two ends' links the longer."""
+        """Return each message's latency: the longer one of the links at its two ends."""
         latency: Floats = self.latency[link]
         if self.server is None:
             return latency
@@ -118,7 +118,7 @@ class LinkPrice:
         return float(seconds[0]) if (seconds == seconds[0]).all() else seconds
 
     def _of_neighbours(self, wave: Wave) -> Floats:
-        """Each worker is done when its own messages have gone and come."""
+        """Return when each worker has sent and received all of its own messages."""
         src, dst = wave.src.ravel(), wave.dst.ravel()
         each = self.wiring.seconds(src, dst, wave.nbytes.ravel(), np.full(src.shape, wave.adds))
         seconds = np.zeros(self.wiring.workers)
@@ -127,7 +127,7 @@ class LinkPrice:
         return seconds
 
     def _of_groups(self, sequences: Sequence[Sequence[Wave]]) -> Floats:
-        """Each worker is done when its group is; groups of other sizes go through their own phases meanwhile."""
+        """Return when each worker's group is done; groups of other sizes have their own phases at the same time."""
         totals = [np.zeros(len(waves[0].src)) for waves in sequences]
         for times, at_once in _lockstep(sequences):
             src, dst = (np.concatenate([ends(wave).ravel() for _, wave in at_once]) for ends in (_src, _dst))
@@ -148,7 +148,7 @@ class LinkPrice:
     def exchange(self, worker: int, other: int, there: int, back: int) -> float:
         """Return the seconds of an exchange without a round, as an `ExchangePrice`.
 
-        With the centre, what goes there is added before the answer comes back; with a worker both ways go at once.
+        With the centre, what is sent is added before the answer comes back; two workers send to each other at once.
         """
         group, node = self._placed
         g, h = group[worker], group[other] if other >= 0 else -1

@@ -29,7 +29,7 @@ class ClockEvent(NamedTuple):
     step: int
     """The worker's own step, counted from 1 over the run."""
     what: Literal["step", "exchange"]
-    """A step ends; or, not before it has, what the worker and `other` have begins to be exchanged."""
+    """Whether a step ends, or the exchange between the worker and `other` that follows it begins."""
     other: int = CENTRE
 
 
@@ -165,7 +165,7 @@ class _EventClock:
         return self.strategy.exchange(worker, self.done + step, self.workload.workers)
 
     def _serve(self, exchange: Exchange, worker: int, step: int, at: float, free: list[float]) -> tuple[float, float]:
-        """Return when an exchange begins and ends, as soon as both sides are free, and note what it takes."""
+        """Return when an exchange begins and ends, as soon as both sides are free, and record its time."""
         travelling, other = self.workload.travelling, exchange.partner
         sent, received = exchange.sends * travelling, exchange.receives * travelling
         begin = max(at, free[worker], free[other])

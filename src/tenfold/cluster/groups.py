@@ -25,7 +25,7 @@ class Stragglers(Section):
     @model_validator(mode="after")
     def _positive_times(self) -> Self:
         if self.noise == "shifted-exponential" and max(self.persistent, self.transient) > 1:
-            raise ValueError("shifted-exponential spreads are at most 1: no step takes less than no time")
+            raise ValueError("shifted-exponential spreads are at most 1: no step takes less than 0 seconds")
         return self
 
 
@@ -53,7 +53,7 @@ class NodeGroup(Section):
     inside: LinkField = LINKS["shared-memory"]
     """The link between workers of one node."""
     shared_port: bool = True
-    """Workers of a node share its port to other nodes."""
+    """Whether the workers of a node share its port to other nodes."""
 
     @property
     def slowdown(self) -> float:

@@ -1,6 +1,6 @@
 """Hardware as the clock sees it: how long a step takes, and what a round costs.
 
-Links, described by hand, give a `RoundPrice`, and so does a calibrated profile; the clock does not care which.
+Links, described by hand, give a `RoundPrice`, and so does a calibrated profile; the clock treats both alike.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,13 +40,13 @@ class StepTime:
     noise: Noise = "log-normal"
     """How both are distributed; shifted exponential means a lower bound and a long tail."""
     trace: Floats | None = field(default=None, compare=False, repr=False)
-    """Measured step times [steps, workers] to draw from in the place of both spreads.
+    """Measured step times [steps, workers] to draw from instead of both spreads.
 
     They give the shape, `mean` gives the level. Rows are drawn in stretches, all workers together, so that bursts and
     what workers have in common are kept.
     """
     fixed: float = 0.0
-    """Seconds of the mean that a smaller batch takes, too."""
+    """The part of the mean, in seconds, that does not depend on the batch size."""
 
     def __post_init__(self) -> None:
         spreads = (self.between_workers, self.between_steps)
@@ -63,7 +63,7 @@ class StepTime:
 
     @property
     def is_steady(self) -> bool:
-        """Every step of every worker takes the same time."""
+        """Whether every step of every worker takes the same time."""
         return self.trace is None and not self.between_workers and not self.between_steps
 
 
@@ -87,7 +87,7 @@ class Hardware:
     model_error: float = 0.0
     """Relative standard error of the calibration; it widens the interval."""
     calibrated: bool = False
-    """The step times were measured."""
+    """Whether the step times were measured."""
 
     def step_times(self, workers: int) -> list[StepTime]:
         """Return each worker's step time."""
@@ -100,6 +100,6 @@ class Hardware:
         return list(self.step_time)
 
     def is_steady(self, workers: int) -> bool:
-        """Nothing in it is drawn: every run takes the same time."""
+        """Return whether nothing is random: every run takes the same time."""
         distinct = {id(step_time): step_time for step_time in self.step_times(workers)}
         return all(step_time.is_steady for step_time in distinct.values())

@@ -21,7 +21,7 @@ class Meeting:
 
     price: float | Floats = 0.0
     everybody: bool = False
-    """All wait for the latest."""
+    """Whether all wait for the latest."""
     partners: Integers | None = None
     """Rows of ranks: worker i waits for partners[0, i], partners[1, i], ..."""
     order: Integers | None = None
@@ -81,7 +81,7 @@ def _joined(groups: tuple[tuple[int, ...], ...]) -> Integers:
 
 
 def _neighbours(sources: tuple[tuple[int, ...], ...]) -> Integers:
-    """Return for each worker those it reads and those that read it, a row each; who has fewer repeats itself."""
+    """Return for each worker those it reads and those that read it, one a row; missing ones are the worker itself."""
     n = len(sources)
     reader = np.repeat(np.arange(n), [len(read) for read in sources])
     read = _joined(sources)
@@ -95,7 +95,7 @@ def _neighbours(sources: tuple[tuple[int, ...], ...]) -> Integers:
 
 @runtime_checkable
 class _Matching(Protocol):
-    """A strategy of pairs that can say them as an array, which is faster than as a round."""
+    """A strategy of pairs that can return them as an array, which is faster than as a round."""
 
     def matching(self, r: int, n: int, /) -> Integers: ...
 

@@ -14,7 +14,7 @@ from tenfold.errors import ExperimentError
 
 REPEATS, FEWEST = 20, 3
 BUDGET, HEAP_BUDGET = 100_000_000, 1_000_000
-"""Node-steps that are worth drawing more repeats for; a heap takes some hundred times longer for one."""
+"""Steps of workers up to which more repeats are drawn; the event clock takes a hundred times longer for each."""
 LEVEL = 0.9
 """How many of all runs should fall into the interval."""
 
@@ -40,7 +40,7 @@ class Prediction:
     reasons: tuple[str, ...]
     """Sentences that explain where a setting makes no difference."""
     calibrated: bool
-    """The step times were measured; else they were described by hand."""
+    """Whether the step times were measured; otherwise they were described by hand."""
     machine_speed: float = 1.0
     """How fast this machine was when the prediction was made, relative to its calibration."""
     exchange_times: Floats | None = None
@@ -50,8 +50,8 @@ class Prediction:
 def predict_time(workload: Workload, hardware: Hardware, *, seed: int = 0, repeats: int | None = None) -> Prediction:
     """Predict how long a workload takes on hardware; the same for the same seed.
 
-    The run is drawn `repeats` times, by default 20 and fewer where that would take long. The interval is the one that
-    a further draw falls into with 90%, by Student's t in the logarithm of the seconds, widened by the hardware's
+    The run is drawn `repeats` times, by default 20 and fewer where that would take long. The interval contains
+    a further draw with a probability of 90%, by Student's t in the logarithm of the seconds, widened by the hardware's
     `model_error`.
     """
     if repeats is not None and repeats < 1:

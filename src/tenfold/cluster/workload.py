@@ -1,4 +1,4 @@
-"""What is to be timed: so many workers, so many steps, and rounds between them."""
+"""What is to be timed: workers, their steps, and the rounds between them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ class Workload:
     steps_per_epoch: int
     strategy: Strategy
     nbytes: int
-    """Bytes of one replica, which is what travels without compression."""
+    """Bytes of one replica, which are sent without compression."""
     epochs: int = 1
     sync_every: int = 1
     """Steps between two rounds; gradients are averaged at every step."""
@@ -30,7 +30,7 @@ class Workload:
     """Each round takes place during the next step."""
     average: Literal["weights", "gradients"] = "weights"
     compression: float = 1.0
-    """What travels, as a share of `nbytes`."""
+    """What is sent, as a share of `nbytes`."""
     batch_sizes: Sequence[Sequence[int]] | NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
     """For each step of an epoch each worker's samples, 0 when it has none left. Default: all batches are full."""
     marks: tuple[int, ...] = ()
@@ -56,7 +56,7 @@ class Workload:
 
     @property
     def travelling(self) -> int:
-        """Bytes of one replica as they travel."""
+        """Bytes of one replica as they are sent."""
         return round(self.nbytes * self.compression)
 
     @property
@@ -66,11 +66,11 @@ class Workload:
 
     @property
     def has_rounds(self) -> bool:
-        """Workers meet; in asynchronous strategies each goes its own way."""
+        """Whether workers average in rounds; those of asynchronous strategies do not."""
         return not self.strategy.asynchronous
 
     def is_due(self, first: int, last: int) -> NDArray[np.bool_]:
-        """Say for each of the steps first..last (1, 2, ...) whether a round goes with it."""
+        """Return for each of the steps first..last (1, 2, ...) whether a round follows it."""
         steps = np.arange(first, last + 1)
         if not self.has_rounds:
             return np.zeros(len(steps), dtype=bool)

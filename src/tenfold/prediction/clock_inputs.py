@@ -21,7 +21,7 @@ from tenfold.workers.task import Task, weight_bytes
 from tenfold.workers.trainers.divided_steps import shared_stacks
 
 LEAST_FACTOR, MOST_FACTOR = 0.5, 3.0
-"""How far rounds amid real steps may differ from those measured by themselves; beyond, a measurement was disturbed."""
+"""Limits of how much rounds between real steps may differ from those measured alone; beyond, one was disturbed."""
 
 
 def workload_and_hardware(task: Task, profile: Profile, cluster: ClusterOrHere) -> tuple[Workload, Hardware]:
@@ -108,8 +108,8 @@ def _other_costs(task: Task, profile: Profile, workload: Workload) -> dict[str, 
 def _price_here(profile: Profile, workload: Workload, nearest: Step) -> RoundPrice:
     """Return what rounds cost in shared memory.
 
-    Those of all sizes and kinds were measured amid steps that do next to nothing. How much longer one takes amid the
-    steps of this work was measured for one kind, and holds for the others.
+    Rounds of all sizes and kinds were measured between steps that do almost nothing. How much longer a round takes
+    between the steps of this work was measured for one kind, and is assumed for the others.
     """
     if workload.workers == 1:
         return _free
@@ -149,7 +149,7 @@ def _with_copies(price: RoundPrice, adding: float) -> RoundPrice:
 
 
 def _travelling(task: Task, nbytes: int) -> float:
-    """Return what is sent of so many bytes, as a share."""
+    """Return the share of `nbytes` bytes that is sent."""
     size = nbytes // 4
     compressor = make_compressor(task.experiment.division, size)
     return compressor.encode(torch.linspace(-1, 1, size)).nbytes / nbytes

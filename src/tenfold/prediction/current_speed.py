@@ -1,4 +1,4 @@
-"""How fast this machine is now: other programs may be running that were not when it was calibrated."""
+"""How fast this machine is now: other programs may be running that were not running during calibration."""
 
 import math
 import os
@@ -13,11 +13,11 @@ from tenfold.prediction.profile import Profile
 from tenfold.workers.task import Task, weight_bytes
 
 PROBE_SECONDS = 1.0
-"""Of steps in one probe; with the start of its processes it takes less than two seconds."""
+"""Seconds of steps in one probe; with the start of its processes it takes less than two seconds."""
 NOTABLE = 1.05
-"""A machine within this factor of its calibration is as fast as it was."""
+"""A machine within this factor of its calibration counts as equally fast."""
 VALID_SECONDS = 60.0
-"""A probe speaks for predictions that are made so soon after it."""
+"""Seconds for which a probe is used for further predictions."""
 
 _seen: dict[tuple[str, int, int, int], tuple[float, Step]] = {}
 
@@ -25,8 +25,8 @@ _seen: dict[tuple[str, int, int, int], tuple[float, Step]] = {}
 def profile_now(task: Task, profile: Profile, report: ReportProgress | None = None) -> tuple[Profile, float]:
     """Return the profile as this machine is now, and how fast that is relative to the calibration (1: as fast).
 
-    The task's own steps are timed for a moment, with its number of workers. If they differ notably, they take the place
-    of the calibrated ones, with their spread, and all other times are scaled alike. On a slower machine rounds are
+    The task's own steps are timed briefly, with its number of workers. If they differ notably, they replace the
+    calibrated ones, with their spread, and all other times are scaled likewise. On a slower machine rounds are
     scaled by how much they themselves differ: each waits for the slowest worker and then for all to notice.
     """
     work, batch = cost_keys.step_key(task.experiment, task.splits), task.experiment.training.samples_per_step

@@ -1,4 +1,4 @@
-"""From measured seconds to the few numbers that describe them. Pure functions of arrays."""
+"""Fits of measured seconds to a few numbers that describe them: pure functions of arrays."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from scipy.optimize import lsq_linear
 from tenfold.cluster.hardware import Floats
 
 LEVELS = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 1.0)
-"""The shares of a sample below its quantiles; close together at the upper end, where those are that others wait for."""
+"""The levels of the quantiles; close together at the upper end, where the steps are that others wait for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class Line:
 def fit_line(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> Line:
     """Fit a latency and a rate to measured seconds by least squares of the relative errors, both at least 0.
 
-    Minimises sum_i ((a + b x_i - y_i) / y_i)^2, so that a microsecond counts among microseconds and a second among
-    seconds. One point, or several at one x, say nothing about the latency: then a = 0.
+    Minimises sum_i ((a + b x_i - y_i) / y_i)^2, so that short times count as much as long ones. One point, or
+    several at one x, say nothing about the latency: then a = 0.
     """
     xs, ys = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     if len(xs) == 0 or (ys <= 0).any():
@@ -49,7 +49,7 @@ def fit_line(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> Line:
 def interpolate(x: float, xs: Sequence[float], ys: Sequence[float]) -> float:
     """Return y at x, interpolated between the logarithms of the points; beyond the ends, y of the nearest end.
 
-    Costs that meet one cache after another are no line over three decades, and a polygon passes through what was
+    Costs that exceed one cache after another are not a line over three decades; a polygon passes through what was
     measured.
     """
     order = np.argsort(xs)
@@ -58,7 +58,7 @@ def interpolate(x: float, xs: Sequence[float], ys: Sequence[float]) -> float:
 
 
 def over_threads(threads: int, measured: Mapping[int, float]) -> float:
-    """Return the seconds of a step with so many threads, from those with other numbers of threads.
+    """Return the seconds of a step with `threads` threads, from those with other numbers of threads.
 
     Between two that were measured the logarithms are interpolated. Beyond them the seconds follow a + b / threads, one
     part that threads do not share and one that they do (Amdahl 1967), fitted to all and scaled to the nearest.

@@ -11,7 +11,7 @@ from tenfold.prediction import fit
 
 
 class Entry(BaseModel):
-    """Common to all that a profile holds: frozen, nothing unknown."""
+    """Base of everything that a profile holds: frozen, without unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
@@ -39,7 +39,7 @@ class Step(Entry):
     round: float | None = None
     """One exact round of all these workers between these steps. Default: there was one worker."""
     quantiles: dict[str, float] = {}
-    """Steps divided by their worker's mean: which share lies below."""
+    """Quantiles of the steps divided by their worker's mean."""
     trace: tuple[str, ...] = ()
     """For each worker its steps in turn, in thousandths of the mean."""
 
@@ -52,7 +52,7 @@ class Step(Entry):
         return trace
 
     def slowed(self, factor: float) -> Self:
-        """Return the steps of a machine that takes so many times as long."""
+        """Return the steps of a machine that takes `factor` times as long."""
         seconds = {"mean": self.mean, "warmup": self.warmup} | ({"round": self.round} if self.round is not None else {})
         return self.model_copy(update={name: value * factor for name, value in seconds.items()})
 
@@ -63,14 +63,14 @@ class Step(Entry):
 
 
 class Averaging(Entry):
-    """Rounds of one kind among so many workers: seconds, by the bytes of one worker's weights."""
+    """Rounds of one kind among `workers` workers: seconds, by the bytes of one worker's weights."""
 
     transport: Literal["shared-memory", "gloo", "mpi"]
     workers: Count
     kind: Literal["group", "neighbours"]
     """Exact means in groups, or each combines what it reads from others."""
     fan: Count
-    """How many replicas each reads, itself among them."""
+    """How many replicas each reads, including itself."""
     seconds: dict[int, float]
     latency: float
     bandwidth: Positive
@@ -92,7 +92,7 @@ class Averaging(Entry):
         return cls(seconds=seconds, latency=line.intercept, bandwidth=bandwidth, residual=line.residual, **fields)
 
     def slowed(self, factor: float) -> Self:
-        """Return the rounds of a machine that takes so many times as long."""
+        """Return the rounds of a machine that takes `factor` times as long."""
         seconds = {nbytes: one * factor for nbytes, one in self.seconds.items()}
         return self.model_copy(
             update={"seconds": seconds, "latency": self.latency * factor, "bandwidth": self.bandwidth / factor}
@@ -109,7 +109,7 @@ class Averaging(Entry):
 
 
 class Evaluating(Entry):
-    """An evaluation of so many samples by some workers together."""
+    """An evaluation of `samples` samples by several workers together."""
 
     work: str
     threads: Count
@@ -135,7 +135,7 @@ class Costs(Entry):
     """A checkpoint, by the bytes of the weights."""
 
     def slowed(self, factor: float) -> Self:
-        """Return the costs of a machine that takes so many times as long."""
+        """Return the costs of a machine that takes `factor` times as long."""
         overhead = {name: {size: one * factor for size, one in by.items()} for name, by in self.round_overhead.items()}
         return self.model_copy(
             update={

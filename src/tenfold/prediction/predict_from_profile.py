@@ -59,7 +59,7 @@ def _delayed(prediction: Prediction, seconds: float) -> Prediction:
 
 
 def _stretched(spans: Iterable[ClockSpan], seconds: float) -> Iterator[ClockSpan]:
-    """Yield the spans with each worker's first step so much longer, and what follows so much later."""
+    """Yield the spans with each worker's first step `seconds` longer, and what follows `seconds` later."""
     begun: set[int] = set()
     for span in sorted(spans, key=lambda span: span.start):
         if span.worker in begun:

@@ -1,4 +1,4 @@
-"""What was measured of a machine, as a value that loads from and saves to TOML; it answers what a clock asks."""
+"""The measurements of a machine, as a value that loads from and saves to TOML, and the times that a clock needs."""
 
 import math
 import os
@@ -76,7 +76,7 @@ class Profile(Entry):
         return self.model_copy(update=merged)
 
     def slowed(self, factor: float, *, rounds: float | None = None) -> Self:
-        """Return the profile of a machine that takes so many times as long for everything, or for rounds `rounds`."""
+        """Return the profile of a machine that takes `factor` times as long, and for rounds `rounds` times if given."""
         of_rounds = factor if rounds is None else rounds
         return self.model_copy(
             update={
@@ -110,7 +110,7 @@ class Profile(Entry):
         return sorted({step.threads for step in self.steps if step.work == work})
 
     def step_time(self, work: str, batch_size: int, threads: int, workers: int) -> StepTime:
-        """Return how long a step takes when so many workers train together.
+        """Return how long a step takes when `workers` workers train together.
 
         A number of threads that was not measured is interpolated or extrapolated from two or more that were.
         """
@@ -166,7 +166,7 @@ class Profile(Entry):
         return price
 
     def start_seconds(self, workers: int, data: int = 0) -> float:
-        """Return the seconds before the first step, with so many bytes of data."""
+        """Return the seconds before the first step, with `data` bytes of data."""
         return _between(workers, self.costs.start) + data * self.costs.sharing
 
     def save_seconds(self, nbytes: int) -> float:
@@ -237,7 +237,7 @@ def _setting(entry: Entry) -> tuple[Any, ...]:
 
 
 def _identity(facts: dict[str, Any]) -> dict[str, str]:
-    """Return what makes step times of one machine worthless on another, in words."""
+    """Return the facts, in words, that must be equal for the step times of one machine to apply to another."""
     cpu, torch = facts.get("cpu", {}), facts.get("torch", {})
     return {
         "processor": str(cpu.get("model")),

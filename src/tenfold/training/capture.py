@@ -14,7 +14,7 @@ WARM_UPS = 3
 def capture(step: Callable[[Tensor], Tensor], example: Tensor) -> Callable[[Tensor], Tensor]:
     """Record what `step` does to an input like the example, and return a function that replays it for other inputs.
 
-    The step is done a few times on the way. Whatever it reads and writes apart from its input must stay where it is.
+    The step is executed a few times first. Whatever it reads and writes besides its input must keep its address.
     """
     given = example.clone()
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -39,7 +39,7 @@ def capture(step: Callable[[Tensor], Tensor], example: Tensor) -> Callable[[Tens
 
 @contextmanager
 def _never_waiting() -> Iterator[None]:
-    """Let what makes the CPU wait for the device fail here: a recording that fails leaves generators in disorder."""
+    """Make operations fail that wait for the device: failing later, while recording, would corrupt the generators."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch calls it a prototype, once
         torch.cuda.set_sync_debug_mode("error")

@@ -1,4 +1,4 @@
-"""How good a network is on a part of the data, and what is stored with a run of what it puts out."""
+"""How good a network is on a part of the data, and which of its outputs are stored with a run."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -20,10 +20,10 @@ from tenfold.training.network_call import call_network
 from tenfold.training.replica import autocast
 
 BATCH, LARGE_BATCH = 128, 512
-"""Samples at a time: on a CPU so few that activations stay in its cache, which is nearly twice as fast for `cnn`."""
+"""Samples at a time: on a CPU few enough for activations to stay in its cache, nearly twice as fast for `cnn`."""
 MOST_PICTURES = 24
 SIDES = range(6, 257)
-"""The sides in pixels of samples that are taken for pictures."""
+"""The heights and widths, in pixels, of samples that are treated as pictures."""
 
 
 def predict(
@@ -34,7 +34,7 @@ def predict(
     precision: str = "fp32",
     mark: Callable[[], None] = lambda: None,
 ) -> Any:
-    """Return the network's outputs for these samples of the part, in evaluation mode; it is left as it was.
+    """Return the network's outputs for these samples of the part, in evaluation mode; its own mode is restored.
 
     They are a tensor, or a tuple or dict of tensors; a single number for a batch, such as a loss that the network
     computes, is repeated for each sample. `mark` is called after every batch.
@@ -93,7 +93,7 @@ def evaluate(
 
 
 def all_targets(part: Part) -> Tensor:
-    """Return what is to be predicted for every sample of the part."""
+    """Return the target of every sample of the part."""
     if part.targets is not None:
         return part.targets.cpu()
     return torch.cat([y for _, y in part.batches(batches(torch.arange(len(part)), LARGE_BATCH))]).cpu()

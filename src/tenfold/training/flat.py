@@ -17,7 +17,7 @@ def flat_size(network: nn.Module) -> int:
 
 
 def state_shapes(network: nn.Module) -> tuple[tuple[int, ...], ...]:
-    """Return the shapes of what is laid into the vector of this network."""
+    """Return the shapes of the tensors in the vector of this network."""
     return tuple(tuple(tensor.shape) for tensor in _floating(network))
 
 
@@ -88,7 +88,7 @@ class FlatState:
 
     @property
     def frozen(self) -> list[slice]:
-        """Where in the vector the parameters lie that are not learnt."""
+        """Where in the vector the parameters are that are not trained."""
         return frozen(parameter for parameter, _ in self._slots)
 
     def to_moments(self, reference_means: Sequence[Tensor] | None = None) -> None:
@@ -115,7 +115,7 @@ def _floating(network: nn.Module) -> Iterator[Tensor]:
 
 
 def frozen(parameters: Iterable[nn.Parameter]) -> list[slice]:
-    """Return where parameters that are not learnt lie, when all are laid one after another."""
+    """Return where the parameters are that are not trained, when all are laid one after another."""
     found, start = [], 0
     for parameter in parameters:
         if not parameter.requires_grad:
@@ -132,5 +132,5 @@ def view_like(tensor: Tensor, vector: Tensor, start: int) -> Tensor:
 
 
 def padded_size(count: int) -> int:
-    """Return the room that so many numbers take in a vector."""
+    """Return how many places `count` numbers take in a vector."""
     return -(-count // ALIGNMENT) * ALIGNMENT

@@ -32,7 +32,7 @@ def find_capture_obstacle(training: Training, part: Part) -> str:
 
 
 def describe_slow_steps(why: str) -> str:
-    """Return the one sentence about steps that are not captured."""
+    """Return the sentence that warns of steps that are not captured."""
     return f"steps are not captured in a CUDA graph, which is slow for small networks: {why}"
 
 
@@ -51,7 +51,7 @@ class Graphed(Replica):
         self.fused = Fused(network, 1, training, loss, whole, rates=self.rates, matrix=matrix, method="loop")
 
     def prepare(self, sizes: Mapping[int, int]) -> str:
-        """Capture the steps of batches that come so often; return why not, or ""."""
+        """Capture the steps for the batch sizes that occur often; return why that is not possible, or ""."""
         why = self.fused.prepare({(0, 1, size): count for size, count in sizes.items()})
         return why and describe_slow_steps(why)
 
@@ -68,17 +68,17 @@ class Graphed(Replica):
         return select_rows(self.fused.part.x, x), self.fused.part.y[x]
 
     def step(self, x: Any, y: Any) -> Tensor:  # noqa: ARG002
-        """Learn from the samples with these numbers."""
+        """Train on the samples with these numbers."""
         self.advance()
         self.fused.optimizer.rate.fill_(self.rate)
         return self.fused.learn(x[None], slice(0, 1))[0]
 
     def state(self) -> dict[str, Any]:
-        """Return all that a resumed run needs."""
+        """Return what a resumed run needs."""
         return super().state() | {"optimizer": self.fused.optimizer.tensors()}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Take on a saved state."""
+        """Restore a saved state."""
         own = self.fused.optimizer.tensors()
         for name, tensor in state["optimizer"].items():
             own[name].copy_(tensor)

@@ -22,7 +22,7 @@ from tenfold.training.ranking import ranking_metric
 Measure = Callable[[Any, Any], Any]
 SUM_TOLERANCE = 1e-3
 OutputKind = Literal["classes", "logit", "numbers"]
-"""What a network puts out: a logit for each class, a logit for each label, or plain numbers."""
+"""What a network's outputs are: a logit for each class, a logit for each label, or plain numbers."""
 
 
 class AlignedMeasure:
@@ -62,7 +62,7 @@ class AlignedMeasure:
             raise
 
     def _hint(self, outputs: Any, targets: Tensor) -> str:
-        """Return what would be right where cross-entropy lacks outputs for the classes."""
+        """Return the advice for a network with fewer outputs than cross-entropy needs for the classes."""
         if self.function is not functional.cross_entropy or targets.is_floating_point() or not targets.numel():
             return ""
         found = outputs.shape[1] if isinstance(outputs, Tensor) and outputs.ndim > targets.ndim else 1
@@ -187,7 +187,7 @@ METRICS: Registry[Measure] = catalog.METRICS
 
 
 def choose_loss(training: Training, classes: int | None) -> Measure:
-    """Return the loss of the experiment; unset: cross-entropy where there are classes, else the squared error."""
+    """Return the loss of the experiment; default: cross-entropy if there are classes, otherwise the squared error."""
     loss = _find(training.loss or ("cross-entropy" if classes is not None else "mse"), LOSSES)
     built_in = [metric for metric in training.metrics if isinstance(metric, str) and ":" not in metric]
     loss.metric = f"the metric {built_in[0]}" if built_in else ""
@@ -195,7 +195,7 @@ def choose_loss(training: Training, classes: int | None) -> Measure:
 
 
 def choose_metrics(training: Training, classes: int | None) -> "dict[str, AlignedMeasure]":
-    """Return the metrics of the experiment by name; none given: accuracy where classes are learnt."""
+    """Return the metrics of the experiment by name; default: accuracy if there are classes."""
     numbers = classes is None or training.loss in ("mse", "l1", "network")
     chosen = training.metrics or (() if numbers else ("accuracy",))
     measures: dict[str, AlignedMeasure] = {}
@@ -229,7 +229,7 @@ def are_probabilities(outputs: Any, kind: OutputKind) -> bool:
 
 
 def output_kind(training: Training, classes: int | None) -> OutputKind:
-    """Return what the experiment's networks put out, judged by the loss and the targets."""
+    """Return what the outputs of the experiment's networks are, judged by the loss and the targets."""
     if training.loss == "bce":
         return "logit"
     return "classes" if classes is not None and training.loss not in ("mse", "l1") else "numbers"
@@ -269,7 +269,7 @@ def _find(name: str | PythonObject | RecordedObject, family: Registry[Measure]) 
 
 
 def as_number(value: Any, measure: Measure) -> float:
-    """Return what a loss or metric returned as a number: the mean of several; raise ModelError if it is none."""
+    """Return what a loss or metric returned as a number: the mean of several; raise ModelError if it is not one."""
     try:
         if isinstance(value, str):
             raise TypeError
@@ -286,7 +286,7 @@ def as_number(value: Any, measure: Measure) -> float:
 
 
 LOWER_IS_BETTER = ("loss", "mae", "rmse", "word_error_rate")
-"""Metrics that improve as they fall. All others are better the larger they are."""
+"""Metrics that are better the smaller they are. All others are better the larger they are."""
 
 
 def target_metric(metrics: Iterable[str]) -> str:

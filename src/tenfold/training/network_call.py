@@ -1,4 +1,4 @@
-"""Calling a network with one tensor, or with the several inputs of a sample as its arguments; and what it returns."""
+"""Calling a network with one tensor, or with several inputs as its arguments; and what it returns."""
 
 import dataclasses
 import inspect
@@ -25,7 +25,7 @@ def call_network(network: nn.Module, inputs: Any) -> Any:
 def arguments_of(network: nn.Module, inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return positional and keyword arguments: `forward(a, b)` for a tuple, `forward(**inputs)` for a dict.
 
-    A `forward` that has no room for them, such as `forward(inputs)`, gets the tuple or dict itself.
+    A `forward` that cannot take them, such as `forward(inputs)`, gets the tuple or dict itself.
     """
     if isinstance(inputs, Tensor):
         return (inputs,), {}
@@ -50,7 +50,7 @@ def arguments_of(network: nn.Module, inputs: Any) -> tuple[tuple[Any, ...], dict
 
 @cache
 def _misfit(forward: Callable[..., Any], positional: int, keywords: tuple[str, ...]) -> str:
-    """Return why `forward` does not take so many positional arguments, or arguments of these names; "" if it does."""
+    """Return why `forward` cannot take this number of positional arguments, or these keywords; "" if it can."""
     try:
         inspect.signature(forward).bind(None, *range(positional), **dict.fromkeys(keywords))
     except TypeError as error:

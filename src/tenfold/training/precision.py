@@ -1,4 +1,4 @@
-"""What a GPU may do with fp32 numbers."""
+"""Whether a GPU may round fp32 numbers to tf32."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from torch import Tensor
 
 @contextmanager
 def set_matmul_precision(precision: str) -> Iterator[None]:
-    """Let matrix products and convolutions of a GPU round their inputs to tf32, or forbid it, as the precision says.
+    """Allow or forbid tf32 for matrix products and convolutions on a GPU in this block, as the precision says.
 
     torch by itself allows it for convolutions and forbids it for products; here fp32 means fp32. On a CPU this changes
     nothing.
@@ -24,6 +24,6 @@ def set_matmul_precision(precision: str) -> Iterator[None]:
 
 
 def product(matrix: Tensor, other: Tensor) -> Tensor:
-    """Return matrix times other in full fp32, whatever training may round to: mixed weights keep their digits."""
+    """Return matrix times other in full fp32, also where training uses tf32: averaged weights keep their digits."""
     with set_matmul_precision("fp32"):
         return matrix @ other

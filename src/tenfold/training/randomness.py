@@ -1,4 +1,4 @@
-"""All sources of chance that a training step may draw from, seeded together."""
+"""All random generators that a training step may use, seeded together."""
 
 import random
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ def seed_everything(*numbers: int) -> None:
 
 @contextmanager
 def keep_rng_state() -> Iterator[None]:
-    """Put all generators back to where they were."""
+    """Restore the state of all random generators after this block."""
     python, numpy = random.getstate(), np.random.get_state()
     devices = None if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
     with torch.random.fork_rng(devices):
@@ -34,9 +34,9 @@ def keep_rng_state() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class RngState:
-    """Where all generators stand, for those who take turns in one process.
+    """The state of all random generators, for workers that take turns in one process.
 
-    NumPy's is not copied, which is slow, but exchanged: whoever takes part begins with `apart`.
+    NumPy's is not copied, which is slow, but exchanged: each worker begins with `use_own_numpy_generator`.
     """
 
     torch: Tensor
@@ -45,16 +45,16 @@ class RngState:
 
     @classmethod
     def read(cls) -> Self:
-        """Take note of where they stand."""
+        """Return the current state."""
         return cls(torch.get_rng_state(), np.random.get_bit_generator(), random.getstate())  # type: ignore[attr-defined]
 
     def restore(self) -> None:
-        """Put them back there."""
+        """Restore this state."""
         torch.set_rng_state(self.torch)
         np.random.set_bit_generator(self.numpy)  # type: ignore[attr-defined]
         random.setstate(self.python)
 
     @staticmethod
     def use_own_numpy_generator() -> None:
-        """Begin to draw from a generator of NumPy's that nobody else has."""
+        """Give NumPy a new generator, which no other worker uses."""
         np.random.set_bit_generator(np.random.MT19937())  # type: ignore[attr-defined]

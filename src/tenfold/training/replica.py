@@ -55,11 +55,11 @@ class Replica:
         self.ema_weights = self.flat.vector.clone() if training.ema is not None else None
         """The exponential moving average of the weights, where the experiment asks for it."""
         self.accuracy: TrainingAccuracy | None = None
-        """What counts the right answers on training batches, where somebody asks for them."""
+        """Counts correct predictions on training batches, if they are asked for."""
         self.learning = [parameter for parameter in network.parameters() if parameter.requires_grad]
 
     def prepare(self, sizes: Mapping[int, int]) -> str:
-        """Make ready for batches of these sizes, each coming so often; return what turned out impossible, or ""."""
+        """Prepare for batches of these sizes, given with their counts; return what is not possible, or ""."""
         with autocast(self.training.precision, self._device_type):
             start_libraries(self.network, self.flat.vector.device, sizes)
         return ""
@@ -69,11 +69,11 @@ class Replica:
         return part.batches(visits)
 
     def batch(self, x: Any, y: Any) -> tuple[Any, Any]:
-        """Return the samples and targets behind what `step` was given."""
+        """Return the samples and targets of the batch that `step` was given."""
         return x, y
 
     def synchronize(self) -> None:
-        """Wait until the device has done all that it was given, so that what comes next is timed by itself."""
+        """Wait until the device has completed its work, so that what follows is timed by itself."""
         synchronize(self.flat.vector.device)
 
     def forward(self, x: Any, y: Any) -> Tensor:
@@ -85,7 +85,7 @@ class Replica:
             return self.loss(outputs, y)  # type: ignore[no-any-return]
 
     def backward(self, x: Any, y: Any) -> Tensor:
-        """Leave the gradient of one batch in the parameters, and return its loss."""
+        """Compute the gradient of one batch, in the parameters' `grad`, and return its loss."""
         self.optimizer.zero_grad(set_to_none=True)
         if self.training.accumulate > 1:
             return self._accumulate(x, y)
@@ -117,12 +117,12 @@ class Replica:
         return total
 
     def clip(self) -> None:
-        """Shorten the gradient where it is longer than the experiment allows."""
+        """Clip the norm of the gradient, if the experiment limits it."""
         if self.training.clip is not None:
             nn.utils.clip_grad_norm_(self.learning, self.training.clip)
 
     def advance(self) -> None:
-        """Set the learning rate of the step that comes next, and count it."""
+        """Set the learning rate of the next step, and count the step."""
         self.rate = self.rates.at(self.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate * group.get("lr_ratio", 1.0)
@@ -140,7 +140,7 @@ class Replica:
             self.flat.vector.copy_(self.ema_weights)
 
     def step(self, x: Any, y: Any) -> Tensor:
-        """Learn from one batch, and return its loss before the step."""
+        """Train on one batch: forward, backward, the optimizer's step. Return its loss before the step."""
         self.advance()
         if self._needs_closure:
             return self.optimizer.step(lambda: self._clipped(x, y))  # type: ignore[arg-type, return-value]
@@ -161,7 +161,7 @@ class Replica:
         return loss
 
     def state(self) -> dict[str, Any]:
-        """Return all that a resumed run needs to continue with the very same numbers."""
+        """Return what a resumed run needs to continue with exactly the same numbers."""
         return {
             "network": self.network.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -172,12 +172,12 @@ class Replica:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Take on a saved state."""
+        """Restore a saved state."""
         self.network.load_state_dict(state["network"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.steps = state["steps"]
         if self.ema_weights is not None:
-            self.ema_weights.copy_(state["ema"] if "ema" in state else state["average"])  # the key of older versions
+            self.ema_weights.copy_(state["ema"] if "ema" in state else state["average"])  # older checkpoints: "average"
         if self.scaler is not None:
             self.scaler.load_state_dict(state["scaler"])
         for reference, saved in zip(self.flat.reference_means, state["centres"], strict=True):
@@ -196,8 +196,8 @@ def make_replica(
 ) -> Replica:
     """Return a replica that steps as fast as its device allows: on a GPU one whose steps are captured (`graphs.py`).
 
-    Where they cannot be, `warn` is told why. `capturing` says whether steps may be captured as a whole, as far as the
-    caller is concerned.
+    If they cannot be captured, `warn` is called with the reason. `capturing` says whether the caller allows whole
+    steps to be captured.
     """
     device = next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
     if not supports_graphs(device):

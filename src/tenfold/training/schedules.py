@@ -35,7 +35,7 @@ SCHEDULES: Registry[Callable[[float], float]] = catalog.SCHEDULES
 
 
 def factor(schedule: str, step: int, steps: int, warmup_steps: int = 0) -> float:
-    """Return what the learning rate is multiplied by at this step, counted from 0, of so many.
+    """Return the factor of the learning rate at this step, counted from 0, of a run of `steps` steps.
 
     During the warm-up it rises linearly, (step + 1) / (warmup_steps + 1); the schedule runs over the rest.
     """

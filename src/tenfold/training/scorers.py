@@ -13,7 +13,7 @@ OF_NUMBERS = (
     *("r2", "explained_variance", "max_error", "d2_absolute_error"),
     *("neg_max_error", "neg_mean_", "neg_median_", "neg_root_mean_"),
 )
-"""How the names of those scorers begin that compare numbers, not classes."""
+"""How the names of scorers begin that compare numbers, not classes."""
 
 
 def scorer(name: str) -> Callable[[Tensor, Tensor], float]:
@@ -50,7 +50,7 @@ def scorer(name: str) -> Callable[[Tensor, Tensor], float]:
 
 @cache
 def _estimators() -> tuple[Callable[[int], Any], Callable[[tuple[int, ...]], Any]]:
-    """Return the classes of estimators that read a network's outputs: as classes, so many, and as numbers."""
+    """Return the makers of two estimators that read a network's outputs: as logits of classes, and as numbers."""
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 
     class Classes(ClassifierMixin, BaseEstimator):  # type: ignore[misc]

@@ -10,11 +10,11 @@ from tenfold.experiment import Training
 from tenfold.training.measures import Measure, choose_metrics
 
 MOST_NUMBERS = 1 << 18
-"""Outputs are compared with their targets at the latest when so many numbers are kept: 1 MB."""
+"""Outputs are compared with their targets when at most this many numbers are kept: 1 MB."""
 
 
 class TrainingAccuracy:
-    """Counts how many samples of the training batches were classified right, each before the step on its batch.
+    """Counts how many samples of the training batches were classified correctly, each before the step on its batch.
 
     The outputs are kept, and many batches are compared with their targets at once: batch by batch, the four operations
     would take up to 5% of a small network's step. A device is hardly ever waited for before `take` is called.
@@ -57,12 +57,12 @@ class TrainingAccuracy:
             for outputs, targets in kept:
                 self._sums.append(self.measure(outputs, targets) * len(targets))
                 self._samples += len(targets)
-        except Exception:  # the evaluation says what is wrong with it, if there is one
+        except Exception:  # the evaluation reports what is wrong with it, if there is one
             return
 
 
 def make_training_accuracy(training: Training, classes: int | None) -> TrainingAccuracy | None:
-    """Return what counts right answers; None where accuracy is not measured, or a step sees its batch repeatedly."""
+    """Return a counter of correct predictions; None if accuracy is not measured, or steps repeat their batches."""
     chosen = choose_metrics(training, classes).get("accuracy")
     if chosen is None or chosen.own or training.needs_closure:
         return None

@@ -1,4 +1,4 @@
-"""Schedules that the user brings: a function of the progress, or one of torch's schedulers."""
+"""The user's own schedules: a function of the progress, or one of torch's schedulers."""
 
 import inspect
 import warnings

@@ -1,7 +1,7 @@
 """Word error rate of spoken digits: frames of speech are decoded to words by Viterbi's algorithm.
 
 The grammar is that of the digit strings in the data "speech": a pause, "the number is", one digit or more, a pause.
-Every phone has three states, one for each third, in a chain in which a frame may stay, go on, or skip one state. A
+Every phone has three states, one for each third, in a chain in which a frame may stay, advance, or skip one state. A
 frame's score in state s is log p(s | frame) - log p(s): the network's posterior divided by the prior, which is the mean
 posterior of all frames that are evaluated. All paths through the grammar are equally likely.
 """
@@ -121,7 +121,7 @@ def decode(scores: Scores) -> tuple[list[str], float]:
 
 
 def edits(found: list[str], expected: list[str]) -> int:
-    """Return the fewest words to replace, add or remove that make one list of the other."""
+    """Return the fewest words to replace, add or remove to turn one list into the other."""
     row = list(range(len(expected) + 1))
     for i, word in enumerate(found, 1):
         before, row[0] = row[0], i

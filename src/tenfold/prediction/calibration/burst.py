@@ -24,11 +24,11 @@ SYNC_EVERY = 3
 MOST_STEPS = 150
 """Steps of a worker that are certainly recorded one by one (see `timekeeper.SINGLE_SPANS`)."""
 WARMUP_STEPS, WARMUP_SHARE = 3, 4
-"""First steps of a process, in which torch prepares its kernels: so many, or so large a part of the burst if longer."""
+"""First steps of a process, in which torch prepares its kernels: their number, or their part of a longer burst."""
 EVALUATED = 128
 """Samples that each worker evaluates at the end."""
 MOST_BYTES = 1 << 26
-"""Of training data made for a burst; beyond the caches, within a moment's time."""
+"""Bytes of training data made for a burst: more than the caches hold, but quick to make."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class Burst:
     round: float | None
     """One round, from the arrival of the last partner; with what it costs the steps before and after. None: no round"""
     delay: float | None = None
-    """The mean of rounds until the last worker goes on: much more on a busy machine, where a worker that waits is not
+    """The mean of rounds until the last worker continues: much more on a busy machine, where a worker that waits is not
     always running when the others have arrived."""
     start: float
     evaluate: float
@@ -54,7 +54,7 @@ class Burst:
 
 
 def run(experiment: Experiment, splits: Splits, steps: int, checkpoints: Path | None = None) -> Burst:
-    """Train for so many steps in worker processes, as any experiment is trained, and read the spans."""
+    """Train for `steps` steps in worker processes, as any experiment is trained, and read the spans."""
     task = _task(experiment, splits, steps, checkpoints)
     events: list[Event] = []
     result = Processes().run(task, Stopwatch(), events.append).result
@@ -96,7 +96,7 @@ def _slowest(stretch: Floats) -> float:
 
 
 def _usual(warm: Floats, length: int) -> float:
-    """Return what the slowest worker usually takes for so many steps: some are behind in any stretch."""
+    """Return what the slowest worker usually takes for this number of steps: some worker is always behind."""
     stretches = [warm[at : at + length] for at in range(0, max(1, len(warm) - length + 1), length)]
     return float(np.mean([_slowest(stretch) / len(stretch) for stretch in stretches])) * length
 
@@ -123,9 +123,9 @@ class _Steps:
 
 
 def _without_rounds(own: Floats) -> tuple[Floats, float]:
-    """Take from the steps what rounds add to them; return both.
+    """Separate from the steps what rounds add to them; return both.
 
-    The step that mixes has the bookkeeping to do, the one after finds its weights in another core's cache.
+    The step before a round includes its bookkeeping; the one after finds its weights in another core's cache.
     """
     place = np.arange(len(own)) % SYNC_EVERY
     usual, before, after = (own[WARMUP_STEPS:][place[WARMUP_STEPS:] == at] for at in (1, SYNC_EVERY - 1, 0))
@@ -153,13 +153,13 @@ def _price(arrived: Floats, left: Floats, strategy: Strategy) -> float:
 
 
 def _delay(arrived: Floats, left: Floats) -> float:
-    """Return the mean, over rounds of all workers, of the time from the last arrival until the last one goes on."""
+    """Return the mean, over rounds of all workers, of the time from the last arrival until the last one continues."""
     delays = left.max(axis=1) - arrived.max(axis=1)
     return float(np.mean(delays[1:] if len(delays) > 1 else delays))
 
 
 def _task(experiment: Experiment, splits: Splits, steps: int, checkpoints: Path | None) -> Task:
-    """Return a task of about so many steps on some of the data, with nothing in it but training."""
+    """Return a task of about this number of steps on some of the data, which only trains."""
     division, batch = experiment.division, experiment.training.samples_per_step
     steps = max(SYNC_EVERY, steps // SYNC_EVERY * SYNC_EVERY)
     sample = next(splits.train.batches([[0]]))[0]

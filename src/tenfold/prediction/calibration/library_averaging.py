@@ -29,7 +29,7 @@ Found = dict[int, float]
 """Median seconds of an all-reduce, by the bytes of one worker's weights."""
 
 SIZES = {1 << 18: 15, 1 << 22: 7, 1 << 25: 3}
-"""Bytes of weights, and calls that count; one more comes first."""
+"""Bytes of weights, and calls that are timed, after one that is not."""
 PATIENCE = 30.0
 """Seconds for one number of workers."""
 
@@ -55,7 +55,7 @@ def measure_library_averaging(counts: Sequence[int], report: ReportProgress) -> 
 
 
 def mpirun() -> str | None:
-    """Return the path of mpirun, if mpi4py is there, too."""
+    """Return the path of mpirun, if mpi4py is installed as well."""
     return find_mpirun() if importlib.util.find_spec("mpi4py") else None
 
 

@@ -24,7 +24,7 @@ from tenfold.workers.trainers.divided_steps import shared_stacks
 
 QUICK_TURNS = 2
 FEW_TURNS = 3
-"""Of rounds, where many numbers of workers make many kinds of them."""
+"""Turns in which rounds are measured, where many numbers of workers make many kinds of them."""
 BRIEF = 4
 """The factor by which the second batch size is smaller; both together give the fixed cost of a step."""
 
@@ -38,7 +38,7 @@ def measure_all(
 ) -> Profile:
     """Measure this machine, and the steps of an experiment (default: of the built-in networks), in about a minute.
 
-    What a given profile of the same machine knows beyond that is kept. `report` is called with a line on everything
+    What else a given profile of the same machine contains is kept. `report` is called with a line about everything
     that is measured. `quick` measures everything fewer times, only with one worker and with as many as there are cores
     (or the experiment has), and only in shared memory: within seconds, but less exactly.
     """
@@ -210,7 +210,7 @@ def _several() -> list[int]:
 
 
 def _shared(experiment: Experiment, counts: Iterable[int], *, few: bool) -> list[tuple[int, int]]:
-    """Return (threads, workers) when so many train together, and with `few` not set, one worker with fewer threads.
+    """Return (threads, workers) for these numbers of workers and, unless `few`, one worker with fewer threads.
 
     Where the experiment sets its threads, it has no others.
     """

@@ -24,7 +24,7 @@ ReportProgress = Callable[[str], None]
 Setting = TypeVar("Setting")
 
 TURNS, MOST_TURNS, BURSTS = 5, 9, 18
-"""A setting is measured in so many turns, its level is their median; in more where few settings make few bursts."""
+"""The turns in which a setting is measured, whose median counts; more where few settings make few bursts."""
 BURST_SECONDS, FEWEST_STEPS = 0.6, 12
 SIZES = {1 << 18: MOST_STEPS, 1 << 22: 90, 1 << 25: 24}
 """Bytes of weights, and steps of a burst."""
@@ -48,9 +48,9 @@ class Kind(NamedTuple):
     """The experiment that has them."""
     kind: Literal["group", "neighbours"]
     fan: int | None
-    """None: everybody."""
+    """None: all workers."""
     fits: Callable[[int], bool]
-    """Whether so many workers have such rounds, and they are of no other kind."""
+    """Whether this number of workers has such rounds, and they are not of another kind."""
 
 
 ROUNDS = {
@@ -91,7 +91,7 @@ def steps(
 
 
 def step_burst(experiment: Experiment, splits: Splits, setting: tuple[int, int, int], steps: int) -> Burst:
-    """Time about so many steps in one setting (batch size, threads, workers)."""
+    """Time about `steps` steps in one setting (batch size, threads, workers)."""
     batch_size, threads, workers = setting
     asked = experiment.replace(batch_size=batch_size, threads=threads, workers=workers, strategy="allreduce", **PLAIN)
     return burst.run(asked, splits, min(MOST_STEPS, max(FEWEST_STEPS, steps)))
@@ -100,7 +100,7 @@ def step_burst(experiment: Experiment, splits: Splits, setting: tuple[int, int, 
 def measure_averaging(
     counts: Sequence[int], report: ReportProgress, turns: int | None = None
 ) -> tuple[list[Averaging], dict[int, float]]:
-    """Measure rounds in shared memory, of every kind and size, among so many workers; return also their start-up."""
+    """Measure rounds in shared memory, of every kind and size, for these numbers of workers, and their startup."""
     splits = tiny_regression()
     kinds = [(n, kind) for n in counts for kind, about in ROUNDS.items() if about.fits(n)]
     start: dict[int, list[float]] = {}
@@ -143,7 +143,7 @@ def round_overhead(
 
 
 def measure_saving(report: ReportProgress) -> tuple[dict[int, float], float]:
-    """Measure the checkpoints of one worker by the bytes of its weights, and its start-up."""
+    """Measure the checkpoints of one worker by the bytes of its weights, and its startup."""
     seconds, start = {}, []
     for nbytes in SIZES:
         report(f"checkpoints of {nbytes / 1e6:.2g} MB")
@@ -167,7 +167,7 @@ def measure_sharing() -> float:
 
 
 def vector_experiment(nbytes: int, **fields: Any) -> Experiment:
-    """Return the experiment of so many bytes of weights and next to no computing."""
+    """Return an experiment with `nbytes` bytes of weights and almost no computing."""
     return Experiment(
         model="tenfold.models.vector:Vector",
         model_options={"numel": nbytes // 4},

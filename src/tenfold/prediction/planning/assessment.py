@@ -1,4 +1,4 @@
-"""What a search knows about each setting, and what it found in all."""
+"""What a search knows about each setting, and its whole result."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -28,14 +28,14 @@ class Assessment:
     probes: list[Probe] = field(default_factory=list)
     """All runs on its learning curve, shortest first; candidates of one curve share them."""
     own_probes: list[Probe] = field(default_factory=list)
-    """Those of this very candidate."""
+    """The runs of this candidate itself."""
     curve: LearningCurve | None = None
     epochs: int | None = None
-    """Those with the fewest expected seconds to the target; None: too many to say."""
+    """The epochs with the fewest expected seconds to the target; None if they are too many to predict."""
     probability: float | None = None
-    """That a run of these epochs reaches the target."""
+    """The probability that a run of these epochs reaches the target."""
     expected: float | None = None
-    """Seconds in all to the target, with what is lost if such a run misses it."""
+    """Total seconds to the target, including what is lost if such a run misses it."""
     tried: int = 0
     """Seeds with which it was trained for just these epochs."""
     reached: int = 0
@@ -43,7 +43,7 @@ class Assessment:
     stops_after: float | None = None
     """The epochs after which such a run should reach the target and stop, in the mean."""
     price: Price | None = None
-    """Of such a run, until it stops."""
+    """The price of such a run, until it stops."""
     interval: tuple[float, float] | None = None
     """Seconds of training to the target: nine of ten runs should take between these."""
     epoch_seconds: float | None = None

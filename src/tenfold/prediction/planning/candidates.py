@@ -19,7 +19,7 @@ from tenfold.training.optimizers.make_optimizer import OPTIMIZERS, base_rate
 ROUNDS = (4, 16, 64)
 """Steps between two rounds, where weights are averaged."""
 BATCHES, DEVICE_BATCHES = (0.5, 1, 2), (1, 2, 4)
-"""Batch sizes that are tried, relative to the usual one for so many workers; a GPU has room for larger ones."""
+"""Batch sizes that are tried, relative to the usual one for the number of workers; a GPU has room for larger ones."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +50,7 @@ class Candidate:
 
     @property
     def looseness(self) -> float:
-        """How loosely replicas are tied to each other: 0 for averaged gradients, else the steps between exact means."""
+        """How loosely replicas are coupled: 0 for averaged gradients, otherwise the steps between exact means."""
         division = self.experiment.division
         if self.workers == 1 or division.average == "gradients":
             return 0
@@ -103,7 +103,7 @@ def candidates_on(cluster: Cluster, base: Experiment, *, most_workers: int | Non
 
 
 def drop_dominated(priced: Iterable[tuple[Candidate, float]], saving: float = 0.97) -> list[Candidate]:
-    """Return the candidates without those that tie replicas more loosely and are hardly faster for it.
+    """Return the candidates without those that couple replicas more loosely and are hardly faster for it.
 
     Of two that differ only in how replicas mix, the looser one never learns more from the same samples.
     """
@@ -136,7 +136,7 @@ def _settings(base: Experiment, factors: Iterable[float]) -> Iterator[Candidate]
             one = resolve_defaults(base.replace(batch_size=size, **mixing))
             try:
                 validate_mixing(one)
-            except ExperimentError:  # this strategy does not go with the experiment's other settings
+            except ExperimentError:  # this strategy cannot be combined with the experiment's other settings
                 continue
             yield Candidate(one)
 

@@ -4,9 +4,9 @@ A run of too few epochs misses the target, costs its time, and is repeated with 
 
     V(E) = p(E) T(s E) + (1 - p(E)) (T(E) + V(max(E + 1, 1.25 E)))
 
-with T(E) the seconds of E epochs in all, p(E) the probability that a run reaches the target, by its learning curve, and
+with T(E) the total seconds of E epochs, p(E) the probability that a run reaches the target, by its learning curve, and
 s the part of its epochs after which it does so and stops. The curve may be too high or too low for all epochs alike; V
-is the mean over how far (Gauss-Hermite quadrature).
+is the mean over this error (Gauss-Hermite quadrature).
 """
 
 import math
@@ -42,13 +42,13 @@ class Goal:
 
 
 class Schedule(NamedTuple):
-    """A number of epochs, and what it is worth."""
+    """A number of epochs, its probability of success, and its expected seconds."""
 
     epochs: int
     probability: float
-    """Of reaching the target."""
+    """The probability of reaching the target."""
     expected: float
-    """Seconds in all until the target is reached, with what is lost if it is missed."""
+    """Total seconds until the target is reached, including what is lost if it is missed."""
 
 
 def next_epochs(epochs: int) -> int:
@@ -57,9 +57,9 @@ def next_epochs(epochs: int) -> int:
 
 
 def probability(curve: LearningCurve, goal: Goal, epochs: int, *, optimism: float = 0.0) -> float:
-    """Return the probability that a run of so many epochs reaches the goal.
+    """Return the probability that a run of `epochs` epochs reaches the goal.
 
-    With `optimism` the setting is better than its curve by so many of its own standard errors.
+    With `optimism` the setting is better than its curve by that number of its own standard errors.
     """
     return _below(_room(curve, goal, epochs, optimism) / math.hypot(curve.error(epochs * goal.epoch), goal.noise))
 
@@ -75,8 +75,8 @@ def schedules(
 ) -> list[Schedule]:
     """Return all schedules that are worth a look, shortest first; none if the target is too far away to say.
 
-    `seconds` are those of so many epochs in all; a run that reaches the target stops after the part `stop` of its
-    epochs. They have more epochs than `more_than`. `optimism` is as in `probability`.
+    `seconds` returns the total seconds of a number of epochs; a run that reaches the target stops after the part `stop`
+    of its epochs. They have more epochs than `more_than`. `optimism` is as in `probability`.
     """
     most = max(1, int(FARTHEST * curve.longest / goal.epoch))
     found: list[tuple[int, float, list[float]]] = []
@@ -113,11 +113,11 @@ def choose_next(listed: list[Schedule]) -> Schedule | None:
 
 
 def _room(curve: LearningCurve, goal: Goal, epochs: int, optimism: float) -> float:
-    """Return by how much the gap after so many epochs should be smaller than the goal's, as a logarithm."""
+    """Return by how much the gap after these epochs should be smaller than the goal's, as a logarithm."""
     samples = epochs * goal.epoch
     return math.log(goal.gap) - math.log(curve.gap(samples)) + optimism * curve.own_error(samples)
 
 
 def _below(deviations: float) -> float:
-    """Return how much of a normal distribution lies below so many standard deviations."""
+    """Return the share of a normal distribution below this number of standard deviations."""
     return 0.5 * math.erfc(-deviations / math.sqrt(2))

@@ -19,8 +19,8 @@ from tenfold.prediction.planning.pricing import Price, Prices
 from tenfold.prediction.planning.trials import Trials, WallTimes, stop_share
 
 SEEDS, MOST_SEEDS, OTHER_SEEDS = 3, 10, 1000
-"""Seeds that confirm a schedule, at least and where runs are short: the experiment's own, and those from so far beyond
-it on."""
+"""Seeds that confirm a schedule, at least and where runs are short; after the experiment's own, seeds are counted from
+it plus the offset."""
 MISSES = 0.2
 """The share of them that may miss the target."""
 CONFIRMATION_SHARE = 0.1
@@ -43,7 +43,7 @@ class Evidence:
         gap: float,
         seconds: float,
     ) -> None:
-        """Start with nothing known; the whole search has so many seconds."""
+        """Start with nothing known; `seconds` is the time of the whole search."""
         self.assessments, self.splits, self.prices, self.metric, self.gap = assessments, splits, prices, metric, gap
         self.goal = self._goal(1.0)
         self.runs: dict[str, list[Probe]] = {}
@@ -56,7 +56,7 @@ class Evidence:
         """Devices on which a probe has trained."""
 
     def add(self, one: Assessment, found: Probe, seconds: float) -> None:
-        """Take in a run of a setting, which took so many seconds of wall time."""
+        """Add a run of a setting, which took `seconds` seconds of wall time."""
         key, device = one.candidate.curve_key, one.candidate.device
         self.walls.add(one.candidate, seconds, found)
         found = replace(found, weights={}, cold=device not in self._warm)
@@ -148,7 +148,7 @@ class Evidence:
         return epoch_choice.schedules(one.curve, self.goal, seconds, stop=stop, more_than=missed, optimism=optimism)
 
     def stops_after(self, one: Assessment, epochs: int) -> float:
-        """Return the epochs after which a run of so many stops, in the mean of its trial runs, or as others do."""
+        """Return the epochs after which a run of `epochs` epochs stops, in the mean of its trial runs or of others."""
         stops = self.trials(one, epochs).stops
         return statistics.mean(stops) if stops else self.stop_share(one) * epochs
 
@@ -174,16 +174,16 @@ class Evidence:
         return min(sure, key=lambda epochs: self.stops_after(one, epochs), default=None)
 
     def _is_complete(self, one: Assessment, epochs: int) -> bool:
-        """Return whether so many epochs were tried with enough seeds."""
+        """Return whether this number of epochs was tried with enough seeds."""
         tried = len(self.trials(one, epochs))
         return tried > 0 and tried >= self._enough(one, epochs)
 
     def is_open(self, one: Assessment, epochs: int) -> bool:
-        """Return whether further seeds could show that so many epochs are better than the confirmed schedule."""
+        """Return whether further seeds could show that this number of epochs is better than the confirmed schedule."""
         return not self._is_complete(one, epochs) and not self._is_later(one, epochs)
 
     def _is_later(self, one: Assessment, epochs: int) -> bool:
-        """Return whether runs of so many epochs stop no sooner than those of the confirmed schedule, seed by seed."""
+        """Return whether runs of `epochs` epochs stop no sooner than those of the confirmed schedule, seed by seed."""
         confirmed = self.confirmed_epochs(one)
         if confirmed is None or confirmed == epochs:
             return False
@@ -215,7 +215,7 @@ class Evidence:
         return self._needed[key]
 
     def wall_seconds(self, one: Assessment, samples: int) -> float:
-        """Return the seconds of wall time that a run of a setting over so many samples should take; 0: not known."""
+        """Return the expected wall time in seconds of a run of a setting over `samples` samples; 0 if not known."""
         known = self.walls.predict(one.candidate, samples)
         if known is None and self.prices.are_here:
             known = self.seconds(one)(samples / len(self.splits.train)) or None
@@ -227,7 +227,7 @@ class Evidence:
         return own if number == 0 else own + OTHER_SEEDS + number - 1
 
     def still_in_search(self) -> list[Assessment]:
-        """Return the settings still in the search of which something is known."""
+        """Return the settings still in the search about which something is known."""
         return [one for one in self.assessments if one.curve is not None and not one.dropped]
 
     def _goal(self, factor: float) -> Goal:
@@ -237,7 +237,7 @@ class Evidence:
         return Goal(self.gap, len(self.splits.train), factor * math.hypot(SEED_ERROR, chance))
 
     def seconds(self, one: Assessment) -> Callable[[float], float]:
-        """Return the function that gives the seconds in all of a run of so many epochs."""
+        """Return the function from a number of epochs to the total seconds of a run."""
         first, both = (self._price(one, epochs) for epochs in (1, 2))
         if first is None or both is None:
             return lambda _: 0.0

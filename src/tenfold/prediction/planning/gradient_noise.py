@@ -18,7 +18,7 @@ RATE = 1e-3
 def noise_batch(moves: Tensor, batch_size: int, steps: int) -> float:
     """Return the batch size at which noise and gradient are equally large, tr(Sigma) / |G|^2; infinite for no gradient.
 
-    `moves` [replicas, weights] are D_i = w_i - w_0 of replicas that took so many steps of plain SGD from w_0. With
+    `moves` [replicas, weights] are D_i = w_i - w_0 of replicas that took H steps of plain SGD from w_0. With
     V = sum_i |D_i - mean D|^2 / (N - 1), it is b H V / (|mean D|^2 - V / N): the "simple noise scale" of
     McCandlish et al. 2018, "An Empirical Model of Large-Batch Training".
     """

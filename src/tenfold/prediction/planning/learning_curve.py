@@ -1,8 +1,9 @@
-"""Learning curves: what is still missing to a perfect metric, over the samples that a whole run has seen.
+"""Learning curves: the gap to a perfect metric, over the samples that a whole run has seen.
 
 Each point is a run with its full schedule. In logarithms the curves of all settings are lines of one slope, and of
 different heights; points of longer runs count for more, as the slope changes slowly along a curve. What counts are the
-effective samples: a run of few steps learns less from its samples than one of many small ones (see `effective`).
+effective samples: a run of few steps learns less from its samples than one of many small ones (see
+`effective_samples`).
 """
 
 import math
@@ -19,7 +20,7 @@ SEED_ERROR = 0.06
 BEND = 0.1
 """How far a curve may leave its line for each doubling of the samples, relative."""
 FEW_STEPS = 128
-"""A run of so many steps learns from its samples what a run of very many steps learns from half of them."""
+"""A run of this many steps learns from its samples what a run of very many steps learns from half of them."""
 ASSUMED = 4
 """How many runs the assumed noise of equal runs is worth, when it is compared with what was seen."""
 
@@ -39,10 +40,10 @@ class Point:
 
 
 def effective_samples(samples: float, batch: float) -> float:
-    """Return from how many samples a run of very small steps would learn as much as from these in steps of a batch.
+    """Return how many samples a run of very small steps would need to learn as much as from these in steps of a batch.
 
-    To the same gap a run needs at least so many steps and at least so many samples, and more of one if it has less of
-    the other: (steps / fewest steps - 1) (samples / fewest samples - 1) = 1 (McCandlish et al. 2018).
+    For a given gap a run needs a minimum of steps and a minimum of samples, and more of one if it has fewer of the
+    other: (steps / fewest steps - 1) (samples / fewest samples - 1) = 1 (McCandlish et al. 2018).
     """
     return samples / (1 + FEW_STEPS * batch / samples)
 
@@ -62,7 +63,7 @@ class LearningCurve:
     batch: float
 
     def gap(self, samples: float) -> float:
-        """Return the gap that a run over so many samples is expected to have."""
+        """Return the gap that a run over `samples` samples is expected to have."""
         return math.exp(self.height - self.slope * self._from_centre(samples))
 
     def error(self, samples: float) -> float:
@@ -83,7 +84,9 @@ class LearningCurve:
     def samples_to(self, gap: float) -> float:
         """Return the samples after which a run is expected to have this gap."""
         needed = math.exp(min(300.0, self.centre + (self.height - math.log(gap)) / self.slope))
-        return (needed + math.sqrt(needed**2 + 4 * needed * FEW_STEPS * self.batch)) / 2  # `effective`, solved for them
+        return (
+            needed + math.sqrt(needed**2 + 4 * needed * FEW_STEPS * self.batch)
+        ) / 2  # `effective_samples`, solved for the samples
 
 
 def noise_factor(groups: Iterable[Sequence[Point]]) -> float:

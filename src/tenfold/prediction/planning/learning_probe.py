@@ -1,4 +1,4 @@
-"""Short training runs of a setting: how good it is after so many samples."""
+"""Short training runs of a setting: how good it is after a given number of samples."""
 
 import math
 import tempfile
@@ -38,7 +38,7 @@ SELDOM = 1_000_000
 
 @dataclass(frozen=True)
 class Probe:
-    """A short training run and what came of it."""
+    """A short training run and its outcome."""
 
     samples: int
     """Samples that all replicas together saw."""
@@ -62,7 +62,7 @@ class Probe:
     save: float = 0.0
     """Measured seconds of one checkpoint."""
     cold: bool = False
-    """It was the first on its device, so that its seconds say little about others."""
+    """Whether it was the first on its device, so that its seconds say little about others."""
 
     @property
     def value(self) -> float:
@@ -75,7 +75,7 @@ class Probe:
         return gap_of(self.metric, self.value)
 
     def epoch_seconds(self, steps: int) -> tuple[float, float]:
-        """Return the seconds of training for its first epoch, of so many steps, and for each further one."""
+        """Return the seconds of training for its first epoch, of `steps` steps, and for each further one."""
         if self.first_seconds is None:
             each = steps * self.seconds / self.steps
             return each, each
@@ -88,7 +88,7 @@ class Probe:
 
 
 def gap_of(metric: str, value: float) -> float:
-    """Return how far a metric is from perfect: itself where lower is better, else what is missing to 1."""
+    """Return how far a metric is from perfect: itself where lower is better, otherwise 1 minus the metric."""
     return value if metric in LOWER_IS_BETTER else 1 - value
 
 
@@ -103,7 +103,7 @@ def target_gap(experiment: Experiment, classes: int | None, target: float) -> tu
 
 
 def validation_share(samples: int) -> float:
-    """Return the share of so many training samples that a plan holds out where the experiment holds out nothing."""
+    """Return the share of `samples` training samples that a plan holds out if the experiment holds out none."""
     return round(min(LARGEST_SHARE, max(LEAST_SHARE, ENOUGH / samples)), 4)
 
 
@@ -123,7 +123,7 @@ def chance_error(metric: str, gap: float, validation: Part, classes: int | None)
 
 
 def train_probe(experiment: Experiment, splits: Splits, samples: int, predict: Callable[[Task], Prediction]) -> Probe:
-    """Train a setting with its full schedule over about so many samples: a part of an epoch, or whole epochs.
+    """Train a setting with its full schedule over about `samples` samples: a part of an epoch, or whole epochs.
 
     Replicas learn what those of a real run would, and save checkpoints as it does. `predict` is asked for the order in
     which the workers of an asynchronous strategy take turns.
@@ -186,7 +186,7 @@ def _threads(experiment: Experiment) -> int:
 
 
 def _some(splits: Splits, samples: int) -> Part:
-    """Return so many training samples, the same for all settings, with the proportions of the classes."""
+    """Return `samples` training samples, the same for all settings, with the proportions of the classes."""
     train = splits.train
     targets = train.targets if splits.classes is not None else None
     kept, _ = draw(len(train), max(1, samples), targets, np.random.default_rng(0))

@@ -42,7 +42,7 @@ def search(
 ) -> Search:
     """Find the candidate that reaches a target soonest, in about `budget` seconds.
 
-    The target is one of the validation part, which the data must have; the test part is never looked at. `given` is the
+    The target is measured on the validation part, which the data must have; the test part is never used. `given` is the
     setting to compare with, which is tried in any case. `loading` are the seconds for which a run loads its data.
     """
     report = report or (lambda _: None)
@@ -58,7 +58,7 @@ def search(
 
 
 def best_of(found: Search, target: float) -> Assessment:
-    """Return the soonest of those that were trained; raise ExperimentError where none is expected to get there."""
+    """Return the soonest of those that were trained; raise ExperimentError if none is expected to reach the target."""
     best = min(found.assessments, key=lambda one: one.rank)
     if best.expected is not None:
         return best

@@ -46,7 +46,7 @@ class Price:
 
 @dataclass(frozen=True)
 class _Rates:
-    """What the clock says about a candidate, in seconds; all is in proportion to the epochs but for what comes once."""
+    """What the clock predicts for a candidate, in seconds, from which the time of any number of epochs follows."""
 
     first: float
     """Training in the first epoch, with its slow first steps."""
@@ -57,7 +57,7 @@ class _Rates:
     start: float
     evaluation: float
     save: float
-    """Each once an epoch."""
+    """Seconds of one evaluation and one checkpoint; both come once an epoch."""
 
     def training(self, epochs: float) -> float:
         return self.first - self.epoch + epochs * self.epoch
@@ -98,7 +98,7 @@ class Prices:
     def __call__(
         self, candidate: Candidate, epochs: float, probes: Sequence[Probe] = (), similar: Sequence[Probe] = ()
     ) -> Price | None:
-        """Return the price of so many epochs; None for a device on which nothing was probed yet.
+        """Return the price of `epochs` epochs; None for a device on which nothing was probed yet.
 
         Without `probes` of its own, a candidate starts, evaluates and saves like `similar` ones, with as many workers.
         """
@@ -167,7 +167,7 @@ class Prices:
         return Price(training, (training * (1 - PROBE_ERROR), training * (1 + PROBE_ERROR)), other)
 
     def _other(self, epochs: float, start: float, evaluation: float, save: float) -> float:
-        """Return the seconds in which a run of so many epochs does not train."""
+        """Return the seconds that a run of `epochs` epochs spends on anything other than training."""
         return self._loading * self.are_here + start + (epochs + self._final) * evaluation + epochs * save
 
     def _task(self, candidate: Candidate, epochs: int) -> Task:

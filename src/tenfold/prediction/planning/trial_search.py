@@ -41,7 +41,7 @@ from tenfold.workers.task import Task
 MOST_PROBED, FEWEST_PROBED = 8, 2
 """Learning curves that enter the first round of probes, and the last."""
 FIRST_SHARE, FEWEST_STEPS, MOST_EPOCHS = 8, 64, 4
-"""The first probes see this part of the training samples, but take at least so many steps, within so many epochs."""
+"""The first probes see this part of the training samples, with a minimum of steps and a maximum of epochs."""
 USUAL_EPOCHS, LOOSE = 4, 0.03
 """Epochs of a run with the smallest batch before anything is known, and the share of them that replicas need in
 addition for each doubling of the steps between their means."""
@@ -58,7 +58,7 @@ SLACK = 1.15
 
 
 class TrialSearch:
-    """Trains candidates until a deadline, and assesses them by what came of it."""
+    """Trains candidates until a deadline, and assesses them by the outcome."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class TrialSearch:
         self._conclude()
 
     def _promising(self) -> list[Assessment]:
-        """Return the candidates worth a probe: drop_dominated, and soonest by what the noise of gradients says."""
+        """Return the candidates worth a probe: not dominated, and fastest according to the noise of gradients."""
         for one in self.assessments:
             one.epoch_seconds = self.evidence.epoch_seconds(one)
         timed = [(one.candidate, one.epoch_seconds) for one in self.assessments if one.epoch_seconds is not None]
@@ -154,7 +154,7 @@ class TrialSearch:
         return [one for _, one in fastest.values()]
 
     def _time_short_runs(self, alive: Iterable[Assessment]) -> None:
-        """Train the settings whose curve others have shown, where that takes next to no time: how fast are they?"""
+        """Train the settings whose curve is known from others, where that takes almost no time, for their speed."""
         for one in alive:
             samples = self._samples(one.candidate, 0)
             is_short = self.evidence.wall_seconds(one, samples) <= TIMING_SHARE * self._time
@@ -218,13 +218,13 @@ class TrialSearch:
         return (seconds, one, epochs) if is_open else None
 
     def _conclude(self) -> None:
-        """Say who fell behind: those that were never trained for as long as they need."""
+        """Note the settings that fell behind: those that were never trained for as long as they need."""
         for one in self.assessments:
             if one.probes and not one.dropped and not one.tried:
                 one.dropped = FELL_BEHIND
 
     def _train(self, one: Assessment, samples: int, seed: int | None = None) -> Probe | None:
-        """Train a setting over so many samples; None if it diverges."""
+        """Train a setting over `samples` samples; None if it diverges."""
         experiment = one.candidate.experiment
         seed = experiment.training.seed if seed is None else seed
         of = f" with seed {seed}" if seed != experiment.training.seed else ""

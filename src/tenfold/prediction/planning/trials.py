@@ -10,16 +10,16 @@ from tenfold.prediction.planning.learning_probe import Probe
 
 @dataclass(frozen=True)
 class Trials:
-    """The runs of a setting with just so many epochs, one for each seed."""
+    """The runs of a setting with a given number of epochs, one for each seed."""
 
     epochs: int
     probes: tuple[Probe, ...]
     gap: float
-    """What a run may lack at the target."""
+    """The gap that the target allows."""
 
     @classmethod
     def with_epochs(cls, probes: Iterable[Probe], epochs: int, gap: float) -> "Trials":
-        """Return those of some probes that have so many epochs; of equal ones the last."""
+        """Return the probes that have `epochs` epochs; of those with the same seed the last."""
         by_seed = {probe.seed: probe for probe in probes if probe.epochs == epochs}
         return cls(epochs, tuple(by_seed.values()), gap)
 
@@ -72,18 +72,18 @@ class WallTimes:
         self._last: _Wall | None = None
 
     def add(self, setting: Hashable, seconds: float, probe: Probe) -> None:
-        """Learn from a probe that took so many seconds; what is not training, evaluating or saving comes once a run."""
+        """Add a probe that took `seconds` seconds; what is not training, evaluating or saving comes once a run."""
         epoch_end = probe.evaluation + probe.save
         once = seconds - probe.seconds - len(probe.values) * epoch_end
         self._last = self._known[setting] = _Wall(max(0.0, once), probe.seconds / probe.samples, epoch_end)
 
     def predict(self, setting: Hashable, samples: int) -> float | None:
-        """Return the seconds that a probe of a setting over so many samples should take; None if it had none yet."""
+        """Return the expected seconds of a probe of a setting over `samples` samples; None if it had none yet."""
         wall = self._known.get(setting)
         return self._seconds(wall, samples) if wall is not None else None
 
     def predict_any(self, samples: int) -> float:
-        """Return the seconds that a probe over so many samples should take if it is like the last one; 0: none yet."""
+        """Return the expected seconds of a probe over `samples` samples if it is like the last one; 0: none yet."""
         return self._seconds(self._last, samples) if self._last is not None else 0.0
 
     def _seconds(self, wall: _Wall, samples: int) -> float:

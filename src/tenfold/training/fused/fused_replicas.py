@@ -27,7 +27,7 @@ Shape = tuple[int, int, int]
 CapturedStep = Callable[[Tensor], Tensor]
 
 MOST_BRANCHES = 64
-"""Beyond so many replicas, a CUDA graph with a branch for each takes longer to capture than it saves."""
+"""Beyond this many replicas, a CUDA graph with a branch for each takes longer to capture than it saves."""
 WORTH_CAPTURING = 8
 """The fewest steps of one shape for which capturing them pays."""
 PROBE_STEPS = 5
@@ -69,7 +69,7 @@ class Fused:
         self.rates = rates
         self.steps = 0
         self.gradients_only = gradients_only
-        """Whether `learn` only computes gradients; the caller mixes them and then calls `optimizer.step`."""
+        """Whether `learn` only computes gradients; the caller averages them and then calls `optimizer.step`."""
         self.at_once = k
         """The replicas whose activations are in memory at the same time."""
         self.description = ""
@@ -85,7 +85,7 @@ class Fused:
 
     @property
     def device(self) -> torch.device:
-        """Where the replicas are."""
+        """The device of the replicas."""
         return self.stack.matrix.device
 
     def step(self, indices: Tensor) -> Tensor:

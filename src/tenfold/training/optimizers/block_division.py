@@ -13,7 +13,7 @@ OPERATIONS_PER_SECOND = 4e10
 BYTES_PER_SECOND = 4e9
 """Of weights that are written into the memory of another worker."""
 MEETING_SECONDS = 1e-3
-"""What it may cost that all workers wait for the slowest once more in every step, on a machine that is not idle."""
+"""Seconds that an additional wait for the slowest worker may cost in every step, on a machine that is not idle."""
 
 
 def large_stacks(optimizer: torch.optim.Optimizer) -> dict[Tensor, Shape]:
@@ -33,7 +33,7 @@ def large_stacks(optimizer: torch.optim.Optimizer) -> dict[Tensor, Shape]:
 
 
 def stacks_worth_sharing(optimizer: torch.optim.Optimizer, workers: int) -> dict[Tensor, Shape]:
-    """Return the parameters whose matrices so many workers share; none where that does not pay.
+    """Return the parameters whose matrices `workers` workers share; none where that does not pay.
 
     It does not where a parameter has more than two dimensions, as in convolutions, which use their weights at many
     places: the rest of a step takes far longer.
@@ -44,7 +44,7 @@ def stacks_worth_sharing(optimizer: torch.optim.Optimizer, workers: int) -> dict
 
 
 def division_pays(stacks: Sequence[Shape], workers: int) -> bool:
-    """Return whether so many workers save more time by dividing these stacks than it costs them."""
+    """Return whether `workers` workers save more time by dividing these stacks than it costs them."""
     if workers == 1 or not stacks:
         return False
     saved = (1 - largest_share(stacks, workers)) * sum(map(_operations, stacks)) / OPERATIONS_PER_SECOND
@@ -53,7 +53,7 @@ def division_pays(stacks: Sequence[Shape], workers: int) -> bool:
 
 
 def assign_matrices(stacks: Sequence[Shape], workers: int) -> list[list[slice]]:
-    """Return for each worker which matrices of each stack are its own, so that all have about as much to do."""
+    """Return for each worker its matrices of each stack, so that all have about the same amount of work."""
     total, before = sum(map(_operations, stacks)), 0
     divided: list[list[slice]] = [[] for _ in range(workers)]
     for stack in stacks:
@@ -68,7 +68,7 @@ def assign_matrices(stacks: Sequence[Shape], workers: int) -> list[list[slice]]:
 
 
 def largest_share(stacks: Sequence[Shape], workers: int) -> float:
-    """Return which share of the work the worker has that has the most to do."""
+    """Return the share of the work that the worker with the most work has."""
     each = [_operations(stack) // stack[0] for stack in stacks]
     work: list[int] = [
         sum(operations * (part.stop - part.start) for operations, part in zip(each, parts, strict=True))
@@ -88,7 +88,7 @@ def _own_bytes(stacks: Sequence[Shape], parts: Sequence[slice]) -> int:
 
 
 def _operations(stack: Shape) -> int:
-    """Return what it takes to orthogonalize a stack: Gram matrices, nine products of these, and the updates."""
+    """Return the operations that orthogonalize a stack: Gram matrices, nine products of these, and the updates."""
     count, rows, columns = stack
     size, other = min(rows, columns), max(rows, columns)
     return count * size * size * (4 * other + 18 * size)

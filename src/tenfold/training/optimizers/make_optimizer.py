@@ -1,4 +1,4 @@
-"""The rules that turn gradients into steps, by name: torch's own, and Muon."""
+"""Optimizers by name, torch's own and Muon, and their learning rates."""
 
 import inspect
 import math
@@ -29,7 +29,7 @@ OPTIMIZERS: Registry[type[torch.optim.Optimizer]] = catalog.OPTIMIZERS
 def base_rate(training: Training, network: nn.Module | None = None) -> float:
     """Return the learning rate before it is scaled with the workers: the one that was given, or the optimizer's usual.
 
-    An optimizer of the user's own is made of the network to find that out, or without one of a single layer.
+    To find the usual rate of a user's own optimizer, it is made for the network, or without one for a single layer.
     """
     if training.lr is not None:
         return training.lr
@@ -44,7 +44,7 @@ def base_rate(training: Training, network: nn.Module | None = None) -> float:
 def make_optimizer(training: Training, network: nn.Module, lr: float | None = None) -> torch.optim.Optimizer:
     """Return the optimizer of a network's parameters, as the experiment describes it.
 
-    `lr` is the learning rate if it is not the experiment's own, as where it was scaled up for several workers.
+    `lr` replaces the experiment's own learning rate, for example when it is scaled up for several workers.
     """
     if next(network.parameters(), None) is None:
         raise ModelError("the model has no parameters, so that nothing can be trained; register them as nn.Parameter")
@@ -57,7 +57,7 @@ def make_optimizer(training: Training, network: nn.Module, lr: float | None = No
         options["weight_decay"] = training.weight_decay
     elif training.weight_decay:
         raise ExperimentError(
-            f"training.weight_decay: {training.optimizer} has none; leave it 0 or take another optimizer"
+            f"training.weight_decay: {training.optimizer} has none; leave it 0 or use another optimizer"
         )
     given = training.optimizer_options
     if "lr" in given:
@@ -68,7 +68,7 @@ def make_optimizer(training: Training, network: nn.Module, lr: float | None = No
     try:
         optimizer: Callable[..., torch.optim.Optimizer] = eager(OPTIMIZERS[training.optimizer])
         return optimizer(network if traits.takes_network else list(network.parameters()), **options)
-    except Exception as error:  # whatever torch makes of options that do not fit
+    except Exception as error:  # torch may raise anything for options that do not fit
         raise ExperimentError(f'training.optimizer = "{training.optimizer}" cannot be made: {error}') from None
 
 
@@ -105,7 +105,7 @@ def _try_step(training: Training) -> None:
         optimizer.step(loss)
     except (AssertionError, RuntimeError):  # perhaps due to the device: some options work on GPUs only
         return
-    except Exception as error:  # whatever torch makes of values that do not fit
+    except Exception as error:  # torch may raise anything for values that do not fit
         if not training.optimizer_options:
             raise ExperimentError(f'training.optimizer = "{training.optimizer}" cannot step: {error}') from None
         given = ", ".join(f"{name} = {format_value(value)}" for name, value in training.optimizer_options.items())

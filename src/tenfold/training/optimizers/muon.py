@@ -29,7 +29,7 @@ class Muon(torch.optim.Optimizer):
         W <- (1 - lr weight_decay) W - lr max(1, r/c)^0.5 NS(Z)
 
     NS(Z) is what `steps` Newton-Schulz steps make of Z: with Z = U S V^T, nearly U V^T. A matrix with more than `block`
-    rows and columns is divided into equal matrices of about so many rows; it stays whole where no number of rows from
+    rows and columns is divided into equal matrices of about that many rows; it stays whole where no number of rows from
     block/2 to 4 block divides it, such as one with a prime number of rows. Where the trained network is given,
     convolutions are matrices with a row per output channel, other stacks are taken apart, and embeddings belong to the
     partner; where parameters are given, all with two or more dimensions are matrices. `output` says which rule ("muon"
@@ -76,7 +76,7 @@ class Muon(torch.optim.Optimizer):
         """Which matrices of a parameter's stack a step changes; of parameters that are not in it, all."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take on a saved or copied state, but keep dividing matrices as before: a saved state may divide otherwise."""
+        """Restore a saved or copied state, but keep dividing matrices as before: a saved state may divide otherwise."""
         shapes = [group.get("shapes") for group in self.__dict__.get("param_groups", ())]
         super().__setstate__(state)
         self.__dict__.setdefault("own", {})

@@ -22,7 +22,7 @@ def count_state_vectors(training: Training, network: nn.Module) -> int:
         parameter.grad = torch.zeros_like(parameter)
     try:
         optimizer.step()
-    except Exception:  # whatever a user's own optimizer needs: sparse gradients, a closure
+    except Exception:  # a user's own optimizer may need more: sparse gradients, a closure
         return ASSUMED
     kept = (value for state in optimizer.state.values() for value in state.values() if isinstance(value, torch.Tensor))
     return math.ceil(sum(tensor.numel() for tensor in kept if tensor.ndim) / sum(p.numel() for p in parameters))

@@ -1,4 +1,4 @@
-"""Optimizers that the user brings: a class of torch's or of a package, or a function of the parameters."""
+"""The user's own optimizers: a class of torch or of another package, or a function of the parameters."""
 
 import inspect
 from collections.abc import Callable
@@ -62,7 +62,7 @@ def make_own_optimizer(training: Training, network: nn.Module) -> torch.optim.Op
 
 
 def usual_rate(training: Training, network: nn.Module | None = None) -> float:
-    """Return the learning rate that the user's own optimizer, made of this network, has by itself."""
+    """Return the learning rate that the user's own optimizer, made for this network, has by default."""
     try:
         made = make_own_optimizer(training, network or nn.Linear(2, 2))
         return float(made.param_groups[0]["lr"])
