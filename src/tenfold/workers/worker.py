@@ -76,10 +76,10 @@ class Worker:
         self.trainer = make_trainer(task.division, self.replica, channels, samples)
         self.time = Timekeeper(stopwatch, emit, self.number)
         self.epoch = 0
-        self.done = 0
+        self._steps_before_joining = 0
         """Steps of the epoch that were taken before this worker replaced a lost one."""
-        self.joins = False
-        """Whether it has just joined, so that the others have passed this join point already."""
+        self._has_just_joined = False
+        """Whether the others have passed this join point already."""
         self.best: dict[str, Any] | None = None
         self._losses: list[Tensor] = []
         self._sizes: list[int] = []
@@ -90,13 +90,13 @@ class Worker:
         stopped = False
         with self.allow_more_time():
             self._warn(self.replica.prepare(self._sizes_to_come()))
-        if not self.joins:
+        if not self._has_just_joined:
             self.channels.repeat(self.channels.transport.barrier)
         self.time.begin()
         while self.epoch < training.epochs and not stopped:
-            if not self.joins:
+            if not self._has_just_joined:
                 self.channels.reach_join_point(self.epoch * self.task.steps_per_epoch, self._state, epoch_begins=True)
-            self.joins = False
+            self._has_just_joined = False
             loss, samples, last = self._train_epoch()
             stopped = self._end_epoch(loss, samples, last)
             for name, size in memory_use(self.replica.flat.vector.device).items():
@@ -121,7 +121,7 @@ class Worker:
     def join(self, state: dict[str, Any]) -> None:
         """Continue from the state of a partner, possibly in the middle of an epoch."""
         self.resume(state)
-        self.done, self.joins = state["done"], True
+        self._steps_before_joining, self._has_just_joined = state["done"], True
 
     def _train_epoch(self) -> tuple[float, int, int]:
         """Train until the epoch ends or the target is reached; return the loss, the samples and the last step."""
@@ -129,42 +129,49 @@ class Worker:
         time.epoch = self.epoch
         seed_everything(training.seed, self.epoch, self.number)
         self.replica.network.train()
-        visits = batches(
-            order(task.shards[self.number], training.seed, self.epoch, self.number), training.samples_per_step
-        )
-        done, self.done = self.done, 0
-        stream = self.replica.feed(task.splits.train, visits[done:])
+        samples_in_order = order(task.shards[self.number], training.seed, self.epoch, self.number)
+        done, self._steps_before_joining = self._steps_before_joining, 0
+        stream = self.replica.feed(task.splits.train, batches(samples_in_order, training.samples_per_step)[done:])
         loss, samples = 0.0, 0
         first = self.epoch * task.steps_per_epoch
         time.skip()
         # A worker that joined after step `done` first does what the others do after its join point: log, evaluate.
         for step in range(max(1, done), task.steps_per_epoch + 1):
-            waited, communicated = self._seconds_waited_and_communicated()
+            before = self._seconds_waited_and_communicated()
             if step > done:
-                x, y = next(stream, (None, None))
-                time.lap("data")
-                self.channels.step = first + step
-                self._train_step(x, y, task.batch_sizes[step - 1])
-                self.trainer.average_weights_if_due(first + step)
-                self.replica.update_ema()
-                self.mark()
-                self.channels.reach_join_point(first + step, lambda: self._state(done=step))  # noqa: B023 - called at once
-            evaluating = step in task.evaluation_steps
-            logs = task.logs_after(step) or evaluating
-            if logs:
-                self.replica.synchronize()
-            now_waited, now_communicated = self._seconds_waited_and_communicated()
-            time.lap("compute", waited=now_waited - waited, communicated=now_communicated - communicated)
-            if logs:
-                time.count_copies(task.splits.train.take_copy_seconds())
+                self._train_batch(stream, step)
+            evaluates = step in task.evaluation_steps
+            logs = task.logs_after(step) or evaluates
+            self._count_step_time(*before, wait_for_device=logs)
             if first + step == 1:  # on all workers at the same time, so that none waits for another
                 self._check_metrics()
             if logs:
                 added = self._log(first + step)
                 loss, samples = loss + added[0], samples + added[1]
-            if evaluating and self._evaluate(first + step):
+            if evaluates and self._evaluate(first + step):
                 break
         return loss, samples, first + step
+
+    def _train_batch(self, stream: Iterator[tuple[Any, Any]], step: int) -> None:
+        """Take a step on the next batch, if this worker has one left, and average with the others when that is due."""
+        x, y = next(stream, (None, None))
+        self.time.lap("data")
+        step_of_run = self.epoch * self.task.steps_per_epoch + step
+        self.channels.step = step_of_run
+        self._train_step(x, y, self.task.batch_sizes[step - 1])
+        self.trainer.average_weights_if_due(step_of_run)
+        self.replica.update_ema()
+        self.mark()
+        self.channels.reach_join_point(step_of_run, lambda: self._state(done=step))
+
+    def _count_step_time(self, waited: float, communicated: float, *, wait_for_device: bool) -> None:
+        """Divide the time of a step into computing, waiting and communicating, given the seconds of both before it."""
+        if wait_for_device:
+            self.replica.synchronize()
+        now_waited, now_communicated = self._seconds_waited_and_communicated()
+        self.time.lap("compute", waited=now_waited - waited, communicated=now_communicated - communicated)
+        if wait_for_device:
+            self.time.count_copies(self.task.splits.train.take_copy_seconds())
 
     def _sizes_to_come(self) -> Counter[int]:
         """Return how many batches of each size this worker has yet to train on."""
@@ -179,13 +186,14 @@ class Worker:
     def _seconds_waited_and_communicated(self) -> tuple[float, float]:
         """Return the seconds spent waiting and communicating so far."""
         channels = self.channels
-        ways = [way for way in (channels.transport, channels.gradient_transport, channels.published) if way is not None]
+        used = [one for one in (channels.transport, channels.gradient_transport, channels.published) if one is not None]
         return (
-            sum((way.wait_seconds for way in ways), channels.lock_seconds),
-            sum((way.communicate_seconds for way in ways), channels.exchange_seconds),
+            sum((one.wait_seconds for one in used), channels.lock_seconds),
+            sum((one.communicate_seconds for one in used), channels.exchange_seconds),
         )
 
     def _train_step(self, x: Any, y: Any, sizes: Sequence[int]) -> None:
+        """Let the trainer take a step, and keep the loss; an error of the user's code names the batch."""
         try:
             loss = self.trainer.train_step(x, y, sizes)
             if loss is not None:
