@@ -24,9 +24,9 @@ def test_a_plan_learns_prints_and_can_be_trained(tmp_path: Path, monkeypatch: py
     assert plan.cost_seconds > 0
     assert plan.best.training.target == 0.5
     assert plan.best.machine.engine == "auto"
-    assert plan.best.data.validation_fraction == pytest.approx(1 / 3, abs=1e-4)  # what the target is watched on
+    assert plan.best.data.validation_fraction == pytest.approx(1 / 3, abs=1e-4)  # what the target is measured on
     text = " ".join(str(plan).split())
-    assert "the target is watched on the validation part: 33% of the training samples, held out" in text
+    assert "the target is measured on the validation part: 33% of the training samples, held out" in text
     assert "predicted: 50.00% accuracy after" in text
     assert "planning took" in text
     assert plan.to_markdown().startswith("| ")

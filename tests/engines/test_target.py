@@ -1,4 +1,4 @@
-"""Training stops when the watched part reaches the target, and says after how many seconds."""
+"""Training stops when the evaluation part reaches the target, and says after how many seconds."""
 
 from typing import Any
 

@@ -136,7 +136,7 @@ BatchSize = Annotated[int | None, field("batch-size", "Samples per step of one r
 Optimizer = Annotated[str | None, field("optimizer", f"{_names(OPTIMIZERS)}.", EXPERIMENT, OPTIMIZERS)]
 Lr = Annotated[float | None, field("lr", "Learning rate.", EXPERIMENT)]
 Target = Annotated[
-    float | None, field("target", "Stop at this value of the first metric on the watched part: 0.99.", EXPERIMENT)
+    float | None, field("target", "Stop at this value of the first metric on the evaluation part: 0.99.", EXPERIMENT)
 ]
 Seed = Annotated[
     int | None, field("seed", "Seed of the initial weights, the order of samples, and dropout.", EXPERIMENT)

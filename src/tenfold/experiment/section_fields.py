@@ -92,7 +92,7 @@ class Data(Section):
     test_fraction: Fraction | None = None
     """Share of all samples kept for testing. Default: the data set's own test part, or 0.2 if it has none."""
     validation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of the training samples held out for validation; with 0, the test part is watched during training."""
+    """Share of the training samples held out for validation; with 0, the test part is evaluated during training."""
     stratify: bool = True
     """Keep the proportions of the classes in every part."""
     split_seed: NonNegative = 0
@@ -193,13 +193,13 @@ class Training(Section):
     """accuracy, mae, rmse; precision_at_10, recall_at_10, map_at_10, ndcg_at_10 (any number) where a sample has several
     labels; a scikit-learn scorer (f1_macro); or f(outputs, targets). Default: accuracy for classes."""
     patience: Count | None = None
-    """Stop after this many epochs without a better watched loss, and keep the best epoch's weights. Default: never."""
+    """Stop after this many epochs without a better evaluation loss, and keep the best weights. Default: never."""
     target: float | None = None
-    """Stop when the watched part reaches this value of the first metric: at least, or for loss, mae, rmse at most.
+    """Stop when the evaluation part reaches this value of the first metric: at least, or for loss, mae, rmse at most.
 
-    The watched part is the validation part, or the test part where there is none. Default: train all epochs."""
+    The evaluation part is the validation part, or the test part where there is none. Default: train all epochs."""
     evaluate_every: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Epochs between two evaluations of the watched part, at most 1; their time is not training time."""
+    """Epochs between two evaluations, at most 1; their time is not training time."""
     seed: NonNegative = 0
     """Seed of the initial weights, the order of samples, and dropout."""
     log_every: Count = 20

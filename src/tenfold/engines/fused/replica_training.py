@@ -112,7 +112,7 @@ class ReplicaTraining(FusedTraining):
 
     @contextmanager
     def _mean(self) -> Iterator[Tensor | None]:
-        """Give all replicas their mean, and yield its outputs on the watched part; then put the weights back."""
+        """Give all replicas their mean, and yield its outputs on the evaluation part; then put the weights back."""
         own = self.fused.stack.matrix.clone()
         self.rounds.use_mean_of_replicas()
         yield self.predict(self.task, 0, self.task.evaluation_part)

@@ -133,7 +133,7 @@ def _metric(run: Run) -> str:
 
 
 def _evaluated(run: Run) -> Points:
-    """Return the evaluations of a run's watched part, by training time."""
+    """Return the evaluations of a run's evaluation part, by training time."""
     metric = _metric(run)
-    watched = [one for one in run.measurements() if one.part != "train" and one.name == metric and not one.worker]
-    return sorted((one.seconds, one.value) for one in watched)
+    evaluations = [one for one in run.measurements() if one.part != "train" and one.name == metric and not one.worker]
+    return sorted((one.seconds, one.value) for one in evaluations)

@@ -160,14 +160,14 @@ class Plan(ResultTable):
             f"predicted: {metric_value(self.search.metric, self.target)} {self.search.metric} after "
             f"{duration(self.predicted_seconds)} {around} of training, {duration(self.total_seconds)} in all; "
             "`tenfold twin` compares it with a real run",
-            self._watched(),
+            self._about_target(),
         ]
         return [*lines, self._cost()]
 
-    def _watched(self) -> str:
+    def _about_target(self) -> str:
         share = self.best.data.validation_fraction
         held_out = f": {share:.0%} of the training samples, held out" if share else ""
-        return f"the target is watched on the validation part{held_out}; the test part decides nothing"
+        return f"the target is measured on the validation part{held_out}; the test part decides nothing"
 
     def _cost(self) -> str:
         calibration = self.search.calibration_seconds
