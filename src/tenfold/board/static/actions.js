@@ -52,7 +52,7 @@ export function showActions(place, run, changed) {
       if (note !== null) go("note", { note });
     }),
     run.status === "running" ? null : button("Delete", async () => {
-      if (await confirmDialog(`Delete run ${run.id}?`, "Its folder goes to the folder trash beside the others.")) go("remove", { confirmed: true });
+      if (await confirmDialog(`Delete run ${run.id}?`, "Its folder goes to the trash folder beside the others.")) go("remove", { confirmed: true });
     }),
   ];
   const focused = document.activeElement?.parentElement === place ? document.activeElement.textContent : null;
