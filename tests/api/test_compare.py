@@ -94,6 +94,10 @@ class TestLists:
         result = compare(**SMALL, lr=[0.1, 0.2], momentum=0.5, runs=tmp_path)
         assert settings([run.experiment for run in result.runs], "lr", "momentum") == [(0.1, 0.5), (0.2, 0.5)]
 
+    def test_values_may_come_as_an_array_or_from_a_generator(self) -> None:
+        _, found = parts(Experiment(), {"lr": np.array([0.5, 0.25]), "seed": (seed for seed in (1, 2))})
+        assert found == {"lr": [0.5, 0.25], "seed": [1, 2]}
+
     def test_data_as_a_pair_is_one_value(self, tmp_path: Path) -> None:
         data = (torch.randn(40, 3), torch.randn(40))
         result = compare(**SMALL | {"data": data, "limit": None}, lr=[0.1, 0.2], runs=tmp_path)

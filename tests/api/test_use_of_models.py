@@ -116,6 +116,9 @@ class TestEvaluating:
         samples = TensorDataset(x, torch.from_numpy(DIGITS.target[:100]))
         measured = run.evaluate(DataLoader(samples, batch_size=7, shuffle=True))
         assert measured == pytest.approx(run.evaluate(samples))
+        assert run.evaluate({"train": DataLoader(samples), "test": DataLoader(samples)}) == pytest.approx(measured)
+        with pytest.raises(tenfold.TenfoldError, match="x is a DataLoader; predict takes samples as an array"):
+            run.predict(DataLoader(samples))
         some = DataLoader(samples, sampler=SubsetRandomSampler([1, 2]))
         with pytest.raises(tenfold.TenfoldError, match="whose SubsetRandomSampler chooses the samples; give those"):
             run.evaluate(some)

@@ -1,6 +1,6 @@
 """Comparisons: the same experiment over a grid of settings, run in turns, recorded, and put side by side."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from itertools import product
@@ -178,6 +178,7 @@ def _both(one: Callable[[Any], None], other: Callable[[Any], None] | None) -> Ca
 
 def parts(experiment: Experiment, grid: dict[str, Any]) -> tuple[Experiment, dict[str, list[Any]]]:
     """Separate what changes the experiment from the dimensions of the grid."""
+    grid = {key: _as_list(key, value) for key, value in grid.items()}
     fixed = {key: value for key, value in grid.items() if not _listed(key, value)}
     return experiment.replace(**fixed), {key: list(value) for key, value in grid.items() if _listed(key, value)}
 
@@ -217,6 +218,15 @@ def experiments_of(
             if one not in seen:  # by equality, which distinguishes Python objects of one name
                 seen.append(one)
                 yield one
+
+
+def _as_list(key: str, value: Any) -> Any:
+    """Return values that are given as an array or by a generator as a list; data as they are."""
+    if key not in FIELDS or FIELDS[key][0] == "data":
+        return value
+    if getattr(value, "ndim", 0) == 1 and hasattr(value, "tolist"):
+        return value.tolist()
+    return list(value) if isinstance(value, Iterator) else value
 
 
 def _listed(key: str, value: Any) -> bool:

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from tenfold.data import SOURCES, Tensors
 from tenfold.data.files.column_values import columns_of, is_frame
@@ -21,6 +22,7 @@ from tenfold.data.tree import (
 )
 from tenfold.data.user_arrays import as_tensor, check_finite
 from tenfold.errors import DataError
+from tenfold.experiment.call_errors import is_loader
 from tenfold.models.input_scaling import scaling_in
 from tenfold.runs import Run
 from tenfold.training import evaluation
@@ -57,6 +59,8 @@ def inputs_for(run: Run, x: Any) -> Any:
     features = run.facts["data"].get("features")
     if features and (is_frame(x) or isinstance(x, dict)):
         x = KnownData(tuple(features)).inputs(columns_of(x) if is_frame(x) else x, "x")
+    if is_loader(x) or isinstance(x, Dataset):
+        raise DataError(f"x is a {type(x).__name__}; predict takes samples as an array or a tensor, without targets")
     given = as_tensor(x, "x")
     inputs = _scaled(given, run.facts["data"].get("name"))
     if _without_ones(inputs.shape[1:]) != _without_ones(shape) and inputs.shape[1:] != (math.prod(shape),):

@@ -172,6 +172,9 @@ def main() -> None:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             print_error(f"the disk is full: {error}")
             sys.exit(2)
+        if isinstance(error, OSError) and error.errno == errno.EMFILE:
+            print_error("this process may not open more files; raise the limit with `ulimit -n 1024`")
+            sys.exit(2)
         if not heard:
             raise
         # A library that was being imported turned the interrupt into an error.

@@ -39,7 +39,7 @@ def check_page_path(path: Path) -> None:
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Open a file that replaces `path` when the block ends; after an error in it, `path` stays as it was."""
-    if path.is_char_device() or path.is_fifo():  # such as /dev/stdout: nothing may take its place
+    if path.is_char_device() or path.is_fifo() or path.parent == Path("/dev"):  # as /dev/stdout: it must stay as it is
         with path.open("wb") as file:
             yield file
         return

@@ -43,24 +43,28 @@ def is_dataset(value: Any) -> bool:
 def read_by_loader(data: Any) -> tuple[Any, Callable[..., Any] | None]:
     """Return the Dataset that a DataLoader reads, and its own collate function; other data as they are.
 
-    The order and the size of its batches do not matter, but its samples do: a DataLoader that leaves out or repeats
-    some is refused.
+    Several DataLoaders may be the parts of a tuple or a dict. The order and the size of their batches do not matter,
+    but their samples do: a DataLoader that leaves out or repeats some is refused.
     """
+    if isinstance(data, Mapping) and any(map(is_loader, data.values())):
+        read = {part: read_by_loader(one) for part, one in data.items()}
+        return {part: one for part, (one, _) in read.items()}, next((own for _, own in read.values() if own), None)
+    if isinstance(data, (tuple, list)) and any(map(is_loader, data)):
+        several = [read_by_loader(one) for one in data]
+        return tuple(one for one, _ in several), next((own for _, own in several if own), None)
     if not is_loader(data):
         return data, None
     dataset, collate = getattr(data, "dataset", None), getattr(data, "collate_fn", None)
-    if dataset is None or isinstance(dataset, IterableDataset):
-        raise DataError("data is a DataLoader without a map-style Dataset; give arrays (x, y), or a Dataset")
-    sampler = getattr(data, "sampler", None)
-    batches = type(getattr(data, "batch_sampler", None))
+    if dataset is None or isinstance(dataset, IterableDataset) or getattr(data, "batch_size", 1) is None:
+        raise DataError("data is a DataLoader without a map-style Dataset or a batch size; give arrays (x, y)")
+    sampler, batches = getattr(data, "sampler", None), getattr(data, "batch_sampler", None)
     whole = isinstance(sampler, SequentialSampler) or (
         isinstance(sampler, RandomSampler) and not sampler.replacement and len(sampler) == len(dataset)
     )
-    if not whole or batches is not BatchSampler:
-        chooses = type(sampler).__name__ if not whole else batches.__name__
+    if not whole or type(batches) is not BatchSampler:
         raise DataError(
-            f"data is a DataLoader whose {chooses} chooses the samples; give those samples as a Dataset, such as "
-            "Subset(loader.dataset, indices)"
+            f"data is a DataLoader whose {type(batches if whole else sampler).__name__} chooses the samples; give those "
+            "samples as a Dataset, such as Subset(loader.dataset, indices)"
         )
     return dataset, None if collate is default_collate else collate
 

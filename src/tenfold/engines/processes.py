@@ -12,6 +12,7 @@ from tenfold.engines.recovery import divide_among
 from tenfold.errors import WorkerLost, name_workers
 from tenfold.experiment import Experiment
 from tenfold.mixing.builders import make_strategy
+from tenfold.machine import limits
 from tenfold.runs import Emit, Event, Stopwatch, Warned
 from tenfold.runs.resumption import Resumption
 from tenfold.training import flat_size
@@ -49,8 +50,9 @@ class Processes(Engine):
         machine = task.experiment.machine
         elastic = self.can_continue and machine.on_failure == "continue" and task.workers > 1
         supervisor = Supervisor(task, stopwatch, emit, resumption.manifest if resumption else None)
+        ranks = self._ranks_by_process(task)
+        limits.check_open_files(len(ranks))  # of which the first are opened here
         with closing(_make_channels(task)) as channels, closing(TaskSnapshot(task)) as snapshot:
-            ranks = self._ranks_by_process(task)
             setup = WorkerSetup(
                 snapshot=snapshot,
                 channels=channels,
