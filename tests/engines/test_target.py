@@ -70,6 +70,8 @@ def test_evaluating_more_often_costs_no_training_time_and_changes_no_weights() -
     measured = [metric.step for metric in often.measurements() if metric.name == "accuracy"]
     assert len(measured) == 60
     assert measured == sorted(measured)
+    task = prepare(with_defaults(Experiment(**DIGITS, evaluate_every=1e-12)))
+    assert task.evaluation_steps == set(range(1, 13))
 
 
 def test_twins_stop_at_the_same_step() -> None:

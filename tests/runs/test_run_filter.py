@@ -41,6 +41,7 @@ def recorded(tmp_path_factory):
         ("accuracy>=.98 seconds<10", [2]),
         ("accuracy<=1", [1, 2]),
         ("accuracy>50%", [1, 2]),
+        ("accuracy~98", [1]),
         ("accuracy=none", [3]),
         ("f1_macro>0.5", [2]),
         ("metrics=f1_macro", [3]),

@@ -93,7 +93,8 @@ def filter_runs(runs: Iterable[Run], text: str) -> list[Run]:
 def _check_shares(condition: Condition, runs: Iterable[Run]) -> None:
     """Raise StoreError if a metric that is a share is compared with more than 1, unless it is more in some run."""
     for value in condition.values:
-        problem = beyond_share(condition.name, value) if isinstance(value, float) else ""
+        compared = isinstance(value, float) and condition.operator not in ("~", "!=")
+        problem = beyond_share(condition.name, value) if compared else ""
         if problem and not any((run.metrics.get(condition.name) or 0.0) > 1 for run in runs):
             raise StoreError(f"{condition.name}{condition.operator}{value:g} cannot be compared: {problem}")
 

@@ -85,7 +85,8 @@ class Task:
         """The steps of an epoch, except the last, after which the evaluation part is evaluated."""
         if self.evaluation_part is None:
             return frozenset()
-        every, last = self.experiment.training.evaluate_every * self.steps_per_epoch, self.steps_per_epoch
+        last = self.steps_per_epoch
+        every = max(1.0, self.experiment.training.evaluate_every * last)
         return frozenset(step for n in range(1, int(last / every) + 1) if 0 < (step := round(n * every)) < last)
 
     def logs_after(self, step: int) -> bool:
