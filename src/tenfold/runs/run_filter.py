@@ -93,7 +93,7 @@ def filter_runs(runs: Iterable[Run], text: str) -> list[Run]:
 def _check_shares(condition: Condition, runs: Iterable[Run]) -> None:
     """Raise StoreError if a metric that is a share is compared with more than 1, unless it is more in some run."""
     for value in condition.values:
-        compared = isinstance(value, float) and condition.operator not in ("~", "!=")
+        compared = isinstance(value, float) and condition.operator != "!="
         problem = beyond_share(condition.name, value) if compared else ""
         if problem and not any((run.metrics.get(condition.name) or 0.0) > 1 for run in runs):
             raise StoreError(f"{condition.name}{condition.operator}{value:g} cannot be compared: {problem}")
@@ -146,6 +146,8 @@ def _condition(word: str) -> Condition:
 
 def _value(name: str, operator: str, text: str) -> Any:
     """Return a value as it is compared: a number where it is one, else the text."""
+    if operator == "~":
+        return text
     if name == "created":
         try:
             return datetime.fromisoformat(text).timestamp()
@@ -156,7 +158,7 @@ def _value(name: str, operator: str, text: str) -> Any:
         if amount is None:
             raise StoreError(f"age is compared with a time such as 90s, 30m, 12h or 7d, not '{text}'")
         return float(amount[1]) * UNITS[amount[2]]
-    if name == "status" and operator != "~" and text.lower() not in STATUSES:
+    if name == "status" and text.lower() not in STATUSES:
         raise StoreError(f"unknown status '{text}'; {suggest(text, STATUSES)}")
     number = re.fullmatch(r"[+-]?(\d[\d_]*\.?\d*|\.\d+)([eE][+-]?\d+)?(%?)", text)
     if number is None:
