@@ -11,8 +11,8 @@ from tenfold.engines.recording import Outcome
 from tenfold.engines.recovery import divide_among
 from tenfold.errors import WorkerLost, name_workers
 from tenfold.experiment import Experiment
-from tenfold.mixing.builders import make_strategy
 from tenfold.machine import limits
+from tenfold.mixing.builders import make_strategy
 from tenfold.runs import Emit, Event, Stopwatch, Warned
 from tenfold.runs.resumption import Resumption
 from tenfold.training import flat_size
