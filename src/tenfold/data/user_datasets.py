@@ -62,9 +62,10 @@ def read_by_loader(data: Any) -> tuple[Any, Callable[..., Any] | None]:
         isinstance(sampler, RandomSampler) and not sampler.replacement and len(sampler) == len(dataset)
     )
     if not whole or type(batches) is not BatchSampler:
+        chooser = type(batches if whole else sampler).__name__
         raise DataError(
-            f"data is a DataLoader whose {type(batches if whole else sampler).__name__} chooses the samples; give those "
-            "samples as a Dataset, such as Subset(loader.dataset, indices)"
+            f"data is a DataLoader whose {chooser} chooses the samples; give those samples as a Dataset, such as "
+            "Subset(loader.dataset, indices)"
         )
     return dataset, None if collate is default_collate else collate
 
