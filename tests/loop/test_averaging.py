@@ -268,6 +268,15 @@ class TestLeaving:
             torch.equal(one, other) for one, other in zip(averaged.parameters(), plain.parameters(), strict=True)
         )
 
+    def test_steps_without_the_block_are_noticed(self) -> None:
+        model = nn.Linear(2, 1)
+        optimizer = sgd(model)
+        block = tenfold.average(model, optimizer)
+        with pytest.warns(UserWarning, match="a step is made outside of its block, so that nothing is averaged"):
+            optimizer.step()
+        with block:
+            optimizer.step()
+
     def test_channels_last_stays_so(self) -> None:
         model = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
         with tenfold.average(model, sgd(model)):

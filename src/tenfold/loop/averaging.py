@@ -1,7 +1,8 @@
 """`average`: averages the replicas of a training loop, through the hooks of their optimizers."""
 
+import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from torch import nn
@@ -20,7 +21,6 @@ from tenfold.workers.channels import Channels
 DEFAULTS = Division()
 
 
-@contextmanager
 def average(
     model: nn.Module,
     optimizer: Optimizer,
@@ -36,7 +36,7 @@ def average(
     outer_options: dict[str, Any] | None = None,
     compression_options: dict[str, Any] | None = None,
     samples: float = 1.0,
-) -> Iterator[LoopWorker]:
+) -> AbstractContextManager[LoopWorker]:
     """Average the model with those of the other ranks, every `sync_every` steps of its optimizer.
 
     Under torchrun, mpirun or srun every rank runs the same loop on its own data (see `shard`); a program that is
@@ -66,10 +66,38 @@ def average(
         **names | {"optimizer_state": optimizer_state},
     )
     _check(experiment, model, optimizer)
+    return AveragingBlock(model, optimizer, experiment.division, samples)
+
+
+class AveragingBlock(AbstractContextManager[LoopWorker]):
+    """What `average` returns: a `with` block, which warns of steps that are made without it."""
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer, division: Division, samples: float) -> None:
+        self._averaged = _averaged(model, optimizer, division, samples)
+        self._reminder = optimizer.register_step_pre_hook(self._remind)
+
+    def __enter__(self) -> LoopWorker:
+        self._reminder.remove()
+        return self._averaged.__enter__()
+
+    def __exit__(self, *error: Any) -> bool | None:
+        return self._averaged.__exit__(*error)
+
+    def _remind(self, *_: object) -> None:
+        self._reminder.remove()
+        warnings.warn(
+            "tenfold.average was called, but a step is made outside of its block, so that nothing is averaged; write "
+            "`with tenfold.average(model, optimizer):` around the loop",
+            stacklevel=2,
+        )
+
+
+@contextmanager
+def _averaged(model: nn.Module, optimizer: Optimizer, division: Division, samples: float) -> Iterator[LoopWorker]:
     device = next(model.parameters()).device
     with (
-        joined(flat_size(model), device, gradients=experiment.division.needs_gradient_buffer) as (channels, tell),
-        loop_worker(model, optimizer, experiment.division, channels, samples) as worker,
+        joined(flat_size(model), device, gradients=division.needs_gradient_buffer) as (channels, tell),
+        loop_worker(model, optimizer, division, channels, samples) as worker,
     ):
         try:
             yield worker

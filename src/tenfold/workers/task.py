@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tenfold.common.catalog import MODELS
-from tenfold.data import Part, Splits, batch_sizes, make_shards
+from tenfold.data import DatasetPart, Part, Splits, batch_sizes, make_shards
 from tenfold.data.shards import Shard
 from tenfold.errors import TrainingError
 from tenfold.experiment import Division, Experiment
@@ -109,9 +109,10 @@ class Task:
 def make_divergence_error(task: Task, loss: float, step: int, worker: int) -> TrainingError:
     """Return the error for a loss that is NaN or infinite."""
     rate = base_rate(task.experiment.training, make_network(task))
+    unchecked = "; or look for NaN in the samples of the Dataset" if isinstance(task.splits.train, DatasetPart) else ""
     return TrainingError(
         f"the loss became {loss:g} before step {step} (worker {worker}); "
-        f"try a learning rate below {rate:g}, a warm-up, or clip"
+        f"try a learning rate below {rate:g}, a warm-up, or clip{unchecked}"
     )
 
 
