@@ -65,3 +65,16 @@ def test_with_time_all_are_measured_once_and_kept(task: Task) -> None:
         assert profile.round_price()(exact_round(4), weight_bytes(task)) > 0
         assert profile.start_seconds(16) == pytest.approx(1.6)
     assert len(measured) == step_times.TURNS * 2 * len(SETTINGS)
+
+
+def test_the_built_in_networks_for_images_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[str] = []
+
+    def note(known: Any, experiment: Experiment, *_: Any, **__: Any) -> Any:
+        measured.append(str(experiment.model.name))
+        return known
+
+    monkeypatch.setattr(measure_machine, "measure_rounds", lambda known, *_, **__: known)
+    monkeypatch.setattr(measure_machine, "_with_steps", note)
+    measure_machine.measure_all(quick=True)
+    assert measured == ["lenet5", "cnn", "mlp"]

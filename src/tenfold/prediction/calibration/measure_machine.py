@@ -10,7 +10,7 @@ from tenfold.cluster.experiment_cluster import HERE, ClusterOrHere
 from tenfold.common.catalog import MODELS
 from tenfold.data import Splits
 from tenfold.engines.prepare import prepare, resolve_defaults
-from tenfold.errors import MachineError
+from tenfold.errors import MachineError, ModelError
 from tenfold.experiment import Experiment
 from tenfold.machine import cores, facts
 from tenfold.prediction.calibration import cost_keys, library_averaging, probes
@@ -19,7 +19,7 @@ from tenfold.prediction.calibration.divided_share import measure_divided_share
 from tenfold.prediction.calibration.probes import ReportProgress
 from tenfold.prediction.profile import Profile, default_path
 from tenfold.workers.pool.fork_server import start_server
-from tenfold.workers.task import Task, weight_bytes
+from tenfold.workers.task import Task, make_network, weight_bytes
 from tenfold.workers.trainers.divided_steps import shared_stacks
 
 QUICK_TURNS = 2
@@ -58,10 +58,21 @@ def measure_all(
         workers = experiment.division.workers
         fits = workers <= cores.budget() or experiment.machine.oversubscribe
         return measure_steps(known, experiment, sorted({*counts, *[workers] * fits}), report, turns=turns)
+    images = random_images()
     for name in MODELS:
         built_in = resolve_defaults(Experiment(model=name))
-        known = _with_steps(known, built_in, random_images(), _shared(built_in, counts, few=quick), report, turns=turns)
+        if _takes(built_in, images):
+            known = _with_steps(known, built_in, images, _shared(built_in, counts, few=quick), report, turns=turns)
     return known
+
+
+def _takes(experiment: Experiment, splits: Splits) -> bool:
+    """Return whether an experiment's model can be built for the samples of these data."""
+    try:
+        make_network(Task(experiment, splits, threads=1))
+    except ModelError:
+        return False
+    return True
 
 
 def complete_profile(
