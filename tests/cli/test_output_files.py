@@ -1,11 +1,14 @@
 """Files that a result cannot be written to are refused before anything is trained or measured."""
 
+import os
+import sys
 from pathlib import Path
 
+import pytest
 from looped import looped
 from typer.testing import CliRunner
 
-from tenfold.cli import app
+from tenfold.cli import app, main
 
 HTML = "a report is written to a file that ends with .html or .htm, not to"
 
@@ -34,3 +37,18 @@ def test_it_is_refused_at_once(line: str, sentence: str) -> None:
     assert said.exit_code == 2
     assert sentence in said.stderr
     assert [path.name for path in Path.cwd().iterdir()] == ["a.html"]
+
+
+def test_a_folder_that_is_gone_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def gone() -> str:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(os, "getcwd", gone)
+    monkeypatch.setattr(sys, "argv", ["tenfold", "runs"])
+    monkeypatch.setattr(sys, "stdout", (tmp_path / "out").open("w"))
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 2
+    assert "the current folder has been removed" in capsys.readouterr().err

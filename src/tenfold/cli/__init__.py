@@ -166,6 +166,11 @@ def main() -> None:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, interrupt)
     try:
+        os.getcwd()  # noqa: PTH109 - only whether it is there
+    except FileNotFoundError:
+        print_error("the current folder has been removed; change to another one")
+        sys.exit(2)
+    try:
         _guard_rank()
         app()
     except Exception as error:

@@ -1,6 +1,7 @@
 """Programs that fork after a training, and train in the child."""
 
 import multiprocessing
+import multiprocessing.forkserver
 import os
 from pathlib import Path
 
@@ -32,4 +33,13 @@ def test_a_child_trains_as_its_parent_did(tmp_path: Path) -> None:
 def test_a_process_that_may_have_none_of_its_own_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)  # type: ignore[attr-defined]
     with pytest.raises(MachineError, match=r"from a process of multiprocessing.Pool; use workers=1 in it"):
+        fork_server.start_server()
+
+
+def test_a_folder_too_long_for_a_socket_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise OSError("AF_UNIX path too long")
+
+    monkeypatch.setattr(multiprocessing.forkserver, "ensure_running", refuse)
+    with pytest.raises(MachineError, match="has too long a name for a socket; set TMPDIR to a shorter one"):
         fork_server.start_server()

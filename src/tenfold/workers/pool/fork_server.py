@@ -62,6 +62,13 @@ def start_server() -> None:
                 multiprocessing.forkserver.ensure_running()
             except ChildProcessError:  # the program has called os.fork; `multiprocessing` has one server for a program
                 _others_servers.add(os.getpid())
+            except OSError as error:
+                if "path too long" not in str(error):
+                    raise
+                raise MachineError(
+                    f"the folder for temporary files, {folder}, has too long a name for a socket; set TMPDIR to a "
+                    "shorter one, such as /tmp"
+                ) from None
 
 
 def start_process(process: Any) -> None:
