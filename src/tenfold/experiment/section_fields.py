@@ -248,7 +248,7 @@ class Training(Section):
 
 
 class Division(Section):
-    """How the training data are divided among replicas, and how these average."""
+    """How data are divided among replicas, and how these average; a round is one averaging, of gradients or weights."""
 
     workers: Count = 1
     """Replicas that train in parallel, each on its own shard."""
@@ -258,7 +258,7 @@ class Division(Section):
     """Keyword arguments of the strategy, such as {sides = 1} for ring."""
     sync_every: StepsOrEpoch = None
     """Steps between two rounds, or "epoch" for one round at the end of each epoch; ignored when gradients are averaged
-    (every step) and by asynchronous strategies.
+    (a round at every step) and by asynchronous strategies.
 
     Default: gradients are averaged at every step where average = "auto" allows it; otherwise 4, or 16 with an outer
     optimizer."""
@@ -268,8 +268,9 @@ class Division(Section):
     """Let each round take place during the next step: workers average the weights that they had before it, and wait
     only for partners that are more than a step behind."""
     average: Literal["auto", "weights", "gradients"] = "auto"
-    """What is averaged: weights in rounds, or gradients before every step. auto: gradients where all replicas average
-    exactly and nothing is said about rounds (sync_every, local_after, overlap, outer, compression, optimizer_state)."""
+    """What a round averages: gradients, at every step, or weights, every `sync_every` steps. auto: gradients where all
+    replicas average exactly and none of these is set: sync_every, local_after, overlap, outer, compression,
+    optimizer_state."""
     outer: Annotated[str, OneOf(OUTER)] = "none"
     """Optimizer that turns the average of a round into an outer step; none takes the average as it is."""
     outer_options: Options = {}
@@ -279,8 +280,9 @@ class Division(Section):
     compression_options: Options = {}
     """Keyword arguments of the compression, such as {fraction = 0.01} for topk."""
     lr_scaling: Annotated[str, OneOf(LR_SCALINGS)] = "auto"
-    """How the learning rate grows with the workers that average in rounds, each of which takes fewer steps. auto:
-    sqrt with muon; with other optimizers sqrt for up to 8 workers, and twice the rate for more."""
+    """How the learning rate grows with the workers, also when gradients are averaged, the default: each worker takes
+    fewer steps per epoch, and averaging does not make them larger. auto: sqrt with muon; with other optimizers sqrt for
+    up to 8 workers, and twice the rate for more."""
     optimizer_state: Literal["auto", "local", "average", "reset"] = "auto"
     """What a round does to the state of the optimizers (momenta). auto: average for muon in synchronous rounds of
     weights, else local."""

@@ -1,7 +1,7 @@
 """How the learning rate is scaled with the number of replicas, and for how long it warms up.
 
-Averaging n replicas that each take the same number of steps divides the effective learning rate by up to n; a factor
-compensates for that.
+Each of n workers takes fewer steps per epoch than one worker would, and averaging does not make them larger; a higher
+learning rate compensates for that, also when gradients are averaged, the default.
 """
 
 import math
@@ -43,7 +43,7 @@ LR_SCALINGS: Registry[Callable[[int], float]] = catalog.LR_SCALINGS
 
 
 def rate_scale(experiment: Experiment) -> float:
-    """Return the factor of the learning rate that compensates for averaging.
+    """Return the factor of the learning rate that compensates for the fewer steps of each worker.
 
     It is 1 for replicas that have no rounds, which are not averaged, and with an outer optimizer, whose momentum
     compensates for it. "auto" is sqrt(n) for Muon, for which that was found to work up to 64 replicas.
