@@ -263,7 +263,7 @@ class Division(Section):
     Default: gradients are averaged at every step where average = "auto" allows it; otherwise 4, or 16 with an outer
     optimizer."""
     local_after: NonNegative = 0
-    """Mix at every step until this one, then every `sync_every` (post-local SGD)."""
+    """Average at every step until this one, then every `sync_every` (post-local SGD)."""
     overlap: bool = False
     """Let each round take place during the next step: workers average the weights that they had before it, and wait
     only for partners that are more than a step behind."""
