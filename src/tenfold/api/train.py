@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
@@ -69,13 +70,17 @@ def engine_for(experiment: Experiment, stopwatch: Stopwatch, listen: Emit) -> En
     """
     world = detect_world()
     validate(experiment, world)
+    return choose(experiment, world, partial(predict_virtual_run, stopwatch=stopwatch, listen=listen))
 
-    def predict(task: Task) -> "Prediction":
-        from tenfold.prediction.task_prediction import predict_task
 
-        return predict_task(task, lambda text: listen(Note(at=stopwatch.now(), text=text)))
+def predict_virtual_run(task: Task, stopwatch: Stopwatch, listen: Emit) -> "Prediction":
+    """Return the predicted times of a task on its virtual cluster, for the virtual engine (`engines/virtual.py`).
 
-    return choose(experiment, world, predict)
+    It is handed to the engine because `engines` may not import `prediction`, which itself measures with engines.
+    """
+    from tenfold.prediction.task_prediction import predict_task
+
+    return predict_task(task, lambda text: listen(Note(at=stopwatch.now(), text=text)))
 
 
 def finished_run(recorded: RecordedRun) -> Run:

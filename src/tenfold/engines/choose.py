@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def choose(experiment: Experiment, world: World | None = None, predict: "PredictTime | None" = None) -> "Engine":
     """Return the engine that a valid experiment asks for, or the one that fits it.
 
-    `world` is what a launcher started, None without one. A virtual engine calls `predict` before it trains.
+    `world` is what a launcher started, None without one. The virtual engine calls `predict` before it trains.
     """
     machine, workers = experiment.machine, experiment.division.workers
     if machine.engine == "virtual":

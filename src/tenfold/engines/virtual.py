@@ -2,9 +2,11 @@
 
 The workers are those of the process engine, several to a process, so the weights are the same bit for bit; on a GPU all
 replicas step together, and the weights are the same up to rounding.
+
+The times come from the function `predict` that the engine is given: `predict_virtual_run` of `api/train.py`, which
+calls `prediction/task_prediction.py`. No engine may import `prediction`, which itself measures with engines.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from numpy.typing import NDArray
 
 from tenfold.cluster.time_prediction import Prediction
 from tenfold.data import FetchProgress
+from tenfold.engines.base import PredictTime
 from tenfold.engines.fused import train_replicas
 from tenfold.engines.predicted_events import PredictedEvents
 from tenfold.engines.processes import Processes
@@ -35,7 +38,7 @@ class Virtual(Processes):
     name = "virtual"
     can_continue = False  # a process that dies here is not a node that was lost there
 
-    def __init__(self, predict: Callable[[Task], Prediction]) -> None:
+    def __init__(self, predict: PredictTime) -> None:
         self._predict = predict
         self._prediction: Prediction | None = None
         self._memory = ""
