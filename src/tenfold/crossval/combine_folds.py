@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from tenfold.crossval import fold_statistics
-from tenfold.crossval.fold_experiment import fold_mode
+from tenfold.crossval.fold_experiment import resolve_fold_mode
 from tenfold.crossval.fold_splits import FoldSplit
 from tenfold.workers.task import Task
 
@@ -62,7 +62,7 @@ def combine_results(task: Task, entries: Sequence[FoldEntry], results: Sequence[
         "threads": max(1, len(cores) // task.workers),
         "best_epoch": None,
         "stopped_early": any(one["stopped_early"] for one in results),
-        "mode": fold_mode(task.experiment),
+        "mode": resolve_fold_mode(task.experiment),
         "folds": list(entries),
         "spread": spread,
         **({"start_copy_seconds": task.splits.copy_seconds} if task.splits.copy_seconds else {}),

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tenfold.crossval.fold_experiment import fold_mode
+from tenfold.crossval.fold_experiment import resolve_fold_mode
 from tenfold.experiment import Experiment
 from tenfold.machine import affinity, cores
 
@@ -29,7 +29,7 @@ def share_cores(experiment: Experiment, models: int) -> CoreSlots:
     """
     machine, workers = experiment.machine, experiment.division.workers
     usable = affinity.cpu_count_of(machine.pin, cores.budget())
-    by_node = fold_mode(experiment) == "data-and-folds"
+    by_node = resolve_fold_mode(experiment) == "data-and-folds"
     room = workers if by_node or workers > 1 else max(1, usable // (machine.threads or 1))
     at_once = min(room, models)
     each = cores.share(usable, at_once, machine.threads, oversubscribe=machine.oversubscribe)

@@ -4,12 +4,12 @@ import time
 from dataclasses import replace
 from typing import Any, Literal
 
-from tenfold.common.catalog import FOLD_MODES
 from tenfold.crossval.combine_folds import FoldEntry, best_first, combine_results, fold_entry
 from tenfold.crossval.ensemble import AVERAGE, FoldModels
 from tenfold.crossval.fold import FoldContext, FoldEnd, FoldJob
-from tenfold.crossval.fold_experiment import fold_mode
+from tenfold.crossval.fold_experiment import resolve_fold_mode
 from tenfold.crossval.fold_splits import make_fold_splits
+from tenfold.crossval.modes import FOLD_MODES
 from tenfold.engines import Outcome
 from tenfold.engines.recording import record_work
 from tenfold.errors import StopTraining, StoreError, TrainingError
@@ -56,7 +56,7 @@ class CrossValidationRun:
         self.stopwatch = stopwatch
         self.listen = listen
         """Also hears the metrics of the folds, which are recorded in their own runs only."""
-        self.mode = fold_mode(task.experiment)
+        self.mode = resolve_fold_mode(task.experiment)
         self.fold_splits = make_fold_splits(task.experiment, task.splits, task.shards)
         self.entries: dict[int, FoldEntry] = {}
         """The folds that have ended, by index."""
@@ -93,7 +93,15 @@ class CrossValidationRun:
             else:
                 jobs.append(FoldJob(index, split, run=before["id"] if before else None))
         if jobs and not self.stopped_by:
-            FOLD_MODES[self.mode](self.task, context, jobs, self._relay, self._done, lambda: bool(self.stopped_by))
+            train_folds = FOLD_MODES[self.mode]
+            train_folds(
+                task=self.task,
+                context=context,
+                jobs=jobs,
+                relay=self._relay,
+                done=self._done,
+                stopped=lambda: bool(self.stopped_by),
+            )
         if not self.entries:
             raise TrainingError(f"stopped by {self.stopped_by} before any fold was trained")
         if not self._results:

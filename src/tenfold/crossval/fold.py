@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from tenfold.common.user_code import describe_error
-from tenfold.crossval.fold_experiment import fold_experiment, fold_mode
+from tenfold.crossval.fold_experiment import fold_experiment, resolve_fold_mode
 from tenfold.crossval.fold_splits import FoldSplit
 from tenfold.data import Part, SubsetPart
 from tenfold.data.scaling import with_scaling
@@ -85,7 +85,7 @@ def fold_task(whole: Task, job: FoldJob) -> Task:
     if splits.scaling is not None:
         splits = with_scaling(splits, standardize=whole.experiment.data.standardize)
     experiment = fold_experiment(whole.experiment, job.split.name)
-    if fold_mode(whole.experiment) == "fold-by-fold":
+    if resolve_fold_mode(whole.experiment) == "fold-by-fold":
         return replace(whole, experiment=experiment, splits=splits)
     cores = CoreMap(whole.experiment.machine.pin, (job.cores,)) if job.pinned else NOT_PINNED
     return Task(experiment, splits, max(1, job.threads // experiment.division.workers), cores)

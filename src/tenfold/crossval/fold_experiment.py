@@ -3,7 +3,7 @@
 from tenfold.experiment import FOLD_FIELDS, Division, Experiment
 
 
-def fold_mode(experiment: Experiment) -> str:
+def resolve_fold_mode(experiment: Experiment) -> str:
     """Return how the folds are trained, with "auto" resolved."""
     division, device = experiment.division, experiment.machine.device
     if division.fold_mode != "auto":
@@ -15,13 +15,13 @@ def fold_mode(experiment: Experiment) -> str:
 
 def shares_folds(experiment: Experiment) -> bool:
     """Return whether each fold is trained by all workers, which average in rounds."""
-    mode = fold_mode(experiment)
+    mode = resolve_fold_mode(experiment)
     return mode == "fold-by-fold" or (mode == "fused" and experiment.division.workers > 1)
 
 
 def trains_folds_together(experiment: Experiment) -> bool:
     """Return whether all folds are trained together on one device, not each by itself."""
-    mode, machine = fold_mode(experiment), experiment.machine
+    mode, machine = resolve_fold_mode(experiment), experiment.machine
     return mode == "fused" or (mode == "data-and-folds" and (machine.device != "cpu" or machine.engine == "fused"))
 
 

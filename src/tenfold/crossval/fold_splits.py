@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tenfold.crossval.fold_experiment import fold_mode
+from tenfold.crossval.fold_experiment import resolve_fold_mode
 from tenfold.data import Fold, Splits, make_folds
 from tenfold.data.shards import Shard
 from tenfold.experiment import Experiment
@@ -37,7 +37,7 @@ def make_fold_splits(experiment: Experiment, splits: Splits, shards: Sequence[Sh
     split.
     """
     division, targets = experiment.division, splits.train.targets
-    by_node = fold_mode(experiment) == "data-and-folds"
+    by_node = resolve_fold_mode(experiment) == "data-and-folds"
     sources = list(shards) if by_node else [np.arange(len(splits.train))]
     found = []
     for node, samples in enumerate(sources, 1):

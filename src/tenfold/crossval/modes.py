@@ -1,8 +1,14 @@
-"""The fold modes: each trains the given folds, passes on their events, and reports how each fold ended."""
+"""The fold modes: each trains the given folds, passes on their events, and reports how each fold ended.
+
+Which mode "auto" stands for is decided by `resolve_fold_mode` in `fold_experiment.py`.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Protocol
 
+from tenfold.common import catalog
+from tenfold.common.registry import Registry
 from tenfold.crossval.core_slots import share_cores
 from tenfold.crossval.fold import FoldContext, FoldJob, fold_task, try_fold
 from tenfold.crossval.fold_experiment import fold_experiment, trains_folds_together
@@ -18,7 +24,18 @@ from tenfold.workers.task import Task
 
 Stopped = Callable[[], bool]
 """Returns whether no further fold is to be trained."""
-Mode = Callable[[Task, FoldContext, Sequence[FoldJob], Relay, Done, Stopped], None]
+
+
+class FoldMode(Protocol):
+    """Trains the folds of `jobs`."""
+
+    def __call__(
+        self, task: Task, context: FoldContext, jobs: Sequence[FoldJob], relay: Relay, done: Done, stopped: Stopped
+    ) -> None:
+        """Call `relay` with the events of a fold and `done` with its end; begin no fold once `stopped` returns True."""
+
+
+FOLD_MODES: Registry[FoldMode] = catalog.FOLD_MODES
 
 
 def folds_over_workers(

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from tenfold.cluster.time_prediction import Prediction
 from tenfold.crossval.fold import FoldJob, fold_task
-from tenfold.crossval.fold_experiment import fold_mode
+from tenfold.crossval.fold_experiment import resolve_fold_mode
 from tenfold.crossval.fold_splits import make_fold_splits
 from tenfold.crossval.prepare_folds import check_folds
 from tenfold.engines.base import PredictTime
@@ -20,7 +20,7 @@ def predict_fold_times(task: Task, predict: PredictTime) -> Prediction:
     every fold uses all workers or every node has its own folds, else a worker's share of them.
     """
     check_folds(task.experiment.replace(engine="auto", cluster=None, link=None))
-    mode, workers = fold_mode(task.experiment), task.workers
+    mode, workers = resolve_fold_mode(task.experiment), task.workers
     if mode == "fused":
         raise ExperimentError(
             'division.fold_mode = "fused" trains all folds on one device, which a virtual cluster does not have; use '

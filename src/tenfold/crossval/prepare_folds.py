@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from tenfold.common.part_names import PARTS
-from tenfold.crossval.fold_experiment import fold_experiment, fold_mode, trains_folds_together
+from tenfold.crossval.fold_experiment import fold_experiment, resolve_fold_mode, trains_folds_together
 from tenfold.data import Splits, join_parts
 from tenfold.engines import validate
 from tenfold.engines.validate import validate_fused
@@ -28,7 +28,7 @@ def check_folds(experiment: Experiment) -> None:
         raise ExperimentError(
             f'machine.engine = "{experiment.machine.engine}" does not support cross-validation; use "auto"'
         )
-    mode = fold_mode(experiment)
+    mode = resolve_fold_mode(experiment)
     if mode == "folds-over-workers" and experiment.machine.device != "cpu":
         raise ExperimentError(
             f'division.fold_mode = "{mode}" is supported on CPU only, but machine.device = '
