@@ -98,6 +98,18 @@ def test_gpus_are_listed(pretend) -> None:
     assert gpus() == []
 
 
+def test_a_process_forked_from_one_that_uses_cuda_has_no_gpu(pretend, monkeypatch: Pretend) -> None:
+    def refuse(_: int) -> None:
+        raise RuntimeError("Cannot re-initialize CUDA in forked subprocess")
+
+    pretend(cuda=1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", refuse)
+    assert gpus() == []
+    assert resolve("auto") == torch.device("cpu")
+    with pytest.raises(MachineError, match="forked from one that uses a GPU; start it with"):
+        resolve("cuda")
+
+
 def test_rocm_counts_as_built_for_gpus(pretend, monkeypatch: Pretend) -> None:
     pretend(built=False)
     assert not devices.built_for_gpus()

@@ -30,7 +30,7 @@ def resolve(device: str) -> "torch.device":
 
     kind, colon, index = device.partition(":")
     if device == "auto":
-        kind = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+        kind = "cuda" if torch.cuda.is_available() and gpus() else "mps" if torch.backends.mps.is_available() else "cpu"
         return torch.device(kind)
     if kind not in ("cpu", "cuda", "mps") or (colon and not (kind == "cuda" and index.isdecimal())):
         raise MachineError(f"unknown device '{device}'; {suggest(device, _KNOWN, _ALIASES)}")
@@ -46,7 +46,10 @@ def gpus() -> list[Gpu]:
     import torch
 
     if torch.cuda.is_available():
-        properties = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+        try:
+            properties = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+        except RuntimeError:  # this process was forked from one that uses CUDA
+            return []
         return [
             Gpu(f"cuda:{index}", found.name, found.total_memory, f"{found.major}.{found.minor}")
             for index, found in enumerate(properties)
@@ -104,6 +107,11 @@ def _require_cuda(device: str, index: int) -> None:
     if index >= found:
         names = ", ".join(f"'cuda:{number}'" for number in range(found))
         raise MachineError(f"device '{device}' does not exist; torch finds {names}")
+    if not gpus():
+        raise MachineError(
+            f"device '{device}' cannot be used in this process, which was forked from one that uses a GPU; start it "
+            f'with multiprocessing.get_context("spawn"), or use {_alternative()}'
+        )
 
 
 def _alternative() -> str:
