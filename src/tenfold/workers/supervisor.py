@@ -34,7 +34,10 @@ from tenfold.workers.task import Task
 
 
 class Supervisor:
-    """Takes one message from every worker, in the order of their ranks, and answers all with one decision."""
+    """Takes one message from every worker, in the order of their ranks, and answers all with one decision.
+
+    It runs in the main process (under a launcher, on rank 0). It does not watch processes: `WorkerPool.messages` does.
+    """
 
     def __init__(
         self,
