@@ -37,7 +37,12 @@ def simulate(
         ),
     ] = None,
     only_time: Annotated[
-        bool, typer.Option("--only-time", help="Predict the time only; do not train.", rich_help_panel=CLUSTER)
+        bool,
+        typer.Option(
+            "--only-time",
+            help="Predict the time only; do not train (tenfold.forecast in Python).",
+            rich_help_panel=CLUSTER,
+        ),
     ] = False,
     name: options.Name = None,
     model: options.Model = None,
