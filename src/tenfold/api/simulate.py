@@ -52,7 +52,10 @@ def simulate(
 
 
 def _record_baseline(experiment: Experiment, run: Run) -> None:
-    """Store the predicted time of one worker with a run, and the speedup; a run is complete without them."""
+    """Store the predicted time of one worker with a run, and the speedup, where that time can be predicted.
+
+    Errors are ignored: the run is trained and recorded by now, and complete without a speedup.
+    """
     from tenfold.api.simulation_baseline import simulation_baseline
 
     with suppress(TenfoldError):

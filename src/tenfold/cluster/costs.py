@@ -97,7 +97,7 @@ class Wiring:
 
 @dataclass(frozen=True, eq=False)
 class LinkPrice:
-    """The `RoundPrice` of a wiring."""
+    """Returns the seconds that a round takes on the links of a cluster: a `RoundPrice` computed from its wiring."""
 
     wiring: Wiring
 

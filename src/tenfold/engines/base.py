@@ -31,7 +31,7 @@ class Engine(ABC):
 
     name: str
     turns: AbstractContextManager[Any] = nullcontext()
-    """Held while a run is prepared and trained."""
+    """A lock, held while a run is prepared and trained: `IN_THIS_PROCESS` for engines that train here, else none."""
 
     @abstractmethod
     def run(self, task: Task, stopwatch: Stopwatch, emit: Emit, resumption: Resumption | None = None) -> Outcome:

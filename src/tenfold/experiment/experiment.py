@@ -128,9 +128,9 @@ class Experiment(Section):
 
     @property
     def vectors_per_round(self) -> int:
-        """How many vectors of the size of the weights a worker publishes in an overlapped round, at most.
+        """How many vectors of the size of the weights a worker publishes in an overlapped round; 0 without overlap.
 
-        These are the weights and, where the optimizer's state is averaged, all that it keeps.
+        These are the weights and, where the optimizer's state is averaged, at most all vectors that it keeps.
         """
         if not self.division.overlap:
             return 0

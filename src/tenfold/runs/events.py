@@ -151,7 +151,10 @@ class CheckpointFailed(Lifecycle):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerDropped(Lifecycle):
-    """A worker was lost; the others continue without it, from the beginning of `epoch`."""
+    """A worker was lost; the others continue without it, with `epoch` epochs completed.
+
+    If another worker will replace it, they continue after the current step, otherwise from the end of that epoch.
+    """
 
     KIND = "lost"
     text: str

@@ -22,7 +22,8 @@ class Transport(ABC):
     rank: int
     size: int
     buffer: Tensor
-    """This worker's weights, flat; make the parameters views of it."""
+    """What this worker averages with the others, as one flat vector: its weights, of which the parameters should be
+    views, or, in a transport for gradients, its gradients."""
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank = rank
