@@ -363,7 +363,7 @@ class TestModels:
         with pytest.raises(tenfold.TenfoldError, match="float32"):
             train(model=lambda: small_network().double(), data="digits", epochs=1)
 
-    def test_batch_normalisation_survives_a_last_batch_of_one(self) -> None:
+    def test_batch_normalization_survives_a_last_batch_of_one(self) -> None:
         data = {"train": points(65), "test": points(20, seed=1)}
         run = train(model="mlp", data=data, batchnorm=True, batch_size=64, epochs=1)
         assert run.status == "finished"

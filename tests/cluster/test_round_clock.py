@@ -28,7 +28,7 @@ def price_each(round_, nbytes):
 def naive(plan, means, price, start, evaluation, save):
     """Return each worker's training time, waiting and communication, the marks, and the end."""
     n, full = plan.workers, max(map(max, plan.batch_sizes))
-    now, not_training, waited, talked = [start] * n, [start] * n, [0.0] * n, [0.0] * n
+    now, not_training, waited, communicated = [start] * n, [start] * n, [0.0] * n, [0.0] * n
     marks, r, begun = {}, 0, None
     for step in range(1, plan.steps + 1):
         sizes = plan.batch_sizes[(step - 1) % plan.steps_per_epoch]
@@ -44,7 +44,7 @@ def naive(plan, means, price, start, evaluation, save):
             begin = [max([now[i], *(published[j] for j in ends.partners(i))]) for i in range(n)]
             cost = np.broadcast_to(0.0 if ends.is_idle else price(ends, plan.travelling), n).tolist()
             waited = [total + late - at for total, late, at in zip(waited, begin, now, strict=True)]
-            talked = [total + own for total, own in zip(talked, cost, strict=True)]
+            communicated = [total + own for total, own in zip(communicated, cost, strict=True)]
             now = [late + own for late, own in zip(begin, cost, strict=True)]
         begun = None if round_ is None else (round_, now)
         if step in plan.marks or step % plan.steps_per_epoch == 0:
@@ -57,8 +57,8 @@ def naive(plan, means, price, start, evaluation, save):
     if not plan.ends_equal:
         final = plan.strategy.final(n)
         last = 0.0 if final.is_idle else float(np.max(price(final, plan.travelling)))
-        talked, now = [total + last for total in talked], [at + last for at in now]
-    return [at - off for at, off in zip(now, not_training, strict=True)], waited, talked, marks, now[0]
+        communicated, now = [total + last for total in communicated], [at + last for at in now]
+    return [at - off for at, off in zip(now, not_training, strict=True)], waited, communicated, marks, now[0]
 
 
 @st.composite
@@ -94,12 +94,12 @@ class TestAgainstTheNaiveWay:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(clock_module, "CHUNK", chunk)
             timing = run_round_clock(plan, hardware, repeats=2)
-        trained, waited, talked, marks, end = naive(plan, means, price, 2.0, 0.5, 0.125)
+        trained, waited, communicated, marks, end = naive(plan, means, price, 2.0, 0.5, 0.125)
         close = {"rtol": 1e-9, "atol": 1e-9}
         np.testing.assert_allclose(timing.seconds, [max(trained)] * 2, **close)
         np.testing.assert_allclose(timing.total, [end] * 2, **close)
         np.testing.assert_allclose(timing.times["wait"], waited, **close)
-        np.testing.assert_allclose(timing.times["communicate"], talked, **close)
+        np.testing.assert_allclose(timing.times["communicate"], communicated, **close)
         assert timing.marks.keys() == marks.keys()
         for step, seconds in marks.items():
             np.testing.assert_allclose(timing.marks[step], [seconds] * 2, **close)

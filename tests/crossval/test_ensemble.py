@@ -27,7 +27,7 @@ def test_weights_are_averaged_by_samples() -> None:
         assert torch.allclose(mean[name], 0.75 * one[name] + 0.25 * two[name], atol=1e-6)
 
 
-def test_batch_normalisation_is_that_of_all_samples() -> None:
+def test_batch_normalization_is_that_of_all_samples() -> None:
     states = [trained(seed).state_dict() for seed in range(3)]
     mean = average_weights(network(), states, [10, 10, 10])
     means = torch.stack([state["1.running_mean"] for state in states])

@@ -92,7 +92,7 @@ def test_activations_are_what_they_are_called(name, activation):
 
 
 @looped("name", FOR_ANY_IMAGE)
-def test_dropout_and_normalisation_come_only_when_asked_for(name):
+def test_dropout_and_normalization_come_only_when_asked_for(name):
     plain, full = make(name=name), make(name=name, dropout=0.25, batchnorm=True)
     normalising = (nn.BatchNorm1d, nn.BatchNorm2d)
     assert not kinds(plain, (nn.Dropout, *normalising))

@@ -26,7 +26,7 @@ DEVICES = [
 ]
 
 
-# A bias before a normalisation has no gradient but rounding errors, which Adam makes as large as any other.
+# A bias before a normalization has no gradient but rounding errors, which Adam makes as large as any other.
 def perceptron(dropout=0.0):
     return nn.Sequential(
         nn.Flatten(),

@@ -69,7 +69,7 @@ def cross_validate(
 
     `cross_validate(model="lenet5", data="mnist", folds=10, epochs=3)`; the arguments are those of `train`, and 5 folds
     are made where none are asked for. The folds are cut from the training part; the test part is in none of them.
-    `callbacks` hear of the folds, their epochs and their metrics, and may stop one fold or all (see
+    `callbacks` are called for the folds, their epochs and their metrics, and may stop one fold or all (see
     `tenfold.StopTraining`). With `as_sklearn` the dictionary of `sklearn.model_selection.cross_validate` is returned.
     """
     require_no_launcher("a cross-validation", detect_world())

@@ -87,7 +87,7 @@ class _EventClock:
         self.done = 0
         self.now = np.full(n, hardware.start)
         self.not_training = np.full(n, hardware.start)
-        self.computed, self.waited, self.talked, self.sent = (np.zeros(n) for _ in range(4))
+        self.computed, self.waited, self.communicated, self.sent = (np.zeros(n) for _ in range(4))
         self.marks: dict[int, Floats] = {}
         self.lanes = ClockLanes(n)
         self.lanes.add("start", np.zeros(n), self.now)
@@ -100,13 +100,13 @@ class _EventClock:
             self.end_epoch()
         last = float(np.max(self.final.price))  # the mean of all, which is the trained model
         self.now += last
-        self.talked += last
+        self.communicated += last
         saved = hardware.save * workload.epochs
         times: dict[TimeKind, Floats] = {
             "start": np.full(workload.workers, hardware.start),
             "compute": self.computed,
             "wait": self.waited,
-            "communicate": self.talked,
+            "communicate": self.communicated,
             "evaluate": np.maximum(self.not_training - hardware.start - saved, 0),
             "save": np.full(workload.workers, saved),
         }
@@ -176,7 +176,7 @@ class _EventClock:
 
     def _note(self, worker: int, step: int, at: float, begin: float, end: float, nbytes: int) -> None:
         self.waited[worker] += begin - at
-        self.talked[worker] += end - begin
+        self.communicated[worker] += end - begin
         self.sent[worker] += nbytes
         if step <= SINGLE_STEPS and worker < self.lanes.limit:
             spans = (ClockSpan(worker, "wait", at, begin - at), ClockSpan(worker, "communicate", begin, end - begin))

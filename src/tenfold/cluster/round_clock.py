@@ -42,7 +42,7 @@ class _RoundClock:
         self.not_training = np.full((repeats, n), hardware.start)
         """Time spent on anything other than training."""
         self.computed = np.zeros((repeats, n))
-        self.talked = np.zeros(n)
+        self.communicated = np.zeros(n)
         self.rounds = 0
         self.published: tuple[Meeting, Floats] | None = None
         """The overlapped round that has begun, and when each worker has published its weights for it."""
@@ -64,13 +64,13 @@ class _RoundClock:
         if not workload.ends_equal:
             self._finish()
         trained = self.now - self.not_training
-        wait = trained - self.computed - self.talked
+        wait = trained - self.computed - self.communicated
         evaluated = self.not_training - hardware.start - hardware.save * workload.epochs
         mean: dict[TimeKind, Floats] = {
             "start": np.full(workload.workers, hardware.start),
             "compute": self.computed.mean(axis=0),
             "wait": np.maximum(wait.mean(axis=0), 0),
-            "communicate": self.talked,
+            "communicate": self.communicated,
             "evaluate": np.maximum(evaluated.mean(axis=0), 0),
             "save": np.full(workload.workers, hardware.save * workload.epochs),
         }
@@ -120,7 +120,7 @@ class _RoundClock:
         elif meeting is not None and not meeting.is_idle:
             begin = meeting.wait(ready)
             self.now = begin + meeting.price
-            self.talked += meeting.price
+            self.communicated += meeting.price
         if step <= SINGLE_STEPS:
             self.lanes.add("compute", before[0], ready[0])
             self.lanes.add("wait", ready[0], begin[0])
@@ -133,7 +133,7 @@ class _RoundClock:
             before, times = self.published
             begin = np.maximum(ready, before.wait(times))
             self.now = begin + before.price
-            self.talked += before.price
+            self.communicated += before.price
         self.published = (meeting, self.now) if meeting is not None and not meeting.is_idle else None
         return begin
 
@@ -143,7 +143,7 @@ class _RoundClock:
         latest[:, 0] = (self.now + seconds[:, 0]).max(axis=1)
         ends = np.cumsum(latest + meeting.price, axis=1)
         self.now = np.repeat(ends[:, -1:], self.workload.workers, axis=1)
-        self.talked += meeting.price * len(steps)
+        self.communicated += meeting.price * len(steps)
         self.rounds += len(steps)
         not_training = self.not_training.min(axis=1)
         for k in np.flatnonzero(marked).tolist():
@@ -153,7 +153,7 @@ class _RoundClock:
         """Take the mean of all replicas, which is the trained model."""
         before, price = self.now, float(np.max(self.final.price))
         self.now = before + price
-        self.talked = self.talked + price
+        self.communicated = self.communicated + price
         if self.workload.steps <= SINGLE_STEPS:
             self.lanes.add("communicate", before[0], self.now[0])
 

@@ -40,7 +40,7 @@ def combine_results(task: Task, entries: Sequence[FoldEntry], results: Sequence[
     """Return the result of the cross-validation, without its models; `results` are those of the finished folds.
 
     As for a single training, "seconds" is training time only. The folds that one core trains in turn add up, and the
-    core with the longest sum counts; "times" are means over the cores.
+    time is that of the busiest core; "times" are means over the cores.
     """
     seconds = max(_per_core(results, [one["seconds"] for one in results]))
     spread = fold_statistics.summarize_folds(entries)

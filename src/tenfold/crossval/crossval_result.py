@@ -80,7 +80,7 @@ class CrossValidation:
 
     @property
     def seconds(self) -> float | None:
-        """Measured training time, without evaluation: the longest sum over the folds that one core trained."""
+        """Measured training time, without evaluation, of the folds that the busiest core trained."""
         return self.run.seconds
 
     @cached_property

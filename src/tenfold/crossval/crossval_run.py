@@ -55,7 +55,7 @@ class CrossValidationRun:
         self.facts = facts
         self.stopwatch = stopwatch
         self.listen = listen
-        """Also hears the metrics of the folds, which are recorded in their own runs only."""
+        """Also receives the metrics of the folds, which are recorded in their own runs only."""
         self.mode = resolve_fold_mode(task.experiment)
         self.fold_splits = make_fold_splits(task.experiment, task.splits, task.shards)
         self.entries: dict[int, FoldEntry] = {}

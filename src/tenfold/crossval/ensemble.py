@@ -62,7 +62,7 @@ class Vote(nn.Module):
 def average_weights(network: nn.Module, weights: Sequence[dict[str, Any]], samples: Sequence[int]) -> dict[str, Any]:
     """Return the mean of the models' weights, weighted by the samples each was trained on.
 
-    As in any round the whole state is averaged: for batch normalisation mean = avg(mean_i) and
+    As in any round the whole state is averaged: for batch normalization mean = avg(mean_i) and
     var = avg(var_i) + var(mean_i). `network` is one of the same architecture; it is left with the mean.
     """
     network.load_state_dict(weights[0])

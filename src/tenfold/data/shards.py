@@ -117,7 +117,7 @@ def batches(order: Tensor, batch_size: int) -> list[Tensor]:
 def batch_sizes(samples: int, batch_size: int) -> list[int]:
     """Return the sizes of the batches that `samples` are divided into; the last may be smaller and is never dropped.
 
-    A single sample left over joins the batch before it: batch normalisation cannot learn from one.
+    A single sample left over joins the batch before it: batch normalization cannot learn from one.
     """
     whole, rest = divmod(samples, batch_size)
     sizes = [batch_size] * whole

@@ -15,7 +15,7 @@ ACTIVATIONS: Registry[Callable[[], nn.Module]] = Registry(
 
 
 def between(activation: str, normalise: nn.Module | None, dropout: float = 0.0) -> Iterator[nn.Module]:
-    """Yield what follows a layer: normalisation, the activation, dropout; each only if requested."""
+    """Yield what follows a layer: normalization, the activation, dropout; each only if requested."""
     if normalise is not None:
         yield normalise
     yield ACTIVATIONS[activation]()

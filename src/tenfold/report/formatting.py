@@ -92,7 +92,7 @@ def date_time(then: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(then))
 
 
-CROSSVAL_TIME = "cross-validation: training time of the folds on the core with the longest sum"
+CROSSVAL_TIME = "cross-validation: training time of the busiest core"
 """What the training time of a cross-validation is."""
 
 

@@ -1,6 +1,6 @@
 """Callbacks: objects of the user whose methods are called while a run trains, in the process that started it.
 
-They hear of events after these were recorded, may stop the training, and change nothing else. The time spent in them is
+They are called after an event was recorded, may stop the training, and change nothing else. The time spent in them is
 measured; a run that they slowed down says so.
 """
 

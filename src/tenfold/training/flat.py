@@ -24,7 +24,7 @@ def state_shapes(network: nn.Module) -> tuple[tuple[int, ...], ...]:
 class FlatState:
     """Parameters, then floating-point buffers, laid one after another into `vector`.
 
-    Batch normalisation keeps a running variance, and variances cannot be averaged: var = avg(var_i) + var(mean_i).
+    Batch normalization keeps a running variance, and variances cannot be averaged: var = avg(var_i) + var(mean_i).
     Second moments can, about any point c that all replicas agree on: E[(x - c)^2] = var + (mean - c)^2. They replace
     the variances while replicas are averaged. The nearer c is to the means, the fewer digits are lost, so it moves to
     the running means whenever these are the same on all replicas.
@@ -61,7 +61,7 @@ class FlatState:
             if isinstance(layer, BATCH_NORMS) and layer.running_mean is not None and layer.running_var is not None
         ]
         self.reference_means = [mean.clone() for mean, _ in self._statistics]
-        """The points c, one for each batch normalisation layer."""
+        """The points c, one for each batch normalization layer."""
 
     def release(self) -> None:
         """Give every tensor its own memory again."""

@@ -7,7 +7,7 @@ from tenfold.report.pages.figures import mean_curves, run_figure
 from tenfold.report.plots import palette
 from tenfold.report.plots.charts import Chart
 from tenfold.report.plots.fold_plots import fold_runs, fold_scores_plot, fold_timeline
-from tenfold.report.tables.fold_tables import Fold, folds_table, models_table, shown_metrics
+from tenfold.report.tables.fold_tables import RecordedFold, folds_table, models_table, shown_metrics
 from tenfold.runs import FoldChanged, Run
 from tenfold.runs.fold_name import fold_name
 from tenfold.runs.store import CROSSVAL
@@ -17,7 +17,7 @@ LANES = "fold-lanes"
 
 def folds_section(run: Run) -> dict[str, Any] | None:
     """Return the contents of the section; None unless the run is a cross-validation with folds."""
-    folds: list[Fold] = run.result.get("folds") or []
+    folds: list[RecordedFold] = run.result.get("folds") or []
     if run.kind != CROSSVAL or not folds:
         return None
     failed = sum(fold["status"] == "failed" for fold in folds)

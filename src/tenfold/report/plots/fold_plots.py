@@ -7,7 +7,7 @@ from tenfold.errors import StoreError
 from tenfold.report.formatting import metric_value, one_line
 from tenfold.report.plots import palette
 from tenfold.report.plots.charts import LaneChart, Strip, StripChart
-from tenfold.report.tables.fold_tables import PART_NAMES, Fold, name_of
+from tenfold.report.tables.fold_tables import PART_NAMES, RecordedFold, name_of
 from tenfold.runs import Run
 
 COLOURS = {"train": palette.GREEN, "validation": palette.BLUE, "test": palette.ORANGE}
@@ -38,7 +38,7 @@ def fold_runs(run: Run) -> list[Run]:
 
 def fold_timeline(run: Run) -> LaneChart | None:
     """Return which core worked on which fold and when, one lane for each core; None where no cores are known."""
-    folds: list[Fold] = run.result["folds"]
+    folds: list[RecordedFold] = run.result["folds"]
     cores = sorted({core for fold in folds for core in fold["cores"]})
     begin = min(fold["began"] for fold in folds)
     if not cores or max(fold["ended"] for fold in folds) <= begin:

@@ -20,7 +20,8 @@ MODEL_USES = {
     "average": "average of all weights",
     "vote": "vote of all models",
 }
-Fold = dict[str, Any]
+RecordedFold = dict[str, Any]
+"""An entry of `folds` in the result of a cross-validation."""
 
 
 def fold_tables(run: Run) -> Group:
@@ -37,7 +38,7 @@ def fold_tables(run: Run) -> Group:
 
 def folds_table(run: Run) -> dict[str, Any]:
     """Return one line for each fold, then the mean, the standard deviation and the 95% interval."""
-    folds: list[Fold] = run.result["folds"]
+    folds: list[RecordedFold] = run.result["folds"]
     scored = [(part, name) for name in shown_metrics(run) for part in PARTS]
     rows = [_line(fold, scored) for fold in folds]
     spread = run.result.get("spread", {})
@@ -63,7 +64,7 @@ def models_table(run: Run) -> dict[str, Any]:
 
 def failed_folds(run: Run) -> list[str]:
     """Return one line for each failed fold, with the reason."""
-    folds: list[Fold] = run.result.get("folds") or []
+    folds: list[RecordedFold] = run.result.get("folds") or []
     return [
         f"{name_of(fold)}: {one_line((fold['error'] or 'no error message').splitlines()[0])}"
         for fold in folds
@@ -77,7 +78,7 @@ def shown_metrics(run: Run) -> list[str]:
     return [name for name in names if name != "loss"] or names
 
 
-def name_of(fold: Fold) -> str:
+def name_of(fold: RecordedFold) -> str:
     """Return the name of a fold of a result."""
     return fold_name(fold["fold"], fold["repeat"], fold["node"])
 
@@ -99,7 +100,7 @@ def fold_mean_note(run: Run, metric: str) -> str:
     return f"mean over {plural(finished, 'fold')}{interval}"
 
 
-def _line(fold: Fold, scored: Sequence[tuple[str, str]]) -> list[str]:
+def _line(fold: RecordedFold, scored: Sequence[tuple[str, str]]) -> list[str]:
     number = NOTHING if fold["run"] is None else str(fold["run"])
     scores = [metric_value(name, fold["metrics"].get(part, {}).get(name)) for part, name in scored]
     samples = f"{count(fold['train_samples'])} + {count(fold['validation_samples'])}"
@@ -117,7 +118,7 @@ def _deviation(name: str, spread: dict[str, Any]) -> str:
 
 def _took(run: Run) -> str:
     mode = str(run.result.get("mode", "")).replace("-", " ")
-    took = f"; {duration(run.seconds)} {run.clock}, on the core with the longest sum"
+    took = f"; {duration(run.seconds)} {run.clock}, training time of the busiest core"
     return mode + (took if run.seconds is not None else "")
 
 

@@ -75,7 +75,7 @@ class Loop(GradientMethod):
 class Vmap(GradientMethod):
     """All replicas in the same operations, by torch.func.vmap over their stacked weights.
 
-    Dropout uses one random generator for all. Batch normalisation writes its running statistics into the stacked
+    Dropout uses one random generator for all. Batch normalization writes its running statistics into the stacked
     buffers.
     """
 

@@ -17,7 +17,7 @@ ALL = slice(None)
 class Stack:
     """k replicas, one per row; a row has the layout of `FlatState.vector`, and all start equal.
 
-    Integer buffers, such as the counters of batch normalisation, are stacked separately and never mixed.
+    Integer buffers, such as the counters of batch normalization, are stacked separately and never mixed.
     """
 
     def __init__(self, network: nn.Module, k: int, matrix: Tensor | None = None) -> None:
