@@ -246,7 +246,7 @@ def _finished(store: Store) -> dict[str, ReusableRun]:
         if whole and not record["problems"]:
             with suppress(ExperimentError):  # a run of another version, which may have had other fields
                 experiment = Experiment(**record["experiment"])
-                if not experiment.lost_objects:
+                if not experiment.unrecorded_fields:
                     found[_stored(experiment)] = ReusableRun(record["id"], record["facts"].get("own_files", {}))
     return found
 

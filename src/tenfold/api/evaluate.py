@@ -53,7 +53,7 @@ def evaluate(
 
 
 def _own_data(run: Run, experiment: Experiment, part: str | None) -> Splits:
-    if "data" in experiment.lost_objects:
+    if "data" in experiment.unrecorded_fields:
         raise DataError(f"run {run.id} was given its data as Python objects; pass them: run.evaluate(data=...)")
     if run.kind == FOLD and part in ("train", "validation"):
         raise DataError(f"run {run.id} is a fold; `tenfold show {run.id}` has its metrics on its {part} part")
@@ -79,7 +79,7 @@ def _read_as_recorded(experiment: Experiment, facts: dict[str, Any], given: Any)
 
 
 def _check_measures(run: Run, experiment: Experiment) -> None:
-    missing = [name for name in ("loss", "metrics") if name in experiment.lost_objects]
+    missing = [name for name in ("loss", "metrics") if name in experiment.unrecorded_fields]
     if missing:
         again = ", ".join(f"{name}=..." for name in missing)
         raise ExperimentError(f"run {run.id} was given Python objects; give them again: run.evaluate({again})")

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tenfold.errors import ModelError
-from tenfold.experiment.values import PythonObject, RecordedObject
+from tenfold.experiment.values import PythonObject, UnrecordedObject
 from tenfold.runs import Run, Store
 from tenfold.runs.run_filter import filter_runs
 from tenfold.runs.store import MODEL_PICKLE
@@ -48,7 +48,7 @@ def build_model(run: Run, *, trust: bool = False) -> "nn.Module":
     from tenfold.models.input_scaling import scale_inputs, scaling_in
 
     weights, shapes, model = run.weights, run.facts["data"], run.experiment.model
-    if isinstance(model.name, RecordedObject) and (file := _model_pickle(run)).exists():
+    if isinstance(model.name, UnrecordedObject) and (file := _model_pickle(run)).exists():
         if not trust:
             raise ModelError(
                 f"the model {model.name} of run {run.id} was given as a Python object and cannot be imported; "

@@ -112,7 +112,7 @@ def _warn_of_changes(experiment: Experiment, record: dict[str, Any]) -> None:
 
 def _check_given(experiment: Experiment, number: int) -> None:
     """Raise StoreError if the run was given Python objects that are not given again."""
-    missing = experiment.lost_objects
+    missing = experiment.unrecorded_fields
     if missing:
         again = ", ".join(f"{field}=..." for field in missing)
         raise StoreError(f"run {number} was given Python objects; give them again: tenfold.resume({number}, {again})")

@@ -12,7 +12,7 @@ from tenfold.engines.choose import steps_together
 from tenfold.errors import DataError, ExperimentError
 from tenfold.experiment import Experiment, Machine
 from tenfold.experiment.fields import with_defaults
-from tenfold.experiment.values import PythonObject, RecordedObject
+from tenfold.experiment.values import PythonObject, UnrecordedObject
 from tenfold.machine import affinity, cores, devices
 from tenfold.training.measures import check_target
 from tenfold.workers.task import Task
@@ -70,7 +70,7 @@ def load(experiment: Experiment, device: torch.device | str, fetching: data.Fetc
 
 def _read_section(section: Any, fetching: data.FetchProgress | None) -> data.Splits:
     """Read the data that an experiment's section `data` describes."""
-    if isinstance(section.name, RecordedObject):
+    if isinstance(section.name, UnrecordedObject):
         raise DataError(f"the data {section.name} were given as Python objects; pass them again")
     return loading.load(
         section.name.value if isinstance(section.name, PythonObject) else section.name,
@@ -98,7 +98,7 @@ def _groups(given: Any) -> Any:
 
 def python_value(given: Any, field: str) -> Any:
     """Return the Python object that a field was given, or that its import path names."""
-    if isinstance(given, RecordedObject):
+    if isinstance(given, UnrecordedObject):
         raise DataError(f"{field} {given} was given as a Python object; pass it again")
     if isinstance(given, str):
         return resolve(given, field, DataError)

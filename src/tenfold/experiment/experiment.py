@@ -16,7 +16,7 @@ from tenfold.experiment.explain import explain
 from tenfold.experiment.field_types import Fields
 from tenfold.experiment.fields import FIELDS, SECTIONS, nested, suggest_field, with_defaults
 from tenfold.experiment.section_fields import Data, Division, Machine, Model, Section, Training
-from tenfold.experiment.values import RecordedObject, Text, format_value
+from tenfold.experiment.values import Text, UnrecordedObject, format_value
 
 
 class Experiment(Section):
@@ -121,10 +121,12 @@ class Experiment(Section):
         }
 
     @property
-    def lost_objects(self) -> list[str]:
+    def unrecorded_fields(self) -> list[str]:
         """The short names of fields whose Python objects were not recorded, and have to be given again to run."""
         fields = self.named_values
-        return [field for field, values in fields.items() if any(isinstance(value, RecordedObject) for value in values)]
+        return [
+            field for field, values in fields.items() if any(isinstance(value, UnrecordedObject) for value in values)
+        ]
 
     @property
     def vectors_per_round(self) -> int:

@@ -35,10 +35,10 @@ from tenfold.experiment.values import (
     Options,
     Positive,
     PythonObject,
-    RecordedObject,
     StepsOrEpoch,
     TakesList,
     Text,
+    UnrecordedObject,
     check_name,
     label_of,
     named_or_imported,
@@ -218,7 +218,7 @@ class Training(Section):
         return tuple(map(label_of, self.metrics))
 
     @property
-    def rate_schedule(self) -> "str | PythonObject | RecordedObject":
+    def rate_schedule(self) -> "str | PythonObject | UnrecordedObject":
         """The schedule, or the usual one of the optimizer where it is unset."""
         return self.schedule or self.optimizer_traits.schedule
 

@@ -169,7 +169,7 @@ class PythonObject:
         return _unpack(content, name)
 
     def __repr__(self) -> str:
-        return self.import_path or repr(RecordedObject(self.name))
+        return self.import_path or repr(UnrecordedObject(self.name))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by value, so that what is defined in a script or a notebook reaches other processes."""
@@ -185,7 +185,7 @@ class PythonObject:
 
 
 @dataclass(frozen=True)
-class RecordedObject:
+class UnrecordedObject:
     """The name of a Python object that an experiment was run with; the object itself was not recorded."""
 
     name: str
@@ -194,8 +194,8 @@ class RecordedObject:
         return f"<{self.name}>"
 
     @classmethod
-    def read(cls, text: str) -> "RecordedObject | str":
-        """Return the recorded object that a text stands for, or the text itself."""
+    def read(cls, text: str) -> "UnrecordedObject | str":
+        """Return the unrecorded object that a text such as "<Net>" stands for, or the text itself."""
         return cls(text[1:-1]) if text.startswith("<") and text.endswith(">") and len(text) > 2 else text
 
 
@@ -221,8 +221,8 @@ OTHER_NAMES = {
 
 
 def check_name(
-    name: str | PythonObject | RecordedObject, kind: str, known: Collection[str]
-) -> str | PythonObject | RecordedObject:
+    name: str | PythonObject | UnrecordedObject, kind: str, known: Collection[str]
+) -> str | PythonObject | UnrecordedObject:
     """Raise an error for a name that is neither built in nor an import path, and for an object that is not callable."""
     if isinstance(name, PythonObject):
         if kind != "data set" and not callable(name.value):
@@ -252,10 +252,10 @@ def _unpack(value: bytes, name: str) -> PythonObject:
 
 def _wrap(value: object) -> object:
     if isinstance(value, str | Path):
-        return RecordedObject.read(str(value))
+        return UnrecordedObject.read(str(value))
     if isinstance(value, bool | int | float | datetime.date | datetime.time):  # from a file; no object to train with
         raise ValueError(f'should be a name, "package.module:callable" or a Python object, not {format_value(value)}')
-    return value if isinstance(value, PythonObject | RecordedObject) or value is None else PythonObject(value)
+    return value if isinstance(value, PythonObject | UnrecordedObject) or value is None else PythonObject(value)
 
 
 def _wrap_many(value: object) -> object:
@@ -265,16 +265,16 @@ def _wrap_many(value: object) -> object:
 
 
 def _name_of(value: object) -> object:
-    return repr(value) if isinstance(value, PythonObject | RecordedObject) else value
+    return repr(value) if isinstance(value, PythonObject | UnrecordedObject) else value
 
 
 _AS_TEXT = (PlainSerializer(_name_of, when_used="json"), WithJsonSchema({"type": "string"}))
-_Member = Text | InstanceOf[PythonObject] | InstanceOf[RecordedObject]
+_Member = Text | InstanceOf[PythonObject] | InstanceOf[UnrecordedObject]
 NameOrObject = Annotated[_Member, BeforeValidator(_wrap), *_AS_TEXT]
 """A name, "package.module:callable", or the object itself."""
 NamesOrObjects = Annotated[tuple[Annotated[_Member, *_AS_TEXT], ...], TakesList(_wrap_many)]
 
 
-def label_of(value: str | PythonObject | RecordedObject) -> str:
+def label_of(value: str | PythonObject | UnrecordedObject) -> str:
     """Return the last part of an import path, or the name of an object."""
     return value.rpartition(":")[2].rpartition(".")[2] if isinstance(value, str) else value.name

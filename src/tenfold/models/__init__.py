@@ -16,7 +16,7 @@ from tenfold.common.catalog import MODELS
 from tenfold.common.imports import resolve
 from tenfold.errors import ModelError
 from tenfold.experiment import Model
-from tenfold.experiment.values import PythonObject, RecordedObject
+from tenfold.experiment.values import PythonObject, UnrecordedObject
 
 __all__ = ["build", "parameter_count"]
 
@@ -99,10 +99,10 @@ def parameter_count(network: nn.Module) -> int:
     return sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad)
 
 
-def _callable(name: str | PythonObject | RecordedObject) -> Callable[..., Any]:
+def _callable(name: str | PythonObject | UnrecordedObject) -> Callable[..., Any]:
     if isinstance(name, PythonObject):
         value = name.value
-    elif isinstance(name, RecordedObject):
+    elif isinstance(name, UnrecordedObject):
         raise ModelError(
             f"the model {name} was given as a Python object and cannot be found by name; pass it again, or build a "
             "recorded run's network yourself and give it the weights: network.load_state_dict(run.weights)"

@@ -15,7 +15,7 @@ from tenfold.common.user_code import definition_of
 from tenfold.data.tree import main_output
 from tenfold.errors import ExperimentError, ModelError, TenfoldError
 from tenfold.experiment import Training
-from tenfold.experiment.values import PythonObject, RecordedObject, label_of
+from tenfold.experiment.values import PythonObject, UnrecordedObject, label_of
 from tenfold.training.network_call import Outputs, describe_outputs
 from tenfold.training.ranking import ranking_metric
 
@@ -215,7 +215,7 @@ def choose_metrics(training: Training, classes: int | None) -> "dict[str, Aligne
 
 def _learns_one_class(training: Training) -> bool:
     """Return whether the loss is cross-entropy, so that a sample has one class, however the targets are written."""
-    if training.loss is None or isinstance(training.loss, RecordedObject):
+    if training.loss is None or isinstance(training.loss, UnrecordedObject):
         return False
     loss = _find(training.loss, LOSSES).function
     return loss is functional.cross_entropy or isinstance(loss, torch.nn.CrossEntropyLoss)
@@ -250,10 +250,10 @@ def _by_name(name: str, family: Registry[Measure]) -> Measure:
     return family[name]
 
 
-def _find(name: str | PythonObject | RecordedObject, family: Registry[Measure]) -> AlignedMeasure:
+def _find(name: str | PythonObject | UnrecordedObject, family: Registry[Measure]) -> AlignedMeasure:
     if isinstance(name, PythonObject):
         value = name.value
-    elif isinstance(name, RecordedObject):
+    elif isinstance(name, UnrecordedObject):
         raise ExperimentError(f"the {family.kind} {name} was given as a Python object; pass it again")
     else:
         value = resolve(name, family.kind) if ":" in name else _by_name(name, family)

@@ -13,7 +13,7 @@ from tenfold.common.imports import resolve
 from tenfold.common.user_code import user_frames
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
-from tenfold.experiment.values import PythonObject, RecordedObject
+from tenfold.experiment.values import PythonObject, UnrecordedObject
 
 
 def make_own_schedule(training: Training, base: float, steps_per_epoch: int) -> Callable[[int, int], float]:
@@ -23,7 +23,7 @@ def make_own_schedule(training: Training, base: float, steps_per_epoch: int) -> 
     other is a function of the progress from 0 to 1 that returns the factor of the learning rate.
     """
     given, options = training.rate_schedule, training.schedule_options
-    if isinstance(given, RecordedObject):
+    if isinstance(given, UnrecordedObject):
         raise ExperimentError(f"the schedule {given} was given as a Python object; pass it again")
     value: Any = given.value if isinstance(given, PythonObject) else resolve(given, "schedule")
     if isinstance(value, type) and issubclass(value, ReduceLROnPlateau):

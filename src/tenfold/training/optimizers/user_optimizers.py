@@ -11,7 +11,7 @@ from tenfold.common.imports import resolve
 from tenfold.common.user_code import user_frames
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
-from tenfold.experiment.values import PythonObject, RecordedObject
+from tenfold.experiment.values import PythonObject, UnrecordedObject
 from tenfold.training.optimizers.eager_optimizers import eager
 
 NETWORK_NAMES = ("network", "net", "model", "module")
@@ -79,7 +79,7 @@ def usual_rate(training: Training, network: nn.Module | None = None) -> float:
 def own_optimizer(training: Training) -> Callable[..., Any]:
     """Return the class or function that makes the user's own optimizer."""
     given = training.optimizer
-    if isinstance(given, RecordedObject):
+    if isinstance(given, UnrecordedObject):
         raise ExperimentError(f"the optimizer {given} was given as a Python object; pass it again")
     value = given.value if isinstance(given, PythonObject) else resolve(given, "optimizer")
     if not callable(value):
