@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn import functional
 
 from tenfold.common.optimizer_traits import OPTIMIZER_TRAITS
-from tenfold.errors import ExperimentError
+from tenfold.errors import ExperimentError, ModelError
 from tenfold.experiment import Training
 from tenfold.training import OPTIMIZERS, Replica, base_rate
 from tenfold.training.optimizers.make_optimizer import make_optimizer, try_options
@@ -102,5 +102,5 @@ def test_a_step_that_fails_without_any_options_is_explained(monkeypatch):
 
 @pytest.mark.parametrize("name", ["sgd", "muon"])
 def test_a_network_that_learns_nothing_is_explained(name):
-    with pytest.raises(ExperimentError, match="cannot be made: optimizer got an empty parameter list"):
+    with pytest.raises(ModelError, match="the model has no parameters, so that nothing can be trained"):
         make_optimizer(Training(optimizer=name), nn.ReLU())
