@@ -69,12 +69,12 @@ def main() -> None:
     if problem := shaped.obstacle():
         print(f"skipped: {problem}")
         return
-    keep_rng_state = shaped.come_first()
+    comes_first = shaped.come_first()
     hosts = shaped.Hosts(options.hosts, bits_per_second=options.rate * 1e6, delay=options.delay / 1e3)
     measured = measure(hosts, options)
     rows = rounds(hosts, measured) + trainings(hosts, measured, options.steps)
     show(hosts, rows, measured)
-    if not keep_rng_state:
+    if not comes_first:
         print(f"The hosts shared {cores.budget()} cores with all else that ran here: what delays one delays its round.")
     if options.json:
         content = {"network": hosts.about, "torch": torch.__version__, "measured": measured, "rows": rows}

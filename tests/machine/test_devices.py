@@ -110,6 +110,16 @@ def test_a_process_forked_from_one_that_uses_cuda_has_no_gpu(pretend, monkeypatc
         resolve("cuda")
 
 
+def test_other_failures_of_cuda_are_not_taken_for_a_fork(pretend, monkeypatch: Pretend) -> None:
+    def fail(_: int) -> None:
+        raise RuntimeError("CUDA error: out of memory")
+
+    pretend(cuda=1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", fail)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        gpus()
+
+
 def test_rocm_counts_as_built_for_gpus(pretend, monkeypatch: Pretend) -> None:
     pretend(built=False)
     assert not devices.built_for_gpus()

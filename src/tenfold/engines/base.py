@@ -1,9 +1,7 @@
 """What every engine does: place the replicas, train them to the end, and record the run."""
 
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,16 +20,11 @@ if TYPE_CHECKING:
 PredictTime = Callable[[Task], "Prediction"]
 """Predicts how long a task takes on its virtual cluster."""
 
-IN_THIS_PROCESS = threading.RLock()
-"""Threads that train in this process take turns: they share its random generators and its cores."""
-
 
 class Engine(ABC):
     """Trains the replicas of a task: in this process, in several, on several hosts, or for a virtual cluster."""
 
     name: str
-    turns: AbstractContextManager[Any] = nullcontext()
-    """A lock, held while a run is prepared and trained: `IN_THIS_PROCESS` for engines that train here, else none."""
 
     @abstractmethod
     def run(self, task: Task, stopwatch: Stopwatch, emit: Emit, resumption: Resumption | None = None) -> Outcome:
@@ -52,13 +45,10 @@ class Engine(ABC):
         fetching: FetchProgress | None = None,
     ) -> RecordedRun:
         """Train an experiment and record it as a new run."""
-        asked = stopwatch.now()
-        with self.turns:
-            stopwatch.leave_out(stopwatch.now() - asked)
-            task = self.prepare(experiment, fetching)
-            store = Store(runs)
-            number = store.create(task.experiment, kind=kind, facts=describe(task))
-            outcome = train_recorded(self.run, task, store, number, stopwatch, listen)
+        task = self.prepare(experiment, fetching)
+        store = Store(runs)
+        number = store.create(task.experiment, kind=kind, facts=describe(task))
+        outcome = train_recorded(self.run, task, store, number, stopwatch, listen)
         return RecordedRun.finished(store, number, outcome, task.experiment)
 
     def resume(
@@ -68,10 +58,9 @@ class Engine(ABC):
 
         `record` is the run as `Store.find` returns it.
         """
-        with self.turns:
-            task = self.prepare(experiment)
-            check_same_data(record, task)
-            make_network(task)  # a model that cannot be built must leave the run as it is
-            stopwatch, resumption = open_for_resume(store, record, force=force)
-            outcome = train_recorded(self.run, task, store, record["id"], stopwatch, listen, resumption)
+        task = self.prepare(experiment)
+        check_same_data(record, task)
+        make_network(task)  # a model that cannot be built must leave the run as it is
+        stopwatch, resumption = open_for_resume(store, record, force=force)
+        outcome = train_recorded(self.run, task, store, record["id"], stopwatch, listen, resumption)
         return RecordedRun.finished(store, record["id"], outcome, task.experiment)

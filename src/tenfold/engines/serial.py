@@ -4,7 +4,7 @@ from contextlib import nullcontext
 
 import torch
 
-from tenfold.engines.base import IN_THIS_PROCESS, Engine
+from tenfold.engines.base import Engine
 from tenfold.engines.recording import Outcome
 from tenfold.machine import affinity, devices, malloc
 from tenfold.mixing.builders import make_strategy
@@ -25,7 +25,6 @@ class Serial(Engine):
     """Trains one replica in this process."""
 
     name = "serial"
-    turns = IN_THIS_PROCESS
 
     def __init__(self, progress: WorkerProgress | None = None) -> None:
         """Publish progress to `progress`, which another process watches; None if none does."""

@@ -48,8 +48,10 @@ def gpus() -> list[Gpu]:
     if torch.cuda.is_available():
         try:
             properties = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
-        except RuntimeError:  # this process was forked from one that uses CUDA
-            return []
+        except RuntimeError as error:
+            if "forked" not in str(error):
+                raise
+            return []  # a process that was forked from one that uses CUDA cannot use it
         return [
             Gpu(f"cuda:{index}", found.name, found.total_memory, f"{found.major}.{found.minor}")
             for index, found in enumerate(properties)

@@ -231,10 +231,6 @@ class Stopwatch:
         """Return the seconds since the run began."""
         return time.perf_counter() - self.origin
 
-    def leave_out(self, seconds: float) -> None:
-        """Do not count the last seconds, in which the run waited for others."""
-        self.origin += seconds
-
 
 STAGES: dict[str, type[Lifecycle]] = {
     stage.KIND: stage

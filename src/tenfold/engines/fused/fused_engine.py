@@ -1,6 +1,6 @@
 """All replicas of a task in this process, which step together on one device."""
 
-from tenfold.engines.base import IN_THIS_PROCESS, Engine
+from tenfold.engines.base import Engine
 from tenfold.engines.fused import train_replicas
 from tenfold.engines.recording import Outcome
 from tenfold.runs import Emit, Stopwatch
@@ -12,7 +12,6 @@ class FusedEngine(Engine):
     """Trains several workers on one GPU, or on the CPU if requested."""
 
     name = "fused"
-    turns = IN_THIS_PROCESS
 
     def run(self, task: Task, stopwatch: Stopwatch, emit: Emit, resumption: Resumption | None = None) -> Outcome:
         """Train to the end."""
