@@ -36,8 +36,9 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     seen: dict[str, Any] = {"count": 0, "mean": 1e-3, "delay": None, "running": 0.0}
 
     def burst(_experiment: Experiment, _splits: Splits, _setting: tuple[int, int, int], steps: int) -> Any:
-        seen["steps"] = steps
-        return SimpleNamespace(delay=seen["delay"])
+        seen.setdefault("bursts", []).append(steps)
+        seen["steps"] = seen["bursts"][0]
+        return SimpleNamespace(delay=seen["delay"], steps=[None] * min(steps, seen.get("most", steps)))
 
     def entry(work: str, setting: tuple[int, int, int], _: Any) -> Step:
         seen["count"] += 1
@@ -81,8 +82,23 @@ def test_a_probe_has_fewer_steps_on_a_busy_machine(
     assert timed["steps"] == 1000
     monkeypatch.setattr(current_speed, "_seen", {})
     timed["running"] = 3.0  # four in all, for two cores
+    timed["bursts"].clear()
     current_speed.profile_now(task, profile_for(task))
     assert timed["steps"] == 500
+
+
+def test_a_probe_of_short_steps_has_several_bursts_within_its_time(
+    task: Task, timed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    timed["most"] = 400
+    current_speed.profile_now(task, profile_for(task))
+    assert timed["bursts"] == [1000, 600, 200]
+    monkeypatch.setattr(current_speed, "_seen", {})
+    monkeypatch.setattr(current_speed, "LONGEST", 0.0)
+    timed["bursts"].clear()
+    current_speed.profile_now(task, profile_for(task))
+    assert timed["bursts"] == [1000]
 
 
 def test_small_differences_are_noise(task: Task, timed: dict[str, Any]) -> None:

@@ -2,18 +2,21 @@
 
 import math
 import os
+import statistics
+from collections.abc import Iterator
 from time import perf_counter
 
 from tenfold.machine.cores import running_elsewhere
 from tenfold.mixing.round import exact_round
 from tenfold.prediction.calibration import ReportProgress, cost_keys
+from tenfold.prediction.calibration.burst import Burst
 from tenfold.prediction.calibration.probes import step_burst, step_entry
 from tenfold.prediction.measurements import Step
 from tenfold.prediction.profile import Profile
 from tenfold.workers.task import Task, weight_bytes
 
-PROBE_SECONDS = 1.0
-"""Seconds of steps in one probe; with the start of its processes it takes less than two seconds."""
+PROBE_SECONDS, LONGEST = 1.0, 2.0
+"""Seconds of steps that a probe should time, and what it may take with the start of its processes."""
 NOTABLE = 1.05
 """A machine within this factor of its calibration counts as equally fast."""
 VALID_SECONDS = 60.0
@@ -49,7 +52,22 @@ def _measured(task: Task, setting: tuple[str, int, int, int], usual: float, repo
     if report is not None:
         report(f"how fast this machine is now: {task.workers} worker(s) x {task.threads} thread(s)")
     slowdown = max(1.0, ((running_elsewhere() or 0.0) + task.workers * task.threads) / (os.cpu_count() or 1))
-    found = step_burst(task.experiment, task.splits, setting[1:], max(1, round(PROBE_SECONDS / (usual * slowdown))))
-    entry = step_entry(setting[0], setting[1:], [found]).model_copy(update={"round": found.delay})
+    steps = max(1, round(PROBE_SECONDS / (usual * slowdown)))
+    bursts = list(_bursts(task, setting[1:], steps))
+    rounds = [one.delay for one in bursts if one.delay is not None]
+    entry = step_entry(setting[0], setting[1:], bursts)
+    entry = entry.model_copy(update={"round": statistics.mean(rounds) if rounds else None})
     _seen[setting] = perf_counter(), entry
     return entry
+
+
+def _bursts(task: Task, setting: tuple[int, int, int], steps: int) -> Iterator[Burst]:
+    """Time this number of steps: in several bursts, where steps are so short that the longest burst is brief."""
+    began = last = perf_counter()
+    while steps > 0:
+        found = step_burst(task.experiment, task.splits, setting, steps)
+        yield found
+        now = perf_counter()
+        if now - began + (now - last) > LONGEST:
+            return
+        steps, last = steps - len(found.steps), now
