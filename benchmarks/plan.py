@@ -24,6 +24,7 @@ training time (goal: 15%). In all means with startup, evaluation and saving, whi
 
 import argparse
 import json
+import math
 import statistics
 import tempfile
 from pathlib import Path
@@ -162,16 +163,19 @@ def compare(plans: list[Plan], soonest: Judged, seeds: int) -> dict[str, Any]:
 def exhaustive(base: Experiment, target: float, most: int, seeds: int) -> Judged:
     """Return the setting and the epochs with the fewest expected seconds to the target."""
     best: Judged | None = None
-    for candidate in candidates_here(base):
+    for candidate in reversed(candidates_here(base)):  # the fastest are among the last
         if candidate.looseness:
             continue
         name, epochs = f"{describe_candidate(candidate)}, {candidate.threads} threads", 1
         while epochs <= most:
             tried = Judged(name, candidate.experiment.replace(epochs=epochs, target=target), [])
+            limit = LONGER_THAN_BEST * best.expected if best is not None else math.inf
             while len(tried.runs) < seeds and not (len(tried.runs) == tried.missed == HOPELESS):
                 tried.runs.append(train(tried.experiment, len(tried.runs)))
+                if tried.total > limit:
+                    break
             print(f"  {tried}", flush=True)
-            if best is not None and tried.total > LONGER_THAN_BEST * best.expected:
+            if tried.total > limit:
                 break
             if tried.missed < len(tried.runs) and (best is None or tried.expected < best.expected):
                 best = tried
