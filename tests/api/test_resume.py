@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 import tenfold
-from tenfold.errors import ModelError, StoreError
+from tenfold.errors import ExperimentError, ModelError, StoreError
 from tenfold.runs import EpochEnded, Event
 
 pytestmark = pytest.mark.usefixtures("_in_a_folder_of_its_own")
@@ -189,6 +189,14 @@ class TestTheRecord:
         fields = SMALL | {"metrics": {"odd": lambda outputs, targets: torch.tensor(float("nan"))}}
         run = tenfold.resume(interrupted(**fields), metrics=fields["metrics"])
         assert np.isnan(run.metrics["odd"])
+
+    def test_a_target_that_new_runs_cannot_have(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr("tenfold.engines.run_facts.check_target", lambda *_: None)
+            interrupted(**SMALL, target=1.1)
+        assert tenfold.resume().status == "finished"
+        with pytest.raises(ExperimentError, match=r"target = 1\.1: accuracy is between 0 and 1"):
+            tenfold.train(**SMALL, target=1.1)
 
     def test_metrics_keep_their_names(self) -> None:
         run = interrupted(**SMALL, metrics={"ones": share_of_ones})

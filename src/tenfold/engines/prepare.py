@@ -14,7 +14,6 @@ from tenfold.experiment import Experiment, Machine
 from tenfold.experiment.fields import with_defaults
 from tenfold.experiment.values import PythonObject, UnrecordedObject
 from tenfold.machine import affinity, cores, devices
-from tenfold.training.measures import check_target
 from tenfold.workers.task import Task
 
 
@@ -44,7 +43,6 @@ def prepare(
             f'the targets are 0 and 1 in {loaded.outputs} columns; set loss = "bce" for several labels per sample, '
             'or give y.argmax(1) or set loss = "cross-entropy" for one class per sample'
         )
-    check_target(experiment.training, loaded.classes, experiment.training.target)
     return Task(experiment, loaded, per_worker, pinned)
 
 

@@ -41,7 +41,6 @@ from tenfold.runs.remote_store import RemoteStore
 from tenfold.runs.resumption import Resumption
 from tenfold.runs.storage.lost_worker import LostWorker, lost_in
 from tenfold.training import flat_size
-from tenfold.training.measures import check_target
 from tenfold.training.precision import set_matmul_precision
 from tenfold.training.randomness import keep_rng_state
 from tenfold.transport.network.join import JoinedRank, join
@@ -132,7 +131,6 @@ class Launched(Engine):
             if self.records:
                 task = Task(experiment, load(experiment, torch.device("cpu"), fetching), threads, pinned)
             splits = scatter(ranks.network, task).to(device)
-        check_target(experiment.training, splits.classes, experiment.training.target)
         return Task(experiment, splits, threads, pinned)
 
     def train(
