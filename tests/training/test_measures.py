@@ -173,9 +173,11 @@ def test_one_hot_targets_have_one_class():
     assert several(outputs, targets) == pytest.approx(1 / 2)
 
 
-def test_a_target_that_a_share_cannot_reach_is_refused():
+def test_a_target_that_a_share_cannot_reach_is_refused(monkeypatch):
     check_target(Training(), 10, 0.99)
     check_target(Training(metrics=["rmse"]), None, 99.0)
     check_target(Training(metrics={"accuracy": worst}), 10, 99.0)  # it may be in percent
+    monkeypatch.setitem(METRICS._members, "my_accuracy", worst)
+    check_target(Training(metrics=["my_accuracy"]), 10, 99.0)
     with pytest.raises(ExperimentError, match=r"target = 99: accuracy is between 0 and 1; did you mean 0.99\?"):
         check_target(Training(), 10, 99.0)
