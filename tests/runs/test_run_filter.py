@@ -7,6 +7,9 @@ from tenfold.errors import StoreError
 from tenfold.runs import Run
 from tenfold.runs.run_filter import filter_runs, parse_filter
 
+METRICS = {"accuracy": 0.98, "loss": 0.1, "map_error": 0.5, "recall": 97.0}
+"""Of the first run; the last two are the user's own, one of them in percent."""
+
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
@@ -16,7 +19,7 @@ def recorded(tmp_path_factory):
     )
     second = store.create(DIGITS.replace(workers=4, strategy="butterfly", lr=0.1), kind="train", facts={})
     third = store.create(DIGITS.replace(metrics=["accuracy", "f1_macro"]), kind="train", facts={})
-    store.update(first, result={"metrics": {"accuracy": 0.98, "loss": 0.1}, "seconds": 12.0}, status="finished")
+    store.update(first, result={"metrics": METRICS, "seconds": 12.0}, status="finished")
     store.update(second, result={"metrics": {"accuracy": 0.995, "f1_macro": 0.9}, "seconds": 7.0}, status="finished")
     store.update(third, result={}, status="failed", error="the loss is nan")
     store.tag(second, "paper", "mnist")
@@ -40,6 +43,11 @@ def recorded(tmp_path_factory):
         ("accuracy>99%", [2]),
         ("accuracy>=.98 seconds<10", [2]),
         ("accuracy<=1", [1, 2]),
+        ("accuracy<50", [1, 2]),
+        ("accuracy<-1", []),
+        ("map_error<5", [1]),
+        ("map_error>5", []),
+        ("recall>50 status=failed", []),
         ("accuracy>50%", [1, 2]),
         ("accuracy~98", [1]),
         ("accuracy=none", [3]),
@@ -79,8 +87,7 @@ def test_a_filter_selects_the_runs_for_which_all_of_it_holds(recorded, text, num
         ("wrokers=2", "no run has a 'wrokers' to filter by; did you mean 'workers'"),
         ("workers=>2", "'workers=>2' has no operator that is known; use = != < <= > >= or ~"),
         ("status=finish", "unknown status 'finish'; did you mean 'finished'"),
-        ("accuracy>50", "accuracy>50 cannot be compared: accuracy is between 0 and 1; did you mean 0.5"),
-        ("accuracy<-1", "accuracy<-1 cannot be compared: accuracy is between 0 and 1$"),
+        ("accuracy>50", "accuracy>50 selects nothing: accuracy is between 0 and 1; did you mean 0.5"),
         ("xyzzy=2", "`tenfold runs --help` says"),
     ],
 )

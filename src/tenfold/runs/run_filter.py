@@ -79,24 +79,25 @@ class Condition:
 
 def filter_runs(runs: Iterable[Run], text: str) -> list[Run]:
     """Return the runs that a filter selects; StoreError where it cannot be read or names something no run has."""
-    conditions = parse_filter(text)
+    conditions, runs = parse_filter(text), list(runs)
     quick = [condition for condition in conditions if condition.name in COLUMNS]
     others = [condition for condition in conditions if condition.name not in COLUMNS]
     left = [run for run in runs if all(condition.holds(run) for condition in quick)]
     for condition in others:
-        _check_shares(condition, left)
-        if not _is_known(condition.name) and not any(condition.name in run.metrics for run in left):
-            raise StoreError(_unknown(condition.name, left))
+        _check_shares(condition, runs)
+        if not _is_known(condition.name) and not any(condition.name in run.metrics for run in (*left, *runs)):
+            raise StoreError(_unknown(condition.name, runs))
     return [run for run in left if all(condition.holds(run) for condition in others)]
 
 
 def _check_shares(condition: Condition, runs: Iterable[Run]) -> None:
-    """Raise StoreError if a metric that is a share is compared with more than 1, unless it is more in some run."""
+    """Raise StoreError if a share has to be more than 1, unless some run has a metric of this name beyond 0 to 1."""
+    if condition.operator not in ("=", "==", ">", ">="):
+        return
     for value in condition.values:
-        compared = isinstance(value, float) and condition.operator != "!="
-        problem = beyond_share(condition.name, value) if compared else ""
-        if problem and not any((run.metrics.get(condition.name) or 0.0) > 1 for run in runs):
-            raise StoreError(f"{condition.name}{condition.operator}{value:g} cannot be compared: {problem}")
+        problem = beyond_share(condition.name, value) if isinstance(value, float) and value > 1 else ""
+        if problem and all(0 <= run.metrics.get(condition.name, 0) <= 1 for run in runs):
+            raise StoreError(f"{condition.name}{condition.operator}{value:g} selects nothing: {problem}")
 
 
 def parse_filter(text: str) -> list[Condition]:
