@@ -10,7 +10,7 @@ import torch
 from click.testing import Result
 from PIL import Image
 from sklearn.datasets import load_digits
-from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
+from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset, default_collate
 from typer.testing import CliRunner
 
 import tenfold
@@ -117,6 +117,10 @@ class TestEvaluating:
         measured = run.evaluate(DataLoader(samples, batch_size=7, shuffle=True))
         assert measured == pytest.approx(run.evaluate(samples))
         assert run.evaluate({"train": DataLoader(samples), "test": DataLoader(samples)}) == pytest.approx(measured)
+        own = DataLoader(samples, collate_fn=lambda batch: default_collate(batch))
+        with pytest.raises(tenfold.TenfoldError, match="have different collate functions; give them one at a time"):
+            run.evaluate((own, DataLoader(samples)))
+        assert run.evaluate((own, own)) == pytest.approx(measured)
         with pytest.raises(tenfold.TenfoldError, match="x is a DataLoader; predict takes samples as an array"):
             run.predict(DataLoader(samples))
         some = DataLoader(samples, sampler=SubsetRandomSampler([1, 2]))

@@ -46,12 +46,15 @@ def read_by_loader(data: Any) -> tuple[Any, Callable[..., Any] | None]:
     Several DataLoaders may be the parts of a tuple or a dict. The order and the size of their batches do not matter,
     but their samples do: a DataLoader that leaves out or repeats some is refused.
     """
-    if isinstance(data, Mapping) and any(map(is_loader, data.values())):
-        read = {part: read_by_loader(one) for part, one in data.items()}
-        return {part: one for part, (one, _) in read.items()}, next((own for _, own in read.values() if own), None)
+    if isinstance(data, Mapping):
+        parts, collate = read_by_loader(tuple(data.values()))
+        return dict(zip(data, parts, strict=True)), collate
     if isinstance(data, (tuple, list)) and any(map(is_loader, data)):
-        several = [read_by_loader(one) for one in data]
-        return tuple(one for one, _ in several), next((own for _, own in several if own), None)
+        read = [read_by_loader(part) for part in data]
+        collates = [collate for part, (_, collate) in zip(data, read, strict=True) if is_loader(part)]
+        if any(collate != collates[0] for collate in collates):
+            raise DataError("the DataLoaders have different collate functions; give them one at a time")
+        return tuple(part for part, _ in read), collates[0]
     if not is_loader(data):
         return data, None
     dataset, collate = getattr(data, "dataset", None), getattr(data, "collate_fn", None)
