@@ -10,7 +10,7 @@ import torch
 from click.testing import Result
 from PIL import Image
 from sklearn.datasets import load_digits
-from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset, default_collate
+from torch.utils.data import BatchSampler, DataLoader, SubsetRandomSampler, TensorDataset, default_collate
 from typer.testing import CliRunner
 
 import tenfold
@@ -123,9 +123,13 @@ class TestEvaluating:
         assert run.evaluate((own, own)) == pytest.approx(measured)
         with pytest.raises(tenfold.TenfoldError, match="x is a DataLoader; predict takes samples as an array"):
             run.predict(DataLoader(samples))
-        some = DataLoader(samples, sampler=SubsetRandomSampler([1, 2]))
-        with pytest.raises(tenfold.TenfoldError, match="whose SubsetRandomSampler chooses the samples; give those"):
-            run.evaluate(some)
+        some = SubsetRandomSampler([1, 2])
+        for loader in (
+            DataLoader(samples, sampler=some),
+            DataLoader(samples, batch_sampler=BatchSampler(some, 2, drop_last=False)),
+        ):
+            with pytest.raises(tenfold.TenfoldError, match="whose SubsetRandomSampler chooses the samples; give those"):
+                run.evaluate(loader)
 
     def test_what_does_not_fit_is_refused(self, run: Run, regression: Run, folder: Path) -> None:
         images = np.zeros((4, 1, 8, 8), np.float32)

@@ -57,18 +57,17 @@ def read_by_loader(data: Any) -> tuple[Any, Callable[..., Any] | None]:
         return tuple(part for part, _ in read), collates[0]
     if not is_loader(data):
         return data, None
-    dataset, collate = getattr(data, "dataset", None), getattr(data, "collate_fn", None)
-    if dataset is None or isinstance(dataset, IterableDataset) or getattr(data, "batch_size", 1) is None:
+    dataset, collate, batches = (getattr(data, name, None) for name in ("dataset", "collate_fn", "batch_sampler"))
+    if dataset is None or isinstance(dataset, IterableDataset) or batches is None:
         raise DataError("data is a DataLoader without a map-style Dataset or a batch size; give arrays (x, y)")
-    sampler, batches = getattr(data, "sampler", None), getattr(data, "batch_sampler", None)
+    sampler = batches.sampler if type(batches) is BatchSampler else batches
     whole = isinstance(sampler, SequentialSampler) or (
         isinstance(sampler, RandomSampler) and not sampler.replacement and len(sampler) == len(dataset)
     )
-    if not whole or type(batches) is not BatchSampler:
-        chooser = type(batches if whole else sampler).__name__
+    if not whole:
         raise DataError(
-            f"data is a DataLoader whose {chooser} chooses the samples; give those samples as a Dataset, such as "
-            "Subset(loader.dataset, indices)"
+            f"data is a DataLoader whose {type(sampler).__name__} chooses the samples; give those samples as a "
+            "Dataset, such as Subset(loader.dataset, indices)"
         )
     return dataset, None if collate is default_collate else collate
 
