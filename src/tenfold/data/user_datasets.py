@@ -44,7 +44,7 @@ def read_by_loader(data: Any) -> tuple[Any, Callable[..., Any] | None]:
     """Return the Dataset that a DataLoader reads, and its own collate function; other data as they are.
 
     Several DataLoaders may be the parts of a tuple or a dict. The order and the size of their batches do not matter,
-    but their samples do: a DataLoader that leaves out or repeats some is refused.
+    and `drop_last` is ignored. A DataLoader whose sampler leaves out or repeats samples is refused.
     """
     if isinstance(data, Mapping):
         parts, collate = read_by_loader(tuple(data.values()))
