@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 from torch.utils.data import IterableDataset, TensorDataset
 
@@ -175,7 +176,8 @@ def _is_inputs(value: Any) -> bool:
 
 def _is_targets(value: Any) -> bool:
     """Return whether a value is an array, or a list of numbers or words."""
-    return is_array(value) or (isinstance(value, list) and all(isinstance(one, (int, float, str)) for one in value))
+    listed = isinstance(value, list) and len(value) > 0
+    return is_array(value) or (listed and all(isinstance(one, (int, float, str, np.generic)) for one in value))
 
 
 def _is_table(value: Any) -> bool:
