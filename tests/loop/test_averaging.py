@@ -272,10 +272,25 @@ class TestLeaving:
         model = nn.Linear(2, 1)
         optimizer = sgd(model)
         block = tenfold.average(model, optimizer)
-        with pytest.warns(UserWarning, match="a step is made outside of its block, so that nothing is averaged"):
+        with pytest.warns(
+            UserWarning, match="a step is made outside of its block, so that nothing is averaged"
+        ) as seen:
             optimizer.step()
+        assert seen[0].filename == __file__
         with block:
             optimizer.step()
+
+    def test_a_function_can_be_decorated(self) -> None:
+        model = network(1)
+        optimizer = sgd(model)
+
+        @tenfold.average(model, optimizer)
+        def loop(number: int) -> int:
+            step(model, optimizer, number)
+            return number
+
+        assert [loop(number) for number in range(2)] == [0, 1]
+        assert not optimizer._optimizer_step_post_hooks
 
     def test_channels_last_stays_so(self) -> None:
         model = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)

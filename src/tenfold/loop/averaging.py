@@ -2,7 +2,8 @@
 
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ContextDecorator, contextmanager
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -36,7 +37,7 @@ def average(
     outer_options: dict[str, Any] | None = None,
     compression_options: dict[str, Any] | None = None,
     samples: float = 1.0,
-) -> AbstractContextManager[LoopWorker]:
+) -> "AveragingBlock":
     """Average the model with those of the other ranks, every `sync_every` steps of its optimizer.
 
     Under torchrun, mpirun or srun every rank runs the same loop on its own data (see `shard`); a program that is
@@ -69,26 +70,27 @@ def average(
     return AveragingBlock(model, optimizer, experiment.division, samples)
 
 
-class AveragingBlock(AbstractContextManager[LoopWorker]):
-    """What `average` returns: a `with` block, which warns of steps that are made without it."""
+class AveragingBlock(AbstractContextManager[LoopWorker], ContextDecorator):
+    """What `average` returns: a `with` block or a decorator, which warns of steps that are made without it."""
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, division: Division, samples: float) -> None:
-        self._averaged = _averaged(model, optimizer, division, samples)
+        self._make_block = partial(_averaged, model, optimizer, division, samples)
         self._reminder = optimizer.register_step_pre_hook(self._remind)
 
     def __enter__(self) -> LoopWorker:
         self._reminder.remove()
-        return self._averaged.__enter__()
+        self._block = self._make_block()  # a new one each time, for a function that is decorated and called twice
+        return self._block.__enter__()
 
     def __exit__(self, *error: Any) -> bool | None:
-        return self._averaged.__exit__(*error)
+        return self._block.__exit__(*error)
 
     def _remind(self, *_: object) -> None:
         self._reminder.remove()
         warnings.warn(
             "tenfold.average was called, but a step is made outside of its block, so that nothing is averaged; write "
             "`with tenfold.average(model, optimizer):` around the loop",
-            stacklevel=2,
+            stacklevel=3,
         )
 
 
