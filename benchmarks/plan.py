@@ -56,7 +56,7 @@ class Trained(NamedTuple):
     """A run that stops at the target."""
 
     validation: float
-    """Accuracy at its end, on the part that was watched."""
+    """Accuracy at its end, on the validation part."""
     test: float
     seconds: float
     """Training time, to the target or to the end."""
@@ -192,11 +192,11 @@ def _setting(experiment: Experiment) -> str:
 def train(experiment: Experiment, seed: int) -> Trained:
     with tempfile.TemporaryDirectory() as folder:
         run = tenfold.train(experiment.replace(seed=seed), runs=folder)
-        watched = [one for one in run.measurements() if (one.part, one.name) == ("validation", "accuracy")]
+        measured = [one for one in run.measurements() if (one.part, one.name) == ("validation", "accuracy")]
     to_target = run.seconds_to_target
     seconds = float(to_target if to_target is not None else run.seconds or 0.0)
     total = seconds + sum(run.times.get(kind, 0.0) for kind in ("start", "evaluate", "save"))
-    return Trained(watched[-1].value, float(run.accuracy or 0.0), seconds, to_target is not None, total)
+    return Trained(measured[-1].value, float(run.accuracy or 0.0), seconds, to_target is not None, total)
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ def plan(
     `target` is a value of the first metric, as in training. `budget` are the seconds for measuring step times and for
     all training runs. Step times and short training runs predict how long each setting takes; trial runs with several
     seeds, measured on a validation part, show how few epochs are enough.
-    `plan.best` is the experiment to run, and watches the same part for the target: where the experiment has no
+    `plan.best` is the experiment to run, which stops when the same part reaches the target: where the experiment has no
     validation part, the plan holds one out of the training part. `plan.table` has every setting. `progress` is as in
     `forecast`.
     """

@@ -94,13 +94,11 @@ def work_of(task: Task) -> tuple[str, int]:
 
 
 def _other_costs(task: Task, profile: Profile, workload: Workload) -> dict[str, Any]:
-    watched, per_epoch = (
-        len(task.evaluation_part) if task.evaluation_part is not None else 0,
-        len(task.evaluation_steps) + 1,
-    )
+    samples = len(task.evaluation_part) if task.evaluation_part is not None else 0
+    per_epoch = len(task.evaluation_steps) + 1
     return {
         "overhead": profile.round_overhead_seconds(cost_keys.round_extras(task.experiment.division), workload.nbytes),
-        "evaluation": profile.evaluation_seconds(work_of(task)[0], watched, task.workers) * per_epoch,
+        "evaluation": profile.evaluation_seconds(work_of(task)[0], samples, task.workers) * per_epoch,
         "save": profile.save_seconds(workload.nbytes * task.workers),
     }
 

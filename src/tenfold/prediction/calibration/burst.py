@@ -166,8 +166,8 @@ def _task(experiment: Experiment, splits: Splits, steps: int, checkpoints: Path 
     affordable = MOST_BYTES // max(1, getattr(sample, "nbytes", 1)) // (batch * division.workers)
     each = max(SYNC_EVERY, min(steps, affordable) // SYNC_EVERY * SYNC_EVERY)
     wanted = torch.arange(each * batch * division.workers) % len(splits.train)
-    watched = splits.validation or splits.test
-    few = watched.subset(torch.arange(min(len(watched), EVALUATED * division.workers))) if watched is not None else None
+    part = splits.validation or splits.test
+    few = part.subset(torch.arange(min(len(part), EVALUATED * division.workers))) if part is not None else None
     some = replace(splits, train=splits.train.subset(wanted), validation=None, test=few)
     calm = experiment.replace(
         epochs=-(-steps // each),

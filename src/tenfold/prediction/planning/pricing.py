@@ -86,8 +86,8 @@ class Prices:
         self._measured: set[tuple[int, int]] = set()
         """Settings (threads, workers) that were measured just now."""
         self._profile = self._complete(candidates, report)
-        tested, watched = splits.test, splits.validation
-        self._final = len(tested) / len(watched) if tested is not None and watched is not None else 0.0
+        test, validation = splits.test, splits.validation
+        self._final = len(test) / len(validation) if test is not None and validation is not None else 0.0
         """The evaluation of the test part at the end, relative to one of the validation part."""
 
     @property
