@@ -43,8 +43,7 @@ def average(
     Under torchrun, mpirun or srun every rank runs the same loop on its own data (see `shard`); a program that is
     started alone runs as if this were not there. Inside the block
 
-    - all begin with rank 0's weights, and leave it with the mean of all (var = avg(var_i) + var(mean_i) where batches
-      are normalised);
+    - all begin with rank 0's weights, and leave it with the mean of all (for BatchNorm var = avg(var_i) + var(mean_i));
     - a step is a call of `optimizer.step`, so gradients may be accumulated over several batches; one that a GradScaler
       skips does not count;
     - ranks may take different numbers of steps: who has left joins the rounds of those who are still busy.

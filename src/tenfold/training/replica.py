@@ -204,7 +204,7 @@ def make_replica(
         return Replica(network, training, loss, **options)
     from tenfold.training.graphs import Graphed, describe_slow_steps, find_capture_obstacle
 
-    why = find_capture_obstacle(training, part) if capturing else "the replicas mix more than their weights"
+    why = find_capture_obstacle(training, part) if capturing else "the replicas average more than their weights"
     if not why:
         try:
             return Graphed(network, training, loss, part=part, **options)

@@ -59,7 +59,7 @@ class Candidate:
 
     @property
     def mixing(self) -> tuple[Any, ...]:
-        """How its replicas mix; empty for a single one."""
+        """How its replicas are averaged; empty for a single one."""
         division = self.experiment.division
         pace = division.pace if division.average == "weights" else 1
         return (division.strategy, division.average, pace, division.overlap) if self.workers > 1 else ()
@@ -105,7 +105,7 @@ def candidates_on(cluster: Cluster, base: Experiment, *, most_workers: int | Non
 def drop_dominated(priced: Iterable[tuple[Candidate, float]], saving: float = 0.97) -> list[Candidate]:
     """Return the candidates without those that couple replicas more loosely and are hardly faster for it.
 
-    Of two that differ only in how replicas mix, the looser one never learns more from the same samples.
+    Of two that differ only in how replicas are averaged, the looser one never learns more from the same samples.
     """
     listed = list(priced)
 
@@ -128,7 +128,7 @@ def _alike(one: Candidate, other: Candidate) -> bool:
 
 
 def _settings(base: Experiment, factors: Iterable[float]) -> Iterator[Candidate]:
-    """Yield every batch size and every way to mix for a number of workers."""
+    """Yield every batch size and every way to average for a number of workers."""
     usual = resolve_defaults(base.replace(batch_size=None)).training.samples_per_step
     sizes = {max(1, round(usual * factor)) for factor in factors} | {resolve_defaults(base).training.samples_per_step}
     for size in sorted(sizes):
