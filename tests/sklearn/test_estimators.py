@@ -117,6 +117,7 @@ def test_workers_divide_the_data():
         ({"fields": {"epoch": 3}}, ExperimentError, "did you mean training.epochs"),
         ({"patience": 2}, ExperimentError, "patience = 2 needs a part to watch; set validation_fraction"),
         ({"epochs": 0}, ExperimentError, "training.epochs = 0: should be greater than 0"),
+        ({"fields": {"target": 99.0}}, ExperimentError, "target = 99: accuracy is between 0 and 1"),
         ({"fields": {"engine": "virtual"}}, ExperimentError, "an estimator trains with real workers"),
     ],
 )

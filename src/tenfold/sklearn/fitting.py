@@ -21,6 +21,7 @@ from tenfold.machine import devices
 from tenfold.runs import Event, Run, Stopwatch, Store
 from tenfold.runs.callbacks import with_callbacks
 from tenfold.runs.history import History
+from tenfold.training.measures import check_target
 from tenfold.workers.task import make_network
 
 KIND = "fit"
@@ -52,6 +53,7 @@ def fit(experiment: Experiment, splits: Splits, *, runs: str | Path | None, call
     engine = engine_for(experiment, stopwatch, listen)
     task = prepare(experiment, splits=splits.to(devices.resolve(experiment.machine.device)))
     run = None
+    check_target(experiment.training, splits.classes, experiment.training.target)
     if runs is None:
         outcome = engine.run(task, stopwatch, listen)
     else:
