@@ -4,7 +4,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 from fake_machines import build_cgroup2, build_sys, layout, write
+from forked import start_forked
 from hypothesis import given
 from hypothesis import strategies as st
 from looped import looped
@@ -188,3 +190,23 @@ def test_threads_of_the_command_line_sleep_on_a_busy_machine(
     monkeypatch.setattr(os, "environ", {})
     cores.set_wait_policy()
     assert os.environ.get("OMP_WAIT_POLICY") == policy
+
+
+@pytest.mark.timeout(60)
+def test_only_a_process_forked_from_one_that_uses_torch_is_left_with_one_thread() -> None:
+    before = torch.get_num_threads()
+    cores.set_threads(3)
+    assert cores.use_threads_that_exist()
+    assert torch.get_num_threads() == 3
+    torch.set_num_threads(before)
+    child = os.fork()
+    if not child:
+        cores.set_threads(3)
+        os._exit(0 if torch.get_num_threads() == 1 and not cores.use_threads_that_exist() else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    program = (
+        "import os, torch; from tenfold.machine import cores; cores.set_threads(3); os._exit(torch.get_num_threads())"
+    )
+    of_server = start_forked(exec, program, {})
+    of_server.join()
+    assert of_server.exitcode == 3

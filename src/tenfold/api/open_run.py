@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from tenfold.errors import ModelError
 from tenfold.experiment.values import PythonObject, UnrecordedObject
+from tenfold.machine.cores import use_threads_that_exist
 from tenfold.runs import Run, Store
 from tenfold.runs.run_filter import filter_runs
 from tenfold.runs.store import MODEL_PICKLE
@@ -79,16 +80,19 @@ class _ModelLoader:
         self._trust = trust
 
     def __call__(self, run: Run, /) -> "nn.Module":
+        use_threads_that_exist()
         return build_model(run, trust=self._trust)
 
     def predict(self, run: Run, x: Any, /, *, probabilities: bool = False) -> Any:
         from tenfold.api.predict import predict
 
+        use_threads_that_exist()
         return predict(run, x, probabilities=probabilities)
 
     def evaluate(self, run: Run, data: Any, /, *, part: str | None, metrics: Any, loss: Any) -> dict[str, float]:
         from tenfold.api.evaluate import evaluate
 
+        use_threads_that_exist()
         return evaluate(run, data, part=part, metrics=metrics, loss=loss).metrics
 
 

@@ -21,6 +21,7 @@ from tenfold.errors import TenfoldError
 from tenfold.experiment import Experiment
 from tenfold.machine import devices
 from tenfold.machine.affinity import NOT_PINNED, CoreMap
+from tenfold.machine.cores import set_threads
 from tenfold.runs import Emit, Event, Metric, Stopwatch, Store, stored_predictions, tensor_file
 from tenfold.runs.resumption import Resumption
 from tenfold.runs.store import FOLD
@@ -189,7 +190,7 @@ def _measure(task: Task, outcome: Outcome, validation: dict[str, float]) -> dict
         return measure(outputs, targets, loss, metrics)
 
     before = torch.get_num_threads()
-    torch.set_num_threads(task.threads * task.workers)
+    set_threads(task.threads * task.workers)
     try:
         test = outcome.result["metrics"] if outcome.result["part"] == "test" else {}
         return {

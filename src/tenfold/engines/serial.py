@@ -6,7 +6,7 @@ import torch
 
 from tenfold.engines.base import Engine
 from tenfold.engines.recording import Outcome
-from tenfold.machine import affinity, devices, malloc
+from tenfold.machine import affinity, cores, devices, malloc
 from tenfold.mixing.builders import make_strategy
 from tenfold.runs import Emit, Stopwatch, Warned
 from tenfold.runs.resumption import Resumption
@@ -33,7 +33,7 @@ class Serial(Engine):
     def run(self, task: Task, stopwatch: Stopwatch, emit: Emit, resumption: Resumption | None = None) -> Outcome:
         """Train to the end."""
         before = torch.get_num_threads()
-        torch.set_num_threads(task.threads)
+        cores.set_threads(task.threads)
         try:
             precision = task.experiment.training.precision
             with (

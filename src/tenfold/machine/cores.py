@@ -6,6 +6,7 @@ By default, threads x workers is at most the number of cores.
 import math
 import os
 import platform
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,8 +21,10 @@ _HIGHEST_CPU = 65_535
 HIGH_LOAD = 0.75
 """Runnable processes per cpu above which other programs take cores from a worker's threads."""
 WAIT_POLICY = "OMP_WAIT_POLICY"
-_trained_in: set[int] = set()
-"""The process that was the first to train, by its number; those that are forked from it know it, too."""
+_lacks_threads: set[int] = set()
+"""This process, by its number, if it was forked from one whose threads torch may have computed with."""
+_unused: set[int] = set()
+"""The process that others are forked from before torch has computed in it, by its number."""
 
 
 def parse_cpus(text: str) -> tuple[int, ...]:
@@ -238,18 +241,36 @@ def set_wait_policy() -> None:
 
 
 def use_threads_that_exist() -> bool:
-    """Return whether this process may use several threads; if it was forked after a training, let torch use only one.
+    """Return whether this process may use several threads; if it was forked from one with torch, torch uses only one.
 
     The threads that torch computes with (OpenMP) do not exist in such a process, and torch would wait for them forever.
-    Whoever trains in this process calls this first.
+    Whoever computes in this process calls this first.
     """
-    if not _trained_in or os.getpid() in _trained_in:
-        _trained_in.add(os.getpid())
+    if os.getpid() not in _lacks_threads:
         return True
+    set_threads(1)
+    return False
+
+
+def set_threads(threads: int) -> None:
+    """Let torch use this many threads in this process, or one where `use_threads_that_exist` allows only one."""
     import torch
 
-    torch.set_num_threads(1)
-    return False
+    torch.set_num_threads(1 if os.getpid() in _lacks_threads else threads)
+
+
+def keep_threads_in_children() -> None:
+    """Let processes that are forked from this one use several threads: torch never computes in this one."""
+    _unused.add(os.getpid())
+
+
+def _note_fork() -> None:
+    if "torch" in sys.modules and os.getppid() not in _unused:
+        _lacks_threads.add(os.getpid())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_fork)
 
 
 def _what_fits(budget: int, workers: int) -> str:

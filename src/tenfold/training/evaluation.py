@@ -14,6 +14,7 @@ from tenfold.data import Part, Splits, batches
 from tenfold.data.tree import find_main_output, tree_concatenate, tree_leaves, tree_map
 from tenfold.errors import ModelError
 from tenfold.experiment import Training
+from tenfold.machine.cores import use_threads_that_exist
 from tenfold.runs.stored_predictions import Predictions
 from tenfold.training.measures import Measure, as_number, output_kind
 from tenfold.training.network_call import call_network
@@ -39,6 +40,7 @@ def predict(
     They are a tensor, or a tuple or dict of tensors; a single number for a batch, such as a loss that the network
     computes, is repeated for each sample. `mark` is called after every batch.
     """
+    use_threads_that_exist()
     modes = [(module, module.training) for module in network.modules()]  # a frozen layer may differ from the whole
     network.eval()
     device_type = next((parameter.device.type for parameter in network.parameters()), "cpu")

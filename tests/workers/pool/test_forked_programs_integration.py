@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 
 import tenfold
 from tenfold.errors import MachineError
@@ -21,9 +22,15 @@ def test_a_child_trains_as_its_parent_did(tmp_path: Path) -> None:
     if not child:
         status = 1
         try:
+            measured = before.evaluate()
+            threads = {torch.get_num_threads()}
             alone = tenfold.train(**SMALL, runs=tmp_path)
+            tenfold.train(
+                **SMALL, workers=2, engine="fused", runs=tmp_path, listen=lambda _: threads.add(torch.get_num_threads())
+            )
             together = tenfold.train(**SMALL, workers=2, runs=tmp_path)
-            status = 0 if (alone.metrics and together.metrics == before.metrics) else 2
+            same = measured["accuracy"] == before.metrics["accuracy"] and together.metrics == before.metrics
+            status = 0 if (alone.metrics and same and threads == {1}) else 2
         finally:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

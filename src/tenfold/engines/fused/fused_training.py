@@ -229,7 +229,7 @@ def select(numbers: Tensor | None, order: Tensor) -> Tensor:
 def on_device(task: Task) -> Iterator[None]:
     """Use all cores while the block lasts, and leave random generators and settings as they were."""
     before = torch.get_num_threads()
-    torch.set_num_threads(task.experiment.machine.threads or cores.budget())
+    cores.set_threads(task.experiment.machine.threads or cores.budget())
     try:
         with malloc.keeping_freed(), keep_rng_state(), set_matmul_precision(task.experiment.training.precision):
             yield

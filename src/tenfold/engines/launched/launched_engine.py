@@ -259,7 +259,7 @@ class Launched(Engine):
         """Train this rank's replica, and return the weights of the mean of all."""
         post = RankConnection(self.joined.network, emit, supervisor, task.checkpoints)
         before = torch.get_num_threads()
-        torch.set_num_threads(task.threads)
+        cores.set_threads(task.threads)
         cpus = task.cores.cpus(self.world.local_rank)
         try:
             with (

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tenfold.errors import MachineError
-from tenfold.machine.cores import wait_policy_for_children
+from tenfold.machine.cores import keep_threads_in_children, wait_policy_for_children
 
 START_ATTEMPTS = 3
 SERVER_FOLDER = "TENFOLD_SERVER_FOLDER"
@@ -85,9 +85,12 @@ def start_process(process: Any) -> None:
     raise MachineError("worker processes cannot be started: the server that they are forked from was killed repeatedly")
 
 
-def remove_server_folder_at_exit() -> None:
-    """In the server: if its parent was killed, remove the folder of its socket, which nobody else does."""
+def set_up_server() -> None:
+    """In the server: let workers use several threads; if its parent is killed, remove the folder of its socket."""
     folder, parent = os.environ.pop(SERVER_FOLDER, None), os.getppid()
+    if folder is None:
+        return
+    keep_threads_in_children()
 
     def remove() -> None:
         if os.getppid() != parent:

@@ -27,13 +27,13 @@ from tenfold.workers.channels import Channels, SharedChannels
 from tenfold.workers.cooperative import MessageBatch, Scheduler, TurnLock
 from tenfold.workers.elastic.elastic_channels import ElasticChannels
 from tenfold.workers.messages import Decision, Message
-from tenfold.workers.pool.fork_server import remove_server_folder_at_exit
+from tenfold.workers.pool.fork_server import set_up_server
 from tenfold.workers.pool.snapshot import TaskSnapshot
 from tenfold.workers.pool.worker_reports import WorkerProgress, start_heartbeat
 from tenfold.workers.task import Task, make_network
 from tenfold.workers.worker import Worker
 
-remove_server_folder_at_exit()  # does something only in the server of worker processes, where the variable is set
+set_up_server()  # does something only in the server of worker processes, where the variable is set
 
 EVENTS_TOGETHER = 256
 SECONDS_BETWEEN = 0.25
