@@ -29,6 +29,7 @@ HTML = "a report is written to a file that ends with .html or .htm, not to"
         ("plan --target 0.9 -o out.html", "the chosen experiment is written to a file that ends with .toml, not to"),
         ("calibrate -o .", ". is a folder; name a file in it"),
         ("train -o a.html/b.html", "a.html is not a folder"),
+        (f"report -o {'a' * 300}.html", "File name too long"),
     ],
 )
 def test_it_is_refused_at_once(line: str, sentence: str) -> None:

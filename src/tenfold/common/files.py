@@ -22,13 +22,16 @@ def check_output(path: Path, what: str, *endings: str) -> None:
     """Raise a StoreError if a file cannot be written: before the work whose result it is for."""
     if endings and path.suffix.lower() not in endings:
         raise StoreError(f"{what} is written to a file that ends with {' or '.join(endings)}, not to {path}")
-    if path.is_dir():
-        raise StoreError(f"{path} is a folder; name a file in it")
-    above = next((folder for folder in path.absolute().parents if folder.exists()), path.parent)
-    if not above.is_dir():
-        raise StoreError(f"{path} cannot be written: {above} is not a folder")
-    if path.parent.is_dir() and not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise StoreError(f"{path} cannot be written: permission denied")
+    try:
+        if path.is_dir():
+            raise StoreError(f"{path} is a folder; name a file in it")
+        above = next((folder for folder in path.absolute().parents if folder.exists()), path.parent)
+        if not above.is_dir():
+            raise StoreError(f"{path} cannot be written: {above} is not a folder")
+        if path.parent.is_dir() and not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise StoreError(f"{path} cannot be written: permission denied")
+    except OSError as error:
+        raise StoreError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def check_page_path(path: Path) -> None:
