@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tenfold.common.files import replacing, write_atomically
+from tenfold.common.files import check_output, replacing, write_atomically
+from tenfold.errors import StoreError
 
 
 @settings(deadline=None, derandomize=True, max_examples=20)
@@ -93,3 +94,17 @@ def test_others_may_read_it_as_the_umask_says(tmp_path, mask):
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "x").stat().st_mode) == 0o666 & ~mask
+
+
+def test_before_a_file_is_replaced_only_its_folder_is_asked_for_permission(tmp_path, monkeypatch):
+    path, pipe = tmp_path / "x", tmp_path / "pipe"
+    path.touch()
+    os.mkfifo(pipe)
+    asked = []
+    monkeypatch.setattr(os, "access", lambda one, _mode: asked.append(one) or one != tmp_path)
+    for refused in (path, tmp_path / "new" / "x"):
+        with pytest.raises(StoreError, match="permission denied"):
+            check_output(refused, "a report")
+    check_output(path, "a plot", in_place=True)
+    check_output(pipe, "a report")
+    assert asked == [tmp_path, tmp_path, path, pipe]

@@ -18,8 +18,11 @@ def names_data_file(name: str) -> bool:
     return ":" not in name and (bool(Path(name).suffix) or "/" in name or Path(name).exists())
 
 
-def check_output(path: Path, what: str, *endings: str) -> None:
-    """Raise a StoreError if a file cannot be written: before the work whose result it is for."""
+def check_output(path: Path, what: str, *endings: str, in_place: bool = False) -> None:
+    """Raise a StoreError if a file cannot be written: before the work whose result it is for.
+
+    With `in_place`, a file that exists is written to; by default a new one replaces it, as `replacing` does.
+    """
     if endings and path.suffix.lower() not in endings:
         raise StoreError(f"{what} is written to a file that ends with {' or '.join(endings)}, not to {path}")
     try:
@@ -28,7 +31,8 @@ def check_output(path: Path, what: str, *endings: str) -> None:
         above = next((folder for folder in path.absolute().parents if folder.exists()), path.parent)
         if not above.is_dir():
             raise StoreError(f"{path} cannot be written: {above} is not a folder")
-        if path.parent.is_dir() and not os.access(path if path.exists() else path.parent, os.W_OK):
+        opened = path if _is_stream(path) or (in_place and path.exists()) else above
+        if not os.access(opened, os.W_OK):
             raise StoreError(f"{path} cannot be written: permission denied")
     except OSError as error:
         raise StoreError(f"{path} cannot be written: {error.strerror}") from None
@@ -39,10 +43,15 @@ def check_page_path(path: Path) -> None:
     check_output(path, "a report", ".html", ".htm")
 
 
+def _is_stream(path: Path) -> bool:
+    """Return whether a path is a device or a pipe, such as /dev/stdout, which is written to and never replaced."""
+    return path.is_char_device() or path.is_fifo() or path.parent == Path("/dev")
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Open a file that replaces `path` when the block ends; after an error in it, `path` stays as it was."""
-    if path.is_char_device() or path.is_fifo() or path.parent == Path("/dev"):  # as /dev/stdout: it must stay as it is
+    if _is_stream(path):
         with path.open("wb") as file:
             yield file
         return

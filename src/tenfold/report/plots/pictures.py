@@ -56,7 +56,7 @@ def check_picture(path: Path) -> None:
 
     if path.suffix[1:].lower() not in FigureCanvasAgg.get_supported_filetypes():
         raise StoreError(f"{path} is not the name of a picture; it should end with .svg, .png or .pdf")
-    check_output(path, "a plot")
+    check_output(path, "a plot", in_place=True)
 
 
 def save_figure(path: Path, size: tuple[float, float], paint: Callable[["Figure"], None]) -> None:
