@@ -9,6 +9,8 @@ from looped import looped
 from typer.testing import CliRunner
 
 from tenfold.cli import app, main
+from tenfold.common.files import check_page_path
+from tenfold.report.pages.page import save_page
 
 HTML = "a report is written to a file that ends with .html or .htm, not to"
 
@@ -38,6 +40,11 @@ def test_it_is_refused_at_once(line: str, sentence: str) -> None:
     assert said.exit_code == 2
     assert sentence in said.stderr
     assert [path.name for path in Path.cwd().iterdir()] == ["a.html"]
+
+
+def test_only_verbs_ask_for_an_ending_and_not_of_a_device(tmp_path: Path) -> None:
+    check_page_path(Path("/dev/stdout"))
+    assert save_page("<p>", tmp_path / "page").read_text() == "<p>"
 
 
 def test_a_folder_that_is_gone_is_a_sentence(

@@ -23,9 +23,9 @@ def check_output(path: Path, what: str, *endings: str, in_place: bool = False) -
 
     With `in_place`, a file that exists is written to; by default a new one replaces it, as `replacing` does.
     """
-    if endings and path.suffix.lower() not in endings:
-        raise StoreError(f"{what} is written to a file that ends with {' or '.join(endings)}, not to {path}")
     try:
+        if endings and path.suffix.lower() not in endings and not _is_stream(path):
+            raise StoreError(f"{what} is written to a file that ends with {' or '.join(endings)}, not to {path}")
         if path.is_dir():
             raise StoreError(f"{path} is a folder; name a file in it")
         above = next((folder for folder in path.absolute().parents if folder.exists()), path.parent)
@@ -39,7 +39,7 @@ def check_output(path: Path, what: str, *endings: str, in_place: bool = False) -
 
 
 def check_page_path(path: Path) -> None:
-    """Raise a StoreError if an HTML page cannot be written to a file of this name."""
+    """Raise a StoreError if an HTML page cannot be written to a file of this name, or if it has the wrong ending."""
     check_output(path, "a report", ".html", ".htm")
 
 

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tenfold.common.files import check_page_path, write_atomically
+from tenfold.common.files import check_output, write_atomically
 from tenfold.errors import StoreError
 from tenfold.report.formatting import date_time
 from tenfold.report.pages.scripts import DRAWING, STILL, bundled_script, bundled_style
@@ -78,7 +78,7 @@ def _environment() -> "Environment":
 def save_page(page: str, path: str | Path) -> Path:
     """Write a page to a file, and return its path."""
     path = Path(path)
-    check_page_path(path)
+    check_output(path, "a report")
     try:
         write_atomically(path, page.encode())
     except OSError as error:
