@@ -22,7 +22,7 @@ from tenfold.transport.memory.segment import StopReason
 from tenfold.workers.channels import SharedChannels
 from tenfold.workers.elastic.replacement import Replacement
 from tenfold.workers.messages import Finished, Message
-from tenfold.workers.pool.fork_server import start_server
+from tenfold.workers.pool.fork_server import check_may_start, start_server
 from tenfold.workers.pool.snapshot import TaskSnapshot
 from tenfold.workers.pool.worker_pool import WorkerPool
 from tenfold.workers.pool.worker_process import WorkerSetup, run_workers
@@ -39,6 +39,7 @@ class Processes(Engine):
 
     def prepare(self, experiment: Experiment, fetching: FetchProgress | None = None) -> Task:
         """Load the data, while the server that workers are forked from imports torch."""
+        check_may_start()
         start_server()
         return super().prepare(experiment, fetching)
 

@@ -37,10 +37,13 @@ def test_a_child_trains_as_its_parent_did(tmp_path: Path) -> None:
     assert tenfold.train(**SMALL, workers=2, runs=tmp_path).metrics == before.metrics
 
 
-def test_a_process_that_may_have_none_of_its_own_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_may_have_none_of_its_own_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)  # type: ignore[attr-defined]
     with pytest.raises(MachineError, match=r"from a process of multiprocessing.Pool; use workers=1 in it"):
-        fork_server.start_server()
+        tenfold.train(**SMALL, workers=2, runs=tmp_path)
+    assert not list(tmp_path.iterdir())
+    folds = tenfold.cross_validate(**SMALL, folds=2, fold_mode="fold-by-fold", runs=tmp_path)
+    assert len(folds.folds) == 2
 
 
 def test_a_folder_too_long_for_a_socket_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

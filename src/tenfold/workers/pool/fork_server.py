@@ -42,11 +42,8 @@ def start_server() -> None:
 
     A pool starts it in any case. Whoever will need one calls this early, and both processes import torch together.
     """
-    if multiprocessing.current_process().daemon:
-        raise MachineError(
-            "worker processes cannot be started from a process of multiprocessing.Pool; use workers=1 in it, or start "
-            "it with concurrent.futures.ProcessPoolExecutor"
-        )
+    if multiprocessing.current_process().daemon:  # see check_may_start
+        return
     if context().get_start_method() == "forkserver":
         multiprocessing.set_forkserver_preload([PRELOADED])
         nested = multiprocessing.parent_process() is not None  # whose folder is its parent's
@@ -69,6 +66,15 @@ def start_server() -> None:
                     f"the folder for temporary files, {folder}, has too long a name for a socket; set TMPDIR to a "
                     "shorter one, such as /tmp"
                 ) from None
+
+
+def check_may_start() -> None:
+    """Raise MachineError in a process that may not start others."""
+    if multiprocessing.current_process().daemon:
+        raise MachineError(
+            "worker processes cannot be started from a process of multiprocessing.Pool; use workers=1 in it, and "
+            'fold_mode="fold-by-fold" for folds, or start it with concurrent.futures.ProcessPoolExecutor'
+        )
 
 
 def start_process(process: Any) -> None:
