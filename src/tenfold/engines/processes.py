@@ -41,7 +41,9 @@ class Processes(Engine):
         """Load the data, while the server that workers are forked from imports torch."""
         check_may_start()
         start_server()
-        return super().prepare(experiment, fetching)
+        task = super().prepare(experiment, fetching)
+        limits.check_open_files(len(self._ranks_by_process(task)))  # before anything is recorded
+        return task
 
     def run(self, task: Task, stopwatch: Stopwatch, emit: Emit, resumption: Resumption | None = None) -> Outcome:
         """Train to the end; a lost worker is replaced if the experiment says so, else all end with WorkerLost."""
@@ -52,7 +54,6 @@ class Processes(Engine):
         elastic = self.can_continue and machine.on_failure == "continue" and task.workers > 1
         supervisor = Supervisor(task, stopwatch, emit, resumption.manifest if resumption else None)
         ranks = self._ranks_by_process(task)
-        limits.check_open_files(len(ranks))  # of which the first are opened here
         with closing(_make_channels(task)) as channels, closing(TaskSnapshot(task)) as snapshot:
             setup = WorkerSetup(
                 snapshot=snapshot,
