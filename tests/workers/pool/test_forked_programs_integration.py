@@ -3,6 +3,8 @@
 import multiprocessing
 import multiprocessing.forkserver
 import os
+import re
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -51,5 +53,9 @@ def test_a_folder_too_long_for_a_socket_is_named(monkeypatch: pytest.MonkeyPatch
         raise OSError("AF_UNIX path too long")
 
     monkeypatch.setattr(multiprocessing.forkserver, "ensure_running", refuse)
-    with pytest.raises(MachineError, match="has too long a name for a socket; set TMPDIR to a shorter one"):
+    monkeypatch.setattr(multiprocessing, "parent_process", multiprocessing.current_process)  # as in a nested one
+    sentence = (
+        f"temporary files, {tempfile.gettempdir()}, has too long a name for a socket; set TMPDIR to a shorter one"
+    )
+    with pytest.raises(MachineError, match=re.escape(sentence)):
         fork_server.start_server()

@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 import threading
 import time
 import types
@@ -63,8 +64,8 @@ def start_server() -> None:
                 if "path too long" not in str(error):
                     raise
                 raise MachineError(
-                    f"the folder for temporary files, {folder}, has too long a name for a socket; set TMPDIR to a "
-                    "shorter one, such as /tmp"
+                    f"the folder for temporary files, {tempfile.gettempdir()}, has too long a name for a socket; "
+                    "set TMPDIR to a shorter one, such as /tmp"
                 ) from None
 
 
