@@ -1,15 +1,19 @@
 """Files that a result cannot be written to are refused before anything is trained or measured."""
 
+import errno
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from looped import looped
 from typer.testing import CliRunner
 
+from tenfold import cli
 from tenfold.cli import app, main
 from tenfold.common.files import check_page_path
+from tenfold.machine import limits
 from tenfold.report.pages.page import save_page
 
 HTML = "a report is written to a file that ends with .html or .htm, not to"
@@ -50,13 +54,30 @@ def test_only_verbs_ask_for_an_ending_and_not_of_a_device(tmp_path: Path) -> Non
 def test_a_folder_that_is_gone_is_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def gone() -> str:
-        raise FileNotFoundError
+    monkeypatch.setattr(os, "getcwd", raising(FileNotFoundError()))
+    assert "the current folder has been removed" in refused(tmp_path, monkeypatch, capsys)
 
-    monkeypatch.setattr(os, "getcwd", gone)
+
+def test_a_limit_on_open_files_should_be_doubled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "app", raising(OSError(errno.EMFILE, "Too many open files")))
+    monkeypatch.setattr(limits, "open_file_limit", lambda: 4096)
+    assert "raise the limit with `ulimit -n 8192`" in refused(tmp_path, monkeypatch, capsys)
+
+
+def raising(error: OSError) -> Callable[[], None]:
+    def fail() -> None:
+        raise error
+
+    return fail
+
+
+def refused(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    """Return the error that the command line ends with."""
     monkeypatch.setattr(sys, "argv", ["tenfold", "runs"])
-    monkeypatch.setattr(sys, "stdout", (tmp_path / "out").open("w"))
+    monkeypatch.setattr(sys, "stdout", (folder / "out").open("w"))
     with pytest.raises(SystemExit) as left:
         main()
     assert left.value.code == 2
-    assert "the current folder has been removed" in capsys.readouterr().err
+    return capsys.readouterr().err

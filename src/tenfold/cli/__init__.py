@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 from tenfold.cli.output import INTERRUPTED, launched_rank, prefix, say_interrupted, tell_interrupted
 from tenfold.cli.usage import UsageError, usage_sentence
 from tenfold.errors import TenfoldError, WorkerLost
+from tenfold.machine import limits
 from tenfold.machine.cores import set_wait_policy
 
 
@@ -178,7 +179,8 @@ def main() -> None:
             print_error(f"the disk is full: {error}")
             sys.exit(2)
         if isinstance(error, OSError) and error.errno == errno.EMFILE:
-            print_error("this process may not open more files; raise the limit with `ulimit -n 1024`")
+            more = 2 * (limits.open_file_limit() or 512)
+            print_error(f"this process may not open more files; raise the limit with `ulimit -n {more}`")
             sys.exit(2)
         if not heard:
             raise
