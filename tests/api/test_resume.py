@@ -192,7 +192,7 @@ class TestTheRecord:
 
     def test_a_target_that_new_runs_cannot_have(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with monkeypatch.context() as patched:
-            patched.setattr("tenfold.engines.run_facts.check_target", lambda *_: None)
+            patched.setattr("tenfold.engines.prepare.check_target", lambda *_: None)
             interrupted(**SMALL, target=1.1)
         assert tenfold.resume().status == "finished"
         with pytest.raises(ExperimentError, match=r"target = 1\.1: accuracy is between 0 and 1"):

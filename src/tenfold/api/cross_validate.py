@@ -9,7 +9,7 @@ from tenfold.api.train import finished_run, warn
 from tenfold.crossval import CrossValidation
 from tenfold.data import FetchProgress
 from tenfold.engines import RecordedRun, require_no_launcher
-from tenfold.engines.prepare import prepare, resolve_defaults
+from tenfold.engines.prepare import check_new_run, prepare, resolve_defaults
 from tenfold.engines.run_facts import describe
 from tenfold.experiment import Experiment
 from tenfold.experiment.call_errors import fields_by_name
@@ -83,6 +83,7 @@ def cross_validate(
     with follow(FoldProgress, progress, listen, warn) as shown:
         listener = with_callbacks(shown, [*as_list(callbacks), *make_loggers(log, runs)])
         with crossval.shared_data(prepare(experiment, fetching)) as task:
+            check_new_run(task)
             store = Store(runs)
             facts = describe(task)
             number = store.create(experiment, kind=CROSSVAL, facts=facts)

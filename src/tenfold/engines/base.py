@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tenfold.data import FetchProgress
-from tenfold.engines.prepare import prepare, resolve_defaults
+from tenfold.engines.prepare import check_new_run, prepare, resolve_defaults
 from tenfold.engines.recording import Outcome, RecordedRun, open_for_resume, train_recorded
 from tenfold.engines.run_facts import check_same_data, describe
 from tenfold.experiment import Experiment
@@ -46,6 +46,7 @@ class Engine(ABC):
     ) -> RecordedRun:
         """Train an experiment and record it as a new run."""
         task = self.prepare(experiment, fetching)
+        check_new_run(task)
         store = Store(runs)
         number = store.create(task.experiment, kind=kind, facts=describe(task))
         outcome = train_recorded(self.run, task, store, number, stopwatch, listen)

@@ -14,6 +14,7 @@ from tenfold.experiment import Experiment, Machine
 from tenfold.experiment.fields import with_defaults
 from tenfold.experiment.values import PythonObject, UnrecordedObject
 from tenfold.machine import affinity, cores, devices
+from tenfold.training.measures import check_target
 from tenfold.workers.task import Task
 
 
@@ -22,6 +23,12 @@ def resolve_defaults(experiment: Experiment) -> Experiment:
     if experiment.machine.device == "auto":
         experiment = experiment.replace(device=str(devices.resolve("auto")))
     return with_defaults(experiment)
+
+
+def check_new_run(task: Task) -> None:
+    """Raise ExperimentError for a target that cannot be reached; recorded runs that have one can be resumed."""
+    training = task.experiment.training
+    check_target(training, task.splits.classes, training.target)
 
 
 def prepare(

@@ -11,7 +11,7 @@ from tenfold.api.train import engine_for, finished_run, warn
 from tenfold.common.catalog import MODELS
 from tenfold.data import Splits
 from tenfold.engines import RecordedRun, require_no_launcher
-from tenfold.engines.prepare import prepare, resolve_defaults
+from tenfold.engines.prepare import check_new_run, prepare, resolve_defaults
 from tenfold.engines.recording import train_recorded
 from tenfold.engines.run_facts import describe
 from tenfold.errors import ExperimentError
@@ -21,7 +21,6 @@ from tenfold.machine import devices
 from tenfold.runs import Event, Run, Stopwatch, Store
 from tenfold.runs.callbacks import with_callbacks
 from tenfold.runs.history import History
-from tenfold.training.measures import check_target
 from tenfold.workers.task import make_network
 
 KIND = "fit"
@@ -53,7 +52,7 @@ def fit(experiment: Experiment, splits: Splits, *, runs: str | Path | None, call
     engine = engine_for(experiment, stopwatch, listen)
     task = prepare(experiment, splits=splits.to(devices.resolve(experiment.machine.device)))
     run = None
-    check_target(experiment.training, splits.classes, experiment.training.target)
+    check_new_run(task)
     if runs is None:
         outcome = engine.run(task, stopwatch, listen)
     else:

@@ -27,7 +27,7 @@ from tenfold.engines.launched.rank import (
 from tenfold.engines.launched.relaunch import find_begun, find_lost
 from tenfold.engines.launched.scatter import scatter
 from tenfold.engines.launched.stall_watch import watch_progress
-from tenfold.engines.prepare import assign_cores, load
+from tenfold.engines.prepare import assign_cores, check_new_run, load
 from tenfold.engines.recording import Outcome, RecordedRun, open_for_resume, train_recorded
 from tenfold.engines.recovery import assign_states
 from tenfold.engines.run_facts import check_same_data, describe
@@ -147,6 +147,7 @@ class Launched(Engine):
         experiment = with_defaults(experiment.replace(workers=self.world.size))
         with self.session():
             task = self.prepare(experiment, fetching)
+            check_new_run(task)
             if not self.records:
                 return self._follow(task, experiment, stopwatch)
             store = Store(runs)
