@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tenfold.errors import MachineError
 from tenfold.transport import SharedTensor
+from tenfold.transport.memory.shared_arrays import SharedFloats
 
 DTYPES = [
     *(torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64, torch.bool),
@@ -146,3 +147,11 @@ def test_a_limit_on_the_size_of_files_is_named() -> None:
             SharedTensor(torch.zeros(1000))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_process_that_starts_after_its_program_was_killed_ends_quietly() -> None:
+    floats = SharedFloats(1)
+    sent = pickle.dumps(floats)
+    floats.close()
+    with pytest.raises(SystemExit):
+        pickle.loads(sent)

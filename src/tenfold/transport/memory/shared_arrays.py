@@ -112,7 +112,10 @@ class SharedFloats:
 
     def __setstate__(self, name: str) -> None:
         self.name, self._file = name, None
-        self._fd = os.open(name, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            self._fd = os.open(name, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:  # the program was killed while it started this process, which ends, too
+            raise SystemExit(1) from None
         self._map()
         os.close(self._fd)
         self._fd = -1
