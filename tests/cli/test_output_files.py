@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from tenfold import cli
 from tenfold.cli import app, main
-from tenfold.common.files import check_page_path
+from tenfold.cli.options import check_report
 from tenfold.machine import limits
 from tenfold.report.pages.page import save_page
 
@@ -47,7 +47,7 @@ def test_it_is_refused_at_once(line: str, sentence: str) -> None:
 
 
 def test_only_verbs_ask_for_an_ending_and_not_of_a_device(tmp_path: Path) -> None:
-    check_page_path(Path("/dev/stdout"))
+    check_report(Path("/dev/stdout"))
     assert save_page("<p>", tmp_path / "page").read_text() == "<p>"
 
 

@@ -9,7 +9,7 @@ import typer
 
 from tenfold.cli.completion import complete_field, complete_from, complete_run, complete_tag
 from tenfold.common.catalog import LOGGERS, MODELS, OPTIMIZERS, SOURCES, STRATEGIES
-from tenfold.common.files import check_page_path
+from tenfold.common.files import check_output
 from tenfold.errors import ExperimentError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 def check_report(path: Path | None) -> Path | None:
     """Raise an error for a file that a report cannot be written to, before anything runs."""
     if path is not None:
-        check_page_path(path)
+        check_output(path, "a report", ".html", ".htm")
     return path
 
 

@@ -38,11 +38,6 @@ def check_output(path: Path, what: str, *endings: str, in_place: bool = False) -
         raise StoreError(f"{path} cannot be written: {error.strerror}") from None
 
 
-def check_page_path(path: Path) -> None:
-    """Raise a StoreError if an HTML page cannot be written to a file of this name, or if it has the wrong ending."""
-    check_output(path, "a report", ".html", ".htm")
-
-
 def _is_stream(path: Path) -> bool:
     """Return whether a path is a device or a pipe, such as /dev/stdout, which is written to and never replaced."""
     return path.is_char_device() or path.is_fifo() or path.parent == Path("/dev")

@@ -14,7 +14,7 @@ WARM_UPS = 3
 def capture(step: Callable[[Tensor], Tensor], example: Tensor) -> Callable[[Tensor], Tensor]:
     """Record what `step` does to an input like the example, and return a function that replays it for other inputs.
 
-    The step is executed a few times first. Whatever it reads and writes besides its input must keep its address.
+    The step is executed a few times first. Whatever it reads and writes, except for its input, must keep its address.
     """
     given = example.clone()
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
