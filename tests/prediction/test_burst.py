@@ -64,6 +64,13 @@ def test_a_burst_has_no_more_steps_than_asked_for():
         assert steps - burst.SYNC_EVERY < task.steps_per_epoch * task.experiment.training.epochs <= steps
 
 
+def test_a_burst_evaluates_once_an_epoch_and_ends_at_no_target():
+    experiment = vector_experiment(4096, evaluate_every=0.01, target=1e9)
+    task = burst._task(experiment, tiny_regression(), 30, None)
+    assert not task.evaluation_steps
+    assert task.experiment.training.target is None
+
+
 def test_neighbours_are_all_that_a_worker_waits_for():
     strategy = STRATEGIES["ring"]()
     spans = [span for rank in range(5) for span in spans_of(rank, 4e-3, rounds=True, price=1e-3)]

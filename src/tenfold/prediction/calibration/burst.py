@@ -172,6 +172,8 @@ def _task(experiment: Experiment, splits: Splits, steps: int, checkpoints: Path 
     calm = experiment.replace(
         epochs=-(-steps // each),
         sync_every=SYNC_EVERY,
+        evaluate_every=1,
+        target=None,
         local_after=0,
         shards="iid",
         fractions=None,
