@@ -1,14 +1,16 @@
-"""What a verb imports: reading verbs do without torch, and training does without what it does not use."""
+"""What is imported when: nothing heavy for names and help, no torch to read runs, and to train only what is used."""
 
 import json
 import subprocess
 import sys
-from pathlib import Path
 
-HEAVY = ("torch", "scipy", "sklearn", "matplotlib", "pandas", "jinja2", "pooch", "requests")
-TRAIN = ["train", "--model", "mlp", "--data", "digits", "--epochs", "1", "--quiet"]
+import pytest
+
+import tenfold
+
+PACKAGES = ("cloudpickle", "jinja2", "matplotlib", "numpy", "pandas", "pooch", "pydantic", "requests")
+PACKAGES += ("scipy", "sklearn", "sqlite3", "torch", "torch._dynamo")
 READING = [
-    ["--help"],
     ["runs"],
     ["show", "last"],
     ["data", "list"],
@@ -16,35 +18,68 @@ READING = [
     ["schema"],
     ["init", "experiment.toml"],
 ]
+TRAIN = ["train", "--model", "mlp", "--data", "digits", "--epochs", "1", "--quiet"]
 PROGRAM = """
 import json, sys
-from tenfold.cli import main
-found = {{}}
-for verb in {verbs!r}:
-    sys.argv = ["tenfold", *verb]
+imported = {}
+
+def done(stage):
+    imported[stage] = [name for name in %(packages)r if name in sys.modules]
+
+def run(*words):
+    from tenfold.cli import main
+    sys.argv = ["tenfold", *words]
     try:
         main()
-    except SystemExit as done:
-        assert not done.code, (verb, done.code)
-    found[" ".join(verb)] = [name for name in {heavy!r} if name in sys.modules]
+    except SystemExit as ended:
+        assert not ended.code, (words, ended.code)
+    done(" ".join(words))
+
+import tenfold
+done("import tenfold")
+import tenfold.common.catalog
+done("catalog")
+run("--help")
+tenfold.Experiment(model="mlp")
+done("Experiment")
+run("train", "--help")
+for words in %(reading)r:
+    run(*words)
 import tenfold.workers.pool.fork_server
-found["server"] = ["torch"] if "torch" in sys.modules else []
-print("imported:", json.dumps(found), file=sys.stderr)
+done("server")
+run(*%(train)r)
+print("imported:", json.dumps(imported), file=sys.stderr)
 """
 
 
-def imported(verbs: list[list[str]], heavy: tuple[str, ...], folder: Path) -> dict[str, list[str]]:
-    """Run verbs one after another in a new process, and return which heavy modules are there after each.
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
+    """Return which packages are there after each stage of one program: what is imported only grows."""
+    folder = tmp_path_factory.mktemp("startup")
+    tenfold.train(model="mlp", data="digits", limit=40, epochs=1, runs=folder / "runs")
+    program = PROGRAM % {"packages": PACKAGES, "reading": READING, "train": TRAIN}
+    ended = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=100)
+    assert ended.returncode == 0, ended.stderr
+    return {stage: set(names) for stage, names in json.loads(ended.stderr.rpartition("imported:")[2]).items()}
 
-    "server": and after importing what starts the server of workers, which should import torch while this process does.
-    """
-    program = PROGRAM.format(verbs=verbs, heavy=heavy)
-    done = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stderr
-    return dict(json.loads(done.stderr.rpartition("imported:")[2]))
+
+@pytest.mark.timeout(120)
+def test_names_and_help_import_nothing_heavy(imported: dict[str, set[str]]) -> None:
+    assert imported["import tenfold"] == imported["catalog"] == imported["--help"] == set()
+    assert imported["Experiment"] == imported["train --help"] == {"pydantic"}
 
 
-def test_nothing_is_imported_that_a_verb_does_not_need(tmp_path: Path) -> None:
-    unneeded = ("torch._dynamo", *(name for name in HEAVY if name != "torch"))
-    assert imported([TRAIN], unneeded, tmp_path)[" ".join(TRAIN)] == []
-    assert imported(READING, HEAVY, tmp_path) == {"server": [], **{" ".join(verb): [] for verb in READING}}
+@pytest.mark.timeout(120)
+def test_reading_verbs_do_without_torch(imported: dict[str, set[str]]) -> None:
+    for words in READING:
+        assert imported[" ".join(words)] <= {"cloudpickle", "numpy", "pydantic", "sqlite3"}
+
+
+@pytest.mark.timeout(120)
+def test_what_starts_the_server_of_workers_leaves_importing_torch_to_it(imported: dict[str, set[str]]) -> None:
+    assert "torch" not in imported["server"]
+
+
+@pytest.mark.timeout(120)
+def test_training_imports_only_what_it_uses(imported: dict[str, set[str]]) -> None:
+    assert imported[" ".join(TRAIN)] <= {"cloudpickle", "numpy", "pydantic", "sqlite3", "torch"}
