@@ -7,20 +7,16 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
+from command_line import tenfold_
 from looped import looped
-from typer.testing import CliRunner
 
 import tenfold
-from tenfold.cli import app
 
 SMALL = ("--model", "mlp", "--data", "digits", "--epochs", "1", "--threads", "1", "-s", "limit=100", "-s", "hidden=[4]")
 
 
 def compare(*arguments: str) -> Result:
-    result = CliRunner().invoke(app, ["compare", *arguments])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
+    return tenfold_("compare", *arguments)
 
 
 def test_a_line_for_each_run_and_a_table() -> None:

@@ -6,24 +6,16 @@ from pathlib import Path
 import pytest
 import typer
 from click import unstyle
-from click.testing import Result
+from command_line import tenfold_
 from looped import looped
-from typer.testing import CliRunner
 
 import tenfold
-from tenfold.cli import app, output
+from tenfold.cli import output
 from tenfold.cli.output import PARTIAL
 from tenfold.report.live.fold_progress import FoldProgress
 
 pytestmark = pytest.mark.timeout(120)
 SMALL = ("--model", "mlp", "--data", "digits", "--epochs", "1", "--threads", "1", "--set", "limit=100")
-
-
-def tenfold_(*arguments: str) -> Result:
-    result = CliRunner().invoke(app, arguments)
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_verbs import tenfold_
+from command_line import tenfold_
 
 import tenfold
 from tenfold.runs import Run

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from test_verbs import tenfold_
+from command_line import tenfold_
 
 import tenfold
 from tenfold.runs import Store

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from click import unstyle
 from click.testing import Result
+from command_line import tenfold_
 from looped import looped
-from typer.testing import CliRunner
 
 import tenfold
 from tenfold.cli import app
@@ -18,14 +18,6 @@ from tenfold.runs import EpochEnded, Event
 SMALL = ("--model", "mlp", "--data", "digits", "--epochs", "2", "--threads", "1", "--set", "limit=200")
 VERBS = [command.callback.__name__ for command in app.registered_commands if command.callback]
 DATA_VERBS = ["list", "get", "where"]
-
-
-def tenfold_(*arguments: str) -> Result:
-    """Run the command line in this process; whatever is not meant for the user is raised."""
-    result = CliRunner().invoke(app, arguments)
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
 
 
 @pytest.fixture(scope="module")
