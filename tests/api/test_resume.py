@@ -1,12 +1,14 @@
 """A run that was interrupted goes on as if nothing had happened, or a sentence says why it cannot."""
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from looped import looped
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
@@ -45,6 +47,27 @@ def interrupted(epoch: int = 3, **fields: Any) -> tenfold.Run:
     run = tenfold.open_run()
     assert run.status == "interrupted"
     return run
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tenfold.Run:
+    """A run of `SMALL` that nothing interrupted."""
+    return tenfold.train(**SMALL, runs=tmp_path_factory.mktemp("whole"))
+
+
+@pytest.fixture(scope="module")
+def interrupted_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("interrupted")
+    with pytest.raises(KeyboardInterrupt):
+        tenfold.train(**SMALL, listen=CtrlC(3), runs=folder)
+    return folder
+
+
+@pytest.fixture
+def run(interrupted_runs: Path) -> tenfold.Run:
+    """A run of `SMALL` that was interrupted at the end of its third epoch, in a store of its own."""
+    shutil.copytree(interrupted_runs, "runs")
+    return tenfold.open_run()
 
 
 def assert_same(resumed: tenfold.Run, whole: tenfold.Run) -> None:
@@ -110,28 +133,26 @@ class TestTheSameWeights:
         assert_same(tenfold.resume(run), tenfold.train(**SMALL, **changes))
 
     @pytest.mark.parametrize("epoch", [1, 2, 4, 5])
-    def test_wherever_it_was_interrupted(self, epoch: int) -> None:
-        run = interrupted(epoch, **SMALL)
-        assert_same(tenfold.resume(run), tenfold.train(**SMALL))
+    def test_wherever_it_was_interrupted(self, epoch: int, whole: tenfold.Run) -> None:
+        assert_same(tenfold.resume(interrupted(epoch, **SMALL)), whole)
 
-    def test_after_several_interruptions(self) -> None:
-        run = interrupted(2, **SMALL)
-        for epoch in (3, 4, 5):
+    def test_after_several_interruptions(self, run: tenfold.Run, whole: tenfold.Run) -> None:
+        for epoch in (4, 5):
             with pytest.raises(KeyboardInterrupt):
                 tenfold.resume(run, listen=CtrlC(epoch))
             assert tenfold.open_run().status == "interrupted"
-        assert_same(tenfold.resume(run), tenfold.train(**SMALL))
+        assert_same(tenfold.resume(run), whole)
 
-    @pytest.mark.parametrize("epoch", [1, 3, 5, 6])
-    def test_with_patience_the_best_weights_outlive_the_interruption(self, epoch: int) -> None:
+    def test_with_patience_the_best_weights_outlive_the_interruption(self) -> None:
         noise = torch.randn(60, 8, generator=torch.Generator().manual_seed(1)), torch.arange(60) % 2
         fields = {"model": "mlp", "lr": 0.2, "batch_size": 8, "epochs": 40, "patience": 3, "threads": 1}
         fields |= {"data": noise, "validation_fraction": 0.3}
         whole = tenfold.train(**fields)
         assert whole.result["stopped_early"]
-        resumed = tenfold.resume(interrupted(min(epoch, whole.result["epochs"]), **fields), data=noise)
-        assert_same(resumed, whole)
-        assert resumed.result["best_epoch"] == whole.result["best_epoch"]
+        for epoch in (1, 3, 5, 6):
+            resumed = tenfold.resume(interrupted(min(epoch, whole.result["epochs"]), **fields), data=noise)
+            assert_same(resumed, whole)
+            assert resumed.result["best_epoch"] == whole.result["best_epoch"]
 
     @pytest.mark.parametrize(
         "workers",
@@ -152,8 +173,8 @@ class TestTheSameWeights:
 
 
 class TestTheRecord:
-    def test_one_row_an_epoch_and_a_clock_that_goes_on(self) -> None:
-        run = tenfold.resume(interrupted(**SMALL))
+    def test_one_row_an_epoch_and_a_clock_that_goes_on(self, run: tenfold.Run) -> None:
+        run = tenfold.resume(run)
         assert (run.status, run.error) == ("finished", "")
         seconds = [row["seconds"] for row in run.history]
         assert seconds == sorted(seconds)
@@ -167,8 +188,7 @@ class TestTheRecord:
             "predictions.npz",
         }
 
-    def test_what_is_known_of_an_interrupted_run_is_kept(self) -> None:
-        run = interrupted(3, **SMALL)
+    def test_what_is_known_of_an_interrupted_run_is_kept(self, run: tenfold.Run) -> None:
         assert (run.result["epochs"], run.result["part"]) == (3, "test")
         assert run.metrics == {name: run.history[-1][f"test_{name}"] for name in ("loss", "accuracy")}
         assert run.seconds == run.history[-1]["seconds"]
@@ -177,13 +197,13 @@ class TestTheRecord:
         run = tenfold.resume(interrupted(1, **SMALL))
         assert [row["epoch"] for row in run.history] == [1, 2, 3, 4, 5]
 
-    def test_spans_of_a_repeated_epoch_are_counted_once(self) -> None:
-        run = tenfold.resume(interrupted(**SMALL))
+    def test_spans_of_a_repeated_epoch_are_counted_once_and_times_still_tell_of_the_start(
+        self, run: tenfold.Run
+    ) -> None:
+        run = tenfold.resume(run)
         computed = sum(span.seconds for span in run.spans() if span.kind == "compute")
         assert computed == pytest.approx(run.times["compute"])
-
-    def test_times_still_tell_of_the_start(self) -> None:
-        assert "start" in tenfold.resume(interrupted(**SMALL)).times
+        assert "start" in run.times
 
     def test_numbers_that_are_none_do_not_stand_in_the_way(self) -> None:
         fields = SMALL | {"metrics": {"odd": lambda outputs, targets: torch.tensor(float("nan"))}}
@@ -206,11 +226,10 @@ class TestTheRecord:
 
 
 class TestRefusals:
-    def test_a_finished_run(self) -> None:
-        run = tenfold.train(**SMALL)
-        with pytest.raises(StoreError, match=f"run {run.id} is finished; there is nothing to resume"):
-            tenfold.resume(run)
-        assert tenfold.open_run().status == "finished"
+    def test_a_finished_run(self, whole: tenfold.Run) -> None:
+        with pytest.raises(StoreError, match=f"run {whole.id} is finished; there is nothing to resume"):
+            tenfold.resume(whole)
+        assert tenfold.open_run(runs=whole.store.folder).status == "finished"
 
     def test_a_running_run(self) -> None:
         refusals: list[str] = []
@@ -227,8 +246,7 @@ class TestRefusals:
         assert refusals[0].startswith("run 1 is still running, in process ")
         assert run.status == "finished"
 
-    def test_a_run_that_another_finished_meanwhile(self) -> None:
-        run = interrupted(**SMALL)
+    def test_a_run_that_another_finished_meanwhile(self, run: tenfold.Run) -> None:
         tenfold.resume(run)
         with pytest.raises(StoreError, match="run 1 is finished"):
             run.store.claim_and_restart(run.id, epoch=0)
@@ -263,32 +281,29 @@ class TestRefusals:
         np.save(tmp_path / "x.npy", x)
         assert_same(tenfold.resume(run), tenfold.train(**fields))
 
-    def test_a_damaged_checkpoint(self) -> None:
-        run = interrupted(**SMALL)
+    def test_a_damaged_checkpoint(self, run: tenfold.Run, whole: tenfold.Run) -> None:
         (run.path / "checkpoint" / "manifest.json").write_text('{"epoch": ')
         with pytest.warns(UserWarning, match=r"manifest\.json is damaged; continuing from epoch 1 instead"):
-            assert_same(tenfold.resume(run), tenfold.train(**SMALL))
+            assert_same(tenfold.resume(run), whole)
 
-    def test_a_truncated_checkpoint(self) -> None:
-        run = interrupted(**SMALL)
+    def test_a_truncated_checkpoint(self, run: tenfold.Run, whole: tenfold.Run) -> None:
         first, second = sorted((run.path / "checkpoint").glob("epoch-*.pt"))
-        whole = second.read_bytes()
-        second.write_bytes(whole[:100])
+        content = second.read_bytes()
+        second.write_bytes(content[:100])
         first.write_bytes(first.read_bytes()[:100])
         with pytest.raises(StoreError, match=r"epoch-2-worker-0\.pt is damaged.*to train again from the beginning"):
             tenfold.resume(run)
         assert tenfold.open_run().status == "interrupted"
-        second.write_bytes(whole)
-        assert_same(tenfold.resume(run), tenfold.train(**SMALL))
+        second.write_bytes(content)
+        assert_same(tenfold.resume(run), whole)
 
-    def test_a_flipped_bit_in_a_checkpoint(self) -> None:
-        run = interrupted(**SMALL)
+    def test_a_flipped_bit_in_a_checkpoint(self, run: tenfold.Run, whole: tenfold.Run) -> None:
         saved = run.path / "checkpoint" / "epoch-2-worker-0.pt"
         content = bytearray(saved.read_bytes())
         content[len(content) // 2] ^= 1
         saved.write_bytes(bytes(content))
         with pytest.warns(UserWarning, match=r"epoch-2-worker-0\.pt is damaged .*; continuing from epoch 1 instead"):
-            assert_same(tenfold.resume(run), tenfold.train(**SMALL))
+            assert_same(tenfold.resume(run), whole)
 
     def test_a_flipped_bit_in_the_weights(self) -> None:
         run = tenfold.train(**SMALL)
@@ -347,9 +362,8 @@ class TestPythonObjects:
         with pytest.raises((StoreError, ModelError)):
             tenfold.resume(run, model=lambda: wide_network(), data=points())
 
-    @pytest.mark.parametrize("field", ["epochs", "lr", "workers", "batch_size"])
-    def test_nothing_else_is_taken(self, field: str) -> None:
-        run = interrupted(**SMALL)
+    @looped("field", ["epochs", "lr", "workers", "batch_size"])
+    def test_nothing_else_is_taken(self, field: str, run: tenfold.Run) -> None:
         with pytest.raises(TypeError, match=f"unexpected keyword argument '{field}'"):
             tenfold.resume(run, **{field: 7})
         assert tenfold.open_run().status == "interrupted"
