@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -52,9 +53,14 @@ def find(target: float, **options: Any) -> planner.Search:
     return planner.search(candidates, splits(), target, cluster=CLUSTER, **options)
 
 
+@cache
+def usual() -> planner.Search:
+    """Search once for the tests that only look at what is found."""
+    return find(0.9)
+
+
 def test_the_setting_that_needs_the_fewest_seconds_is_chosen() -> None:
-    found = find(0.9)
-    best = planner.best_of(found, 0.9)
+    best = planner.best_of(usual(), 0.9)
     assert best.candidate.workers == 4
     assert best.experiment.division.average == "gradients"
     samples = (2.0 / 0.1) ** (1 / 0.9) * (best.candidate.batch + 500)
@@ -74,7 +80,7 @@ def test_epochs_with_which_the_experiments_own_seed_missed_are_not_recommended()
 
 
 def test_a_run_that_stops_early_takes_only_the_epochs_to_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
-    late = planner.best_of(find(0.9), 0.9)
+    late = planner.best_of(usual(), 0.9)
     by_formula = trial_search.train_probe
 
     def soon(*arguments: Any) -> Probe:
@@ -91,7 +97,7 @@ def test_a_run_that_stops_early_takes_only_the_epochs_to_the_target(monkeypatch:
 
 
 def test_the_expected_seconds_of_a_confirmed_schedule_include_those_of_seeds_that_may_miss() -> None:
-    best = planner.best_of(find(0.9), 0.9)
+    best = planner.best_of(usual(), 0.9)
     assert best.probability is not None
     assert best.price is not None
     assert best.expected is not None
@@ -105,7 +111,7 @@ def test_the_expected_seconds_of_a_confirmed_schedule_include_those_of_seeds_tha
 
 
 def test_longer_schedules_are_tried_as_long_as_they_reach_the_target_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
-    shortest = planner.best_of(find(0.9), 0.9).epochs
+    shortest = planner.best_of(usual(), 0.9).epochs
     assert shortest is not None
     by_formula = trial_search.train_probe
 
@@ -130,7 +136,7 @@ def test_only_a_few_settings_have_trial_runs_and_none_more_than_it_has_seeds() -
 
 
 def test_a_setting_that_diverges_is_named_and_does_not_stop_the_search() -> None:
-    dropped = [one.dropped for one in find(0.9).assessments if one.candidate.experiment.training.batch_size == 128]
+    dropped = [one.dropped for one in usual().assessments if one.candidate.experiment.training.batch_size == 128]
     assert any(text.startswith("diverged: the loss became nan") for text in dropped)
 
 
