@@ -3,10 +3,8 @@
 import json
 from pathlib import Path
 
-import nbformat
 import pytest
-from forked import forked_python, programs_server
-from nbclient import NotebookClient
+from forked import forked_python
 
 import tenfold
 
@@ -16,8 +14,7 @@ TOUR = Path(__file__).parents[1] / "examples" / "tour.ipynb"
 @pytest.fixture
 def _kernel(tmp_path, monkeypatch):
     """A kernel that is forked from a server that has torch, and works in a folder of its own."""
-    with programs_server():
-        command = [*forked_python(), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    command = [*forked_python(), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     kernel = tmp_path / "jupyter" / "kernels" / "python3" / "kernel.json"
     kernel.parent.mkdir(parents=True)
     kernel.write_text(json.dumps({"argv": command, "display_name": "Python", "language": "python"}))
@@ -31,6 +28,9 @@ def _kernel(tmp_path, monkeypatch):
 @pytest.mark.timeout(120)
 @pytest.mark.usefixtures("_kernel")
 def test_the_tour_runs(tmp_path):
+    import nbformat  # here, as not every process that shares the tests needs it
+    from nbclient import NotebookClient
+
     tour = nbformat.read(TOUR, as_version=4)
     assert not any(cell.get("outputs") for cell in tour.cells), "keep it without outputs"
     folder = {"metadata": {"path": str(tmp_path)}}  # where it writes its files

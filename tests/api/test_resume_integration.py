@@ -5,7 +5,6 @@ import random
 import signal
 import sqlite3
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 import torch
 from forked import run_command, start_program
 from killed_training import SMALL, WHERE_FILES_ARE_WRITTEN, WHILE_TRAINING
+from waiting import wait_until
 
 import tenfold
 from tenfold.errors import StoreError
@@ -87,7 +87,7 @@ def test_killed_from_outside(whole: tenfold.Run, tmp_path: Path) -> None:
     for number, delay in enumerate(DELAYS):
         runs = tmp_path / str(number)
         child = start_program(killed_training.train, str(runs))
-        wait_for(lambda runs=runs: recorded(runs), pause=0.001)
+        wait_until(lambda runs=runs: recorded(runs), pause=0.001)
         time.sleep(delay)
         child.kill()
         child.join(60)
@@ -130,7 +130,7 @@ def test_several_may_begin_at_once_in_a_new_folder(tmp_path: Path) -> None:
 def test_a_run_in_another_process_is_left_alone(tmp_path: Path) -> None:
     child = start_program(partial(killed_training.train, str(tmp_path), epochs=1_000_000))
     try:
-        wait_for(lambda: recorded(tmp_path))
+        wait_until(lambda: recorded(tmp_path))
         assert tenfold.open_run(runs=tmp_path).status == "running"
         with pytest.raises(StoreError, match=f"run 1 is still running, in process {child.pid} on .*; wait for it"):
             tenfold.resume(runs=tmp_path)
@@ -144,7 +144,7 @@ def test_ctrl_c_is_recorded_and_says_how_to_go_on(tmp_path: Path) -> None:
     arguments = ["train", "--model", "mlp", "--data", "digits", "--epochs", "1000000", "--threads", "1"]
     command = start_program(run_command, str(tmp_path), *arguments, "--runs", str(tmp_path / "runs"))
     try:
-        wait_for(lambda: recorded(tmp_path / "runs") and len(tenfold.open_run(runs=tmp_path / "runs").history) >= 3)
+        wait_until(lambda: recorded(tmp_path / "runs") and len(tenfold.open_run(runs=tmp_path / "runs").history) >= 3)
         os.kill(command.pid, signal.SIGINT)
         command.join(60)
         assert command.exitcode == 130
@@ -167,10 +167,3 @@ def recorded(runs: Path) -> bool:
         return len(tenfold.list_runs(runs=runs)) == 1
     except StoreError:
         return False
-
-
-def wait_for(condition: Callable[[], bool], *, seconds: float = 60, pause: float = 0.02) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "nothing happened"
-        time.sleep(pause)

@@ -2,11 +2,11 @@
 
 import os
 import subprocess
-import sys
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from forked import forked_python
 from made_runs import make_run
 
 from tenfold import __file__ as package
@@ -30,7 +30,7 @@ pytestmark = [
 @contextmanager
 def tenfold(*words):
     process = subprocess.Popen(
-        [sys.executable, "-m", "tenfold", *words],
+        [*forked_python(), "-m", "tenfold", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,

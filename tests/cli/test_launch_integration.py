@@ -4,18 +4,17 @@ import os
 import re
 import signal
 import subprocess
-import sys
+from functools import partial
 from pathlib import Path
-from time import sleep
 
+import psutil
 import pytest
 from click import unstyle
 from click.testing import Result
+from command_line import tenfold_
+from forked import run_command, start_forked
 from looped import looped
-from typer.testing import CliRunner
-
-import tenfold
-from tenfold.cli import app
+from waiting import wait_until
 
 SSH = """#!/bin/sh
 # options, host, command: says how it was called, and runs the command here
@@ -49,10 +48,7 @@ def fake_python(folder: Path, text: str) -> str:
 
 
 def launch(*arguments: str) -> Result:
-    result = CliRunner().invoke(app, ["launch", *arguments])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
+    return tenfold_("launch", *arguments)
 
 
 class TestShowing:
@@ -180,39 +176,31 @@ class TestRunning:
         assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)] == before
 
     @pytest.mark.parametrize(
-        ("numbers", "wrapper", "code"),
+        ("numbers", "ignored", "code"),
         [
             ([signal.SIGINT], [], 130),
             ([signal.SIGTERM], [], 143),
             ([signal.SIGHUP], [], 129),
-            ([signal.SIGHUP, signal.SIGTERM], ["nohup"], 143),
+            ([signal.SIGHUP, signal.SIGTERM], [signal.SIGHUP], 143),
         ],
         ids=["interrupt", "terminate", "hang up", "nohup"],
     )
     def test_a_signal_ends_all(
-        self, numbers: list[int], wrapper: list[str], code: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+        self, numbers: list[int], ignored: list[int], code: int, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         fake_ssh(folder, monkeypatch)
         python = fake_python(folder, 'echo "pid $$"; exec sleep 500')
-        command = [*wrapper, sys.executable, "-m", "tenfold", "launch", "lenet.toml", "--hosts", "hosts.txt", "--run"]
-        environment = os.environ | {"PYTHONPATH": str(Path(tenfold.__file__).parents[1]), "PYTHONUNBUFFERED": "1"}
-        started = subprocess.Popen([*command, "--python", python], env=environment, stdout=subprocess.PIPE, text=True)
-        assert started.stdout is not None
-        pids: list[int] = []
-        while len(pids) < 2:
-            pids += [int(number) for number in re.findall(r"pid (\d+)", started.stdout.readline())]
+        command = ["launch", "lenet.toml", "--hosts", "hosts.txt", "--run", "--python", python]
+        started = start_forked(partial(run_command, ignoring=ignored, PATH=os.environ["PATH"]), str(folder), *command)
+
+        def pids() -> list[int]:
+            said = folder / "out"
+            return [int(number) for number in re.findall(r"pid (\d+)\n", said.read_text() if said.exists() else "")]
+
+        wait_until(lambda: len(pids()) == 2)
         for number in numbers:
-            started.send_signal(number)
-        assert started.wait(30) == code
-        for pid in pids:
-            assert is_gone(pid)
-
-
-def is_gone(pid: int) -> bool:
-    for _ in range(100):
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return True
-        sleep(0.05)
-    return False
+            os.kill(started.pid, number)
+        started.join(30)
+        assert started.exitcode == code
+        for pid in pids():
+            wait_until(lambda pid=pid: not psutil.pid_exists(pid))

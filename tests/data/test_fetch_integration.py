@@ -1,17 +1,18 @@
 import errno
-import json
+import multiprocessing
 import os
-import subprocess
-import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
+import fetch_process
 import pytest
+from forked import start_forked
 
 from tenfold.common.files import PARTIAL
 from tenfold.data import SOURCES, get, load
 from tenfold.data.sources.fetch import fetch
 from tenfold.errors import DataError
+from tenfold.workers.pool.fork_server import context
 
 pytestmark = pytest.mark.timeout(60)
 WHOLE = [".lock", "tiny-x.gz", "tiny-y.gz"]
@@ -171,31 +172,13 @@ def test_a_read_only_cache_is_explained(cache, tiny):
     assert names(cache) == []
 
 
-PROGRAM = """
-import sys
-import json
-from pathlib import Path
-from tenfold.data.sources.fetch import fetch
-from tenfold.data.sources.source import Source, SourceFile
-
-folder, mirror, files = sys.argv[1:]
-files = {name: SourceFile(**fields) for name, fields in json.loads(files).items()}
-source = Source(name="tiny", description="", load=None, files=files, mirrors=(mirror,))
-print("ready", flush=True)
-sys.stdin.readline()
-print(sum(map(len, fetch(source, Path(folder)).values())), flush=True)
-"""
-
-
 def test_processes_that_fetch_at_once_share_one_download(cache, tiny, mirror):
-    files = json.dumps({name: asdict(file) for name, file in tiny.files.items()})
-    command = [sys.executable, "-c", PROGRAM, str(cache), mirror.address, files]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    workers = [subprocess.Popen(command, **pipes) for _ in range(2)]
-    assert [worker.stdout.readline() for worker in workers] == ["ready\n"] * 2
-    for worker in workers:
-        worker.stdin.write("go\n")
-        worker.stdin.flush()
-    assert [worker.communicate()[0] for worker in workers] == ["66\n"] * 2
+    begin, (here, there) = context().Barrier(2), multiprocessing.Pipe()
+    others = [
+        start_forked(fetch_process.fetch_files, cache, mirror.address, tiny.files, begin, there) for _ in range(2)
+    ]
+    assert [here.recv() for _ in others] == [66, 66]
+    for other in others:
+        other.join()
     assert mirror.asked == ["tiny-x.gz", "tiny-y.gz"]
     assert names(cache) == WHOLE

@@ -5,7 +5,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from forked import forked_python
 from launchers import mpirun
 from launching import end_ranks, start_rank
 from network_hosts import ENDLESS, FIELDS, Hosts, quietly
+from waiting import wait_until
 
 import tenfold
 from tenfold.machine.process_state import is_alive
@@ -113,31 +113,24 @@ def test_who_is_cut_off_is_named_on_both_sides(hosts: Hosts, tmp_path: Path) -> 
     launchers = start_all(hosts, tmp_path, ENDLESS)
     wait_for_an_epoch(tmp_path / "host0" / "runs", launchers)
     hosts.cut()
-    until = time.monotonic() + 10
-    run = tenfold.open_run(runs=tmp_path / "host0" / "runs")
-    while run.status == "running" and time.monotonic() < until:
-        time.sleep(0.2)
-        run = tenfold.open_run(runs=tmp_path / "host0" / "runs")
+    runs = tmp_path / "host0" / "runs"
+    wait_until(lambda: tenfold.open_run(runs=runs).status != "running", seconds=10, pause=0.2)
+    run = tenfold.open_run(runs=runs)
     assert run.status == "interrupted"
     lost = re.match(r"worker 1 \(process (\d+) on host1\) has sent no heartbeat for", run.error)
     assert lost, run.error
-    until = time.monotonic() + 20
-    while is_alive(int(lost[1])):  # its launcher, cut off as well, may not have noticed its end
-        assert time.monotonic() < until, "the rank that is cut off goes on"
-        time.sleep(0.2)
+    wait_until(lambda: not is_alive(int(lost[1])), seconds=20)  # its launcher, cut off as well, may not have noticed
     hosts.remove()
     assert "[rank 1] error: worker 0 (process " in launchers[1].communicate(timeout=10)[0]
 
 
 def wait_for_an_epoch(runs: Path, launchers: list["subprocess.Popen[str]"]) -> None:
-    until = time.monotonic() + 60
-    while time.monotonic() < until:
-        if (runs / "tenfold.db").exists() and any(run.history for run in tenfold.list_runs(runs=runs)):
-            return
+    def is_finished() -> bool:
         for launcher in launchers:
             assert launcher.poll() is None, launcher.communicate()[0]
-        time.sleep(0.2)
-    raise AssertionError("no epoch was finished")
+        return (runs / "tenfold.db").exists() and any(run.history for run in tenfold.list_runs(runs=runs))
+
+    wait_until(is_finished, pause=0.2)
 
 
 def test_nothing_is_left_of_the_hosts() -> None:

@@ -1,13 +1,18 @@
 """Ranks under torchrun and mpirun: the same weights as worker processes, and nobody waits for the dead."""
 
+import os
+import re
+import signal
 import sys
-import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from engine_models import LAWFUL, same, train
+from failing_ranks import failing
+from forked import forked_python
 from launchers import mpirun
 from launching import launch, start_ranks, told, torchrun_experiments
 from launching import run as run_command
@@ -87,33 +92,6 @@ def test_rank_0_records_what_all_did(folder: Path) -> None:
     assert {run.facts["launch"]["within_hosts"] for run in runs} == {"torch", "shared-memory"}
 
 
-NUMBERED: dict[str, Any] = {
-    "data": "engine_models:numbered",
-    "data_options": {"samples": 60},
-    "test_fraction": 0.2,
-    "stratify": False,
-    "shards": "contiguous",
-    "batch_size": 4,
-    "epochs": 3,
-    "lr": 0.01,
-    "threads": 1,
-    "oversubscribe": True,
-}
-
-
-def first_of(rank: int) -> int:
-    """Return the number of a sample that this one of two ranks learns from."""
-    from tenfold.engines.prepare import prepare
-
-    task = prepare(tenfold.Experiment(**NUMBERED, workers=2))
-    return int(next(task.splits.train.batches([task.shards[rank][:1]]))[0][0, 0])
-
-
-def failing(how: str, rank: int, epoch: int, model: str = "engine_models:Failing") -> dict[str, Any]:
-    options = {"number": first_of(rank), "epoch": epoch, "how": how}
-    return NUMBERED | {"model": model, "model_options": options}
-
-
 class TestARankThatIsLost:
     def test_is_named_and_what_was_recorded_stays(self, tmp_path: Path) -> None:
         assert torchrun_experiments(2, tmp_path, [failing("SIGKILL", 1, 1)])
@@ -125,27 +103,28 @@ class TestARankThatIsLost:
 
     @pytest.mark.parametrize("how", ["SIGSTOP", "lock"])
     def test_is_named_if_it_makes_no_progress(self, how: str, tmp_path: Path) -> None:
-        fields = failing(how, 1, 1) | {"stall_after": 3}
-        codes = start_ranks(2, tmp_path, [fields], not_waiting_for=[1])
+        codes = start_ranks(2, tmp_path, [failing(how, 1, 1, stall_after=3)], not_waiting_for=[1])
         assert codes[0] not in (0, None)
         self.assert_named(tmp_path)
 
     def test_is_named_under_mpirun(self, tmp_path: Path) -> None:
-        started = time.monotonic()
-        fields = failing("SIGSTOP", 1, 1) | {"transport": "mpi", "stall_after": 3}
-        done = launch([*mpirun(), "-n", "2", sys.executable], tmp_path, [fields])
-        assert done.returncode != 0
-        assert time.monotonic() - started < 45  # a stopped rank would stay for ever
-        self.assert_named(tmp_path)
+        fields = failing("SIGSTOP", 1, 1, transport="mpi", stall_after=3)
+        done = launch([*mpirun(), "-n", "2", *forked_python()], tmp_path, [fields])
+        assert done.returncode != 0, "mpirun ends, although a rank is stopped"
+        with suppress(ProcessLookupError):  # mpirun may only have ended the process that started the rank
+            os.kill(self.assert_named(tmp_path), signal.SIGKILL)
 
-    def assert_named(self, tmp_path: Path) -> None:
+    def assert_named(self, tmp_path: Path) -> int:
+        """Return the process of the rank that is named."""
         run = tenfold.open_run(runs=tmp_path / "runs")
         assert run.status == "interrupted"
-        assert run.error.startswith("worker 1 (process ")
+        named = re.match(r"worker 1 \(process (\d+)", run.error)
+        assert named, run.error
         assert [row["epoch"] for row in run.history] == [1]
+        return int(named[1])
 
     def test_comes_back_by_the_launchers_restarts(self, tmp_path: Path) -> None:
-        once = failing("SIGKILL", 1, 1, model="launched_program:FailingOnce") | {"strategy": "butterfly"}
+        once = failing("SIGKILL", 1, 1, model="launched_program:FailingOnce", strategy="butterfly")
         assert not torchrun_experiments(2, tmp_path, [once | {"transport": "torch"}], max_restarts=1)
         (run,) = tenfold.list_runs(runs=tmp_path / "runs")
         assert run.status == "finished"
@@ -157,7 +136,7 @@ class TestARankThatIsLost:
 
 
 def test_an_error_of_one_rank_is_told_by_rank_0(tmp_path: Path) -> None:
-    assert torchrun_experiments(2, tmp_path, [failing("raise", 1, 1) | {"transport": "torch"}])
+    assert torchrun_experiments(2, tmp_path, [failing("raise", 1, 1, transport="torch")])
     run = tenfold.open_run(runs=tmp_path / "runs")
     assert run.status == "failed"
     assert run.error.startswith("worker 1: ")
@@ -166,19 +145,8 @@ def test_an_error_of_one_rank_is_told_by_rank_0(tmp_path: Path) -> None:
 
 def test_the_command_line_speaks_once(tmp_path: Path) -> None:
     tenfold.Experiment(**BASE).save(tmp_path / "small.toml")
-    command = [
-        *mpirun(),
-        "-n",
-        "2",
-        sys.executable,
-        "-m",
-        "tenfold",
-        "train",
-        "small.toml",
-        "--strategy",
-        "hopping-ring",
-    ]
-    done = run_command([*command, "--log-ranks", "1", "--set", "transport=mpi"], tmp_path)
+    tenfold_train = ["-m", "tenfold", "train", "small.toml", "--strategy", "hopping-ring", "--set", "transport=mpi"]
+    done = run_command([*mpirun(), "-n", "2", sys.executable, *tenfold_train, "--log-ranks", "1"], tmp_path)
     assert done.returncode == 0, done.stderr
     (run,) = tenfold.list_runs(runs=tmp_path / "runs")
     assert run.status == "finished"

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import psutil
 import pytest
 from engine_models import LAWFUL, Unpicklable, numbered, same, train
 from forked import start_forked
+from waiting import wait_until
 
 import tenfold
 from tenfold.errors import ModelError, UserCodeError, WorkerLost
@@ -45,13 +46,6 @@ def workers() -> list[int]:
     return [child.pid for child in children if child.status() != psutil.STATUS_ZOMBIE]
 
 
-def wait_for(condition: Callable[[], Any], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "nothing happened"
-        time.sleep(0.02)
-
-
 def descriptors() -> int:
     gc.collect()
     return psutil.Process().num_fds()
@@ -67,7 +61,7 @@ def _everything_was_used_once(tmp_path_factory: pytest.TempPathFactory) -> None:
 def _nothing_is_left_behind() -> Iterator[None]:
     before, files = descriptors(), set(Path(tempfile.gettempdir()).glob("tenfold-[0-9]*-*"))
     yield
-    wait_for(lambda: not workers())
+    wait_until(lambda: not workers())
     assert descriptors() <= before
     assert set(Path(tempfile.gettempdir()).glob("tenfold-[0-9]*-*")) <= files
 
@@ -207,13 +201,13 @@ def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
     seen = tmp_path / "seen"
     seen.mkdir()
     parent = start_forked(engine_models.train_forever, str(seen), str(tmp_path / "runs"))
-    wait_for(lambda: len(list(seen.iterdir())) == 3)
+    wait_until(lambda: len(list(seen.iterdir())) == 3)
     pids = [int(path.name) for path in seen.iterdir()]
     assert parent.pid in pids
     parent.kill()
     parent.join(30)
     parent.close()
-    wait_for(lambda: not any(map(psutil.pid_exists, pids)))
+    wait_until(lambda: not any(map(psutil.pid_exists, pids)))
     assert tenfold.open_run(runs=tmp_path / "runs").status == "interrupted"
 
 
@@ -240,7 +234,7 @@ def test_ctrl_c_ends_everything_and_says_how_to_go_on(tmp_path: Path) -> None:
         assert command.returncode == 130
         assert "Traceback" not in rest
         assert rest.strip().splitlines()[-1].startswith("interrupted; ")
-        wait_for(lambda: not of_session(command.pid))
+        wait_until(lambda: not of_session(command.pid))
     finally:
         command.kill()
         command.communicate()

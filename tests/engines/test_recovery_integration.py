@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 import pytest
 from engine_models import numbered, recorded, train
+from failing_ranks import failing
 from launching import start_ranks
 
 import tenfold
@@ -93,29 +94,9 @@ class TestProcesses:
             train(**fields, workers=2)
 
 
-RANKED: dict[str, Any] = {
-    "data": "engine_models:numbered",
-    "data_options": {"samples": 60},
-    "test_fraction": 0.2,
-    "stratify": False,
-    "shards": "contiguous",
-    "batch_size": 4,
-    "epochs": 3,
-    "lr": 0.01,
-    "threads": 1,
-    "oversubscribe": True,
-    "model": "launched_program:FailingOnce",
-    "strategy": "butterfly",
-    "on_failure": "continue",
-}
-
-
 def test_ranks_that_are_started_anew_in_smaller_number_go_on(tmp_path: Path) -> None:
-    from tenfold.engines.prepare import prepare
-
-    task = prepare(tenfold.Experiment(**RANKED | {"model": "mlp"}, workers=3))
-    number = int(next(task.splits.train.batches([task.shards[1][:1]]))[0][0, 0])
-    fields = RANKED | {"model_options": {"number": number, "epoch": 1, "how": "SIGKILL"}}
+    once = failing("SIGKILL", 1, 1, ranks=3, model="launched_program:FailingOnce")
+    fields = once | {"strategy": "butterfly", "on_failure": "continue"}
     codes = start_ranks(3, tmp_path, [fields])
     assert codes[1] == -signal.SIGKILL
     assert tenfold.open_run(runs=tmp_path / "runs").status == "interrupted"

@@ -3,12 +3,12 @@
 import json
 import os
 import re
-import runpy
 import subprocess
 from pathlib import Path
 
 import pytest
-from forked import forked_python, programs_server, start_program
+from example_program import run_on_rank
+from forked import forked_python, start_program
 from launchers import mpirun
 from launching import end_ranks, free_address, rank_environment, torchrun
 
@@ -67,17 +67,14 @@ def launch(launcher: str, program: str, folder: Path) -> tuple[bool, str]:
     (folder / "program.py").write_text(program)
     if launcher != "mpirun":
         if launcher == "torchrun":
-            with programs_server():
-                well = not torchrun(2, run_program, str(folder))
+            well = not torchrun(2, run_on_rank, str(folder))
         else:
             address = free_address()
             own = [rank_environment(rank, 2, 2, address) for rank in range(2)]
-            well = end_ranks([start_program(run_program, str(folder), one) for one in own]) == [0, 0]
+            well = end_ranks([start_program(run_on_rank, str(folder), one) for one in own]) == [0, 0]
         return well, "".join(path.read_text() for path in sorted(folder.glob("output-*")))
-    with programs_server():
-        python = forked_python()
     done = subprocess.run(
-        [*mpirun(), "-n", "2", *python, "program.py"],
+        [*mpirun(), "-n", "2", *forked_python(), "program.py"],
         env=os.environ | {"PYTHONPATH": str(Path(tenfold.__file__).parents[1]), "OMP_NUM_THREADS": "1"},
         cwd=folder,
         stdout=subprocess.PIPE,
@@ -94,16 +91,6 @@ def test_the_example(tmp_path: Path) -> None:
     well, printed = launch("torchrun", EXAMPLE.read_text(), tmp_path)
     assert well, printed
     assert len(re.findall(r"2 ranks, 276 steps each: test accuracy 0\.9", printed)) == 1
-
-
-def run_program(folder: str, environment: dict[str, str] | None = None) -> None:
-    """On a rank: run the program, with its output in a file."""
-    os.environ.update(environment or {})
-    os.chdir(folder)
-    with Path(f"output-{os.environ['RANK']}").open("wb") as output:
-        for stream in (1, 2):
-            os.dup2(output.fileno(), stream)
-    runpy.run_path("program.py", run_name="__main__")
 
 
 @pytest.mark.timeout(120)

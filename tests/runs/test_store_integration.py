@@ -1,76 +1,46 @@
+"""Several processes write to one store."""
+
 import json
+import multiprocessing
 import os
-import signal
-import subprocess
-import sys
 
 import pytest
+import store_processes
+from forked import start_forked
 from made_store import DIGITS, new_run
 
 from tenfold.runs import Metric, Store
-
-WRITE = """
-import sys
-from tenfold.experiment import Experiment
-from tenfold.runs import Metric, Store
-folder, who, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-sys.stdin.readline()
-store = Store(folder)
-run = store.create(Experiment(model="mlp", data="digits"), kind="train", facts={"who": who})
-for step in range(count):
-    store.append(run, [Metric(at=step, name="m", value=who, part="train", step=step, epoch=0, seconds=0)] * 5)
-store.update(run, result={"count": count}, status="finished")
-print(run)
-"""
-HOLD = """
-import sys, time
-from tenfold.experiment import Experiment
-from tenfold.runs import EpochEnded, Store
-store = Store(sys.argv[1])
-run = store.create(Experiment(model="mlp", data="digits"), kind="train", facts={})
-store.append(run, [EpochEnded(at=1.0)])
-print(run, flush=True)
-at = 1.0
-while True:
-    at += 1
-    store.append(run, [EpochEnded(at=at)])
-"""
-
-
-def start(code, *arguments):
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+from tenfold.workers.pool.fork_server import context
 
 
 @pytest.mark.timeout(120)
 def test_writers_from_several_processes_lose_nothing(tmp_path):
     """They start on a store that none of them has made yet."""
-    writers = [start(WRITE, tmp_path / "runs", who, 20) for who in range(4)]
+    begin = context().Barrier(4)
+    writers = [start_forked(store_processes.write_run, tmp_path / "runs", who, 20, begin) for who in range(4)]
     for writer in writers:
-        writer.stdin.write("go\n")
-        writer.stdin.flush()
-    outputs = [writer.communicate(timeout=90)[0] for writer in writers]
-    assert [writer.returncode for writer in writers] == [0, 0, 0, 0]
-    numbers = [int(output) for output in outputs]
-    assert sorted(numbers) == [1, 2, 3, 4]
+        writer.join(90)
+    assert [writer.exitcode for writer in writers] == [0, 0, 0, 0]
     store = Store(tmp_path / "runs", create=False)
-    for who, number in enumerate(numbers):
-        record = store.find(number)
-        assert (record["facts"], record["status"]) == ({"who": who}, "finished")
+    records = {record["id"]: record for record in store.records()}
+    assert sorted(records) == [1, 2, 3, 4]
+    assert sorted(record["facts"]["who"] for record in records.values()) == [0, 1, 2, 3]
+    for number, record in records.items():
+        assert record["status"] == "finished"
         events = list(store.events(number))
         assert [event.step for event in events] == [step for step in range(20) for _ in range(5)]
-        assert all(isinstance(event, Metric) and event.value == who for event in events)
+        assert all(isinstance(event, Metric) and event.value == record["facts"]["who"] for event in events)
 
 
 @pytest.mark.timeout(60)
 def test_a_killed_writer_leaves_a_store_that_can_be_read_and_written(tmp_path):
-    holder = start(HOLD, tmp_path)
-    number = int(holder.stdout.readline())
+    here, there = multiprocessing.Pipe()
+    writer = start_forked(store_processes.write_without_end, tmp_path, there)
+    number = here.recv()
     store = Store(tmp_path, create=False)
     assert store.find(number)["status"] == "running"
-    os.kill(holder.pid, signal.SIGKILL)
-    holder.communicate()
+    writer.kill()
+    writer.join()
     assert store.find(number)["status"] == "interrupted"
     times = [event.at for event in store.events(number)]
     assert times == [float(at) for at in range(1, len(times) + 1)]
@@ -82,9 +52,8 @@ def test_a_killed_writer_leaves_a_store_that_can_be_read_and_written(tmp_path):
 @pytest.mark.timeout(60)
 def test_a_run_is_still_running_for_other_processes(tmp_path):
     _, number = new_run(tmp_path)
-    code = "import sys; from tenfold.runs import Store; Store(sys.argv[1]).claim_and_restart(int(sys.argv[2]), epoch=0)"
-    ran = subprocess.run(
-        [sys.executable, "-c", code, tmp_path, str(number)], capture_output=True, text=True, timeout=50
-    )
-    assert ran.returncode != 0
-    assert f"run {number} is still running, in process {os.getpid()}" in ran.stderr
+    here, there = multiprocessing.Pipe()
+    other = start_forked(store_processes.restart, tmp_path, number, there)
+    assert here.poll(50)
+    assert f"run {number} is still running, in process {os.getpid()}" in here.recv()
+    other.join()

@@ -10,7 +10,6 @@ from sklearn.datasets import load_digits, load_iris
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils.estimator_checks import check_estimator
 from torch import nn
 
 import tenfold
@@ -25,6 +24,8 @@ X, Y = load_iris(return_X_y=True)
 
 @pytest.mark.parametrize("estimator", [Classifier(**FAST), Regressor(**FAST)], ids=lambda one: type(one).__name__)
 def test_scikit_learn_accepts_it(estimator):
+    from sklearn.utils.estimator_checks import check_estimator
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of checks that are skipped
         results = check_estimator(estimator, on_skip=None)

@@ -3,13 +3,11 @@
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from tenfold.workers.pool import fork_server
 
@@ -33,7 +31,7 @@ def start_program(target: Callable[..., None], *arguments: Any) -> Any:
 
 
 def start_shared_server() -> str:
-    """Start the server of programs for all processes that share the tests, and return its address."""
+    """Start the server of programs, unless it runs, and return its address."""
     with programs_server():
         fork_server.start_server()
     return str(_for_programs._forkserver_address)  # type: ignore[attr-defined]
@@ -49,6 +47,8 @@ def use_shared_server(address: str) -> None:
 @contextmanager
 def programs_server() -> Iterator[None]:
     """Fork the processes that start in this block from the server that has imported what programs do."""
+    import pytest  # not above: forked processes import this module, too
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fork_server, "PRELOADED", "program_imports")
         patch.setattr(forkserver, "_forkserver", _for_programs)
@@ -59,20 +59,24 @@ def programs_server() -> Iterator[None]:
 
 def forked_python() -> list[str]:
     """Return what takes the place of `python` in the command of a launcher, so that its ranks are forked, too."""
-    fork_server.start_server()
-    address = forkserver._forkserver._forkserver_address  # type: ignore[attr-defined]
-    return [sys.executable, str(Path(__file__).with_name("forked_rank.py")), address]
+    return [sys.executable, str(Path(__file__).with_name("forked_rank.py")), start_shared_server()]
 
 
-def run_command(folder: str, *arguments: str) -> None:
-    """In such a process: run the command line in a folder, with its output in the files `out` and `err` there."""
+def run_command(folder: str, *arguments: str, ignoring: Sequence[int] = (), **environment: str) -> None:
+    """In such a process: run the command line in a folder, with its output in the files `out` and `err` there.
+
+    It ignores some signals, as `nohup` would let it, and sees these variables of the environment.
+    """
     from tenfold.cli import main
 
     os.chdir(folder)
+    os.environ.update(environment)
     for stream, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(Path(name), os.O_WRONLY | os.O_CREAT), stream)
-    sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w", buffering=1)
+    sys.stdout, sys.stderr = (os.fdopen(stream, "w", buffering=1) for stream in (1, 2))
     signal.signal(signal.SIGINT, signal.default_int_handler)  # which the server ignores
+    for number in ignoring:
+        signal.signal(number, signal.SIG_IGN)
     sys.argv = ["tenfold", *arguments]
     main()
 

@@ -11,9 +11,7 @@ from typing import Any
 
 import launched_program
 import psutil
-from forked import start_forked
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from forked import programs_server, start_program
 
 from tenfold.workers.pool.fork_server import start_server
 
@@ -33,12 +31,14 @@ def launch(
     return run([*command, str(HERE / "launched_program.py"), str(folder)], folder, within)
 
 
-def torchrun(size: int, target: Callable[..., None], *arguments: Any, max_restarts: int = 0) -> ChildFailedError | None:
+def torchrun(size: int, target: Callable[..., None], *arguments: Any, max_restarts: int = 0) -> Exception | None:
     """Call a function on ranks under torchrun's agent in this process; return how they failed, if they did.
 
     The ranks are forked from a server that has torch; the command `torchrun` imports it in itself and in each rank.
     """
-    start_server()
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -53,7 +53,9 @@ def torchrun(size: int, target: Callable[..., None], *arguments: Any, max_restar
         number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
     }
     try:
-        elastic_launch(config, target)(*arguments)
+        with programs_server():
+            start_server()
+            elastic_launch(config, target)(*arguments)
     except ChildFailedError as error:
         return error
     finally:
@@ -64,7 +66,7 @@ def torchrun(size: int, target: Callable[..., None], *arguments: Any, max_restar
 
 def torchrun_experiments(
     size: int, folder: Path, experiments: list[dict[str, Any]], max_restarts: int = 0
-) -> ChildFailedError | None:
+) -> Exception | None:
     """Let ranks under torchrun's agent train the experiments; return how they failed, if they did."""
     (folder / "experiments.json").write_text(json.dumps(experiments))
     return torchrun(size, launched_program.start, str(folder), max_restarts=max_restarts)
@@ -101,7 +103,7 @@ def start_rank(
 ) -> Any:
     """Fork one rank, which meets the others at the address of rank 0."""
     own = rank_environment(rank, size, local_size, address) | more
-    return start_forked(launched_program.start_rank, str(folder), own, namespace, tuple(command))
+    return start_program(launched_program.start_rank, str(folder), own, namespace, tuple(command))
 
 
 def rank_environment(rank: int, size: int, local_size: int, address: tuple[str, int]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What programs of users import, for the server that tests fork such programs from."""
+"""What programs of users import, and scenarios of tests, for the server that tests fork them from."""
 
 import importlib
 
@@ -6,7 +6,9 @@ for name in (
     "sklearn.datasets",
     "sklearn.metrics",
     "torch._dynamo",  # which torch imports with the first optimizer
+    "pytest",
     "tenfold.api.train",
+    "tenfold.cli.train.train",
     "tenfold.workers.pool.worker_process",
 ):
     importlib.import_module(name)

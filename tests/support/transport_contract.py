@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from forked import programs_server
 
 from tenfold.mixing import Round
 from tenfold.transport import Transport, average_in_rank_order, compute_shares
@@ -198,10 +199,9 @@ class TransportContract:
 
 
 class WorkerPool:
-    """Processes that wait for scenarios to play, forked from the server that has torch."""
+    """Processes that wait for scenarios to play, forked from a server that has what the tests import."""
 
     def __init__(self) -> None:
-        start_server()
         self._context = multiprocessing.get_context(context().get_start_method())
         self._members: list[tuple[Any, Connection]] = []
 
@@ -211,7 +211,9 @@ class WorkerPool:
         while len(alive) < size:
             here, there = self._context.Pipe()
             process = self._context.Process(target=serve, args=(there,), daemon=True)
-            process.start()
+            with programs_server():
+                start_server()
+                process.start()
             there.close()
             alive.append((process, here))
         self._members = alive

@@ -1,17 +1,18 @@
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from forked import start_program
 from transport_contract import (
     Join,
     TransportContract,
@@ -157,30 +158,21 @@ def test_an_exception_in_one_stops_the_others(crew: WorkerPool) -> None:
     assert told == ["ZeroDivisionError", "TrainingError", "TrainingError"]
 
 
-CREATE_AND_HANG = """
-import pathlib, sys, time
-from tenfold.transport import Segment
-files = Segment.create(2, 1000, directory=pathlib.Path(sys.argv[1]))
-memory = Segment.create(2, 1000)
-print(memory.name, flush=True)
-time.sleep(60)
-"""
+def create_and_hang(folder: Path, answer: Connection) -> None:
+    files, memory = Segment.create(2, 1000, directory=folder), Segment.create(2, 1000)
+    answer.send((files.name, memory.name))
+    time.sleep(60)
 
 
 @pytest.mark.timeout(60)
 def test_nothing_is_left_of_a_parent_that_was_killed(tmp_path: Path) -> None:
-    parent = subprocess.Popen(
-        [sys.executable, "-c", CREATE_AND_HANG, str(tmp_path)],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    assert parent.stdout is not None
-    name = parent.stdout.readline().strip()
+    here, there = multiprocessing.Pipe()
+    parent = start_program(create_and_hang, tmp_path, there)
+    _, name = here.recv()
     held = Segment.attach(name)
     assert clean_up_orphans(tmp_path) == []
     parent.kill()
-    parent.wait()
+    parent.join()
     assert len(clean_up_orphans(tmp_path)) == 1
     assert list(tmp_path.iterdir()) == []
     assert not Path(name).exists()

@@ -4,27 +4,18 @@ import errno
 import fcntl
 import multiprocessing
 import os
-import signal
-import subprocess
-import sys
 import time
 
 import pytest
+import store_processes
+from forked import start_forked
 from made_store import new_run
+from waiting import wait_until
 
 from tenfold.errors import RunTakenOver
 from tenfold.runs import EpochEnded, Recorder, checkpoint
 from tenfold.runs.storage import claim
 from tenfold.runs.storage.claim import LOCK, Claim, is_claimed
-
-HOLD = """
-import sys, time
-from pathlib import Path
-from tenfold.runs.storage.claim import Claim
-held = Claim.take(Path(sys.argv[1]))
-print(held is not None, flush=True)
-time.sleep(60)
-"""
 
 
 @pytest.fixture
@@ -49,13 +40,14 @@ def test_a_run_is_claimed_once_and_released(tmp_path, quick):
 
 @pytest.mark.timeout(60)
 def test_the_claim_of_a_killed_process_is_gone_whatever_the_clock_says(tmp_path, quick):
-    holder = subprocess.Popen([sys.executable, "-c", HOLD, tmp_path], stdout=subprocess.PIPE, text=True)
-    assert holder.stdout.readline() == "True\n"
+    here, there = multiprocessing.Pipe()
+    holder = start_forked(store_processes.hold_claim, tmp_path, there)
+    assert here.recv()
     os.utime(tmp_path / LOCK, (1.0, 1.0))
     assert is_claimed(tmp_path), "it lives, though its file looks old"
     assert Claim.take(tmp_path) is None
-    os.kill(holder.pid, signal.SIGKILL)
-    holder.communicate()
+    holder.kill()
+    holder.join()
     os.utime(tmp_path / LOCK, (4e9, 4e9))
     assert not is_claimed(tmp_path), "it is dead, though its file is of the future"
     began = time.monotonic()
@@ -113,8 +105,9 @@ def test_who_has_lost_a_run_to_another_process_writes_no_more(tmp_path, quick):
     recorder(EpochEnded(at=1.0, epoch=0))
     recorder.flush()
     folder = store.path(number, store.find(number)["title"])
-    program = "import sys, tenfold.runs as r; r.Store(sys.argv[1]).claim(int(sys.argv[2]), force=True)"
-    subprocess.run([sys.executable, "-c", program, str(tmp_path / "runs"), str(number)], check=True)
+    other = start_forked(store_processes.take_over, tmp_path / "runs", number)
+    other.join()
+    assert other.exitcode == 0
     with pytest.raises(RunTakenOver, match="another process has taken over the run"):
         store.append(number, [EpochEnded(at=2.0, epoch=1)])
     with pytest.raises(RunTakenOver):
@@ -137,10 +130,7 @@ def test_a_forked_process_does_not_keep_its_parents_claim(tmp_path, quick):
     child = multiprocessing.get_context("fork").Process(target=_sleep, daemon=True)
     child.start()
     held._close()
-    until = time.monotonic() + 10
-    while is_claimed(tmp_path) and time.monotonic() < until:  # the child closes its copy when it gets its turn
-        time.sleep(0.01)
-    assert not is_claimed(tmp_path)
+    wait_until(lambda: not is_claimed(tmp_path))  # the child closes its copy when it gets its turn
     child.kill()
     child.join()
 
