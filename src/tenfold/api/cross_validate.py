@@ -21,7 +21,6 @@ from tenfold.report.loggers.make_loggers import make_loggers
 from tenfold.runs import Emit, Stopwatch, Store
 from tenfold.runs.callbacks import as_list, with_callbacks
 from tenfold.runs.store import CROSSVAL, absolute
-from tenfold.workers.pool.fork_server import start_server
 
 USUAL_FOLDS = 5
 
@@ -78,8 +77,7 @@ def cross_validate(
     if experiment.division.folds is None:
         experiment = experiment.replace(folds=USUAL_FOLDS)
     crossval.check_folds(experiment)
-    if experiment.machine.device == "cpu":
-        start_server()  # early: it imports torch while the data are loaded
+    crossval.start_processes_early(experiment)
     with follow(FoldProgress, progress, listen, warn) as shown:
         listener = with_callbacks(shown, [*as_list(callbacks), *make_loggers(log, runs)])
         with crossval.shared_data(prepare(experiment, fetching)) as task:

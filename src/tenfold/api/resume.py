@@ -21,7 +21,6 @@ from tenfold.report.loggers.make_loggers import make_loggers
 from tenfold.runs import Emit, Run, Stopwatch, Store
 from tenfold.runs.callbacks import as_list, with_callbacks
 from tenfold.runs.store import CROSSVAL, FOLD
-from tenfold.workers.pool.fork_server import start_server
 
 
 def resume(
@@ -73,8 +72,7 @@ def resume(
 def _resume_folds(store: Store, record: dict[str, Any], experiment: Experiment, listen: Emit, *, force: bool) -> Run:
     experiment = resolve_defaults(experiment)
     crossval.check_folds(experiment)
-    if experiment.machine.device == "cpu":
-        start_server()  # early: it imports torch while the data are loaded
+    crossval.start_processes_early(experiment)
     number, facts = record["id"], record["facts"]
     with crossval.shared_data(prepare(experiment)) as task:
         check_same_data(record, task)

@@ -2,6 +2,6 @@
 
 from tenfold.crossval.crossval_result import CrossValidation
 from tenfold.crossval.crossval_run import run_cross_validation
-from tenfold.crossval.prepare_folds import check_folds, shared_data
+from tenfold.crossval.prepare_folds import check_folds, shared_data, start_processes_early
 
-__all__ = ["CrossValidation", "check_folds", "run_cross_validation", "shared_data"]
+__all__ = ["CrossValidation", "check_folds", "run_cross_validation", "shared_data", "start_processes_early"]

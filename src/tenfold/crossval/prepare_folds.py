@@ -1,4 +1,4 @@
-"""What happens before the first fold: checks, and data in shared memory."""
+"""What happens before the first fold: checks, the start of processes, and data in shared memory."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,10 +7,13 @@ from dataclasses import replace
 from tenfold.common.part_names import PARTS
 from tenfold.crossval.fold_experiment import fold_experiment, resolve_fold_mode, trains_folds_together
 from tenfold.data import Splits, join_parts
-from tenfold.engines import validate
+from tenfold.engines import choose, validate
+from tenfold.engines.processes import Processes
 from tenfold.engines.validate import validate_fused
 from tenfold.errors import DataError, ExperimentError
 from tenfold.experiment import Experiment
+from tenfold.machine import limits
+from tenfold.workers.pool.fork_server import check_may_start, start_server
 from tenfold.workers.pool.snapshot import SharedTensors, in_shared_memory
 from tenfold.workers.task import Task
 
@@ -39,6 +42,21 @@ def check_folds(experiment: Experiment) -> None:
         validate_fused(one)
         one = one.replace(engine="fused")
     validate(one, None)
+
+
+def start_processes_early(experiment: Experiment) -> None:
+    """Start the server that worker processes are forked from, if any fold needs one; it imports torch meanwhile.
+
+    Raise MachineError where worker processes cannot be started.
+    """
+    if trains_folds_together(experiment):
+        return
+    by_fold = resolve_fold_mode(experiment) == "fold-by-fold"
+    if by_fold and not isinstance(choose(fold_experiment(experiment, "fold")), Processes):
+        return
+    check_may_start()
+    limits.check_open_files(experiment.division.workers)
+    start_server()
 
 
 @contextmanager

@@ -43,6 +43,9 @@ def test_a_process_that_may_have_none_of_its_own_says_so(tmp_path: Path, monkeyp
     monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)  # type: ignore[attr-defined]
     with pytest.raises(MachineError, match=r"from a process of multiprocessing.Pool; use workers=1 in it"):
         tenfold.train(**SMALL, workers=2, runs=tmp_path)
+    for several in ({}, {"workers": 2}):
+        with pytest.raises(MachineError, match=r'from a process of multiprocessing.Pool; .* fold_mode="fold-by-fold"'):
+            tenfold.cross_validate(**SMALL, folds=2, **several, runs=tmp_path)
     assert not list(tmp_path.iterdir())
     folds = tenfold.cross_validate(**SMALL, folds=2, fold_mode="fold-by-fold", runs=tmp_path)
     assert len(folds.folds) == 2
