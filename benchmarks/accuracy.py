@@ -12,18 +12,17 @@ CPU times of their steps are measured first.
 """
 
 import argparse
-import json
 import math
 import statistics
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from time import perf_counter, thread_time
 from typing import Any
 
 import torch
+from support.command_line import make_parser, write_json
 from torch import Tensor, nn
 
 from tenfold.data import Splits
@@ -154,7 +153,7 @@ TASKS: dict[str, dict[str, Any]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS), metavar="TASK")
@@ -165,7 +164,6 @@ def main() -> None:
     parser.add_argument("--part", choices=["validation", "test"], default="validation")
     parser.add_argument("--samples", type=int, help="of each part; default: all")
     parser.add_argument("--minutes", type=float, default=math.inf)
-    parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     results: dict[tuple[str, str, int], list[float]] = {}
     began = perf_counter()
@@ -185,9 +183,8 @@ def main() -> None:
         results.setdefault((task, setting, workers), []).append(value)
         spent = perf_counter() - started
         print(f"{task}, {setting}, {workers} workers, seed {seed}: {show(task, value)} [{spent:.1f} s]", flush=True)
-        if arguments.json:
-            rows = [{"task": key[0], "setting": key[1], "workers": key[2], "values": v} for key, v in results.items()]
-            arguments.json.write_text(json.dumps(rows, indent=2))
+        rows = [{"task": key[0], "setting": key[1], "workers": key[2], "values": v} for key, v in results.items()]
+        write_json(arguments.json, rows)
     print_table(arguments, results)
     print(f"{arguments.part} part, {perf_counter() - began:.0f} s")
 

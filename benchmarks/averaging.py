@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from support.command_line import make_parser, write_json
 
 from tenfold.mixing.round import exact_round
 from tenfold.prediction.calibration.library_averaging import mpirun
@@ -43,13 +44,12 @@ COLUMNS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument(
         "--workers", type=int, nargs="+", help="numbers of workers (default: powers of two up to the cores)"
     )
     parser.add_argument("--repeats", type=float, default=1.0, help="factor on the number of repetitions")
     parser.add_argument("--cold", action="store_true", help="change methods after every call and count each")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all figures to FILE")
     parser.add_argument("--worker", nargs=2, metavar=("SEGMENT", "FOLDER"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
@@ -59,11 +59,7 @@ def main() -> None:
     counts = options.workers or [2**k for k in range(1, cores.bit_length()) if 2**k <= cores]
     rows = [row for n in counts for row in measure(n, options.repeats, options.cold)]
     show(rows, cores)
-    if options.json:
-        options.json.write_text(
-            json.dumps({"cores": cores, "cold": options.cold, "torch": torch.__version__, "rows": rows}, indent=2)
-            + "\n"
-        )
+    write_json(options.json, {"cores": cores, "cold": options.cold, "torch": torch.__version__, "rows": rows})
 
 
 def measure(n: int, repeats: float, cold: bool) -> list[dict[str, Any]]:

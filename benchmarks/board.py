@@ -21,10 +21,12 @@ import sys
 import tempfile
 import threading
 import time
+from itertools import product
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import psutil
+from support.filled_store import fill_store
 from support.other_boards import SELECTED, find_boards, measure_board
 
 from tenfold.experiment import Experiment
@@ -38,28 +40,10 @@ RESULT = {"part": "test", "metrics": {"accuracy": 0.97, "loss": 0.1}, "seconds":
 
 def fill(folder: Path, runs: int, points: int) -> Store:
     """Make a store of finished runs with as many points each."""
-    store = Store(folder)
-    dumped = [
-        Experiment(model="mlp", data="digits", workers=workers, lr=lr).model_dump_json()
-        for workers in (1, 2, 4)
-        for lr in (0.05, 0.1, 0.2)
-    ]
+    settings = product((1, 2, 4), (0.05, 0.1, 0.2))
+    experiments = [Experiment(model="mlp", data="digits", workers=workers, lr=lr) for workers, lr in settings]
+    store = fill_store(folder, runs, experiments, FACTS, RESULT)
     with sqlite3.connect(store.file) as connection:
-        connection.executemany(
-            "INSERT INTO runs (title, kind, status, created, ended, experiment, facts, result, host, pid, pid_started)"
-            " VALUES (?, 'train', 'finished', ?, ?, ?, ?, ?, 'here', 1, 0)",
-            (
-                (
-                    f"run-{at}",
-                    1.7e9 + at,
-                    1.7e9 + at + 60,
-                    dumped[at % len(dumped)],
-                    json.dumps(FACTS),
-                    json.dumps(RESULT),
-                )
-                for at in range(runs)
-            ),
-        )
         connection.executemany(
             "INSERT INTO events (run, type, epoch, body) VALUES (?, 'metric', 0, ?)",
             ((run, body) for run in range(1, runs + 1) for body in bodies(points)),

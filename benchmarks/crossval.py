@@ -13,13 +13,13 @@ all below it, measured in a process of its own for each way and number of folds.
 """
 
 import argparse
-import json
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,8 @@ import psutil
 import torch
 from rich.console import Console
 from rich.table import Table
+from support.command_line import make_parser, write_json
+from support.turns import spread, take_turns
 
 import tenfold
 from tenfold import data
@@ -40,12 +42,11 @@ SAMPLE_SECONDS = 0.1
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--folds", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--limit", type=int, help="use fewer samples, for a quick try")
     parser.add_argument("--memory-folds", type=int, nargs="*", default=[2, 10], help="numbers of folds to weigh")
-    parser.add_argument("--json", type=Path)
     parser.add_argument("--alone", choices=list(WAYS), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.alone:
@@ -57,18 +58,21 @@ def main() -> None:
     except ImportError:
         ways.remove("skorch")
         print("skorch is left out; to compare with it: pip install skorch")
+    for name in ways:
+        WAYS[name](2, 1000)
     results = {
         "cores": cores.budget(),
         "folds": arguments.folds,
-        "seconds": take_turns(ways, arguments.folds, arguments.limit, arguments.repeats),
+        "seconds": take_turns(
+            {name: partial(seconds_of, name, arguments.folds, arguments.limit) for name in ways}, arguments.repeats
+        ),
         "peak_pss": {
             name: {str(folds): peak_memory(name, folds, arguments.limit) for folds in arguments.memory_folds}
             for name in ways
         },
     }
     show(results)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(results, indent=2))
+    write_json(arguments.json, results)
 
 
 def ours(folds: int, limit: int | None, **fields: Any) -> list[float]:
@@ -132,16 +136,11 @@ WAYS: dict[str, Callable[[int, int | None], list[float]]] = {
 }
 
 
-def take_turns(ways: list[str], folds: int, limit: int | None, repeats: int) -> dict[str, list[float]]:
-    for name in ways:
-        WAYS[name](2, 1000)
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(repeats):
-        for name in ways:
-            start = time.perf_counter()
-            accuracies = WAYS[name](folds, limit)
-            seconds[name].append(time.perf_counter() - start)
-            print(f"{name}: {seconds[name][-1]:.1f} s, accuracy {statistics.fmean(accuracies):.4f}", file=sys.stderr)
+def seconds_of(name: str, folds: int, limit: int | None) -> float:
+    start = time.perf_counter()
+    accuracies = WAYS[name](folds, limit)
+    seconds = time.perf_counter() - start
+    print(f"{name}: {seconds:.1f} s, accuracy {statistics.fmean(accuracies):.4f}", file=sys.stderr)
     return seconds
 
 
@@ -177,17 +176,15 @@ def tree_memory(pid: int) -> int:
 def show(results: dict[str, Any]) -> None:
     weighed = sorted({folds for of_way in results["peak_pss"].values() for folds in of_way}, key=int)
     table = Table(
-        "way", "seconds, median [quartiles]", "Tenfold is faster by", *(f"peak MiB, {folds} folds" for folds in weighed)
+        "way", "seconds: median, quartiles", "Tenfold is faster by", *(f"peak MiB, {folds} folds" for folds in weighed)
     )
     ours_ = results["seconds"]["tenfold"]
     for name, listed in results["seconds"].items():
-        low, middle, high = statistics.quantiles(listed, n=4) if len(listed) > 1 else (listed[0],) * 3
         ratios = [theirs / mine for theirs, mine in zip(listed, ours_, strict=True)]
-        quarter = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else [ratios[0]] * 3
         table.add_row(
             name,
-            f"{middle:.1f} [{low:.1f}-{high:.1f}]",
-            f"{quarter[1]:.2f}x [{quarter[0]:.2f}-{quarter[2]:.2f}]" if name != "tenfold" else "",
+            spread(listed, ".1f"),
+            spread(ratios, ".2f", "x") if name != "tenfold" else "",
             *(f"{results['peak_pss'][name][folds] / 2**20:,.0f}" for folds in weighed),
         )
     console = Console(width=120)

@@ -7,15 +7,13 @@ forward, backward, averaging and update; its wall time is the median over steps 
 includes polling while a worker waits. On a busy machine only CPU times tell something.
 """
 
-import argparse
-import json
 import statistics
-from pathlib import Path
 from time import perf_counter, thread_time
 from typing import Any
 
 import torch
-import torch.multiprocessing as mp
+from support.command_line import make_parser, write_json
+from support.gloo_ranks import run_ranks
 from torch import nn
 
 from tenfold.common.catalog import MODELS
@@ -39,40 +37,29 @@ STRETCH = 10
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--workers", type=int, nargs="+", help="default: all cores that may be used")
     parser.add_argument("--networks", nargs="+", default=list(NETWORKS_AND_STEPS), choices=list(NETWORKS_AND_STEPS))
     parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     rows = []
     for workers in arguments.workers or [cores.budget()]:
         for network in arguments.networks:
             rows.append(measure(network, workers, arguments.batch_size))
             show(rows[-1])
-    if arguments.json:
-        arguments.json.write_text(json.dumps(rows, indent=2))
+    write_json(arguments.json, rows)
 
 
 def measure(name: str, workers: int, batch_size: int) -> dict[str, Any]:
     shared = SharedChannels(workers, flat_size(network(name)), gradients=True, centre=False)
-    context = mp.get_context("forkserver")
-    answers = context.SimpleQueue()
-    crew = [
-        context.Process(target=work, args=(rank, workers, shared, name, batch_size, answers)) for rank in range(workers)
-    ]
-    for process in crew:
-        process.start()
-    heard = [answers.get() for _ in crew]
-    for process in crew:
-        process.join()
+    heard = run_ranks(workers, work, shared, name, batch_size)
     shared.close()
     wall, cpu = ({kind: max(one[which][kind] for one in heard) for kind in ("whole", "divided")} for which in (0, 1))
     return {"network": name, "workers": workers, "wall": wall, "cpu": cpu, "pays": heard[0][2]}
 
 
-def work(rank: int, workers: int, shared: SharedChannels, name: str, batch_size: int, answers: Any) -> None:
-    torch.set_num_threads(1)
+def work(rank: int, workers: int, shared: SharedChannels, name: str, batch_size: int) -> tuple[Any, Any, bool]:
+    """Return the median wall and CPU times of both kinds of steps, and whether dividing them should pay."""
     channels = shared.open(rank)
     replica = Replica(
         network(name),
@@ -98,8 +85,8 @@ def work(rank: int, workers: int, shared: SharedChannels, name: str, batch_size:
                     wall[kind].append(perf_counter() - began)
                     cpu[kind].append(thread_time() - began_cpu)
     pays = bool(stacks_worth_sharing(replica.optimizer, workers))
-    answers.put((*({kind: statistics.median(one[kind]) for kind in one} for one in (wall, cpu)), pays))
-    channels.transport.barrier()
+    medians = [{kind: statistics.median(one[kind]) for kind in one} for one in (wall, cpu)]
+    return medians[0], medians[1], pays
 
 
 def network(name: str) -> nn.Module:

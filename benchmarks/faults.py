@@ -14,7 +14,6 @@ so the same rate on a machine with 2 cores is 8 times as hard; it is the default
 """
 
 import argparse
-import json
 import multiprocessing.forkserver
 import os
 import random
@@ -23,12 +22,13 @@ import statistics
 import tempfile
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import psutil
 from rich.console import Console
 from rich.table import Table
+from support.command_line import make_parser, write_json
+from support.turns import spread
 
 import tenfold
 from tenfold.runs import EpochEnded, Event, WorkerDropped, WorkerJoined
@@ -39,18 +39,16 @@ PAIR = 2
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--workers", type=int, nargs="+", default=[4, 8])
     parser.add_argument("--faults", type=int, default=8)
     parser.add_argument("--limit", type=int, help="training samples; default: all of MNIST")
     parser.add_argument("--every", type=float, default=29.0, help="seconds between two faults")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     rows = [measure(workers, arguments) for workers in arguments.workers]
     show(rows, arguments.every)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(rows, indent=2))
+    write_json(arguments.json, rows)
 
 
 def measure(workers: int, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -146,7 +144,7 @@ def samples_by_epoch(run: tenfold.Run) -> list[int]:
 
 
 def show(rows: list[dict[str, Any]], every: float) -> None:
-    table = Table(title=f"LeNet-5 on MNIST, a worker killed every {every:g} s; medians (quartiles)")
+    table = Table(title=f"LeNet-5 on MNIST, a worker killed every {every:g} s; medians and quartiles")
     for name in (
         "workers",
         "faults",
@@ -164,19 +162,14 @@ def show(rows: list[dict[str, Any]], every: float) -> None:
         table.add_row(
             str(row["workers"]),
             str(row["faults"]),
-            _spread(row["samples_per_second"], ",.0f"),
-            _spread(row["seconds_to_join"], ".2f"),
-            _spread(row["seconds_lost"], ".2f"),
+            spread(row["samples_per_second"], ",.0f"),
+            spread(row["seconds_to_join"], ".2f"),
+            spread(row["seconds_lost"], ".2f"),
             f"{100 * kept:.1f} % (torchft: {100 * PUBLISHED:.1f} %)",
             f"{accuracy['without']:.2f} %",
             f"{accuracy['with'] - accuracy['without']:+.2f}",
         )
     Console().print(table)
-
-
-def _spread(values: list[float], form: str) -> str:
-    low, middle, high = statistics.quantiles(values, n=4) if len(values) > 1 else values * 3
-    return f"{middle:{form}} ({low:{form}} to {high:{form}})"
 
 
 if __name__ == "__main__":

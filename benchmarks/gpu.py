@@ -8,11 +8,9 @@ evaluating and loading are not in them, on neither side. With `--device cpu --sa
 that it runs.
 """
 
-import argparse
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -20,6 +18,7 @@ import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
+from support.command_line import make_parser, write_json
 from torch import nn
 
 from tenfold.data import SubsetPart, Tensors, order
@@ -42,12 +41,11 @@ GOAL = 0.9911
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--samples", type=int, help="of MNIST; default: all for LeNet-5 and nodes, 20,000 for folds")
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=list(PARTS))
-    parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     if arguments.device == "cuda" and not torch.cuda.is_available():
         print("this benchmark needs a GPU that torch can use, and there is none; see `tenfold doctor`")
@@ -59,8 +57,7 @@ def main() -> None:
         rows.append(PARTS[part](fields, arguments.repeats))
         print(f"{rows[-1]} [{perf_counter() - began:.1f} s]", flush=True)
     show(rows)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(rows, indent=2))
+    write_json(arguments.json, rows)
 
 
 def lenet(fields: dict[str, Any], repeats: int) -> dict[str, Any]:
@@ -78,21 +75,10 @@ def lenet(fields: dict[str, Any], repeats: int) -> dict[str, Any]:
     return row("LeNet-5 to 99.11%", eager, ours, "1.0 s", accuracies=best)
 
 
-def folds_of_cnn(fields: dict[str, Any], repeats: int) -> dict[str, Any]:
-    return folds(f"{FOLDS} folds of cnn", fields | {"model": "cnn"}, repeats, "12x")
-
-
-def folds_of_cnn_in_bf16(fields: dict[str, Any], repeats: int) -> dict[str, Any]:
-    return folds(f"{FOLDS} folds of cnn, bf16", fields | {"model": "cnn", "precision": "bf16"}, repeats, "12x")
-
-
-def folds_of_mlp(fields: dict[str, Any], repeats: int) -> dict[str, Any]:
-    return folds(f"{FOLDS} folds of mlp, 3 layers", fields | MLP, repeats, "70x")
-
-
-def folds(name: str, fields: dict[str, Any], repeats: int, goal: str) -> dict[str, Any]:
+def folds(name: str, settings: dict[str, Any], goal: str, fields: dict[str, Any], repeats: int) -> dict[str, Any]:
     """One epoch of all folds."""
-    whole = prepare(resolve_defaults(Experiment(**fields | {"epochs": 1, "limit": fields["limit"] or 20_000})))
+    fields = fields | settings | {"epochs": 1, "limit": fields["limit"] or 20_000}
+    whole = prepare(resolve_defaults(Experiment(**fields)))
     train = whole.splits.train
     parts = np.array_split(np.random.default_rng(0).permutation(len(train)), FOLDS)
     picked = [np.concatenate(parts[:fold] + parts[fold + 1 :]) for fold in range(FOLDS)]
@@ -104,7 +90,7 @@ def folds(name: str, fields: dict[str, Any], repeats: int, goal: str) -> dict[st
         ours.append(seconds_of(outcomes))
         eager.append(eager_epochs(whole, picked, 1))
         notes |= told(events)
-    return row(name, eager, ours, goal, note="; ".join(notes))
+    return row(f"{FOLDS} folds of {name}", eager, ours, goal, note="; ".join(notes))
 
 
 def nodes(fields: dict[str, Any], repeats: int) -> dict[str, Any]:
@@ -236,9 +222,9 @@ def show(rows: list[dict[str, Any]]) -> None:
 
 PARTS = {
     "lenet": lenet,
-    "cnn": folds_of_cnn,
-    "cnn-bf16": folds_of_cnn_in_bf16,
-    "mlp": folds_of_mlp,
+    "cnn": partial(folds, "cnn", {"model": "cnn"}, "12x"),
+    "cnn-bf16": partial(folds, "cnn, bf16", {"model": "cnn", "precision": "bf16"}, "12x"),
+    "mlp": partial(folds, "mlp, 3 layers", MLP, "70x"),
     "nodes": nodes,
     "many": many_nodes,
 }

@@ -2,11 +2,12 @@
 
     python benchmarks/launched.py --json launched.json
 
-Hosts are network namespaces of this machine (see shaped.py), each with one rank under torchrun, which talk by gloo
-through Tenfold's transports. First single rounds take turns: butterfly, hopping ring and gloo's all_reduce. A round
-lasts from when the last rank began it until the last was done. Then a small network is trained, a few steps each, by
-all-reduce, ring and butterfly. All hosts share this machine's cores, so a step rests for most of its time, as if it
-were computed on cores of its own; how long it takes is measured in the same launch, by training without rounds.
+Hosts are network namespaces of this machine (see support/shaped_network.py), each with one rank under torchrun, which
+talk by gloo through Tenfold's transports. First single rounds take turns: butterfly, hopping ring and gloo's
+all_reduce. A round lasts from when the last rank began it until the last was done. Then a small network is trained, a
+few steps each, by all-reduce, ring and butterfly. All hosts share this machine's cores, so a step rests for most of its
+time, as if it were computed on cores of its own; how long it takes is measured in the same launch, by training without
+rounds.
 
 Times are predicted twice by the cost model (`Cluster`), with the bandwidth that headers leave: with a latency of two
 delays, which is what ping shows, and with that at which one number really travels between two ranks, as a calibration
@@ -25,10 +26,11 @@ from time import perf_counter, sleep
 from typing import Any
 
 import numpy as np
-import shaped
 import torch
 from rich.console import Console
 from rich.table import Table
+from support.command_line import make_parser, write_json
+from support.shaped_network import Hosts, come_first, obstacle
 
 import tenfold
 from tenfold.cluster import Cluster
@@ -54,34 +56,32 @@ asks for the next part while one is on its way, which hides some of that.
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--rate", type=float, default=100.0, help="Mbit/s of each host, in each direction")
     parser.add_argument("--delay", type=float, default=5.0, help="ms from host to host")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--steps", type=int, default=64, help="of each rank in a training")
-    parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--rank", type=Path, metavar="FOLDER", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.rank:
         be_a_rank(options.rank, options.repeats, options.steps)
         return
-    if problem := shaped.obstacle():
+    if problem := obstacle():
         print(f"skipped: {problem}")
         return
-    comes_first = shaped.come_first()
-    hosts = shaped.Hosts(options.hosts, bits_per_second=options.rate * 1e6, delay=options.delay / 1e3)
+    comes_first = come_first()
+    hosts = Hosts(options.hosts, bits_per_second=options.rate * 1e6, delay=options.delay / 1e3)
     measured = measure(hosts, options)
     rows = rounds(hosts, measured) + trainings(hosts, measured, options.steps)
     show(hosts, rows, measured)
     if not comes_first:
         print(f"The hosts shared {cores.budget()} cores with all else that ran here: what delays one delays its round.")
-    if options.json:
-        content = {"network": hosts.about, "torch": torch.__version__, "measured": measured, "rows": rows}
-        options.json.write_text(json.dumps(content, indent=2) + "\n")
+    content = {"network": hosts.about, "torch": torch.__version__, "measured": measured, "rows": rows}
+    write_json(options.json, content)
 
 
-def measure(hosts: shaped.Hosts, options: argparse.Namespace) -> dict[str, Any]:
+def measure(hosts: Hosts, options: argparse.Namespace) -> dict[str, Any]:
     """Start a rank on every host, and return what rank 0 wrote down."""
     with tempfile.TemporaryDirectory() as folder, hosts:
         launchers = []
@@ -157,7 +157,7 @@ def experiment(strategy: str, every: int, steps: int, workers: int) -> tenfold.E
     )
 
 
-def rounds(hosts: shaped.Hosts, measured: dict[str, Any]) -> list[dict[str, Any]]:
+def rounds(hosts: Hosts, measured: dict[str, Any]) -> list[dict[str, Any]]:
     """Set the rounds against their costs: seconds, and how much shorter than an all-reduce."""
     workers = len(hosts.names)
     clusters = [Cluster.of(workers, link) for link in links(hosts, measured)]
@@ -176,7 +176,7 @@ def rounds(hosts: shaped.Hosts, measured: dict[str, Any]) -> list[dict[str, Any]
     return rows
 
 
-def trainings(hosts: shaped.Hosts, measured: dict[str, Any], steps: int) -> list[dict[str, Any]]:
+def trainings(hosts: Hosts, measured: dict[str, Any], steps: int) -> list[dict[str, Any]]:
     """Set training times against the virtual clock, whose steps last as long as those without rounds."""
     workers = len(hosts.names)
     step = statistics.median(measured["trainings"]["none 1"]) / steps
@@ -190,7 +190,7 @@ def trainings(hosts: shaped.Hosts, measured: dict[str, Any], steps: int) -> list
     return rows
 
 
-def links(hosts: shaped.Hosts, measured: dict[str, Any]) -> list[dict[str, float]]:
+def links(hosts: Hosts, measured: dict[str, Any]) -> list[dict[str, float]]:
     """Return the network with the latency that ping shows, and with the one that was measured between two ranks."""
     latencies = 2 * hosts.delay, statistics.median(measured["rounds"]["butterfly one number"])
     return [{"latency": latency, "bandwidth": hosts.bandwidth} for latency in latencies]
@@ -209,7 +209,7 @@ def row(kind: str, name: str, seconds: list[float], predicted: list[float]) -> d
     }
 
 
-def show(hosts: shaped.Hosts, rows: list[dict[str, Any]], measured: dict[str, Any]) -> None:
+def show(hosts: Hosts, rows: list[dict[str, Any]], measured: dict[str, Any]) -> None:
     ways = "latency by ping", "latency measured"
     table = Table("what", "ms", "range", *ways, "of all-reduce", *ways, title=hosts.about)
     for one in rows:

@@ -16,12 +16,12 @@ These changes are compared with all-reduce at every step:
 """
 
 import argparse
-import json
 import math
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from support.command_line import make_parser, write_json
 
 from tenfold.cluster.hardware import StepTime
 from tenfold.cluster.stragglers import Pace
@@ -32,7 +32,7 @@ REPEATS = 8
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--workers", type=int, default=16, help="a power of two")
     parser.add_argument("--steps", type=int, default=1000, help="of the run")
     parser.add_argument("--epochs", type=int, default=5)
@@ -43,7 +43,6 @@ def main() -> None:
     parser.add_argument("--sibling", type=float, default=1.33, help="speed beside an idle half of a core")
     parser.add_argument("--profile", type=Path, help="a calibrated profile; default: a log-normal spread")
     parser.add_argument("--work", default="lenet5", help="which steps of the profile: how its name begins")
-    parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     if arguments.workers & (arguments.workers - 1) or arguments.workers < 2:
         parser.error(f"--workers {arguments.workers}: should be a power of two, at least 2")
@@ -54,8 +53,7 @@ def main() -> None:
     print(f"{arguments.workers} workers, {arguments.steps} steps, {REPEATS} draws; {about(step_time)}")
     for name, share in found.items():
         print(f"{name:<52}{share:6.0%} of the limit{share / base - 1:+8.1%}")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(found, indent=2) + "\n")
+    write_json(arguments.json, found)
 
 
 def table(seconds: Floats, arguments: argparse.Namespace) -> dict[str, float]:

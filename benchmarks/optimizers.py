@@ -6,13 +6,11 @@ Every optimizer has a network of its own, and they take turns, so that all have 
 are CPU times of the thread: a step is forward, backward and update.
 """
 
-import argparse
-import json
 import statistics
-from pathlib import Path
 from time import thread_time
 
 import torch
+from support.command_line import make_parser, write_json
 from torch import nn
 
 from tenfold.common.catalog import MODELS
@@ -25,10 +23,9 @@ WIDE = [512, 512]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--optimizers", nargs="+", default=["sgd", "muon", "adamw"])
     parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     found = {}
@@ -38,8 +35,7 @@ def main() -> None:
             ratio = step / found[model][arguments.optimizers[0]][0]
             goal = f" (goal: at most {GOALS[model]})" if name == "muon" and model in GOALS else ""
             print(f"{model:<9}{name:<8}{step * 1e3:8.2f} ms a step, update {update * 1e3:6.2f} ms{ratio:7.2f} x{goal}")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(found, indent=2))
+    write_json(arguments.json, found)
 
 
 def measure(model: str, optimizers: list[str], batch_size: int, steps: int) -> dict[str, tuple[float, float]]:

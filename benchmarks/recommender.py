@@ -7,12 +7,11 @@ the other 20%. The best setting is then trained on all training people with thre
 on the test people, beside ridge regression on the same split. The penalty of ridge regression is fixed.
 """
 
-import argparse
-import json
 import tempfile
 from itertools import product
-from pathlib import Path
 from typing import Any
+
+from support.command_line import make_parser, write_json
 
 import tenfold
 from tenfold.api.recommend import PeopleToFollow
@@ -33,9 +32,8 @@ GOAL = 0.73
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--splits", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     if where("tweets") is None:
         print("the tweets are not on this machine (docs/data.md says where they belong): nothing to measure")
@@ -45,8 +43,7 @@ def main() -> None:
         for split in arguments.splits:
             found.append(measure(split, runs))
             print(describe(found[-1]), flush=True)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(found, indent=2))
+    write_json(arguments.json, found)
 
 
 def measure(split: int, runs: str) -> dict[str, Any]:

@@ -8,18 +8,17 @@ Tenfold's time is what `run.seconds` says, with everything recorded and progress
 replica fed with the same batches, without events, clocks, rounds or records: what these add is the overhead.
 """
 
-import argparse
 import io
-import json
 import statistics
 import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from time import perf_counter
 
 import torch
 from rich.console import Console
 from rich.table import Table
+from support.command_line import make_parser, write_json
+from support.turns import quartiles, take_turns
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -39,22 +38,26 @@ SGD = {"optimizer": "sgd", "lr": RATE, "momentum": MOMENTUM}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--threads", type=int, nargs="+", help="default: 1 and all cores that may be used")
     parser.add_argument("--models", nargs="+", default=list(SETTINGS), choices=list(SETTINGS))
-    parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     x, y = samples(max(SETTINGS.values()))
     rows = []
     for threads in arguments.threads or sorted({1, cores.budget()}):
         torch.set_num_threads(threads)
         for model in arguments.models:
-            times = take_turns(model, threads, x[: SETTINGS[model]], y[: SETTINGS[model]], arguments.repeats)
-            rows.append({"model": model, "threads": threads, **summary(times, SETTINGS[model])})
+            count = SETTINGS[model]
+            data = x[:count], y[:count]
+            ways = {
+                "tenfold": ours(model, threads, *data),
+                "copied": copied_loop(model, *data),
+                "bare": bare(model, *data),
+            }
+            rows.append({"model": model, "threads": threads, **summary(take_turns(ways, arguments.repeats), count)})
     show(rows)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(rows, indent=2))
+    write_json(arguments.json, rows)
 
 
 def samples(count: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -116,32 +119,19 @@ def bare(model: str, x: torch.Tensor, y: torch.Tensor) -> Callable[[], float]:
     return lambda: (epoch(), epoch())[1]
 
 
-def take_turns(model: str, threads: int, x: torch.Tensor, y: torch.Tensor, repeats: int) -> dict[str, list[float]]:
-    ways = {"tenfold": ours(model, threads, x, y), "copied": copied_loop(model, x, y), "bare": bare(model, x, y)}
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(repeats):
-        for name, turn in ways.items():
-            times[name].append(turn())
-    return times
-
-
 def summary(times: dict[str, list[float]], samples: int) -> dict[str, object]:
     ratios = [copied / own for own, copied in zip(times["tenfold"], times["copied"], strict=True)]
     overheads = [own / alone - 1 for own, alone in zip(times["tenfold"], times["bare"], strict=True)]
     return {
         "tenfold": samples / statistics.median(times["tenfold"]),
         "copied": samples / statistics.median(times["copied"]),
-        "ratio": _quartiles(ratios),
-        "overhead": _quartiles(overheads),
+        "ratio": quartiles(ratios),
+        "overhead": quartiles(overheads),
     }
 
 
-def _quartiles(listed: list[float]) -> list[float]:
-    return statistics.quantiles(listed if len(listed) > 1 else listed * 2, n=4)
-
-
 def show(rows: list[dict[str, object]]) -> None:
-    table = Table("model", "threads", "Tenfold", "copied loop", "ratio [quartiles]", "over the bare replica")
+    table = Table("model", "threads", "Tenfold", "copied loop", "ratio: median, quartiles", "over the bare replica")
     for row in rows:
         low, middle, high = row["ratio"]  # type: ignore[misc]
         less, usual, more = row["overhead"]  # type: ignore[misc]

@@ -8,17 +8,18 @@ started, except on 131,072 nodes, whose seconds include everything. With --learn
 time of 8 virtual replicas is compared with that of stepping a replica as often.
 """
 
-import argparse
-import json
 import statistics
 import tempfile
-from pathlib import Path
+from collections.abc import Callable
+from functools import partial
 from time import perf_counter
 from typing import Any
 
 import torch
 from rich.console import Console
 from rich.table import Table
+from support.command_line import make_parser, write_json
+from support.turns import take_turns
 
 import tenfold
 from tenfold.cluster import Cluster, StepTime, Workload, clock_events, run_round_clock
@@ -33,14 +34,13 @@ NBYTES = 246_824
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--workers", type=int, default=1024)
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--many-steps", type=int, default=1000, help=f"steps of the run on {MANY:,} nodes; 0: none")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--strategies", nargs="+", default=list(STRATEGIES_SHOWN), choices=list(STRATEGIES))
     parser.add_argument("--learning", action="store_true", help="learn with 8 virtual workers, too")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all figures to FILE")
     options = parser.parse_args()
     figures: dict[str, Any] = {
         "workers": options.workers,
@@ -58,14 +58,13 @@ def main() -> None:
         "learning": learning(options.repeats) if options.learning else None,
     }
     show(figures, options.many_steps)
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+    write_json(options.json, figures)
 
 
 def setting(name: str, workers: int, steps: int, sync_every: int = 1) -> dict[str, Any]:
     strategy = STRATEGIES[name]()
     return {
-        "plan": Workload(
+        "workload": Workload(
             workers=workers, steps_per_epoch=steps, strategy=strategy, nbytes=NBYTES, sync_every=sync_every
         ),
         "hardware": Cluster.of(workers, "10gbe").hardware(workers, STEP_TIME),
@@ -76,12 +75,13 @@ def rates(name: str, workers: int, steps: int, sync_every: int, repeats: int) ->
     """Return node-steps per second [lowest, median, highest], of one draw and of eight together."""
     timed = setting(name, workers, steps, sync_every)
     run_round_clock(**setting(name, workers, min(steps, 100), sync_every))  # rounds are kept once they are made
-    found: dict[str, list[float]] = {"alone": [], "together": []}
-    for _ in range(repeats):
-        for key, draws in (("alone", 1), ("together", 8)):
-            started = perf_counter()
-            run_round_clock(**timed, repeats=draws)
-            found[key].append(workers * steps * draws / (perf_counter() - started))
+
+    def rate(draws: int) -> float:
+        started = perf_counter()
+        run_round_clock(**timed, repeats=draws)
+        return workers * steps * draws / (perf_counter() - started)
+
+    found = take_turns({"alone": partial(rate, 1), "together": partial(rate, 8)}, repeats)
     return {key: [min(all_), statistics.median(all_), max(all_)] for key, all_ in found.items()}
 
 
@@ -121,13 +121,12 @@ def learning(repeats: int) -> dict[str, list[float]]:
     def replica_on_each_core(**how: Any) -> float:
         return float(tenfold.train(workers=room, threads=1, strategy="none", **common, **how).seconds)
 
-    ways = virtual, one_replica, replica_on_each_core
-    found: dict[str, list[float]] = {way.__name__: [] for way in ways}
+    def epoch(way: Callable[..., float], folder: str) -> float:
+        return way(epochs=2, runs=folder) - way(epochs=1, runs=folder)
+
     with tempfile.TemporaryDirectory() as folder:
-        for _ in range(repeats):
-            for way in ways:
-                found[way.__name__].append(way(epochs=2, runs=folder) - way(epochs=1, runs=folder))
-    return found
+        ways = virtual, one_replica, replica_on_each_core
+        return take_turns({way.__name__: partial(epoch, way, folder) for way in ways}, repeats)
 
 
 def show(figures: dict[str, Any], many_steps: int) -> None:

@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from support.filled_store import fill_store
+
 from tenfold.experiment import Experiment
 from tenfold.runs import Run, Store
 
@@ -26,32 +28,6 @@ FACTS = {
     "data": {"name": "digits", "shape": [64], "outputs": 10, "train": 1437, "test": 360},
 }
 RESULT = {"metrics": {"accuracy": 0.97, "loss": 0.1}, "seconds": 1.5, "epochs": 3, "times": {"compute": 1.4}}
-
-
-def fill(folder: Path, count: int) -> Store:
-    """Make a store with many runs."""
-    store = Store(folder)
-    experiment = Experiment(model="mlp", data="digits").model_dump_json()
-    rows = (
-        (
-            f"run-{number}",
-            "train",
-            "finished",
-            float(number),
-            number + 1.5,
-            experiment,
-            json.dumps(FACTS),
-            json.dumps(RESULT),
-        )
-        for number in range(1, count + 1)
-    )
-    with sqlite3.connect(store.file) as connection:
-        connection.executemany(
-            "INSERT INTO runs (title, kind, status, created, ended, experiment, facts, result, host, pid, pid_started)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, '', 0, 0)",
-            rows,
-        )
-    return store
 
 
 def decode_all(store: Store) -> list[Experiment]:
@@ -93,7 +69,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=10_000)
     count = parser.parse_args().runs
     with tempfile.TemporaryDirectory() as folder:
-        store = fill(Path(folder), count)
+        store = fill_store(Path(folder), count, [Experiment(model="mlp", data="digits")], FACTS, RESULT)
         command = [sys.executable, "-m", "tenfold", "runs", "--runs", folder]
         list_last(store)  # imports
         figures = {

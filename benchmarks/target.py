@@ -17,22 +17,19 @@ training with these epochs: start-up and evaluation are not in it, on no side. S
 """
 
 import argparse
-import json
 import math
-import os
-import socket
 import statistics
 import tempfile
 from collections.abc import Callable
 from functools import partial
 from itertools import product
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from support.command_line import make_parser, write_json
+from support.gloo_ranks import run_ranks
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
@@ -52,7 +49,7 @@ Side = Callable[[int, int], Trained]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--target", type=float, default=0.99)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--most-epochs", type=int, default=8)
@@ -65,7 +62,6 @@ def main() -> None:
     parser.add_argument("--gpu-batches", type=int, nargs="+", default=[64, 128, 256, 512])
     parser.add_argument("--rates", type=float, nargs="+", default=[0.02, 0.05, 0.1], help="of ddp")
     parser.add_argument("--copied-rates", type=float, nargs="+", default=[0.01, 0.02, 0.05])
-    parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     data = load("mnist")
     train, test = data.train, data.test
@@ -108,8 +104,7 @@ def main() -> None:
         against = f"{peer / fastest[name]:6.2f}x" if peer else ""
         spread = f"[{min(times):.2f}-{max(times):.2f}]"
         print(f"{name:<36}{epochs:>3} epochs {statistics.median(times):8.2f} s {spread}{against}")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(found, indent=2))
+    write_json(arguments.json, found)
 
 
 def soonest_of(settings: dict[str, Side], arguments: argparse.Namespace) -> str:
@@ -179,41 +174,14 @@ def copied(
 def ddp(
     x: Tensor, y: Tensor, tests: tuple[Tensor, Tensor], ranks: int, batch: int, rate: float, epochs: int, seed: int
 ) -> Trained:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    context = mp.get_context("forkserver")
-    answers = context.SimpleQueue()
     for tensor in (x, y, *tests):
         tensor.share_memory_()
-    crew = [
-        context.Process(target=peer, args=(rank, ranks, x, y, tests, epochs, seed, batch, rate, port, answers))
-        for rank in range(ranks)
-    ]
-    for process in crew:
-        process.start()
-    found = [answers.get() for _ in crew]
-    for process in crew:
-        process.join()
+    found = run_ranks(ranks, peer, x, y, tests, epochs, seed, batch, rate)
     return found[0][0], max(seconds for _, seconds in found)
 
 
-def peer(
-    rank: int,
-    ranks: int,
-    x: Any,
-    y: Any,
-    tests: Any,
-    epochs: int,
-    seed: int,
-    batch: int,
-    rate: float,
-    port: int,
-    answers: Any,
-) -> None:
-    torch.set_num_threads(1)
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    dist.init_process_group("gloo", rank=rank, world_size=ranks)
+def peer(rank: int, ranks: int, x: Any, y: Any, tests: Any, epochs: int, seed: int, batch: int, rate: float) -> Trained:
+    """Train as one rank of DistributedDataParallel."""
     plain = build(Model(name="lenet5"), (1, 28, 28), 10, seed=seed).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     net = DistributedDataParallel(plain)
     optimizer = torch.optim.SGD(net.parameters(), lr=rate, momentum=MOMENTUM, fused=True)
@@ -237,9 +205,7 @@ def peer(
             nn.functional.cross_entropy(net(x.index_select(0, rows)), y.index_select(0, rows)).backward()
             optimizer.step()
             schedule.step()
-    answers.put(evaluated(plain, tests, perf_counter() - began))
-    dist.barrier()
-    dist.destroy_process_group()
+    return evaluated(plain, tests, perf_counter() - began)
 
 
 def evaluated(net: nn.Module, tests: tuple[Tensor, Tensor], seconds: float) -> Trained:
@@ -252,5 +218,4 @@ def evaluated(net: nn.Module, tests: tuple[Tensor, Tensor], seconds: float) -> T
 
 
 if __name__ == "__main__":
-    mp.set_forkserver_preload(["torch", "tenfold.workers.pool.worker_process"])
     main()

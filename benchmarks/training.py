@@ -12,23 +12,20 @@ Their networks are laid out as torch makes them; with --same-layout they get Ten
 averaging differs. All take turns; a turn is five epochs after one that does not count, its time the slowest worker's.
 """
 
-import argparse
-import json
-import os
-import socket
 import statistics
 import tempfile
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from rich.console import Console
 from rich.table import Table
+from support.command_line import make_parser, write_json
+from support.gloo_ranks import run_ranks
+from support.turns import spread, take_turns
 from torch import nn
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from torch.distributed.optim import PostLocalSGDOptimizer
@@ -46,39 +43,35 @@ BATCH, RATE, MOMENTUM = 64, 0.02, 0.9
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--workers", type=int, nargs="+", help="default: all cores that may be used")
     parser.add_argument("--models", nargs="+", default=list(STEPS), choices=list(STEPS))
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--same-layout", action="store_true", help="give the peers channels last, too")
-    parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     layout = torch.channels_last if arguments.same_layout else torch.contiguous_format
     rows = []
     for workers in arguments.workers or [cores.budget()]:
         for model in arguments.models:
-            speeds = take_turns(model, workers, layout, arguments.repeats)
+            speeds = measure(model, workers, layout, arguments.repeats)
             rows.append({"model": model, "workers": workers, "samples_per_second": speeds})
     show(rows)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(rows, indent=2))
+    write_json(arguments.json, rows)
 
 
-def take_turns(model: str, workers: int, layout: torch.memory_format, repeats: int) -> dict[str, list[float]]:
+def measure(model: str, workers: int, layout: torch.memory_format, repeats: int) -> dict[str, list[float]]:
+    """Return the samples per second of each way, in each turn."""
     samples = STEPS[model] * BATCH * workers
-    x, y = torch.randn(samples, 1, 28, 28), torch.randint(10, (samples,))
+    x, y = torch.randn(samples, 1, 28, 28).share_memory_(), torch.randint(10, (samples,)).share_memory_()
     ways: dict[str, Callable[[], float]] = {
         "tenfold": lambda: ours(model, workers, x, y, "allreduce"),
         "overlapped": lambda: ours(model, workers, x, y, "butterfly", overlap=True),
         "limit": lambda: ours(model, workers, x, y, "none"),
-        "ddp": lambda: peers("ddp", model, workers, layout, x, y),
-        "postlocal": lambda: peers("postlocal", model, workers, layout, x, y),
+        "ddp": lambda: max(run_ranks(workers, peer, "ddp", model, layout, x, y)),
+        "postlocal": lambda: max(run_ranks(workers, peer, "postlocal", model, layout, x, y)),
     }
-    speeds: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(repeats):
-        for name, turn in ways.items():
-            speeds[name].append(samples * (EPOCHS - 1) / turn())
-    return speeds
+    times = take_turns(ways, repeats)
+    return {name: [samples * (EPOCHS - 1) / seconds for seconds in listed] for name, listed in times.items()}
 
 
 def ours(model: str, workers: int, x: torch.Tensor, y: torch.Tensor, strategy: str, *, overlap: bool = False) -> float:
@@ -105,31 +98,9 @@ def ours(model: str, workers: int, x: torch.Tensor, y: torch.Tensor, strategy: s
         return run.history[-1]["seconds"] - run.history[0]["seconds"]
 
 
-def peers(kind: str, model: str, workers: int, layout: Any, x: torch.Tensor, y: torch.Tensor) -> float:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    context = mp.get_context("forkserver")
-    answers = context.SimpleQueue()
-    x.share_memory_()
-    y.share_memory_()
-    crew = [
-        context.Process(target=peer, args=(rank, kind, model, workers, layout, x, y, port, answers))
-        for rank in range(workers)
-    ]
-    for process in crew:
-        process.start()
-    times = [answers.get() for _ in crew]
-    for process in crew:
-        process.join()
-    return max(times)
-
-
-def peer(rank: int, kind: str, model: str, workers: int, layout: Any, x: Any, y: Any, port: int, answers: Any) -> None:
-    torch.set_num_threads(1)
+def peer(rank: int, workers: int, kind: str, model: str, layout: Any, x: Any, y: Any) -> float:
+    """Return the seconds of all epochs but the first, as one of PyTorch's ranks sees them."""
     warnings.filterwarnings("ignore", "When period is 1")
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    dist.init_process_group("gloo", rank=rank, world_size=workers)
     net: nn.Module = build(Model(name=model), (1, 28, 28), 10, seed=0).to(memory_format=layout)
     optimizer: Any = torch.optim.SGD(net.parameters(), lr=RATE, momentum=MOMENTUM, fused=True)
     if kind == "ddp":
@@ -148,23 +119,20 @@ def peer(rank: int, kind: str, model: str, workers: int, layout: Any, x: Any, y:
         return perf_counter() - start
 
     epoch()
-    answers.put(sum(epoch() for _ in range(EPOCHS - 1)))
-    dist.barrier()
-    dist.destroy_process_group()
+    return sum(epoch() for _ in range(EPOCHS - 1))
 
 
 def show(rows: list[dict[str, Any]]) -> None:
-    table = Table("model", "workers", "way", "samples/s, median [quartiles]", "of the limit", "Tenfold is faster by")
+    table = Table("model", "workers", "way", "samples/s: median, quartiles", "of the limit", "Tenfold is faster by")
     for row in rows:
         speeds = row["samples_per_second"]
         middle = {name: statistics.median(listed) for name, listed in speeds.items()}
         for name, listed in speeds.items():
-            low, _, high = statistics.quantiles(listed if len(listed) > 1 else listed * 2, n=4)
             table.add_row(
                 row["model"],
                 str(row["workers"]),
                 name,
-                f"{middle[name]:,.0f} [{low:,.0f}-{high:,.0f}]",
+                spread(listed, ",.0f"),
                 f"{middle[name] / middle['limit']:.0%}",
                 f"{middle['tenfold'] / middle[name]:.2f}x" if name not in ("tenfold", "overlapped", "limit") else "",
             )
@@ -172,5 +140,4 @@ def show(rows: list[dict[str, Any]]) -> None:
 
 
 if __name__ == "__main__":
-    mp.set_forkserver_preload(["torch", "tenfold.workers.pool.worker_process"])
     main()

@@ -1,4 +1,4 @@
-"""Hosts that are network namespaces of this one, on a slow network; not a benchmark by itself, `launched.py` uses it.
+"""Hosts that are network namespaces of this one, on a slow network.
 
 The network is made by tc (a bridge whose ports have netem's delay and rate) where the kernel has netem. Elsewhere each
 host gets a TUN device, and a thread here carries its packets: each port sends and receives at the given rate, and what
