@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from tenfold.crossval.combine_folds import FoldEntry, best_first, combine_results, fold_entry
 from tenfold.crossval.ensemble import AVERAGE, FoldModels
-from tenfold.crossval.fold import FoldContext, FoldEnd, FoldJob
+from tenfold.crossval.fold import FoldContext, FoldEnd, FoldJob, FoldWork
 from tenfold.crossval.fold_experiment import resolve_fold_mode
 from tenfold.crossval.fold_splits import make_fold_splits
 from tenfold.crossval.modes import FOLD_MODES
@@ -93,15 +93,8 @@ class CrossValidationRun:
             else:
                 jobs.append(FoldJob(index, split, run=before["id"] if before else None))
         if jobs and not self.stopped_by:
-            train_folds = FOLD_MODES[self.mode]
-            train_folds(
-                task=self.task,
-                context=context,
-                jobs=jobs,
-                relay=self._relay,
-                done=self._done,
-                stopped=lambda: bool(self.stopped_by),
-            )
+            work = FoldWork(self.task, context, jobs, self._relay, self._done, lambda: bool(self.stopped_by))
+            FOLD_MODES[self.mode](work)
         if not self.entries:
             raise TrainingError(f"stopped by {self.stopped_by} before any fold was trained")
         if not self._results:

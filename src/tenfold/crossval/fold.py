@@ -1,5 +1,6 @@
 """Training one fold: a task like any other, recorded as its own run, and measured on all three parts."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from time import perf_counter
@@ -71,6 +72,22 @@ class FoldEnd:
 
     result: dict[str, Any] | None = None
     error: str = ""
+
+
+@dataclass(frozen=True)
+class FoldWork:
+    """The folds that a fold mode trains, and what it calls meanwhile."""
+
+    task: Task
+    """The task of the cross-validation."""
+    context: FoldContext
+    jobs: Sequence[FoldJob]
+    relay: Callable[[int, Event], None]
+    """Called with the index of a fold and an event in it."""
+    done: Callable[[FoldJob, FoldEnd], None]
+    """Called when a fold has ended."""
+    stopped: Callable[[], bool]
+    """Returns whether no further fold is to be trained."""
 
 
 def fold_task(whole: Task, job: FoldJob) -> Task:

@@ -1,7 +1,6 @@
 """Worker processes that each train whole folds, as many side by side as there are cores."""
 
 import pickle
-from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
@@ -10,7 +9,7 @@ from typing import Any
 import torch
 
 from tenfold.crossval.core_slots import CoreSlots
-from tenfold.crossval.fold import FoldContext, FoldEnd, FoldJob, try_fold
+from tenfold.crossval.fold import FoldContext, FoldEnd, FoldJob, FoldWork, try_fold
 from tenfold.engines.recording import Outcome
 from tenfold.engines.serial import Serial
 from tenfold.errors import StopTraining, WorkerLost
@@ -23,11 +22,6 @@ from tenfold.workers.pool.worker_process import WorkerConnection, forward_warnin
 from tenfold.workers.pool.worker_reports import WorkerProgress, start_heartbeat
 from tenfold.workers.task import Task
 
-Relay = Callable[[int, Event], None]
-"""Called with the index of a fold and an event in it."""
-Done = Callable[[FoldJob, FoldEnd], None]
-"""Called when a fold has ended."""
-
 
 @dataclass(frozen=True)
 class JobRequest:
@@ -39,36 +33,23 @@ class JobRequest:
 class FoldPool:
     """Trains folds in processes; each fold takes as many core slots as it has threads."""
 
-    def __init__(
-        self,
-        task: Task,
-        context: FoldContext,
-        slots: CoreSlots,
-        relay: Relay,
-        done: Done,
-        stopped: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self.task = task
-        self.context = context
+    def __init__(self, work: FoldWork, slots: CoreSlots) -> None:
+        self.work = work
         self.slots = slots
-        self.relay = relay
-        self.done = done
-        self.stopped = stopped
-        """Returns whether no further fold is to be trained."""
         self.free = list(range(slots.count))
-        self.waiting: list[FoldJob] = []
+        self.waiting = list(work.jobs)
         self.idle: list[int] = []
         self.busy: dict[int, tuple[FoldJob, list[int]]] = {}
         """By process: its fold, and the slots taken."""
         self._stops: dict[int, str] = {}
         """By the index of a fold: why a listener asked to stop it."""
 
-    def run(self, jobs: Sequence[FoldJob]) -> None:
+    def run(self) -> None:
         """Train all folds; one that fails, or whose process dies, does not stop the others."""
-        self.waiting = list(jobs)
-        with closing(TaskSnapshot(self.task, with_numbers=True)) as snapshot:
-            size, stall_after = min(self.slots.at_once, len(jobs)), self.task.experiment.machine.stall_after
-            pool = WorkerPool(size, fold_worker, (snapshot, self.context), stall_after=stall_after)
+        task, context = self.work.task, self.work.context
+        with closing(TaskSnapshot(task, with_numbers=True)) as snapshot:
+            stall_after = task.experiment.machine.stall_after
+            pool = WorkerPool(self.slots.at_once, fold_worker, (snapshot, context), stall_after=stall_after)
             try:
                 while self.waiting or self.busy:
                     try:
@@ -94,7 +75,7 @@ class FoldPool:
             else:
                 for event in message:
                     self._relay(event)
-            if self.stopped():
+            if self.work.stopped():
                 self.waiting = []
             if not self.waiting and not self.busy:
                 return
@@ -103,7 +84,7 @@ class FoldPool:
         """Pass on an event of a fold, and remember if a listener asks to stop it."""
         index = event.worker  # `_do_job` has put the index of the fold there, see runs/events.py
         try:
-            self.relay(index, event)
+            self.work.relay(index, event)
         except StopTraining as stop:
             self._stops.setdefault(index, str(stop))
 
@@ -112,7 +93,7 @@ class FoldPool:
         if ended is not None:
             job, taken = self.busy.pop(process)
             self.free = sorted([*self.free, *taken])
-            self.done(job, ended)
+            self.work.done(job, ended)
 
     def _give_out(self, pool: WorkerPool) -> None:
         """Start every fold for which there is a process and enough slots; a node trains one at a time."""

@@ -5,14 +5,13 @@ Which mode "auto" stands for is decided by `resolve_fold_mode` in `fold_experime
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from tenfold.common import catalog
 from tenfold.common.registry import Registry
 from tenfold.crossval.core_slots import share_cores
-from tenfold.crossval.fold import FoldContext, FoldJob, fold_task, try_fold
+from tenfold.crossval.fold import FoldWork, fold_task, try_fold
 from tenfold.crossval.fold_experiment import fold_experiment, trains_folds_together
-from tenfold.crossval.fold_pool import Done, FoldPool, Relay
+from tenfold.crossval.fold_pool import FoldPool
 from tenfold.engines import Outcome, choose
 from tenfold.engines.fused import train_folds
 from tenfold.engines.recording import Train
@@ -22,89 +21,64 @@ from tenfold.runs import Emit, Event, Lifecycle, Stopwatch
 from tenfold.runs.resumption import Resumption
 from tenfold.workers.task import Task
 
-Stopped = Callable[[], bool]
-"""Returns whether no further fold is to be trained."""
+FOLD_MODES: Registry[Callable[[FoldWork], None]] = catalog.FOLD_MODES
 
 
-class FoldMode(Protocol):
-    """Trains the folds of `jobs`."""
-
-    def __call__(
-        self, task: Task, context: FoldContext, jobs: Sequence[FoldJob], relay: Relay, done: Done, stopped: Stopped
-    ) -> None:
-        """Call `relay` with the events of a fold and `done` with its end; begin no fold once `stopped` returns True."""
-
-
-FOLD_MODES: Registry[FoldMode] = catalog.FOLD_MODES
-
-
-def folds_over_workers(
-    task: Task, context: FoldContext, jobs: Sequence[FoldJob], relay: Relay, done: Done, stopped: Stopped
-) -> None:
+def folds_over_workers(work: FoldWork) -> None:
     """Train whole folds in processes, as many at once as there are cores or nodes."""
-    slots = share_cores(task.experiment, len(jobs))
-    placed = [replace(job, threads=threads) for job, threads in zip(jobs, slots.threads, strict=True)]
-    FoldPool(task, context, slots, relay, done, stopped).run(placed)
+    slots = share_cores(work.task.experiment, len(work.jobs))
+    jobs = [replace(job, threads=threads) for job, threads in zip(work.jobs, slots.threads, strict=True)]
+    FoldPool(replace(work, jobs=jobs), slots).run()
 
 
-def data_and_folds(
-    task: Task, context: FoldContext, jobs: Sequence[FoldJob], relay: Relay, done: Done, stopped: Stopped
-) -> None:
+def data_and_folds(work: FoldWork) -> None:
     """Train the folds of all nodes, which are independent: in processes, or together on one device."""
-    train = fused if trains_folds_together(task.experiment) else folds_over_workers
-    train(task, context, jobs, relay, done, stopped)
+    train = fused if trains_folds_together(work.task.experiment) else folds_over_workers
+    train(work)
 
 
-def fold_by_fold(
-    task: Task, context: FoldContext, jobs: Sequence[FoldJob], relay: Relay, done: Done, stopped: Stopped
-) -> None:
+def fold_by_fold(work: FoldWork) -> None:
     """Train one fold after another, each with all workers."""
+    task = work.task
     pinned = [cpu for cpus in task.cores.workers for cpu in cpus]
     cores = tuple(pinned or range(task.workers * task.threads))
-    for job in jobs:
-        if stopped():
+    for job in work.jobs:
+        if work.stopped():
             return
         placed = replace(job, threads=task.threads, cores=cores, pinned=bool(pinned))
 
         def listen(event: Event, index: int = job.index) -> None:
             if event.worker == 0:
-                relay(index, replace(event, worker=index))
+                work.relay(index, replace(event, worker=index))
 
         engine = choose(fold_experiment(task.experiment, job.split.name))
-        done(placed, try_fold(engine.run, task, context, placed, listen))
+        work.done(placed, try_fold(engine.run, task, work.context, placed, listen))
 
 
-def fused(
-    task: Task,
-    context: FoldContext,
-    jobs: Sequence[FoldJob],
-    relay: Relay,
-    done: Done,
-    stopped: Stopped,  # noqa: ARG001 - all are in training from the beginning
-) -> None:
-    """Train all folds together on one device, then record each."""
-    machine = task.experiment.machine
+def fused(work: FoldWork) -> None:
+    """Train all folds together on one device, then record each; none can be left out once they have begun."""
+    machine = work.task.experiment.machine
     count = (machine.threads or budget()) if machine.device == "cpu" else 1
-    began = context.stopwatch.now()
-    jobs = [replace(job, threads=count, cores=tuple(range(count)), began=began) for job in jobs]
+    began = work.context.stopwatch.now()
+    jobs = [replace(job, threads=count, cores=tuple(range(count)), began=began) for job in work.jobs]
     events: list[list[Event]] = [[] for _ in jobs]
 
     def listener(place: int) -> Emit:
         def emit(event: Event) -> None:
             events[place].append(event)
-            relay(jobs[place].index, replace(event, worker=jobs[place].index))
+            work.relay(jobs[place].index, replace(event, worker=jobs[place].index))
 
         return emit
 
-    tasks = [fold_task(task, job) for job in jobs]
+    tasks = [fold_task(work.task, job) for job in jobs]
     outcomes = train_folds(tasks, Stopwatch(), [listener(place) for place in range(len(jobs))])
     for job, outcome, known in zip(jobs, outcomes, events, strict=True):
 
         def listen(event: Event, index: int = job.index, relayed: list[Event] = known) -> None:
             if isinstance(event, Lifecycle) and event not in relayed:
-                relay(index, replace(event, worker=index))
+                work.relay(index, replace(event, worker=index))
 
-        done(job, try_fold(_replay(outcome, known), task, context, job, listen))
+        work.done(job, try_fold(_replay(outcome, known), work.task, work.context, job, listen))
 
 
 def _replay(outcome: Outcome | TenfoldError, events: Sequence[Event]) -> Train:
