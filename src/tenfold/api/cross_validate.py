@@ -85,6 +85,6 @@ def cross_validate(
             store = Store(runs)
             facts = describe(task)
             number = store.create(experiment, kind=CROSSVAL, facts=facts)
-            outcome = crossval.run_cross_validation(task, store, number, facts, stopwatch, listener)
+            outcome = crossval.CrossValidationRun(task, store, number, facts, stopwatch, listener).record()
     done = CrossValidation(finished_run(RecordedRun.finished(store, number, outcome, experiment)))
     return done.as_sklearn() if as_sklearn else done

@@ -78,7 +78,7 @@ def _resume_folds(store: Store, record: dict[str, Any], experiment: Experiment, 
         check_same_data(record, task)
         stopwatch = Stopwatch(store.claim_and_restart(number, epoch=1, force=force))  # the events so far stay
         sweep(store.path(number, record["title"]))
-        outcome = crossval.run_cross_validation(task, store, number, facts, stopwatch, listen)
+        outcome = crossval.CrossValidationRun(task, store, number, facts, stopwatch, listen).record()
     return finished_run(RecordedRun.finished(store, number, outcome, experiment))
 
 

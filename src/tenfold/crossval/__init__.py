@@ -1,7 +1,7 @@
 """Cross-validation: k models on k splits of the same data, side by side or one after another."""
 
 from tenfold.crossval.crossval_result import CrossValidation
-from tenfold.crossval.crossval_run import run_cross_validation
+from tenfold.crossval.crossval_run import CrossValidationRun
 from tenfold.crossval.prepare_folds import check_folds, shared_data, start_processes_early
 
-__all__ = ["CrossValidation", "check_folds", "run_cross_validation", "shared_data", "start_processes_early"]
+__all__ = ["CrossValidation", "CrossValidationRun", "check_folds", "shared_data", "start_processes_early"]

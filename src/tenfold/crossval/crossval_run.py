@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from tenfold.crossval.combine_folds import FoldEntry, best_first, combine_results, fold_entry
-from tenfold.crossval.ensemble import AVERAGE, FoldModels
+from tenfold.crossval.ensemble import AVERAGE, measure_vote, save_average
 from tenfold.crossval.fold import FoldContext, FoldEnd, FoldJob, FoldWork
 from tenfold.crossval.fold_experiment import resolve_fold_mode
 from tenfold.crossval.fold_splits import make_fold_splits
@@ -35,14 +35,6 @@ ORPHAN_SECONDS = 3.0
 """How long to wait for processes of an earlier attempt, which end when they notice that their parent is gone."""
 
 
-def run_cross_validation(
-    task: Task, store: Store, run: int, facts: dict[str, Any], stopwatch: Stopwatch, listen: Emit
-) -> Outcome:
-    """Train all folds that are not finished yet, and record the cross-validation and every fold."""
-    whole = CrossValidationRun(task, store, run, facts, stopwatch, listen)
-    return record_work(whole.train, store, run, stopwatch, listen, partial=whole.partial_result)
-
-
 class CrossValidationRun:
     """A cross-validation in progress."""
 
@@ -67,6 +59,10 @@ class CrossValidationRun:
         self._runs: dict[int, int] = {}
         self._warned: set[str] = set()
         self._began: dict[int, float] = {}
+
+    def record(self) -> Outcome:
+        """Train all folds that are not finished yet, and record the cross-validation and every fold."""
+        return record_work(self.train, self.store, self.run, self.stopwatch, self.listen, partial=self.partial_result)
 
     def train(self, emit: Emit) -> Outcome:
         """Train every fold that is not finished yet, and return the combined result with the best fold's weights."""
@@ -212,12 +208,11 @@ class CrossValidationRun:
             "vote": {"metrics": {}},
         }
         folders = {index: self.store.folder_of(self.entries[index]["run"]) for index in finished}
-        samples = [self.entries[index]["train_samples"] for index in finished]
-        models = FoldModels(self.task, list(folders.values()), samples)
+        samples = {folders[index]: self.entries[index]["train_samples"] for index in finished}
         try:
             weights = dict(tensor_file.load(folders[best] / "model.pt"))
-            combined["average"]["metrics"] = models.save_average(self.store.folder_of(self.run) / AVERAGE)
-            combined["vote"]["metrics"] = models.measure_vote()
+            combined["average"]["metrics"] = save_average(self.task, samples, self.store.folder_of(self.run) / AVERAGE)
+            combined["vote"]["metrics"] = measure_vote(self.task, samples)
         except StoreError as error:  # a model that could not be saved cannot be averaged
             self._warn(f"the models of the folds cannot be combined: {error}")
         return combined, weights

@@ -1,8 +1,7 @@
 """The models of all folds put together: their weights averaged, or their outputs combined in a vote."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,40 +77,33 @@ def average_weights(network: nn.Module, weights: Sequence[dict[str, Any]], sampl
     return {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
 
 
-@dataclass(frozen=True)
-class FoldModels:
-    """The saved models of the folds that finished."""
+def save_average(task: Task, samples: dict[Path, int], path: Path) -> dict[str, float]:
+    """Save the average of the weights in some folders of runs, and return its metrics on the test part.
 
-    task: Task
-    """The task of the cross-validation."""
-    folders: Sequence[Path]
-    """The run folder of each fold."""
-    samples: Sequence[int]
-    """The number of samples each fold was trained on."""
+    `samples` has for each folder the number of samples that its model was trained on.
+    """
+    network = make_network(task)
+    weights = [dict(tensor_file.load(folder / "model.pt")) for folder in samples]
+    tensor_file.save(average_weights(network, weights, list(samples.values())), path)
+    if task.splits.test is None:
+        return {}
+    network = network.to(devices.resolve(task.experiment.machine.device))
+    return evaluate(network, task.splits.test, *_measures(task), precision=task.experiment.training.precision)
 
-    def save_average(self, path: Path) -> dict[str, float]:
-        """Save the average of all weights, and return its metrics on the test part."""
-        task, training = self.task, self.task.experiment.training
-        network = make_network(task)
-        weights = [dict(tensor_file.load(folder / "model.pt")) for folder in self.folders]
-        tensor_file.save(average_weights(network, weights, self.samples), path)
-        if task.splits.test is None:
-            return {}
-        network = network.to(devices.resolve(task.experiment.machine.device))
-        return evaluate(network, task.splits.test, *self._measures(), precision=training.precision)
 
-    def measure_vote(self) -> dict[str, float]:
-        """Return the metrics of the vote of all models on the test part."""
-        splits = self.task.splits
-        if splits.test is None:
-            return {}
-        outputs = [_test_outputs(folder) for folder in self.folders]
-        combined = combine_outputs(outputs, output_kind(self.task.experiment.training, splits.classes))
-        return measure(combined, all_targets(splits.test), *self._measures())
+def measure_vote(task: Task, folders: Iterable[Path]) -> dict[str, float]:
+    """Return the metrics, on the test part, of the vote of the models in some folders of runs."""
+    splits = task.splits
+    if splits.test is None:
+        return {}
+    kind = output_kind(task.experiment.training, splits.classes)
+    combined = combine_outputs([_test_outputs(folder) for folder in folders], kind)
+    return measure(combined, all_targets(splits.test), *_measures(task))
 
-    def _measures(self) -> tuple[Any, Any]:
-        training, classes = self.task.experiment.training, self.task.splits.classes
-        return choose_loss(training, classes), choose_metrics(training, classes)
+
+def _measures(task: Task) -> tuple[Any, Any]:
+    training, classes = task.experiment.training, task.splits.classes
+    return choose_loss(training, classes), choose_metrics(training, classes)
 
 
 def _test_outputs(folder: Path) -> Any:
