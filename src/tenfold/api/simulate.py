@@ -1,4 +1,8 @@
-"""`tenfold.simulate`: train on a virtual cluster."""
+"""`tenfold.simulate`: train on a virtual cluster.
+
+That is `train` with engine = "virtual". The seconds are predicted by `prediction/task_prediction.py`; `engine_for` in
+`train.py` gives the function to the engine (`engines/virtual.py`), which calls it before the run is recorded.
+"""
 
 from collections.abc import Sequence
 from contextlib import suppress

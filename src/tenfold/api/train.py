@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
@@ -66,21 +65,18 @@ def train(
 def engine_for(experiment: Experiment, stopwatch: Stopwatch, listen: Emit) -> Engine:
     """Return the engine that trains an experiment here; raise ExperimentError if none can.
 
-    What has to be measured for the prediction of a virtual run is reported to `listen`, before the run is recorded.
+    The virtual engine is given `predict_task`, as `engines` may not import `prediction`, which measures with engines.
+    What has to be measured for the prediction is reported to `listen`, before the run is recorded.
     """
+
+    def predict(task: Task) -> "Prediction":
+        from tenfold.prediction.task_prediction import predict_task
+
+        return predict_task(task, lambda text: listen(Note(at=stopwatch.now(), text=text)))
+
     world = detect_world()
     validate(experiment, world)
-    return choose(experiment, world, partial(predict_virtual_run, stopwatch=stopwatch, listen=listen))
-
-
-def predict_virtual_run(task: Task, stopwatch: Stopwatch, listen: Emit) -> "Prediction":
-    """Return the predicted times of a task on its virtual cluster, for the virtual engine (`engines/virtual.py`).
-
-    It is handed to the engine because `engines` may not import `prediction`, which itself measures with engines.
-    """
-    from tenfold.prediction.task_prediction import predict_task
-
-    return predict_task(task, lambda text: listen(Note(at=stopwatch.now(), text=text)))
+    return choose(experiment, world, predict)
 
 
 def finished_run(recorded: RecordedRun) -> Run:

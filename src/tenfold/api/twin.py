@@ -36,9 +36,7 @@ def twin(
     if real.machine.engine == VIRTUAL:
         real = real.replace(engine="auto", cluster=None, link=None)
     virtual = on_cluster(real, cluster="here")
-    predict_task(
-        prepare(resolve_defaults(virtual))
-    )  # measures the step times that it needs before either of the two runs
+    predict_task(prepare(resolve_defaults(virtual)))  # measures what it needs before either of the two runs
     done = {
         name: train(one, runs=runs, kind="twin", listen=watch(name) if watch else None)
         for name, one in {"real": real, VIRTUAL: virtual}.items()

@@ -3,8 +3,8 @@
 The workers are those of the process engine, several to a process, so the weights are the same bit for bit; on a GPU all
 replicas step together, and the weights are the same up to rounding.
 
-The times come from the function `predict` that the engine is given: `predict_virtual_run` of `api/train.py`, which
-calls `prediction/task_prediction.py`. No engine may import `prediction`, which itself measures with engines.
+The times come from the function that the engine is given: `predict_task` of `prediction/task_prediction.py`, passed on
+by `engine_for` in `api/train.py`. No engine may import `prediction`, which itself measures with engines.
 """
 
 from typing import Any
