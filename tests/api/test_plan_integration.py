@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 import tenfold
+from tenfold.cluster import Cluster
 from tenfold.errors import ExperimentError
-from tenfold.prediction.planning import evidence, trial_search
+from tenfold.prediction.planning import evidence, planner, trial_search
 
 NODES = {"groups": [{"count": 2, "step_seconds": 0.005, "link": "infiniband"}]}
 
@@ -36,6 +37,20 @@ def test_a_plan_learns_prints_and_can_be_trained(tmp_path: Path, monkeypatch: py
     assert "validation accuracy" in page
     plan.best.save(tmp_path / "best.toml")
     assert tenfold.Experiment.load(tmp_path / "best.toml") == plan.best
+
+
+def test_a_cluster_may_be_one_of_those_with_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Cluster] = []
+
+    def search(*_: object, cluster: Cluster, **__: object) -> None:
+        asked.append(cluster)
+        raise ExperimentError("enough")
+
+    monkeypatch.setattr(planner, "search", search)
+    for given in ("dsmp-c1", NODES, Cluster(**NODES)):
+        with pytest.raises(ExperimentError, match="enough"):
+            tenfold.plan(model="mlp", data="digits", limit=40, target=0.5, cluster=given)
+    assert [one.workers for one in asked] == [64, 2, 2]
 
 
 def test_a_plan_needs_a_target() -> None:

@@ -5,7 +5,7 @@ from time import perf_counter
 from typing import Any
 
 from tenfold.cluster import Cluster
-from tenfold.cluster.experiment_cluster import HERE, ClusterOrHere
+from tenfold.cluster.experiment_cluster import HERE, cluster_of
 from tenfold.data import FetchProgress, Splits
 from tenfold.engines import require_no_launcher, validate
 from tenfold.engines.prepare import load, resolve_defaults
@@ -58,7 +58,7 @@ def plan(
         raise ExperimentError('division.shards = "fractions" sets the number of workers, which a plan chooses; use iid')
     base = base.replace(target=None, engine="auto", cluster=None, link=None)
     validate(base.replace(workers=1), None)
-    hardware = _cluster(cluster)
+    hardware = HERE if cluster is None else cluster_of(base.replace(workers=1, cluster=cluster))
     base, splits, loading = _with_validation(base, fetching)
     check_target(base.training, splits.classes, target)
     if hardware is not HERE:
@@ -92,9 +92,3 @@ def _with_validation(base: Experiment, fetching: FetchProgress | None) -> tuple[
         began = perf_counter()
         splits = load(base, "cpu", fetching)
     return base, splits, perf_counter() - began
-
-
-def _cluster(given: Cluster | dict[str, Any] | str | Path | None) -> ClusterOrHere:
-    if given is None or given == HERE.value or isinstance(given, Cluster):
-        return given if isinstance(given, Cluster) else HERE
-    return Cluster(**given) if isinstance(given, dict) else Cluster.load(given)
