@@ -197,15 +197,13 @@ class Cluster(Section):
                 f"nothing is known of how long a step takes in group '{group.name}'; calibrate, or set its step_seconds"
             )
         factor = group.slowdown / group.speed
+        base = replace(base, mean=base.mean * factor, fixed=base.fixed * factor)
         stragglers = self.stragglers
-        spreads = stragglers.persistent, stragglers.transient
-        if not any(spreads):
-            return replace(base, mean=base.mean * factor, fixed=base.fixed * factor)
+        if not (stragglers.persistent or stragglers.transient):
+            return base
         most = 1.0 if stragglers.noise == "shifted-exponential" else np.inf  # a step cannot take less than 0 seconds
         return replace(
             base,
-            mean=base.mean * factor,
-            fixed=base.fixed * factor,
             noise=stragglers.noise,
             between_workers=min(most, float(np.hypot(base.between_workers, stragglers.persistent))),
             between_steps=min(most, float(np.hypot(base.between_steps, stragglers.transient))),
@@ -213,10 +211,7 @@ class Cluster(Section):
         )
 
     def hardware(
-        self,
-        workers: int,
-        measured: StepTime | Mapping[str, StepTime] | None = None,
-        **extra: Any,
+        self, workers: int, measured: StepTime | Mapping[str, StepTime] | None = None, **extra: Any
     ) -> Hardware:
         """Return the clock's inputs for the first workers; `extra` are further fields of Hardware."""
         price = self.round_price(workers)
@@ -224,5 +219,6 @@ class Cluster(Section):
             step_time=self.step_times(workers, measured),
             round_price=price,
             exchange_price=price.exchange,
-            **({"calibrated": measured is not None and not self.has_given_times} | extra),
+            calibrated=measured is not None and all(group.step_seconds is None for group in self.groups),
+            **extra,
         )

@@ -130,7 +130,8 @@ class LinkPrice:
         """Return when each worker's group is done; groups of other sizes have their own phases at the same time."""
         totals = [np.zeros(len(waves[0].src)) for waves in sequences]
         for times, at_once in _lockstep(sequences):
-            src, dst = (np.concatenate([ends(wave).ravel() for _, wave in at_once]) for ends in (_src, _dst))
+            src = np.concatenate([wave.src.ravel() for _, wave in at_once])
+            dst = np.concatenate([wave.dst.ravel() for _, wave in at_once])
             nbytes = np.concatenate([_sizes(wave).ravel() for _, wave in at_once])
             adding = np.concatenate([np.full(wave.src.size, wave.adds) for _, wave in at_once])
             each = self.wiring.seconds(src, dst, nbytes, adding)
@@ -169,14 +170,6 @@ class LinkPrice:
     @cached_property
     def _placed(self) -> tuple[list[int], list[int]]:
         return self.wiring.group.tolist(), self.wiring.node.tolist()
-
-
-def _src(wave: Wave) -> Integers:
-    return wave.src
-
-
-def _dst(wave: Wave) -> Integers:
-    return wave.dst
 
 
 def _sizes(wave: Wave) -> Integers:

@@ -1,15 +1,25 @@
 """The hardware that an experiment describes: a virtual cluster, or this machine."""
 
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 from tenfold.cluster.cluster import Cluster
-from tenfold.cluster.presets import PRESETS
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.experiment.values import format_value
 
 DEFAULT_LINK = "10gbe"
+PRESETS: dict[str, dict[str, Any]] = {
+    "dsmp-c1": {
+        "name": "DSMP, configuration C1: desktop computers with four cores (i7-4790S) on a gigabit network",
+        "groups": [{"name": "c1", "count": 64, "cores": 4, "link": "1gbe"}],
+    },
+    "dsmp-c2": {
+        "name": "DSMP, configuration C2: one server with 64 logical cores (Xeon Gold 5218)",
+        "groups": [{"name": "c2", "workers": 64, "cores": 64, "inside": "shared-memory"}],
+    },
+}
+"""The clusters that the papers describe, by name; their steps take as long as on this machine."""
 
 
 class ThisMachine(Enum):

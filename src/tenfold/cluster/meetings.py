@@ -55,16 +55,14 @@ IDLE = Meeting()
 
 
 def meeting(round_: Round, price: float | Floats) -> Meeting:
-    """Return a round in the clock's form."""
-    if round_.is_idle:
-        return IDLE
+    """Return a round that is not idle in the clock's form."""
     groups = round_.groups
     if groups is None:
         return Meeting(price, partners=_neighbours(round_.sources))
     if len(groups) == 1:
         return Meeting(price, everybody=True)
     sizes = np.array([len(group) for group in groups])
-    order = np.concatenate([np.asarray(group) for group in groups]) if len(groups) < 1000 else _joined(groups)
+    order = _joined(groups)
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
     if sizes.max() > FEW:
         return Meeting(price, order=order, starts=starts, sizes=sizes)
@@ -119,21 +117,22 @@ class Meetings:
         if key not in self._kept:
             if len(self._kept) >= KEPT:
                 self._kept.clear()
-            round_ = self._strategy.round(r, self._n)
-            self._kept[key] = meeting(round_, self._price(round_, self._nbytes) if not round_.is_idle else 0.0)
+            self._kept[key] = self._priced(self._strategy.round(r, self._n))
         return self._kept[key]
 
     @property
     def final(self) -> Meeting:
         """The round that gives all replicas their mean."""
-        round_ = self._strategy.final(self._n)
-        return meeting(round_, self._price(round_, self._nbytes) if not round_.is_idle else 0.0)
+        return self._priced(self._strategy.final(self._n))
 
     @property
     def always(self) -> Meeting | None:
         """The only round of the strategy, if it has one that involves all workers and costs each the same."""
         only = self[0] if self._period == 1 else None
         return only if only is not None and only.everybody and isinstance(only.price, float) else None
+
+    def _priced(self, round_: Round) -> Meeting:
+        return IDLE if round_.is_idle else meeting(round_, self._price(round_, self._nbytes))
 
     def _matched(self, pairs: Integers) -> Meeting:
         partner = np.arange(self._n)

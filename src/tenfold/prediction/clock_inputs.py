@@ -83,7 +83,6 @@ def hardware_of_cluster(task: Task, profile: Profile, workload: Workload, cluste
         measured,
         start=profile.start_seconds(1),
         model_error=standard_error,
-        calibrated=len(measured) == len(cluster.groups),
         **_other_costs(task, profile, workload),
     )
 
