@@ -87,7 +87,7 @@ def test_compression_and_outer_optimizer_lengthen_every_round_but_the_last_mean(
         "outer slowmo": {nbytes: 1e-3},
         "compression int8": {nbytes: 1.0},
     }
-    known = profile.model_copy(update={"costs": profile.costs.model_copy(update={"round_overhead": names})})
+    known = profile.with_costs(round_overhead=names)
     for cluster in (HERE, Cluster.of(2)):
         longer = (
             predict_from_profile(task, known, cluster).seconds - predict_from_profile(task, profile, cluster).seconds
@@ -165,8 +165,7 @@ def test_workers_that_divide_the_orthogonalization_have_shorter_steps():
     task = task_of(hidden=[512, 512, 512], optimizer="muon", average="gradients")
     profile = profile_for(task)
     work = cost_keys.step_key(task.experiment, task.splits)
-    shared = profile.costs.model_copy(update={"orthogonalization": {work: {BATCH: 0.4}}})
-    known = profile.model_copy(update={"costs": shared})
+    known = profile.with_costs(orthogonalization={work: {BATCH: 0.4}})
     before, after = (hardware_here(task, one, workload_of(task)) for one in (profile, known))
     assert after.step_time.mean == pytest.approx(STEP * (1 - 0.4 / 2))
     everybody = exact_round(2)
@@ -178,8 +177,7 @@ def test_workers_that_divide_the_orthogonalization_have_shorter_steps():
 @pytest.mark.parametrize(("share", "left"), [(0.8, 1 - 0.8 * 3 / 4), (1.5, 1 / 4)])
 def test_what_dividing_saves_is_a_share_of_the_orthogonalization_which_is_part_of_the_step(share, left):
     task = task_of(workers=4, hidden=[512, 512, 512], optimizer="muon", average="gradients")
-    profile = profile_for(task)
     work = cost_keys.step_key(task.experiment, task.splits)
-    costs = profile.costs.model_copy(update={"orthogonalization": {work: {BATCH: share}}})
-    hardware = hardware_here(task, profile.model_copy(update={"costs": costs}), workload_of(task))
+    profile = profile_for(task).with_costs(orthogonalization={work: {BATCH: share}})
+    hardware = hardware_here(task, profile, workload_of(task))
     assert hardware.step_time.mean == pytest.approx(STEP * left)

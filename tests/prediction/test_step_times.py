@@ -39,7 +39,7 @@ def test_without_time_the_extremes_are_measured_and_the_rest_is_interpolated(tas
     profile, seen = step_times.measure_until(perf_counter(), task, SETTINGS, None)
     assert [setting[1:] for setting in measured] == [(16, 1), (1, 16)]
     assert seen == {(16, 1), (1, 16)}
-    name, size = cost_keys.step_key(task.experiment, task.splits), task.experiment.training.samples_per_step
+    name, size = cost_keys.work_of(task)
     means = [profile.step_time(name, size, threads, workers).mean for threads, workers in SETTINGS]
     assert means[0] < means[3] < means[5]
     assert profile.round_price()(exact_round(4), weight_bytes(task)) > 0
@@ -53,7 +53,7 @@ def test_the_share_that_workers_divide_is_measured_and_kept(task: Task, monkeypa
         Experiment(model="mlp", data="digits", limit=100, hidden=[2048, 2048], optimizer="muon", workers=2)
     )
     divided = Task(wide, task.splits, threads=2)
-    name, size = cost_keys.step_key(wide, task.splits), wide.training.samples_per_step
+    name, size = cost_keys.work_of(divided)
     for settings, share in (([(2, 1)], {}), (SETTINGS, {name: {size: 0.4}}), ([(2, 1)], {name: {size: 0.4}})):
         profile, _ = step_times.measure_until(perf_counter() + 60, divided, settings, None)
         assert profile.costs.orthogonalization == share

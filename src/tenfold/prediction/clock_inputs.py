@@ -12,7 +12,7 @@ from tenfold.cluster.workload import Workload
 from tenfold.mixing import Round
 from tenfold.mixing.builders import make_compressor, make_strategy
 from tenfold.mixing.round import exact_round
-from tenfold.prediction.calibration import cost_keys
+from tenfold.prediction.calibration.cost_keys import round_extras, work_of
 from tenfold.prediction.measurements import Step
 from tenfold.prediction.profile import Profile
 from tenfold.training.optimizers.block_division import largest_share, stacked_bytes
@@ -87,16 +87,11 @@ def hardware_of_cluster(task: Task, profile: Profile, workload: Workload, cluste
     )
 
 
-def work_of(task: Task) -> tuple[str, int]:
-    """Return the key under which a profile keeps the step times of a task, and its batch size."""
-    return cost_keys.step_key(task.experiment, task.splits), task.experiment.training.samples_per_step
-
-
 def _other_costs(task: Task, profile: Profile, workload: Workload) -> dict[str, Any]:
     samples = len(task.evaluation_part) if task.evaluation_part is not None else 0
     per_epoch = len(task.evaluation_steps) + 1
     return {
-        "overhead": profile.round_overhead_seconds(cost_keys.round_extras(task.experiment.division), workload.nbytes),
+        "overhead": profile.round_overhead_seconds(round_extras(task.experiment.division), workload.nbytes),
         "evaluation": profile.evaluation_seconds(work_of(task)[0], samples, task.workers) * per_epoch,
         "save": profile.save_seconds(workload.nbytes * task.workers),
     }

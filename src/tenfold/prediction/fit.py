@@ -101,9 +101,5 @@ def burst_statistics(bursts: Sequence[Floats]) -> BurstStatistics:
     variance = float(np.var(workers, ddof=1)) - by_chance if len(workers) > 1 else 0.0
     means = [burst.mean() / mean for burst in bursts]
     standard_error = float(np.std(means, ddof=1) / np.sqrt(len(means))) if len(means) > 1 else 0.0
-    return BurstStatistics(mean, float(np.sqrt(max(0.0, variance))), between_steps, quantiles(steps), standard_error)
-
-
-def quantiles(sample: Floats) -> tuple[float, ...]:
-    """Return a sample's quantiles at `LEVELS`."""
-    return tuple(float(value) for value in np.quantile(sample, LEVELS))
+    quantiles = tuple(np.quantile(steps, LEVELS).tolist())
+    return BurstStatistics(mean, float(np.sqrt(max(0.0, variance))), between_steps, quantiles, standard_error)

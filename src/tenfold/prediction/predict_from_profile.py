@@ -7,7 +7,8 @@ from tenfold.cluster.cluster import Cluster
 from tenfold.cluster.experiment_cluster import HERE, ClusterOrHere
 from tenfold.cluster.time_prediction import Prediction, predict_time
 from tenfold.cluster.timing import ClockSpan
-from tenfold.prediction.clock_inputs import work_of, workload_and_hardware
+from tenfold.prediction.calibration.cost_keys import work_of
+from tenfold.prediction.clock_inputs import workload_and_hardware
 from tenfold.prediction.profile import Profile
 from tenfold.workers.task import Task
 

@@ -75,6 +75,10 @@ class Profile(Entry):
             merged[name] = tuple(by_setting[setting] for setting in sorted(by_setting))
         return self.model_copy(update=merged)
 
+    def with_costs(self, **costs: Any) -> Self:
+        """Return the profile with some of its other costs replaced."""
+        return self.model_copy(update={"costs": self.costs.model_copy(update=costs)})
+
     def slowed(self, factor: float, *, rounds: float | None = None) -> Self:
         """Return the profile of a machine that takes `factor` times as long, and for rounds `rounds` times if given."""
         of_rounds = factor if rounds is None else rounds

@@ -7,6 +7,7 @@ from tenfold.data.tree import describe_shape
 from tenfold.experiment import Division, Experiment
 from tenfold.experiment.values import PythonObject
 from tenfold.models import build, parameter_count
+from tenfold.workers.task import Task
 
 
 def step_key(experiment: Experiment, splits: Splits) -> str:
@@ -34,6 +35,11 @@ def step_key(experiment: Experiment, splits: Splits) -> str:
     if not isinstance(splits.train, Tensors):
         parts.append(f"data {splits.name}")
     return ", ".join(parts)
+
+
+def work_of(task: Task) -> tuple[str, int]:
+    """Return the key under which a profile keeps the step times of a task, and its batch size."""
+    return step_key(task.experiment, task.splits), task.experiment.training.samples_per_step
 
 
 def round_extras(division: Division) -> dict[str, dict[str, Any]]:

@@ -98,7 +98,7 @@ def complete_profile(
     elif not (known.costs.start and known.costs.save):
         known = _with_start_and_save(known, report)
     asked = {(task.threads, task.workers)} if cluster is HERE else _on_nodes(cluster)
-    name, batch = cost_keys.step_key(task.experiment, task.splits), task.experiment.training.samples_per_step
+    name, batch = cost_keys.work_of(task)
     if missing := sorted(setting for setting in asked if not known.has_step(name, batch, *setting)):
         known = _with_steps(known, task.experiment, task.splits, missing, report)
     known = _with_round_overhead(known, task, report)
@@ -131,7 +131,7 @@ def measure_rounds(profile: Profile, report: ReportProgress | None = None, *, tu
     found, starts = probes.measure_averaging(several, report, turns=turns or (None if len(several) < 3 else FEW_TURNS))
     known = profile.model_copy(update={"made": _now(), "machine": profile_facts()}).add(averaging=found)
     adding, sharing = probes.measure_adding(), probes.measure_sharing()
-    return _with_costs(known, adding=adding, sharing=sharing, start={1: start} | starts, save=save)
+    return known.with_costs(adding=adding, sharing=sharing, start={1: start} | starts, save=save)
 
 
 def measure_steps(
@@ -159,7 +159,7 @@ def profile_facts() -> dict[str, Any]:
 def _with_start_and_save(profile: Profile, report: ReportProgress) -> Profile:
     """Measure the startup and the checkpoints of one worker; a startup that is known is kept."""
     save, start = probes.measure_saving(report)
-    return _with_costs(profile, start={1: start} | profile.costs.start, save=save)
+    return profile.with_costs(start={1: start} | profile.costs.start, save=save)
 
 
 def _with_round_overhead(profile: Profile, task: Task, report: ReportProgress) -> Profile:
@@ -172,23 +172,18 @@ def _with_round_overhead(profile: Profile, task: Task, report: ReportProgress) -
     if not added:
         return profile
     found = probes.round_overhead(task.experiment, task.splits, task.threads, added, report)
-    return _with_costs(
-        profile, round_overhead=known | {name: known.get(name, {}) | {nbytes: found[name]} for name in found}
+    return profile.with_costs(
+        round_overhead=known | {name: known.get(name, {}) | {nbytes: found[name]} for name in found}
     )
 
 
 def with_orthogonalization(profile: Profile, task: Task, counts: Iterable[int], report: ReportProgress) -> Profile:
     """Measure the share of a step that workers divide, where any of these numbers of workers does so."""
-    work, known = cost_keys.step_key(task.experiment, task.splits), profile.costs.orthogonalization
+    (work, batch), known = cost_keys.work_of(task), profile.costs.orthogonalization
     if work in known or not any(shared_stacks(task, count) for count in counts):
         return profile
     report("the share of a step that workers divide")
-    share = measure_divided_share(task)
-    return _with_costs(profile, orthogonalization=known | {work: {task.experiment.training.samples_per_step: share}})
-
-
-def _with_costs(profile: Profile, **costs: Any) -> Profile:
-    return profile.model_copy(update={"costs": profile.costs.model_copy(update=costs)})
+    return profile.with_costs(orthogonalization=known | {work: {batch: measure_divided_share(task)}})
 
 
 def _with_steps(

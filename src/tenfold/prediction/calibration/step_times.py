@@ -34,7 +34,7 @@ def measure_until(
     settings = list(settings)
     if perf_counter() < deadline:
         profile = _with_divided_share(profile, place, task, settings, report)
-    name, batch = cost_keys.step_key(task.experiment, task.splits), task.experiment.training.samples_per_step
+    name, batch = cost_keys.work_of(task)
     sizes = sorted({batch, max(1, batch // BRIEF)}, reverse=True)
     lacking = [one for one in settings if not all(profile.has_step(name, size, *one) for size in sizes)]
     nbytes = weight_bytes(task)
@@ -99,7 +99,7 @@ def _with_startup(profile: Profile, bursts: dict[Setting, list[Burst]]) -> Profi
     for (_, _, workers), some in bursts.items():
         starts.setdefault(workers, []).extend(one.start for one in some)
     start = {workers: statistics.median(seconds) for workers, seconds in starts.items()} | profile.costs.start
-    return profile.model_copy(update={"costs": profile.costs.model_copy(update={"start": start})})
+    return profile.with_costs(start=start)
 
 
 def _with_rounds(profile: Profile, work: str, nbytes: int) -> Profile:
