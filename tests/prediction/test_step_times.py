@@ -36,7 +36,7 @@ def task(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Task:
 
 
 def test_without_time_the_extremes_are_measured_and_the_rest_is_interpolated(task: Task, tmp_path: Path) -> None:
-    profile, seen = step_times.measure_until(perf_counter(), task, SETTINGS, None)
+    profile, seen = step_times.measure_until(perf_counter(), task, SETTINGS, print)
     assert [setting[1:] for setting in measured] == [(16, 1), (1, 16)]
     assert seen == {(16, 1), (1, 16)}
     name, size = cost_keys.work_of(task)
@@ -55,13 +55,13 @@ def test_the_share_that_workers_divide_is_measured_and_kept(task: Task, monkeypa
     divided = Task(wide, task.splits, threads=2)
     name, size = cost_keys.work_of(divided)
     for settings, share in (([(2, 1)], {}), (SETTINGS, {name: {size: 0.4}}), ([(2, 1)], {name: {size: 0.4}})):
-        profile, _ = step_times.measure_until(perf_counter() + 60, divided, settings, None)
+        profile, _ = step_times.measure_until(perf_counter() + 60, divided, settings, print)
         assert profile.costs.orthogonalization == share
 
 
 def test_with_time_all_are_measured_once_and_kept(task: Task) -> None:
     for _ in range(2):
-        profile, _ = step_times.measure_until(perf_counter() + 60, task, SETTINGS, None)
+        profile, _ = step_times.measure_until(perf_counter() + 60, task, SETTINGS, print)
         assert profile.round_price()(exact_round(4), weight_bytes(task)) > 0
         assert profile.start_seconds(16) == pytest.approx(1.6)
     assert len(measured) == step_times.TURNS * 2 * len(SETTINGS)

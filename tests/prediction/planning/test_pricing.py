@@ -22,7 +22,7 @@ def test_an_untried_setting_evaluates_and_saves_like_others_with_as_many_workers
     part = Tensors(torch.ones(8, 2), torch.zeros(8, dtype=torch.int64))
     candidate = Candidate(Experiment(model="mlp", data="digits", batch_size=4, threads=1, device="cpu"))
     data = Splits(name="made", train=part, validation=part, shape=(2,), classes=2, outputs=2)
-    prices = Prices([candidate], data, HERE, None, deadline=0)
+    prices = Prices([candidate], data, HERE, print, deadline=0)
     probe = Probe(8, 2, "accuracy", (0.5,), 1.0, {}, start=0.1, evaluation=0.2, save=0.05)
     untried, with_others = prices(candidate, 2), prices(candidate, 2, similar=[probe])
     elsewhere = prices(candidate, 2, similar=[Probe(8, 2, "accuracy", (0.5,), 1.0, {}, threads=7)])

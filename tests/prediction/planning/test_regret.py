@@ -103,7 +103,7 @@ class World:
 def test_the_choice_is_nearly_as_soon_as_the_best_of_the_grid(
     data: Splits, epochs: float, noise: float, epoch_seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prices = Prices(CANDIDATES, data, CLUSTER, None, deadline=0)
+    prices = Prices(CANDIDATES, data, CLUSTER, print, deadline=0)
     monkeypatch.setattr(trial_search, "measure_noise", lambda *_: 500.0)
     ratios, reached, spent = [], [], []
     for number in range(WORLDS):

@@ -21,7 +21,7 @@ Setting = tuple[int, int, int]
 
 
 def measure_until(
-    deadline: float, task: Task, settings: Iterable[tuple[int, int]], report: ReportProgress | None
+    deadline: float, task: Task, settings: Iterable[tuple[int, int]], report: ReportProgress
 ) -> tuple[Profile, set[tuple[int, int]]]:
     """Return a profile with a task's steps in settings (threads, workers), and those that were measured just now.
 
@@ -54,19 +54,17 @@ def measure_until(
 
 
 def _with_divided_share(
-    profile: Profile, place: Path, task: Task, settings: Iterable[tuple[int, int]], report: ReportProgress | None
+    profile: Profile, place: Path, task: Task, settings: Iterable[tuple[int, int]], report: ReportProgress
 ) -> Profile:
     """Return the profile with the share of a step that workers with one thread each divide; it is saved."""
     counts = {workers for threads, workers in settings if threads == 1 and workers > 1}
-    found = with_orthogonalization(profile, replace(task, threads=1), counts, report or (lambda _: None))
+    found = with_orthogonalization(profile, replace(task, threads=1), counts, report)
     if found is not profile:
         found.save(place)
     return found
 
 
-def _measure(
-    asked: list[Setting], task: Task, deadline: float, report: ReportProgress | None
-) -> dict[Setting, list[Burst]]:
+def _measure(asked: list[Setting], task: Task, deadline: float, report: ReportProgress) -> dict[Setting, list[Burst]]:
     """Measure settings (batch size, threads, workers) in turns; the first two in any case."""
     bursts: dict[Setting, list[Burst]] = {}
     longest, lengths = 0.0, {asked[0]: FEWEST_STEPS}
@@ -74,11 +72,10 @@ def _measure(
         for at, setting in enumerate(asked):
             if perf_counter() + longest > deadline and (turn or at > 1):
                 return bursts
-            if report is not None:
-                size, threads, workers = setting
-                report(f"step times: batch {size}, {workers} worker(s) x {threads} thread(s)")
+            size, threads, workers = setting
+            report(f"step times: batch {size}, {workers} worker(s) x {threads} thread(s)")
             began = perf_counter()
-            fewer = setting[1] / asked[0][1]  # with fewer threads, steps take at most as much longer
+            fewer = threads / asked[0][1]  # with fewer threads, steps take at most as much longer
             length = lengths.get(setting, int(fewer * lengths[asked[0]]))
             found = step_burst(task.experiment, task.splits, setting, length)
             lengths[setting] = burst_length(found)

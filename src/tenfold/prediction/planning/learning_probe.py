@@ -5,7 +5,6 @@ import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -13,6 +12,7 @@ from torch import Tensor
 from tenfold.cluster.time_prediction import Prediction
 from tenfold.data import Part, Splits
 from tenfold.data.splitting import draw
+from tenfold.engines import Engine, Outcome
 from tenfold.engines.processes import Processes
 from tenfold.engines.serial import Serial
 from tenfold.engines.virtual import Virtual, check_memory
@@ -21,7 +21,8 @@ from tenfold.experiment import Experiment
 from tenfold.machine import cores, devices
 from tenfold.mixing.builders import make_strategy
 from tenfold.prediction.planning.learning_curve import SEED_ERROR, Point
-from tenfold.runs import Event, Metric, Stopwatch
+from tenfold.runs import Emit, Event, Metric, Stopwatch
+from tenfold.runs.resumption import Resumption
 from tenfold.training import choose_metrics
 from tenfold.training.measures import LOWER_IS_BETTER, target_metric
 from tenfold.workers.task import Task
@@ -139,7 +140,7 @@ def train_probe(experiment: Experiment, splits: Splits, samples: int, predict: C
     check_memory(task)
     events: list[Event] = []
     asynchronous = make_strategy(short.division).asynchronous
-    engine: Any = Serial() if task.workers == 1 else _Replicas(predict(task) if asynchronous else None)
+    engine: Engine = Serial() if task.workers == 1 else _Replicas(predict(task) if asynchronous else None)
     with tempfile.TemporaryDirectory(prefix="tenfold-plan-") as folder:
         outcome = engine.run(replace(task, checkpoints=Path(folder)), Stopwatch(), events.append)
     metric = target_metric(choose_metrics(short.training, splits.classes))
@@ -173,7 +174,7 @@ class _Replicas(Virtual):
     def __init__(self, prediction: Prediction | None) -> None:
         self._prediction = prediction
 
-    def run(self, task: Task, stopwatch: Stopwatch, emit: Any, resumption: Any = None) -> Any:
+    def run(self, task: Task, stopwatch: Stopwatch, emit: Emit, resumption: Resumption | None = None) -> Outcome:
         """Train to the end."""
         return Processes.run(self, task, stopwatch, emit, resumption)
 

@@ -71,7 +71,7 @@ class Prices:
         candidates: Sequence[Candidate],
         splits: Splits,
         cluster: ClusterOrHere,
-        report: ReportProgress | None,
+        report: ReportProgress,
         *,
         deadline: float,
         loading: float = 0.0,
@@ -85,7 +85,7 @@ class Prices:
         self._now: dict[tuple[int, int], tuple[Profile, float]] = {}
         self._measured: set[tuple[int, int]] = set()
         """Settings (threads, workers) that were measured just now."""
-        self._profile = self._complete(candidates, report)
+        self._profile = self._complete(candidates)
         test, validation = splits.test, splits.validation
         self._final = len(test) / len(validation) if test is not None and validation is not None else 0.0
         """The evaluation of the test part at the end, relative to one of the validation part."""
@@ -175,7 +175,7 @@ class Prices:
         each, _ = assign_cores(experiment.machine, candidate.workers, cores.budget())
         return Task(experiment, self._splits, each)
 
-    def _complete(self, candidates: Sequence[Candidate], report: ReportProgress | None) -> Profile:
+    def _complete(self, candidates: Sequence[Candidate]) -> Profile:
         """Return a profile with the steps of all candidates; what it lacks is measured now."""
         on_cpu = [one for one in candidates if one.device == "cpu"]
         if not on_cpu or (self._cluster is not HERE and self._cluster.has_given_times):
@@ -184,9 +184,9 @@ class Prices:
         usual = min(on_cpu, key=lambda one: (abs(one.batch / one.workers - USUAL_BATCH), -one.workers, one.looseness))
         task = self._task(usual, 1)
         if self._cluster is not HERE:
-            return complete_profile(task, report=report, cluster=self._cluster)
+            return complete_profile(task, report=self._report, cluster=self._cluster)
         settings = {(self.threads_of(one), one.workers) for one in on_cpu}
-        profile, self._measured = measure_until(self._deadline, task, settings, report)
+        profile, self._measured = measure_until(self._deadline, task, settings, self._report)
         return profile
 
 
