@@ -172,9 +172,9 @@ class TestRoundPrice:
         pairs = Meeting(((0, 1), (0, 1), (2, 3), (2, 3)), ((0, 1), (2, 3)))
         assert made_profile().round_price()(pairs, 1_000_000) == pytest.approx(1.5e-3)
 
-    def test_an_unknown_transport_lists_the_known(self) -> None:
-        with pytest.raises(MachineError, match="no rounds by mpi; known: shared-memory"):
-            made_profile().round_price("mpi")
+    def test_without_rounds_it_says_what_to_do(self) -> None:
+        with pytest.raises(MachineError, match="no rounds in shared memory; run `tenfold calibrate`"):
+            made_profile().model_copy(update={"averaging": ()}).round_price()
 
     def test_the_fit_is_kept_with_its_residual(self) -> None:
         entry = Averaging.of({1000: 2e-3, 1_000_000: 3e-3}, transport="gloo", workers=2, kind="group", fan=2)

@@ -9,7 +9,6 @@ from tenfold.cluster.cluster import Cluster
 from tenfold.cluster.experiment_cluster import HERE, ClusterOrHere
 from tenfold.cluster.hardware import Hardware, RoundPrice, StepTime
 from tenfold.cluster.workload import Workload
-from tenfold.mixing import Round
 from tenfold.mixing.builders import make_compressor, make_strategy
 from tenfold.mixing.round import exact_round
 from tenfold.prediction.calibration.cost_keys import round_extras, work_of
@@ -104,12 +103,12 @@ def _price_here(profile: Profile, workload: Workload, nearest: Step) -> RoundPri
     between the steps of this work was measured for one kind, and is assumed for the others.
     """
     if workload.workers == 1:
-        return _free
-    price = profile.round_price("shared-memory")
+        return lambda _round, _nbytes: 0.0
+    price = profile.round_price()
     if nearest.round is None or nearest.workers != workload.workers:
         return price
     factor = nearest.round / float(price(exact_round(workload.workers), workload.nbytes))
-    return profile.round_price("shared-memory", factor=min(MOST_FACTOR, max(LEAST_FACTOR, factor)))
+    return profile.round_price(factor=min(MOST_FACTOR, max(LEAST_FACTOR, factor)))
 
 
 def _divided(
@@ -129,10 +128,6 @@ def _divided(
         replace(step_time, mean=step_time.mean - saved, fixed=max(0.0, step_time.fixed - saved)),
         lambda round_, travelling: price(round_, travelling) + plain(round_, nbytes) / 2,
     )
-
-
-def _free(_round: Round, _nbytes: int) -> float:
-    return 0.0
 
 
 def _with_copies(price: RoundPrice, adding: float) -> RoundPrice:

@@ -14,20 +14,14 @@ from tenfold.workers.task import Task
 
 
 def predict_from_profile(
-    task: Task,
-    profile: Profile,
-    cluster: ClusterOrHere = HERE,
-    *,
-    seed: int = 0,
-    repeats: int | None = None,
-    marks: tuple[int, ...] = (),
+    task: Task, profile: Profile, cluster: ClusterOrHere = HERE, *, seed: int = 0, marks: tuple[int, ...] = ()
 ) -> Prediction:
     """Predict how long a task takes: on a cluster, or on this machine by worker processes in shared memory.
 
     `marks` are the steps, counted from 1 over the run, whose times are predicted in addition to the ends of epochs.
     """
     workload, hardware = workload_and_hardware(task, profile, cluster)
-    prediction = predict_time(replace(workload, marks=marks), hardware, seed=seed, repeats=repeats)
+    prediction = predict_time(replace(workload, marks=marks), hardware, seed=seed)
     if cluster is not HERE:
         return replace(prediction, reasons=(*prediction.reasons, *_about_threads(task, profile, cluster)))
     return _delayed(prediction, profile.nearest_step(*work_of(task), task.threads, task.workers).warmup)

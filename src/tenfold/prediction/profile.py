@@ -151,14 +151,11 @@ class Profile(Entry):
             fixed=min(fixed, mean),
         )
 
-    def round_price(self, transport: str = "shared-memory", factor: float = 1.0) -> RoundPrice:
-        """Return what rounds cost by a transport, times a factor that an experiment may have of its own."""
-        entries = [entry for entry in self.averaging if entry.transport == transport]
+    def round_price(self, *, factor: float = 1.0) -> RoundPrice:
+        """Return what rounds cost in shared memory, times a factor that an experiment may have of its own."""
+        entries = [entry for entry in self.averaging if entry.transport == "shared-memory"]
         if not entries:
-            known = sorted({entry.transport for entry in self.averaging})
-            raise MachineError(
-                f"the profile has no rounds by {transport}; known: {', '.join(known) or 'none'}; {AGAIN}"
-            )
+            raise MachineError(f"the profile has no rounds in shared memory; {AGAIN}")
 
         def price(round_: Round, nbytes: int) -> float:
             if round_.is_idle:

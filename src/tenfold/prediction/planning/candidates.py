@@ -109,22 +109,16 @@ def drop_dominated(priced: Iterable[tuple[Candidate, float]], saving: float = 0.
     """
     listed = list(priced)
 
+    def setting(one: Candidate) -> tuple[Any, ...]:
+        return one.workers, one.threads, one.batch, one.device
+
     def is_dominated(one: Candidate, seconds: float) -> bool:
         return any(
-            _alike(one, other) and other.looseness < one.looseness and seconds > saving * other_seconds
+            setting(one) == setting(other) and other.looseness < one.looseness and seconds > saving * other_seconds
             for other, other_seconds in listed
         )
 
     return [one for one, seconds in listed if not is_dominated(one, seconds)]
-
-
-def _alike(one: Candidate, other: Candidate) -> bool:
-    return (one.workers, one.threads, one.batch, one.device) == (
-        other.workers,
-        other.threads,
-        other.batch,
-        other.device,
-    )
 
 
 def _settings(base: Experiment, factors: Iterable[float]) -> Iterator[Candidate]:
@@ -147,11 +141,7 @@ def _mixings(base: Experiment) -> list[dict[str, Any]]:
     Rounds overlap with steps where those of the experiment do; averaged gradients never can.
     """
     division = base.division
-    own: dict[str, Any] = {
-        "strategy": division.strategy,
-        "sync_every": division.sync_every,
-        "average": division.average,
-    }
+    own = {name: getattr(division, name) for name in ("strategy", "sync_every", "average")}
     at_every_step: dict[str, Any] = {"strategy": "allreduce", "sync_every": None, "average": "auto", "overlap": False}
     if division.workers == 1:
         return [at_every_step | {"strategy_options": {}}]
@@ -160,11 +150,8 @@ def _mixings(base: Experiment) -> list[dict[str, Any]]:
     for name in names:
         found += [{"strategy": name, "sync_every": every, "average": "weights"} for every in ROUNDS]
     options = division.strategy_options
-    unique: list[dict[str, Any]] = []
+    unique: dict[str, dict[str, Any]] = {}
     for one in found:
         mine = one | {"strategy_options": options if one["strategy"] == division.strategy else {}}
-        if resolve_defaults(base.replace(**mine)).division not in [
-            resolve_defaults(base.replace(**other)).division for other in unique
-        ]:
-            unique.append(mine)
-    return unique
+        unique.setdefault(resolve_defaults(base.replace(**mine)).division.model_dump_json(), mine)
+    return list(unique.values())
