@@ -14,6 +14,7 @@ from tenfold.experiment.call_errors import fields_by_name
 from tenfold.experiment.field_types import Grid
 from tenfold.launch.detect import detect_world
 from tenfold.prediction.calibration import ReportProgress
+from tenfold.prediction.calibration.measure_machine import silent
 from tenfold.prediction.task_prediction import predict_task
 from tenfold.report.live.follow import reporter
 from tenfold.report.results.forecast_result import Forecast
@@ -54,7 +55,7 @@ class LoadedData:
 
 
 def forecast_grid(
-    base: Experiment, dimensions: dict[str, list[Any]], loaded: LoadedData, report: ReportProgress | None = None
+    base: Experiment, dimensions: dict[str, list[Any]], loaded: LoadedData, report: ReportProgress = silent
 ) -> Forecast:
     """Predict every combination of the dimensions of a grid."""
 

@@ -11,6 +11,7 @@ from tenfold.cluster.time_prediction import Prediction
 from tenfold.cluster.workload import Workload
 from tenfold.mixing.builders import make_strategy
 from tenfold.prediction.calibration import ReportProgress, complete_profile
+from tenfold.prediction.calibration.measure_machine import silent
 from tenfold.prediction.clock_inputs import workload_and_hardware
 from tenfold.prediction.current_speed import profile_now
 from tenfold.prediction.predict_from_profile import predict_from_profile
@@ -18,7 +19,7 @@ from tenfold.prediction.profile import Profile
 from tenfold.workers.task import Task
 
 
-def predict_task(task: Task, report: ReportProgress | None = None) -> Prediction:
+def predict_task(task: Task, report: ReportProgress = silent) -> Prediction:
     """Predict a task's times on its virtual cluster; step times that are not known yet are measured first.
 
     Times of this machine are those of its calibration, scaled by how fast it is now. `report` is called with a line

@@ -29,10 +29,14 @@ BRIEF = 4
 """The factor by which the second batch size is smaller; both together give the fixed cost of a step."""
 
 
+def silent(_: str) -> None:
+    """Report no progress."""
+
+
 def measure_all(
     experiment: Experiment | None = None,
     profile: Profile | None = None,
-    report: ReportProgress | None = None,
+    report: ReportProgress = silent,
     *,
     quick: bool = False,
 ) -> Profile:
@@ -42,7 +46,6 @@ def measure_all(
     that is measured. `quick` measures everything fewer times, only with one worker and with as many as there are cores
     (or the experiment has), and only in shared memory: within seconds, but less exactly.
     """
-    report = report or _silent
     here = profile_facts()
     known = profile if profile is not None and profile.check(here) is None else Profile(made="", machine=here)
     several, turns = _several(), QUICK_TURNS if quick else None
@@ -78,7 +81,7 @@ def _takes(experiment: Experiment, splits: Splits) -> bool:
 def complete_profile(
     task: Task,
     profile: Profile | None = None,
-    report: ReportProgress | None = None,
+    report: ReportProgress = silent,
     *,
     cluster: ClusterOrHere = HERE,
     path: str | Path | None = None,
@@ -90,7 +93,6 @@ def complete_profile(
     compression and its outer optimizer add to a round. Without a profile it is the one at `path` (default: this
     machine's own), or a new one.
     """
-    report = report or _silent
     profile, place = load_profile(profile, path)
     known = profile
     if cluster is HERE and task.workers > 1 and not known.averaging:
@@ -122,9 +124,8 @@ def load_profile(profile: Profile | None = None, path: str | Path | None = None)
     return profile, place
 
 
-def measure_rounds(profile: Profile, report: ReportProgress | None = None, *, turns: int | None = None) -> Profile:
+def measure_rounds(profile: Profile, report: ReportProgress = silent, *, turns: int | None = None) -> Profile:
     """Measure what does not depend on an experiment: rounds in shared memory, start-up and checkpoints."""
-    report = report or _silent
     start_server()
     several = _several()
     save, start = probes.measure_saving(report)
@@ -138,7 +139,7 @@ def measure_steps(
     profile: Profile,
     experiment: Experiment,
     counts: Iterable[int],
-    report: ReportProgress | None = None,
+    report: ReportProgress = silent,
     *,
     turns: int | None = None,
 ) -> Profile:
@@ -146,7 +147,7 @@ def measure_steps(
     experiment = resolve_defaults(experiment)
     splits = prepare(experiment.replace(workers=1, shards="iid", fractions=None)).splits
     return _with_steps(
-        profile, experiment, splits, _shared(experiment, counts, few=turns is not None), report or _silent, turns=turns
+        profile, experiment, splits, _shared(experiment, counts, few=turns is not None), report, turns=turns
     )
 
 
@@ -240,7 +241,3 @@ def _on_nodes(cluster: Cluster) -> set[tuple[int, int]]:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _silent(_: str) -> None:
-    pass

@@ -17,6 +17,7 @@ from tenfold.cluster.experiment_cluster import HERE, ClusterOrHere
 from tenfold.data import Splits
 from tenfold.errors import ExperimentError
 from tenfold.prediction.calibration import ReportProgress
+from tenfold.prediction.calibration.measure_machine import silent
 from tenfold.prediction.planning.assessment import Assessment, Search, describe_candidate
 from tenfold.prediction.planning.candidates import Candidate
 from tenfold.prediction.planning.learning_probe import target_gap
@@ -38,14 +39,13 @@ def search(
     given: Candidate | None = None,
     budget: float = BUDGET,
     loading: float = 0.0,
-    report: ReportProgress | None = None,
+    report: ReportProgress = silent,
 ) -> Search:
     """Find the candidate that reaches a target soonest, in about `budget` seconds.
 
     The target is measured on the validation part, which the data must have; the test part is never used. `given` is the
     setting to compare with, which is tried in any case. `loading` are the seconds for which a run loads its data.
     """
-    report = report or (lambda _: None)
     metric, gap = target_gap(candidates[0].experiment, splits.classes, target)
     began = perf_counter()
     prices = Prices(candidates, splits, cluster, report, deadline=began + CALIBRATION_SHARE * budget, loading=loading)
