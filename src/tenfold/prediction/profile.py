@@ -18,7 +18,7 @@ from tenfold.mixing import Round
 from tenfold.prediction import fit
 from tenfold.prediction.measurements import Averaging, Costs, Entry, Evaluating, Step
 
-AGAIN = "run `tenfold calibrate`"
+ADVICE = "run `tenfold calibrate`"
 DIGITS = 5
 
 
@@ -41,12 +41,12 @@ class Profile(Entry):
         try:
             return cls(**tomllib.loads(path.read_text(encoding="utf-8")))
         except FileNotFoundError:
-            raise MachineError(f"there is no profile {path}; {AGAIN} to measure this machine") from None
+            raise MachineError(f"there is no profile {path}; {ADVICE} to measure this machine") from None
         except ValidationError as error:
             first = explain(error, cls).splitlines()[0]
-            raise MachineError(f"{path} is not a valid profile of this version: {first}; {AGAIN} again") from None
+            raise MachineError(f"{path} is not a valid profile of this version: {first}; {ADVICE} again") from None
         except (OSError, ValueError) as error:
-            raise MachineError(f"the profile {path} cannot be read: {error}; {AGAIN} again") from None
+            raise MachineError(f"the profile {path} cannot be read: {error}; {ADVICE} again") from None
 
     def save(self, path: str | Path | None = None) -> Path:
         """Write the profile as TOML, and return where it is."""
@@ -64,7 +64,9 @@ class Profile(Entry):
         then, now = _identity(self.machine), _identity(facts)
         for what, value in now.items():
             if then[what] != value:
-                return f"the profile does not fit this machine: its {what} is {then[what]}, here it is {value}; {AGAIN}"
+                return (
+                    f"the profile does not fit this machine: its {what} is {then[what]}, here it is {value}; {ADVICE}"
+                )
         return None
 
     def add(self, **entries: Iterable[Entry]) -> Self:
@@ -104,7 +106,7 @@ class Profile(Entry):
         counts = self.measured_threads(work)
         if threads not in counts and len(counts) < 2:
             instead = f"; it has {', '.join(map(str, counts))} threads" if counts else ""
-            raise MachineError(f"the profile has no steps of {work} with {threads} thread(s){instead}; {AGAIN} FILE")
+            raise MachineError(f"the profile has no steps of {work} with {threads} thread(s){instead}; {ADVICE} FILE")
         nearest = min(counts, key=lambda count: _apart(count, threads))
         fitting = [step for step in known if step.threads == nearest]
         return min(fitting, key=lambda step: (_apart(step.workers, workers), _apart(step.batch_size, batch_size)))
@@ -155,7 +157,7 @@ class Profile(Entry):
         """Return what rounds cost in shared memory, times a factor that an experiment may have of its own."""
         entries = [entry for entry in self.averaging if entry.transport == "shared-memory"]
         if not entries:
-            raise MachineError(f"the profile has no rounds in shared memory; {AGAIN}")
+            raise MachineError(f"the profile has no rounds in shared memory; {ADVICE}")
 
         def price(round_: Round, nbytes: int) -> float:
             if round_.is_idle:

@@ -25,7 +25,7 @@ from tenfold.workers.trainers.divided_steps import shared_stacks
 QUICK_TURNS = 2
 FEW_TURNS = 3
 """Turns in which rounds are measured, where many numbers of workers make many kinds of them."""
-BRIEF = 4
+SMALLER_BY = 4
 """The factor by which the second batch size is smaller; both together give the fixed cost of a step."""
 
 
@@ -203,7 +203,7 @@ def _with_steps(
     if experiment.machine.device != "cpu":
         raise MachineError(f'machine.device = "{experiment.machine.device}": steps are measured on CPU only; use cpu')
     asked, batch = list(asked), experiment.training.samples_per_step
-    smaller = {max(1, batch // BRIEF)} - {batch}
+    smaller = {max(1, batch // SMALLER_BY)} - {batch}
     settings = [(batch, *setting) for setting in asked]
     settings += [(size, *setting) for size in smaller for setting in {asked[0], asked[-1]}]
     name = cost_keys.step_key(experiment, splits)

@@ -8,7 +8,7 @@ from time import perf_counter
 
 from tenfold.prediction.calibration import ReportProgress, cost_keys
 from tenfold.prediction.calibration.burst import Burst
-from tenfold.prediction.calibration.measure_machine import BRIEF, load_profile, with_orthogonalization
+from tenfold.prediction.calibration.measure_machine import SMALLER_BY, load_profile, with_orthogonalization
 from tenfold.prediction.calibration.probes import FEWEST_STEPS, burst_length, evaluating_entry, step_burst, step_entry
 from tenfold.prediction.measurements import Averaging
 from tenfold.prediction.profile import Profile
@@ -35,7 +35,7 @@ def measure_until(
     if perf_counter() < deadline:
         profile = _with_divided_share(profile, place, task, settings, report)
     name, batch = cost_keys.work_of(task)
-    sizes = sorted({batch, max(1, batch // BRIEF)}, reverse=True)
+    sizes = sorted({batch, max(1, batch // SMALLER_BY)}, reverse=True)
     lacking = [one for one in settings if not all(profile.has_step(name, size, *one) for size in sizes)]
     nbytes = weight_bytes(task)
     if not lacking:
