@@ -5,9 +5,13 @@ from typing import Any
 
 import pytest
 
-from tenfold.crossval.combine_folds import best_first, combine_results
+from tenfold.crossval.combine_folds import best_first, combine_results, interval, summarize_folds, summary
 from tenfold.engines.prepare import prepare
 from tenfold.experiment import Experiment
+
+# By hand: the mean of 0.90, 0.92, 0.94, 0.96, 0.98 is 0.94; the squared deviations add up to 0.0040, so that
+# s = sqrt(0.0040 / 4) = 0.0316228; t(0.975, 4) = 2.776445; the reach is 2.776445 * 0.0316228 / sqrt(5) = 0.0392649.
+FIVE = [0.90, 0.92, 0.94, 0.96, 0.98]
 
 
 @pytest.mark.parametrize(
@@ -48,3 +52,30 @@ def test_seconds_are_training_time_and_evaluation_is_counted_apart(
     assert result["seconds"] == seconds
     assert result["times"]["evaluate"] == evaluate
     assert result["samples_per_second"] == 100 * len(folds) / seconds
+
+
+def test_five_folds_by_hand() -> None:
+    found = summary(FIVE)
+    assert found["mean"] == pytest.approx(0.94)
+    assert found["std"] == pytest.approx(0.0316228, abs=1e-7)
+    assert found["low"] == pytest.approx(0.94 - 0.0392649, abs=1e-6)
+    assert found["high"] == pytest.approx(0.94 + 0.0392649, abs=1e-6)
+
+
+def test_other_levels() -> None:
+    low, high = interval(FIVE, 0.99) or (math.nan, math.nan)
+    assert (high - low) / 2 == pytest.approx(4.604095 * 0.0316228 / math.sqrt(5), abs=1e-6)  # t(0.995, 4)
+
+
+def test_one_value_says_nothing_of_its_spread() -> None:
+    assert interval([0.9]) is None
+    assert summary([0.9]) == {"mean": 0.9, "std": None, "low": None, "high": None}
+
+
+def test_folds_that_failed_do_not_count() -> None:
+    def ended(status: str, accuracy: float) -> dict[str, object]:
+        return {"status": status, "metrics": {"train": {}, "validation": {"accuracy": accuracy}, "test": {}}}
+
+    found = summarize_folds([ended("finished", 0.8), ended("failed", 0.1), ended("finished", 0.9)])
+    assert found["validation"]["accuracy"]["mean"] == pytest.approx(0.85)
+    assert found["train"] == found["test"] == {}

@@ -1,11 +1,11 @@
-"""From the results of the folds to the result of the cross-validation."""
+"""From the results of the folds to the result of the cross-validation: sums, means and their spread."""
 
 import math
 from collections.abc import Sequence
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
-from tenfold.crossval import fold_statistics
+from tenfold.common.part_names import PARTS
 from tenfold.crossval.fold_experiment import resolve_fold_mode
 from tenfold.crossval.fold_splits import FoldSplit
 from tenfold.workers.task import Task
@@ -43,7 +43,7 @@ def combine_results(task: Task, entries: Sequence[FoldEntry], results: Sequence[
     time is that of the busiest core; "times" are means over the cores.
     """
     seconds = max(_per_core(results, [one["seconds"] for one in results]))
-    spread = fold_statistics.summarize_folds(entries)
+    spread = summarize_folds(entries)
     cores = {core for one in entries for core in one["cores"]}
     samples = sum(one["samples"] for one in results)
     kinds = sorted({kind for one in results for kind in one["times"]})
@@ -67,6 +67,44 @@ def combine_results(task: Task, entries: Sequence[FoldEntry], results: Sequence[
         "spread": spread,
         **({"start_copy_seconds": task.splits.copy_seconds} if task.splits.copy_seconds else {}),
     }
+
+
+def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float] | None:
+    """Return Student's confidence interval of the mean, mean +- t s / sqrt(k); None for fewer than two values.
+
+    s is the standard deviation of the k values (with k - 1), t the quantile (1 + level) / 2 of Student's distribution
+    with k - 1 degrees of freedom. The folds' training parts overlap, so their results are not independent and the
+    interval is somewhat too narrow (Bengio & Grandvalet 2004, "No unbiased estimator of the variance of k-fold
+    cross-validation").
+    """
+    if len(values) < 2:
+        return None
+    from scipy.special import stdtrit
+
+    mean = fmean(values)
+    reach = float(stdtrit(len(values) - 1, (1 + level) / 2)) * stdev(values) / math.sqrt(len(values))
+    return mean - reach, mean + reach
+
+
+def summary(values: Sequence[float]) -> dict[str, float | None]:
+    """Return mean, std (with k - 1), and the ends of the 95% interval as low and high; None for too few values."""
+    low, high = interval(values) or (None, None)
+    return {
+        "mean": fmean(values) if values else None,
+        "std": stdev(values) if len(values) > 1 else None,
+        "low": low,
+        "high": high,
+    }
+
+
+def summarize_folds(folds: Sequence[dict[str, Any]]) -> dict[str, dict[str, dict[str, float | None]]]:
+    """Return the summary of every metric on every part, over the finished folds."""
+    found: dict[str, dict[str, dict[str, float | None]]] = {}
+    for part in PARTS:
+        rows = [fold["metrics"].get(part, {}) for fold in folds if fold["status"] == "finished"]
+        names = dict.fromkeys(name for row in rows for name in row)
+        found[part] = {name: summary([row[name] for row in rows if name in row]) for name in names}
+    return found
 
 
 def best_first(metrics: dict[str, float]) -> tuple[float, float]:

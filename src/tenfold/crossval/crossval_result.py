@@ -10,7 +10,7 @@ from torch import nn
 from tenfold.common.html_views import facts_table, short_number, values_table
 from tenfold.common.part_names import PARTS
 from tenfold.common.registry import suggest
-from tenfold.crossval import fold_statistics
+from tenfold.crossval.combine_folds import interval
 from tenfold.crossval.ensemble import AVERAGE, Vote
 from tenfold.errors import ExperimentError, StoreError
 from tenfold.runs import Run, tensor_file
@@ -76,7 +76,7 @@ class CrossValidation:
         """Return Student's confidence interval of the mean; (NaN, NaN) for a single fold."""
         if not 0 < level < 1:
             raise ExperimentError(f"level = {level:g}: should be between 0 and 1, such as 0.95")
-        return fold_statistics.interval(self.scores(), level) or (float("nan"), float("nan"))
+        return interval(self.scores(), level) or (float("nan"), float("nan"))
 
     @property
     def seconds(self) -> float | None:
