@@ -177,14 +177,16 @@ def measure(
     connection.request("GET", f"/?token={token}")
     cookie = connection.getresponse().headers["set-cookie"].partition(";")[0]
     print(f"{given.runs:,} runs with {given.points:,} points each")
-    seconds, size = ask(address, "/data/runs", cookie)
-    print(f"  data of the table, first time       {seconds:6.2f} s   {size / 1e3:8.0f} kB")
-    seconds, size = ask(address, "/data/runs", cookie)
-    print(f"  data of the table, again            {seconds:6.2f} s   {size / 1e3:8.0f} kB")
+
+    def show(name: str, path: str) -> None:
+        seconds, size = ask(address, path, cookie)
+        print(f"  {name:<35} {seconds:6.2f} s   {size / 1e3:8.0f} kB")
+
+    show("data of the table, first time", "/data/runs")
+    show("data of the table, again", "/data/runs")
     for name, value in (first_paint(address) or {}).items():
         print(f"  {name:<35} {value:6.2f} s   (Chromium)")
-    seconds, size = ask(address, f"/run/{given.runs}", cookie)
-    print(f"  page of one run                     {seconds:6.2f} s   {size / 1e3:8.0f} kB")
+    show("page of one run", f"/run/{given.runs}")
     numbers = record(store, stop)
     time.sleep(2)
     sizes = messages(address, cookie, numbers, 10)[2:]

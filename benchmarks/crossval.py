@@ -19,8 +19,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -159,17 +159,11 @@ def peak_memory(name: str, folds: int, limit: int | None) -> int:
 
 def tree_memory(pid: int) -> int:
     total = 0
-    try:
+    with suppress(psutil.Error):  # it has just ended
         root = psutil.Process(pid)
-        family = [root, *root.children(recursive=True)]
-    except psutil.Error:
-        return 0
-    for member in family:
-        try:
-            rollup = Path(f"/proc/{member.pid}/smaps_rollup").read_text()
-        except OSError:  # it has just ended
-            continue
-        total += next((int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:")), 0) * 1024
+        for member in (root, *root.children(recursive=True)):
+            with suppress(psutil.Error):
+                total += member.memory_full_info().pss
     return total
 
 

@@ -4,13 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+from profiles import task_on_zeros
 
 from tenfold.cluster.cluster import Cluster
 from tenfold.cluster.experiment_cluster import HERE
-from tenfold.data import Splits, Tensors
 from tenfold.errors import MachineError
-from tenfold.experiment import Experiment
 from tenfold.mixing.round import exact_round
 from tenfold.prediction.calibration import cost_keys
 from tenfold.prediction.clock_inputs import hardware_here, workload_of
@@ -24,10 +22,8 @@ STEP, ROUND, WARMUP = 10e-3, 2e-3, 5e-3
 
 
 def task_of(workers: int = 2, samples: int | None = None, **fields: Any) -> Task:
-    x = torch.zeros(samples or STEPS * BATCH * workers, 3)
-    splits = Splits(name="zeros", train=Tensors(x, torch.zeros(len(x), 1)), shape=(3,), classes=None, outputs=1)
-    fields = {"model": "mlp", "hidden": [4], "epochs": 2, "batch_size": BATCH, "sync_every": 2} | fields
-    return Task(Experiment(workers=workers, **fields), splits, threads=1)
+    fields = {"workers": workers, "batch_size": BATCH, "sync_every": 2} | fields
+    return task_on_zeros(samples or STEPS * BATCH * workers, **fields)
 
 
 def profile_for(task: Task, **step: Any) -> Profile:

@@ -3,10 +3,8 @@
 from typing import Any
 
 import pytest
-import torch
+from profiles import task_on_zeros
 
-from tenfold.data import Splits, Tensors
-from tenfold.experiment import Experiment
 from tenfold.prediction import task_prediction
 from tenfold.workers.task import Task
 
@@ -14,11 +12,7 @@ NODES = {"groups": [{"count": 2, "step_seconds": 0.01}]}
 
 
 def task_of(**fields: Any) -> Task:
-    part = Tensors(torch.zeros(32, 3), torch.zeros(32, 1))
-    splits = Splits(name="zeros", train=part, shape=(3,), classes=None, outputs=1)
-    return Task(
-        Experiment(model="mlp", hidden=[4], batch_size=4, epochs=2, workers=2, cluster=NODES, **fields), splits, 1
-    )
+    return task_on_zeros(32, batch_size=4, workers=2, cluster=NODES, **fields)
 
 
 def test_the_order_of_workers_without_rounds_is_predicted() -> None:
