@@ -12,8 +12,7 @@ from tenfold.engines.processes import Processes
 from tenfold.engines.validate import validate_fused
 from tenfold.errors import DataError, ExperimentError
 from tenfold.experiment import Experiment
-from tenfold.machine import limits
-from tenfold.workers.pool.fork_server import check_may_start, start_server
+from tenfold.workers.pool.fork_server import start_server_for
 from tenfold.workers.pool.snapshot import SharedTensors, in_shared_memory
 from tenfold.workers.task import Task
 
@@ -54,9 +53,7 @@ def start_processes_early(experiment: Experiment) -> None:
     by_fold = resolve_fold_mode(experiment) == "fold-by-fold"
     if by_fold and not isinstance(choose(fold_experiment(experiment, "fold")), Processes):
         return
-    check_may_start()
-    limits.check_open_files(experiment.division.workers)
-    start_server()
+    start_server_for(experiment.division.workers)
 
 
 @contextmanager

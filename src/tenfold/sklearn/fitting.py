@@ -12,6 +12,7 @@ from tenfold.common.catalog import MODELS
 from tenfold.data import Splits
 from tenfold.engines import RecordedRun, require_no_launcher
 from tenfold.engines.prepare import check_new_run, prepare, resolve_defaults
+from tenfold.engines.processes import Processes
 from tenfold.engines.recording import train_recorded
 from tenfold.engines.run_facts import describe
 from tenfold.errors import ExperimentError
@@ -21,6 +22,7 @@ from tenfold.machine import devices
 from tenfold.runs import Event, Run, Stopwatch, Store
 from tenfold.runs.callbacks import with_callbacks
 from tenfold.runs.history import History
+from tenfold.workers.pool.fork_server import start_server_for
 from tenfold.workers.task import make_network
 
 KIND = "fit"
@@ -50,6 +52,8 @@ def fit(experiment: Experiment, splits: Splits, *, runs: str | Path | None, call
 
     experiment = resolve_defaults(experiment)
     engine = engine_for(experiment, stopwatch, listen)
+    if isinstance(engine, Processes):
+        start_server_for(experiment.division.workers)
     task = prepare(experiment, splits=splits.to(devices.resolve(experiment.machine.device)))
     run = None
     check_new_run(task)

@@ -12,6 +12,7 @@ import torch
 
 import tenfold
 from tenfold.errors import MachineError
+from tenfold.sklearn import Classifier
 from tenfold.workers.pool import fork_server
 
 SMALL = {"model": "mlp", "data": "digits", "limit": 40, "epochs": 1, "hidden": [4]}
@@ -46,6 +47,8 @@ def test_a_process_that_may_have_none_of_its_own_says_so(tmp_path: Path, monkeyp
     for several in ({}, {"workers": 2}):
         with pytest.raises(MachineError, match=r'from a process of multiprocessing.Pool; .* fold_mode="fold-by-fold"'):
             tenfold.cross_validate(**SMALL, folds=2, **several, runs=tmp_path)
+    with pytest.raises(MachineError, match=r"from a process of multiprocessing\.Pool"):
+        Classifier(workers=2, threads=1, epochs=1, runs=tmp_path).fit([[0.0], [1.0], [2.0]], [0, 1, 0])
     assert not list(tmp_path.iterdir())
     folds = tenfold.cross_validate(**SMALL, folds=2, fold_mode="fold-by-fold", runs=tmp_path)
     assert len(folds.folds) == 2

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tenfold.errors import MachineError
+from tenfold.machine import limits
 from tenfold.machine.cores import keep_threads_in_children, wait_policy_for_children
 
 START_ATTEMPTS = 3
@@ -76,6 +77,13 @@ def check_may_start() -> None:
             "worker processes cannot be started from a process of multiprocessing.Pool; use workers=1 in it, and "
             'fold_mode="fold-by-fold" for folds, or start it with concurrent.futures.ProcessPoolExecutor'
         )
+
+
+def start_server_for(workers: int) -> None:
+    """Start the server for this many worker processes; raise MachineError if so many cannot be started."""
+    check_may_start()
+    limits.check_open_files(workers)
+    start_server()
 
 
 def start_process(process: Any) -> None:

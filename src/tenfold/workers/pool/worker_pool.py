@@ -11,9 +11,8 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from tenfold.errors import WorkerLost, name_workers
-from tenfold.machine import limits
 from tenfold.machine.process_state import is_stopped
-from tenfold.workers.pool.fork_server import check_may_start, context, start_process, start_server
+from tenfold.workers.pool.fork_server import context, start_process, start_server_for
 from tenfold.workers.pool.worker_reports import BEAT, FIELDS, MessageReader, StallWatch, WorkerProgress, describe_stall
 
 SILENCE = 4.0
@@ -45,9 +44,7 @@ class WorkerPool:
         """
         from tenfold.transport.memory.shared_arrays import SharedFloats  # not above: it imports torch
 
-        check_may_start()
-        limits.check_open_files(size)
-        start_server()
+        start_server_for(size)
         started = context()
         self.ranks = ranks or [range(index, index + 1) for index in range(size)]
         self.beats = SharedFloats(size * (1 + FIELDS))
