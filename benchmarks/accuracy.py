@@ -30,6 +30,7 @@ from tenfold.engines.fused import train_replicas
 from tenfold.engines.prepare import prepare, resolve_defaults
 from tenfold.errors import TenfoldError, TrainingError
 from tenfold.experiment import Experiment
+from tenfold.machine.cores import using_threads
 from tenfold.runs import Stopwatch
 from tenfold.training import Replica, choose_loss
 from tenfold.workers.task import Task, make_network
@@ -228,15 +229,13 @@ def step_ratio(task: str, steps: int = 40) -> float:
     made = {name: prepare(resolve_defaults(Experiment(**fields, optimizer=name))) for name in ("muon", "sgd")}
     replicas = {name: make_replica(one) for name, one in made.items()}
     times: dict[str, list[float]] = {name: [] for name in replicas}
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    for step in range(steps):
-        for name, replica in replicas.items():
-            x, y = next(made[name].splits.train.batches([torch.arange(64) + 64 * (step % 3)]))
-            began = thread_time()
-            replica.step(x, y)
-            times[name].append(thread_time() - began)
-    torch.set_num_threads(threads)
+    with using_threads(1):
+        for step in range(steps):
+            for name, replica in replicas.items():
+                x, y = next(made[name].splits.train.batches([torch.arange(64) + 64 * (step % 3)]))
+                began = thread_time()
+                replica.step(x, y)
+                times[name].append(thread_time() - began)
     return statistics.median(times["muon"]) / statistics.median(times["sgd"])
 
 

@@ -22,7 +22,7 @@ from tenfold.errors import TenfoldError
 from tenfold.experiment import Experiment
 from tenfold.machine import devices
 from tenfold.machine.affinity import NOT_PINNED, CoreMap
-from tenfold.machine.cores import set_threads
+from tenfold.machine.cores import using_threads
 from tenfold.runs import Emit, Event, Metric, Stopwatch, Store, stored_predictions, tensor_file
 from tenfold.runs.resumption import Resumption
 from tenfold.runs.store import FOLD
@@ -206,17 +206,13 @@ def _measure(task: Task, outcome: Outcome, validation: dict[str, float]) -> dict
             outcome.predictions.update({name: made} if made is not None else {})
         return measure(outputs, targets, loss, metrics)
 
-    before = torch.get_num_threads()
-    set_threads(task.threads * task.workers)
-    try:
-        test = outcome.result["metrics"] if outcome.result["part"] == "test" else {}
+    test = outcome.result["metrics"] if outcome.result["part"] == "test" else {}
+    with using_threads(task.threads * task.workers):
         return {
             "train": measured("train"),
             "validation": validation or measured("validation"),
             "test": dict(test) or measured("test"),
         }
-    finally:
-        torch.set_num_threads(before)
 
 
 def _facts(context: FoldContext, job: FoldJob, task: Task) -> dict[str, Any]:

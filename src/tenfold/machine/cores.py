@@ -259,6 +259,19 @@ def set_threads(threads: int) -> None:
     torch.set_num_threads(1 if os.getpid() in _lacks_threads else threads)
 
 
+@contextmanager
+def using_threads(threads: int) -> Iterator[None]:
+    """Let torch use this many threads while the block lasts, as `set_threads` does."""
+    import torch
+
+    before = torch.get_num_threads()
+    set_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def keep_threads_in_children() -> None:
     """Let processes that are forked from this one use several threads: torch never computes in this one."""
     _unused.add(os.getpid())

@@ -1,12 +1,11 @@
 """The share of a step of Muon that workers can divide among themselves."""
 
 import statistics
-from collections.abc import Iterator
-from contextlib import contextmanager
 from time import thread_time
 
 import torch
 
+from tenfold.machine.cores import using_threads
 from tenfold.training import Replica, choose_loss
 from tenfold.training.optimizers.block_division import large_stacks
 from tenfold.training.optimizers.muon import Muon
@@ -25,7 +24,7 @@ def measure_divided_share(task: Task) -> float:
     rows = torch.arange(training.samples_per_step) % len(task.splits.train)
     [(x, y)] = task.splits.train.batches([rows])
     times: dict[bool, list[float]] = {True: [], False: []}
-    with _one_thread(), torch.random.fork_rng(devices=[]):
+    with using_threads(1), torch.random.fork_rng(devices=[]):
         for whole in (True, False) * TURNS:
             replica.optimizer.own = {} if whole else nothing
             started = thread_time()
@@ -33,13 +32,3 @@ def measure_divided_share(task: Task) -> float:
             times[whole].append(thread_time() - started)
     step, rest = (statistics.median(times[whole][WARMUP:]) for whole in (True, False))
     return max(0.0, 1 - rest / step)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
