@@ -22,7 +22,7 @@ from time import perf_counter, thread_time
 from typing import Any
 
 import torch
-from support.command_line import make_parser, write_json
+from support.options import make_parser, write_json
 from torch import Tensor, nn
 
 from tenfold.data import Splits

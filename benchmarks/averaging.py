@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from support.command_line import make_parser, write_json
+from support.options import make_parser, write_json
 
 from tenfold.mixing.round import exact_round
 from tenfold.prediction.calibration.library_averaging import mpirun

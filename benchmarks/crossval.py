@@ -28,7 +28,7 @@ import psutil
 import torch
 from rich.console import Console
 from rich.table import Table
-from support.command_line import make_parser, write_json
+from support.options import make_parser, write_json
 from support.turns import spread, take_turns
 
 import tenfold

@@ -12,8 +12,8 @@ from time import perf_counter, thread_time
 from typing import Any
 
 import torch
-from support.command_line import make_parser, write_json
 from support.gloo_ranks import run_ranks
+from support.options import make_parser, write_json
 from torch import nn
 
 from tenfold.common.catalog import MODELS

@@ -27,7 +27,7 @@ from typing import Any
 import psutil
 from rich.console import Console
 from rich.table import Table
-from support.command_line import make_parser, write_json
+from support.options import make_parser, write_json
 from support.turns import spread
 
 import tenfold

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
-from support.command_line import make_parser, write_json
+from support.options import make_parser, write_json
 from torch import nn
 
 from tenfold.data import SubsetPart, Tensors, order

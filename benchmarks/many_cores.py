@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from support.command_line import make_parser, write_json
+from support.options import make_parser, write_json
 
 from tenfold.cluster.hardware import StepTime
 from tenfold.cluster.stragglers import Pace

@@ -10,7 +10,7 @@ import statistics
 from time import thread_time
 
 import torch
-from support.command_line import make_parser, write_json
+from support.options import make_parser, write_json
 from torch import nn
 
 from tenfold.common.catalog import MODELS

@@ -11,7 +11,7 @@ import tempfile
 from itertools import product
 from typing import Any
 
-from support.command_line import make_parser, write_json
+from support.options import make_parser, write_json
 
 import tenfold
 from tenfold.api.recommend import PeopleToFollow

@@ -17,7 +17,7 @@ from time import perf_counter
 import torch
 from rich.console import Console
 from rich.table import Table
-from support.command_line import make_parser, write_json
+from support.options import make_parser, write_json
 from support.turns import quartiles, take_turns
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset

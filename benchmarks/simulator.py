@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.table import Table
-from support.command_line import make_parser, write_json
+from support.options import make_parser, write_json
 from support.turns import take_turns
 
 import tenfold

@@ -28,8 +28,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from support.command_line import make_parser, write_json
 from support.gloo_ranks import run_ranks
+from support.options import make_parser, write_json
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset

@@ -23,8 +23,8 @@ import torch
 import torch.distributed as dist
 from rich.console import Console
 from rich.table import Table
-from support.command_line import make_parser, write_json
 from support.gloo_ranks import run_ranks
+from support.options import make_parser, write_json
 from support.turns import spread, take_turns
 from torch import nn
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
