@@ -1,15 +1,12 @@
-"""How long it takes to list the runs of a large store, beside the way that decoded every run.
+"""How long it takes to list the runs of a large store.
 
     python benchmarks/store.py [--runs 10000]
 
 Prints the time of reading the list, of `tenfold runs` (its last 20 as a table, in this process, after the imports), of
-finding one run by its title, and of the first versions' way for each, which decoded the experiment, facts and result of
-all runs. `whole command` is a new Python process, with how long it needs to import nothing but what it uses.
+finding one run by its title, and of the whole command in a new Python process.
 """
 
 import argparse
-import json
-import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -30,15 +27,6 @@ FACTS = {
 RESULT = {"metrics": {"accuracy": 0.97, "loss": 0.1}, "seconds": 1.5, "epochs": 3, "times": {"compute": 1.4}}
 
 
-def decode_all(store: Store) -> list[Experiment]:
-    """Read the list as the first versions did."""
-    with sqlite3.connect(store.file) as connection:
-        rows = connection.execute("SELECT id, title, experiment, facts, result FROM runs ORDER BY id").fetchall()
-    for row in rows:
-        json.loads(row[3]), json.loads(row[4])
-    return [Experiment(**json.loads(row[2])) for row in rows]
-
-
 def list_last(store: Store) -> None:
     """Draw the table of the last 20 runs."""
     import io
@@ -54,10 +42,10 @@ def list_last(store: Store) -> None:
     Console(file=io.StringIO(), width=120).print(runs_table(runs[-20:]))
 
 
-def timed(action: Callable[[], object], repeats: int = 3) -> tuple[float, float]:
-    """Return the shortest and the longest time of some repeats."""
+def timed(action: Callable[[], object]) -> tuple[float, float]:
+    """Return the shortest and the longest of three times."""
     times = []
-    for _ in range(repeats):
+    for _ in range(3):
         began = time.perf_counter()
         action()
         times.append(time.perf_counter() - began)
@@ -76,15 +64,11 @@ def main() -> None:
             "read the list": timed(lambda: store.runs()),
             "`tenfold runs` without imports": timed(lambda: list_last(store)),
             "find one by its title": timed(lambda: store.find(f"run-{count // 2}")),
-            "decode every run, as before": timed(lambda: decode_all(store), 1),
             "whole command": timed(lambda: subprocess.run(command, check=True, capture_output=True)),
         }
     print(f"{count:,} runs; seconds, shortest and longest of 3")
     for name, (low, high) in figures.items():
         print(f"{name:32}  {low:7.3f}  {high:7.3f}")
-    shown = "import sys, tenfold.cli; from tenfold.api.open_run import list_runs; print('torch' in sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", shown], check=True, capture_output=True, text=True).stdout.strip()
-    print(f"torch is imported to list runs: {loaded}")
 
 
 if __name__ == "__main__":

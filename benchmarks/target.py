@@ -68,11 +68,9 @@ def main() -> None:
     x, y, tests = train.x, train.y, (test.x, test.y)  # type: ignore[attr-defined, union-attr]
     count = arguments.cores
     every: dict[str, Side] = {
-        "one worker, sgd": lambda epochs, seed: ours(
-            epochs, seed, workers=1, threads=count, device="cpu", optimizer="sgd"
-        ),
-        "one worker": lambda epochs, seed: ours(epochs, seed, workers=1, threads=count, device="cpu"),
-        "a worker a core": lambda epochs, seed: ours(epochs, seed, workers=count, threads=1, device="cpu"),
+        "one worker, sgd": partial(ours, workers=1, threads=count, device="cpu", optimizer="sgd"),
+        "one worker": partial(ours, workers=1, threads=count, device="cpu"),
+        "a worker a core": partial(ours, workers=count, threads=1, device="cpu"),
     }
     ranks = arguments.ranks or [2**k for k in range(1, count.bit_length())] or [1]
     searched: dict[str, dict[str, Side]] = {

@@ -1,4 +1,3 @@
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,29 +8,9 @@ from hypothesis import strategies as st
 from profiles import FACTS, made_profile
 
 from tenfold.errors import MachineError
+from tenfold.mixing.round import exact_round, group_round, idle_round, shifted_round
 from tenfold.prediction.measurements import Averaging, Costs, Evaluating, Step, write_trace
 from tenfold.prediction.profile import Profile, default_path
-
-
-@dataclass(frozen=True)
-class Meeting:
-    """As much of a round as a price asks for."""
-
-    sources: tuple[tuple[int, ...], ...]
-    groups: tuple[tuple[int, ...], ...] | None
-    is_idle: bool = False
-
-    def waves(self, nbytes: int) -> Any:
-        raise AssertionError("a measured round is not enumerated")
-
-
-def all_of(n: int) -> Meeting:
-    everyone = tuple(range(n))
-    return Meeting((everyone,) * n, (everyone,))
-
-
-def ring_of(n: int) -> Meeting:
-    return Meeting(tuple(tuple(sorted({(i - 1) % n, i, (i + 1) % n})) for i in range(n)), None)
 
 
 class TestFiles:
@@ -150,26 +129,26 @@ class TestStepTime:
 class TestRoundPrice:
     def test_a_measured_round_is_given_back(self) -> None:
         price = made_profile().round_price()
-        assert price(all_of(4), 1_000_000) == pytest.approx(2e-3)
-        assert price(ring_of(4), 1_000_000) == pytest.approx(3e-3)
+        assert price(exact_round(4), 1_000_000) == pytest.approx(2e-3)
+        assert price(shifted_round(4, (-1, 1)), 1_000_000) == pytest.approx(3e-3)
 
     def test_rest_is_free(self) -> None:
-        assert made_profile().round_price()(Meeting(((0,), (1,)), ((0,), (1,)), True), 1000) == 0
+        assert made_profile().round_price()(idle_round(2), 1000) == 0
 
     def test_larger_weights_go_by_the_line(self) -> None:
         # 1 ms for 0 bytes, 1 ns a byte more
-        assert made_profile().round_price()(all_of(4), 9_000_000) == pytest.approx(10e-3, rel=1e-3)
+        assert made_profile().round_price()(exact_round(4), 9_000_000) == pytest.approx(10e-3, rel=1e-3)
 
     def test_a_factor_multiplies(self) -> None:
-        assert made_profile().round_price(factor=1.5)(all_of(4), 1_000_000) == pytest.approx(3e-3)
+        assert made_profile().round_price(factor=1.5)(exact_round(4), 1_000_000) == pytest.approx(3e-3)
 
     def test_numbers_between_lie_between(self) -> None:
         price = made_profile().round_price()
-        two, three, four = (float(price(all_of(n), 1_000_000)) for n in (2, 3, 4))
+        two, three, four = (float(price(exact_round(n), 1_000_000)) for n in (2, 3, 4))
         assert two < three < four
 
     def test_pairs_among_many_are_not_a_mean_of_all(self) -> None:
-        pairs = Meeting(((0, 1), (0, 1), (2, 3), (2, 3)), ((0, 1), (2, 3)))
+        pairs = group_round(((0, 1), (2, 3)))
         assert made_profile().round_price()(pairs, 1_000_000) == pytest.approx(1.5e-3)
 
     def test_without_rounds_it_says_what_to_do(self) -> None:
