@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
@@ -98,11 +99,12 @@ def compare(
     with GridProgress() if shows else nullcontext() as shown:
         if shown is not None:
             watch, listen = _both(shown.watch, watch), _both(shown.listen, listen)
-        arguments = (dimensions, repeats, store)
-        done, failed = _run_all(planned, *arguments, known, watch or _ignore, callbacks, listen)
+        label_of = partial(_label, dimensions=dimensions, repeats=repeats)
+        run_one = partial(_run, store=store, callbacks=callbacks, listen=listen)
+        done, failed = _run_all(planned, known, store, label_of, run_one, watch or _ignore)
         if rerun_doubtful and (doubtful := Comparison(done, failed).doubtful):
             again = [one for one in planned if _stored(one) in {_stored(run.experiment) for run in doubtful}]
-            repeated, problems = _run_all(again, *arguments, {}, watch or _ignore, callbacks, listen)
+            repeated, problems = _run_all(again, {}, store, label_of, run_one, watch or _ignore)
             renewed = {_stored(run.experiment): run for run in repeated}
             done, failed = [renewed.get(_stored(run.experiment), run) for run in done], failed | problems
     if not done:
@@ -122,19 +124,17 @@ def _may_validate(experiment: Experiment) -> bool:
 
 def _run_all(
     planned: Sequence[Experiment],
-    dimensions: dict[str, list[Any]],
-    repeats: int,
-    store: Store,
     known: dict[str, ReusableRun],
+    store: Store,
+    label_of: Callable[[Experiment], str],
+    run_one: Callable[[Experiment], Run],
     watch: Watch,
-    callbacks: Sequence[object],
-    listen: Emit | None,
 ) -> tuple[list[Run], dict[str, str]]:
     """Run what is not recorded yet, and return all runs and why others failed, by label."""
     done: list[Run] = []
     failed: dict[str, str] = {}
     for place, one in enumerate(planned, 1):
-        turn = Turn(place, len(planned), _label(one, dimensions, repeats), one)
+        turn = Turn(place, len(planned), label_of(one), one)
         recorded = known.get(_stored(one))
         if recorded is not None and recorded.own_files == own_files(one):
             done.append(open_run(recorded.id, runs=store.folder))
@@ -142,7 +142,7 @@ def _run_all(
             continue
         watch(turn)
         try:
-            done.append(_run(one, store, callbacks, listen))
+            done.append(run_one(one))
         except TenfoldError as error:
             failed[turn.label] = str(error).replace("\n", "; ")
             watch(replace(turn, error=failed[turn.label]))
