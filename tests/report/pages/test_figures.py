@@ -15,7 +15,7 @@ def test_repeats_are_drawn_as_their_mean_as_far_as_all_have_come(tmp_path):
             record(Metric(at=0, name="loss", value=value, part="test", step=step, epoch=0, seconds=step + seed))
         record.close(result={}, status="finished")
     rows = make_rows([read_run(store, 1), read_run(store, 2)])
-    (curve,) = mean_figure(PlotStyles(rows).series(rows[0]))["curves"]
+    (curve,) = mean_figure(rows[0], PlotStyles(rows).style(rows[0]))["curves"]
     assert (curve["step"], curve["seconds"], curve["value"]) == ([0], [0.5], [3.0])
 
 
@@ -32,7 +32,7 @@ def test_a_loss_that_is_no_number_is_left_out(tmp_path):
 def test_settings_keep_their_colours_and_lines(tmp_path):
     rows = make_rows([make_run(tmp_path, steps_per_epoch=30, epochs=1, lr=lr, workers=2) for lr in (0.1, 0.2, 0.3)])
     styles = PlotStyles(rows)
-    figures = [mean_figure(styles.series(row)) for row in rows]
+    figures = [mean_figure(row, styles.style(row)) for row in rows]
     assert len({(figure["colour"], tuple(figure["dash"])) for figure in figures}) == 3
     assert [figure["label"] for figure in figures] == ["lr 0.1", "lr 0.2", "lr 0.3"]
 

@@ -9,7 +9,7 @@ from tenfold.report.pages import figures
 from tenfold.report.pages.sections import describe_run, headline_number, page_title
 from tenfold.report.plots import SCALING, device_plots, scaling_plots, target_plots, timeline_plots
 from tenfold.report.plots.charts import Chart, LaneChart
-from tenfold.report.plots.styles import PlotStyles, page_colour
+from tenfold.report.plots.styles import PlotStyles
 from tenfold.report.results.comparison import Comparison
 from tenfold.report.results.result_table import ResultTable
 from tenfold.report.row_ranking import (
@@ -63,7 +63,7 @@ def comparison_tables(comparison: Comparison) -> dict[str, Any]:
 def settings_table(results: ResultTable, styles: PlotStyles) -> dict[str, Any]:
     """Return the table of settings, each with the colour of its curves and whether its numbers are doubtful."""
     names, cells = results.cells()
-    colours = [page_colour(styles.style(row).colour) or "var(--ink)" for row in results.rows]
+    colours = [styles.style(row).colour or "var(--ink)" for row in results.rows]
     texts = [column.words for column in results.columns()]
     doubtful = [bool(row.doubts) for row in results.rows]
     return {
@@ -180,7 +180,7 @@ def _plots(comparison: Comparison, each: list[dict[str, Any]] | None) -> dict[st
     """Return the plots of several runs and the captions that depend on them."""
     rows, styles = comparison.rows, PlotStyles(comparison.rows)
     shown = choose_rows(rows, MOST_CURVES)
-    drawn = each or [figures.mean_figure(styles.series(row)) for row in shown]
+    drawn = each or [figures.mean_figure(row, styles.style(row)) for row in shown]
     summed_up = comparison_charts(comparison)
     timelines = _timelines(rows)
     charts = summed_up.pop("charts") | {f"timeline-{at}": chart for at, (_, chart) in enumerate(timelines)}

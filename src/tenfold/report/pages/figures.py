@@ -8,11 +8,13 @@ from tenfold.report.curves import REPORT_COLUMNS, Columns, Curves
 from tenfold.report.lanes import Lanes
 from tenfold.report.plots import palette
 from tenfold.report.plots.charts import Chart, chart_data
-from tenfold.report.plots.styles import Series, dash_pixels, page_colour
+from tenfold.report.plots.styles import Style
+from tenfold.report.rows import Row
 from tenfold.runs import Run, Started
 from tenfold.runs.storage.follower import Follower
 
 EVERYTHING = float("inf")
+FIRST = Style(palette.SERIES[0])
 
 
 def page_figures(
@@ -34,14 +36,14 @@ def page_figures(
     }
 
 
-def run_figure(run: Run, label: str = "", series: Series | None = None) -> dict[str, Any]:
+def run_figure(run: Run, label: str = "", style: Style = FIRST) -> dict[str, Any]:
     """Return the figure of a run as it is in the store now."""
     events = _events(run)
     curves, lanes = Curves(), Lanes()
     curves.add(events)
     lanes.add(events)
     return {
-        **describe_figure(run, label, series),
+        **describe_figure(run, label, style),
         "curves": curves.between(-EVERYTHING, EVERYTHING, REPORT_COLUMNS),
         "lanes": lanes.between(-EVERYTHING, EVERYTHING),
         "times": run.times or lanes.times(),
@@ -56,18 +58,17 @@ def _events(run: Run) -> list[tuple[int, dict[str, Any]]]:
         follower.close()
 
 
-def describe_figure(run: Run, label: str = "", series: Series | None = None) -> dict[str, Any]:
+def describe_figure(run: Run, label: str = "", style: Style = FIRST) -> dict[str, Any]:
     """Return what a figure says of a run apart from its measurements: name, colour, length of an epoch, target."""
     started = next((event for event in run.lifecycle() if isinstance(event, Started)), None)
     training = run.experiment.training
-    colour, dashes = (palette.series(0)[0], "-") if series is None else (series.style.colour, series.style.dashes)
     return {
         "id": run.id,
         "label": label,
         "status": run.status,
         "clock": run.clock,
-        "colour": page_colour(colour) or None,
-        "dash": dash_pixels(dashes),
+        "colour": style.colour or None,
+        "dash": style.dash,
         "epochLength": started.steps_per_epoch if started else 0,
         "samples": started.train_samples if started else 0,
         "epochs": training.epochs,
@@ -76,9 +77,9 @@ def describe_figure(run: Run, label: str = "", series: Series | None = None) -> 
     }
 
 
-def mean_figure(series: Series) -> dict[str, Any]:
+def mean_figure(row: Row, style: Style) -> dict[str, Any]:
     """Return the figure of a setting: the means over its repeats at the steps that all of them have measured."""
-    each = [run_figure(run, series.label, series) for run in series.runs]
+    each = [run_figure(run, row.label, style) for run in row.runs]
     return {**each[0], "curves": mean_curves([one["curves"] for one in each]), "lanes": None, "repeats": len(each)}
 
 

@@ -7,7 +7,7 @@ from tenfold.report.formatting import duration, interval, plural, ratio
 from tenfold.report.knee import find_knee, scaling_families
 from tenfold.report.plots.charts import ChartLine, LineChart, ShareChart
 from tenfold.report.plots.scaling_plots import reference_line, scaling_curves
-from tenfold.report.plots.styles import PlotStyles, Style, dash_pixels, page_colour
+from tenfold.report.plots.styles import PlotStyles, Style
 from tenfold.report.rows import Row
 
 MOST_SHARES = 6
@@ -33,8 +33,8 @@ def forecast_speedup_plot(rows: Sequence[Row], styles: PlotStyles, hardware: str
             x=workers,
             y=[1.0, *(row.speedup or 1.0 for row in group)],
             notes=["1 worker: the baseline", *(_note(label, row) for row in group)],
-            colour=page_colour(style.colour),
-            dash=dash_pixels(style.dashes),
+            colour=style.colour,
+            dash=style.dash,
             fill=style.fill,
             low=[low for low, _ in bounds],
             high=[high for _, high in bounds],

@@ -17,7 +17,7 @@ LEGEND_LETTERS = 80
 """How many letters of size 8 fit side by side into a narrow figure; the sample of a line takes as much as six."""
 LINE_HEIGHT = 0.19
 INK = "#010203"
-"""The colour of text and axes; on pages it stands for their text colour."""
+"""The colour of text and axes."""
 
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",

@@ -9,7 +9,7 @@ from tenfold.report import clocks
 from tenfold.report.differences import describe_settings
 from tenfold.report.formatting import duration, metric_value, one_line, plural, ratio
 from tenfold.report.plots.charts import ChartLine, LineChart
-from tenfold.report.plots.styles import PlotStyles, Style, dash_pixels, page_colour
+from tenfold.report.plots.styles import PlotStyles, Style
 from tenfold.report.row_ranking import mean_seconds, pareto_front, quality, rows_metric
 from tenfold.report.rows import Row, Spread
 from tenfold.report.scores import direction
@@ -126,7 +126,7 @@ def _points(
         x=[mean_seconds(row) * factor for row in rows],
         y=[value for value, _ in spreads],
         notes=[_tradeoff_note(row, metric) for row in rows],
-        colour=page_colour(style.colour),
+        colour=style.colour,
         joined=False,
         markers=[styles.style(row).marker for row in rows],
         fill=style.fill,
@@ -169,8 +169,8 @@ def _over_workers(
             x=[workers for workers, _, _ in values],
             y=[height for _, height, _ in values],
             notes=notes,
-            colour=page_colour(style.colour),
-            dash=dash_pixels(style.dashes),
+            colour=style.colour,
+            dash=style.dash,
             fill=style.fill,
             low=[height - apart for _, height, apart in values] if deviating else (),
             high=[height + apart for _, height, apart in values] if deviating else (),

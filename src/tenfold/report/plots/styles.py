@@ -7,21 +7,12 @@ from typing import Literal
 from tenfold.report.differences import MIXING_FIELDS, describe_settings
 from tenfold.report.formatting import plural
 from tenfold.report.plots import palette
-from tenfold.report.plots.pictures import INK
 from tenfold.report.rows import Row
-from tenfold.runs import Run
 
-Dashes = str | tuple[int, tuple[float, ...]]
 Fill = Literal["full", "none", "left", "bottom"]
-DASHES: tuple[Dashes, ...] = (
-    "-",
-    (0, (4, 1.5)),
-    (0, (1, 1.2)),
-    (0, (5, 1.2, 1, 1.2)),
-    (0, (8, 2)),
-    (0, (3, 1, 1, 1, 1, 1)),
-)
-DASH_PIXELS = 1.6
+DASHES: tuple[tuple[float, ...], ...] = ((), (4, 1.5), (1, 1.2), (5, 1.2, 1, 1.2), (8, 2), (3, 1, 1, 1, 1, 1))
+"""Lengths of dashes and gaps as multiples of a line's width; none for a solid line."""
+LINE_WIDTH = 1.6
 FILLS: tuple[Fill, ...] = ("full", "none", "left", "bottom")
 
 
@@ -30,18 +21,16 @@ class Style:
     """Colour, line and marker."""
 
     colour: str
-    dashes: Dashes = "-"
+    """Empty for the text colour."""
+    dashes: tuple[float, ...] = ()
+    """One of DASHES."""
     fill: Fill = "full"
     marker: str = "o"
 
-
-@dataclass(frozen=True)
-class Series:
-    """The repeats of one setting, which are drawn as one curve."""
-
-    label: str
-    runs: tuple[Run, ...]
-    style: Style
+    @property
+    def dash(self) -> list[float]:
+        """The dashes as lengths in pixels."""
+        return [LINE_WIDTH * length for length in self.dashes]
 
 
 class PlotStyles:
@@ -73,12 +62,8 @@ class PlotStyles:
         marker = palette.MARKERS[(worker if len(self.workers) > 1 else other) % len(palette.MARKERS)]
         colour = self._colour(row)
         line = self._lines[colour][row.label]
-        fill = FILLS[(line if colour == INK else other) % len(FILLS)]
+        fill = FILLS[(other if colour else line) % len(FILLS)]
         return Style(colour, DASHES[line % len(DASHES)], fill, marker)
-
-    def series(self, row: Row) -> Series:
-        """Return a setting as a series."""
-        return Series(row.label, row.runs, self.style(row))
 
     def legend_name(self, row: Row) -> str:
         """Return what the colour and fill of a setting's points mean."""
@@ -101,7 +86,7 @@ class PlotStyles:
 
     def _colour(self, row: Row) -> str:
         if self._is_neutral(row):
-            return INK
+            return ""
         return palette.SERIES[self.colours[self._describe(row, [self._first])] % len(palette.SERIES)]
 
     def _is_neutral(self, row: Row) -> bool:
@@ -113,16 +98,6 @@ class PlotStyles:
 
     def _describe(self, row: Row, names: Sequence[str]) -> str:
         return describe_settings({name: row.settings[name] for name in names if name in row.settings})
-
-
-def page_colour(colour: str) -> str:
-    """Return a colour as pages know it: empty for the page's text colour."""
-    return "" if colour == INK else colour
-
-
-def dash_pixels(dashes: Dashes) -> list[float]:
-    """Return the dashes of a line as lengths in pixels; none for a solid line."""
-    return [] if isinstance(dashes, str) else [DASH_PIXELS * length for length in dashes[1]]
 
 
 def _joined(*parts: str) -> str:

@@ -8,7 +8,7 @@ from tenfold.report import clocks
 from tenfold.report.formatting import duration, metric_value, one_line
 from tenfold.report.plots.charts import ChartLine, LineChart
 from tenfold.report.plots.pictures import INK, WIDE, legend_below, save_figure, shorten
-from tenfold.report.plots.styles import PlotStyles, dash_pixels, page_colour
+from tenfold.report.plots.styles import PlotStyles
 from tenfold.report.row_ranking import choose_rows
 from tenfold.report.rows import Row
 from tenfold.report.scores import main_metric
@@ -40,8 +40,8 @@ def target_plot(rows: Sequence[Row], styles: PlotStyles) -> LineChart | None:
             x=[seconds * factor for seconds, _ in points],
             y=[value * percent for _, value in points],
             notes=[f"{row.label}\n{duration(seconds)}: {metric_value(metric, value)}" for seconds, value in points],
-            colour=page_colour(style.colour),
-            dash=dash_pixels(style.dashes),
+            colour=style.colour,
+            dash=style.dash,
             markers=[style.marker] * len(points),
             fill=style.fill,
         )
@@ -97,7 +97,8 @@ def _paint(rows: Sequence[Row], styles: PlotStyles) -> Callable[["Figure"], None
         entries: list[tuple[Any, str]] = []
         for row, lines in found:
             style = styles.style(row)
-            strokes: dict[str, Any] = {"color": style.colour, "linestyle": style.dashes, "linewidth": 1.4}
+            strokes: dict[str, Any] = {"color": style.colour or INK, "linewidth": 1.4}
+            strokes |= {"linestyle": (0, style.dashes) if style.dashes else "-"}
             strokes |= {"marker": style.marker, "markersize": 4, "fillstyle": style.fill}
             for at, points in enumerate(lines):
                 x, y = zip(*((seconds * factor, value * percent) for seconds, value in points), strict=True)
