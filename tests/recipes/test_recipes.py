@@ -67,7 +67,7 @@ def test_rows_match_the_paper_and_what_is_missing_says_so(tmp_path):
     assert result.rows[0].paper["seconds"] == 2.0
     assert result.rows[2].paper == {}
     assert all(row.clock == "measured" and row.ours["seconds"] > 0 for row in (result.rows[0], result.rows[2]))
-    cells = result.table()[1]
+    cells = result.table().rows
     assert ABSENT in cells[1]
     assert ABSENT not in cells[2]
     again = run(Recipe(**TINY), runs=tmp_path)
@@ -149,7 +149,8 @@ def test_notes_say_which_values_a_scale_leaves_out():
 
 
 def test_the_paper_s_rows_alone_make_a_table():
-    heads, cells = RecipeResult(load("dsmp-table-3"), "full", []).table()
+    table = RecipeResult(load("dsmp-table-3"), "full", []).table()
+    heads, cells = table.columns, table.rows
     assert heads[1] == "seconds, paper"
     assert len(cells) == 4
 
@@ -263,7 +264,7 @@ def test_rows_measured_on_a_busy_machine_are_marked_as_in_comparisons(tmp_path, 
     monkeypatch.setattr("os.getloadavg", lambda: (99.0, 99.0, 99.0))
     result = run(Recipe(**TINY | {"rows": []}), runs=tmp_path)
     assert all(row.doubts == ("load",) for row in result.rows)
-    assert result.table()[1][0][0] == "lr 0.01 !"
+    assert result.table().rows[0][0] == "lr 0.01 !"
     assert f"! {DOUBTS['load']}" in result.notes()
     assert 'class="doubtful"' in result.report(tmp_path / "page.html").read_text()
 

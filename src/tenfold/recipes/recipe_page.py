@@ -54,7 +54,7 @@ def _contents(results: Sequence[RecipeResult]) -> list[dict[str, Any]]:
 def _section(result: RecipeResult, charts: dict[str, Chart | None]) -> dict[str, Any]:
     """Return what the page shows of a recipe, and add its plots to the charts of the page."""
     recipe = result.recipe
-    heads, cells = result.table()
+    table = result.table()
     drawn: list[Chart] = [division_plot(Experiment(**recipe.experiment))] if recipe.show.plot == "division" else []
     drawn += recipe_plots(result)
     named = {f"{recipe.name}-{at}": chart for at, chart in enumerate(drawn)}
@@ -64,8 +64,8 @@ def _section(result: RecipeResult, charts: dict[str, Chart | None]) -> dict[str,
         "title": recipe.title,
         "citation": recipe.paper.citation,
         "place": recipe.paper.place,
-        "columns": heads,
-        "rows": [(bool(row.doubts), line) for row, line in zip(result.table_rows(), cells, strict=True)],
+        "columns": table.columns,
+        "rows": [(bool(row.doubts), line) for row, line in zip(result.table_rows(), table.rows, strict=True)],
         "crosstables": result.crosstables(),
         "bars": [name for name, chart in named.items() if isinstance(chart, BarTable)],
         "lines": [name for name, chart in named.items() if not isinstance(chart, BarTable)],

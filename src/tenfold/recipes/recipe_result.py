@@ -12,7 +12,7 @@ from tenfold.report.formatting import NOTHING, field_value
 from tenfold.report.rows import DOUBTS
 from tenfold.report.run_values import EXPLAINED, is_timed
 from tenfold.report.tables.columns import DOUBT
-from tenfold.report.tables.crosstable import Crosstable
+from tenfold.report.tables.text_table import TextTable
 
 MOST_NAMED = 4
 """A note about several rows names at most this many."""
@@ -86,7 +86,7 @@ class RecipeResult:
                 found.setdefault(row.note, []).append(row.label)
         return notes + [f"{_listed(labels)}: {note}" for note, labels in found.items()]
 
-    def crosstables(self) -> list[Crosstable]:
+    def crosstables(self) -> list[TextTable]:
         """Return our numbers by two settings, a table for each column, where the paper has them in this form."""
         show = self.recipe.show
         rows = [row for row in self.rows if {show.over, show.across} <= set(row.settings)] if show.across else []
@@ -104,9 +104,9 @@ class RecipeResult:
                 )
                 for one in down
             ]
-            heads = ("", *(describe_settings({show.across: two}) for two in across))
+            heads = ["", *(describe_settings({show.across: two}) for two in across)]
             if any(column in row.ours for row in rows):
-                found.append(Crosstable(_head(column, "ours", quoted), heads, tuple(cells)))
+                found.append(TextTable(heads, cells, _head(column, "ours", quoted)))
         return found
 
     def distinct_rows(self) -> list[ResultRow]:
@@ -121,8 +121,8 @@ class RecipeResult:
         rows = self.distinct_rows()
         return [row for row in rows if row.in_paper or row.ours] or rows
 
-    def table(self) -> tuple[list[str], list[list[str]]]:
-        """Return the heads and the cells of the table: ours beside the paper's, where the paper has numbers."""
+    def table(self) -> TextTable:
+        """Return the numbers: ours beside the paper's, where the paper has any."""
         rows = self.table_rows()
         quoted = {name for row in rows for name in row.paper}
         pairs = [
@@ -133,13 +133,11 @@ class RecipeResult:
         ]
         heads = ["", *(_head(name, who, bool(quoted)) for name, who in pairs), "time"]
         cells = [[row.marked_label, *(_cell(row, name, who) for name, who in pairs), row.clock] for row in rows]
-        return heads, cells
+        return TextTable(heads, cells, f"{self.recipe.name}: {self.recipe.title}")
 
     def to_markdown(self) -> str:
         """Return the table as Markdown."""
-        heads, cells = self.table()
-        lines = [heads, ["---"] * len(heads), *cells]
-        return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+        return self.table().to_markdown()
 
     def report(self, path: str | Path) -> Path:
         """Write an HTML page with the table, the plot and the sentences."""
@@ -149,19 +147,13 @@ class RecipeResult:
 
     def __rich__(self) -> Any:
         from rich.console import Group
-        from rich.markup import escape
-        from rich.table import Table
+        from rich.text import Text
 
-        heads, cells = self.table()
-        if not cells:
-            return Group(
-                f"[bold]{escape(self.recipe.name)}: {escape(self.recipe.title)}[/]", *map(escape, self.notes())
-            )
-        table = Table(*heads, title=f"{self.recipe.name}: {self.recipe.title}", title_justify="left")
-        for line in cells:
-            table.add_row(*map(escape, line))
-        crossed = [_crossed(one) for one in self.crosstables()]
-        return Group(table, *crossed, *map(escape, [*self.agreement(), *self.notes()]))
+        table = self.table()
+        if not table.rows:
+            return Group(Text(table.title, style="bold"), *map(Text, self.notes()))
+        tables = [boxed(one) for one in (table, *self.crosstables())]
+        return Group(*tables, *map(Text, [*self.agreement(), *self.notes()]))
 
     def __repr__(self) -> str:
         done = sum(setting.done for setting in self.settings)
@@ -198,12 +190,14 @@ def _with_doubts(said: str, column: str, rows: Iterable[ResultRow]) -> str:
     return f"{said} Some of our times are unreliable ({DOUBT})." if unsure else said
 
 
-def _crossed(one: Crosstable) -> Any:
+def boxed(content: TextTable) -> Any:
+    """Return a table for a terminal, with lines around its columns."""
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(*one.columns, title=one.title, title_justify="left")
-    for line in one.rows:
-        table.add_row(*line)
+    table = Table(*map(Text, content.columns), title=content.title or None, title_justify="left")
+    for line in content.rows:
+        table.add_row(*map(Text, line))
     return table
 
 

@@ -68,7 +68,7 @@ class TestPage:
                 for place, (fold, repeat, node) in enumerate(places)
             ],
         )
-        assert [row[0] for row in folds_so_far(made)["rows"]] == [
+        assert [row[0] for row in folds_so_far(made).rows] == [
             *("node 1, fold 1", "node 2, fold 1", "node 1, repeat 2, fold 1")
         ]
 
@@ -114,22 +114,22 @@ class TestLanes:
 class TestTables:
     def test_a_line_a_fold_then_the_spread(self, run):
         table = fold_tables.folds_table(run)
-        assert [row[0] for row in table["rows"]] == [
+        assert [row[0] for row in table.rows] == [
             *(f"fold {at}" for at in range(1, 6)),
             *("mean", "deviation", "95% interval"),
         ]
-        assert {len(row) for row in table["rows"]} == {len(table["columns"])}
-        assert "training, measured" in table["columns"]
+        assert {len(row) for row in table.rows} == {len(table.columns)}
+        assert "training, measured" in table.columns
 
     def test_repeats_are_named(self, folder):
-        rows = fold_tables.folds_table(make_crossval(folder, made_folds(3, repeats=2)))["rows"]
+        rows = fold_tables.folds_table(make_crossval(folder, made_folds(3, repeats=2))).rows
         assert rows[3][0] == "repeat 2, fold 1"
 
     def test_models_without_a_test_part_are_left_out(self, folder):
         result = made_folds(3)
         for model in result["models"].values():
             model["metrics"] = {}
-        assert fold_tables.models_table(make_crossval(folder, result))["rows"] == []
+        assert fold_tables.models_table(make_crossval(folder, result)).rows == []
 
 
 class TestCrosstable:
@@ -144,8 +144,8 @@ class TestCrosstable:
         comparison = Comparison([compared(k, n) for n in (1, 2) for k in (2, 4)])
         time, accuracy = comparison.crosstables()
         assert time.title == "training time, s, measured"
-        assert time.columns == ("", "1 worker", "2 workers")
-        assert time.rows == (("2 folds", "20.0", "10.0"), ("4 folds", "40.0", "20.0"))
+        assert time.columns == ["", "1 worker", "2 workers"]
+        assert time.rows == [("2 folds", "20.0", "10.0"), ("4 folds", "40.0", "20.0")]
         assert accuracy.title == "validation accuracy %"
         console = Console(file=io.StringIO(), width=120)
         console.print(comparison)

@@ -111,7 +111,7 @@ def test_the_page_puts_lanes_above_each_other(twin, tmp_path):
 def test_runs_without_times_make_a_table(tmp_path):
     empty = Twin(make_run(tmp_path, empty=True), make_virtual_run(tmp_path, empty=True, calibrated=False), 0.0)
     empty.virtual.result.pop("interval")
-    assert empty.rows() == [["training, total", "–", "–", "–"]]
+    assert empty.table().rows == [["training, total", "–", "–", "–"]]
     assert any(note.startswith("uncalibrated") for note in empty.notes())
     assert 'data-plot="twin"' not in empty.report(tmp_path / "twin.html").read_text(encoding="utf-8")
 

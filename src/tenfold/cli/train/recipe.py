@@ -56,7 +56,8 @@ def show(name: Name, as_json: options.Json = False) -> None:
     Example: [cyan]tenfold recipe show dsmp-table-3[/]
     """
     from tenfold.recipes.load_recipe import load
-    from tenfold.recipes.recipe_result import RecipeResult
+    from tenfold.recipes.recipe_result import RecipeResult, boxed
+    from tenfold.report.tables.text_table import TextTable
 
     recipe = load(name)
     if as_json:
@@ -75,8 +76,8 @@ def show(name: Name, as_json: options.Json = False) -> None:
             f"scale {scale}: {_fields(size.fields) or 'as above'}" + (f"; {_fields(size.vary)}" if size.vary else "")
         )
     if recipe.rows:
-        heads, cells = RecipeResult(recipe, "full", []).table()
-        print_rich(_table(heads[:-1], [line[:-1] for line in cells]))
+        table = RecipeResult(recipe, "full", []).table()
+        print_rich(boxed(TextTable(table.columns[:-1], [line[:-1] for line in table.rows])))
 
 
 @app.command()
@@ -178,11 +179,3 @@ def _record(result: Any) -> dict[str, Any]:
 def _fields(fields: dict[str, Any]) -> str:
     return ", ".join(f"{key} = {value}" for key, value in fields.items())
 
-
-def _table(heads: list[str], cells: list[list[str]]) -> Any:
-    from rich.table import Table
-
-    table = Table(*heads)
-    for line in cells:
-        table.add_row(*line)
-    return table

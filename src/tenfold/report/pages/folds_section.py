@@ -8,6 +8,7 @@ from tenfold.report.plots import palette
 from tenfold.report.plots.charts import Chart
 from tenfold.report.plots.fold_plots import fold_runs, fold_scores_plot, fold_timeline
 from tenfold.report.tables.fold_tables import RecordedFold, folds_table, models_table, shown_metrics
+from tenfold.report.tables.text_table import TextTable
 from tenfold.runs import FoldChanged, Run
 from tenfold.runs.fold_name import fold_name
 from tenfold.runs.store import CROSSVAL
@@ -41,7 +42,7 @@ def fold_charts(run: Run) -> dict[str, Chart]:
     return {name: chart for name, chart in charts.items() if chart is not None}
 
 
-def folds_so_far(run: Run) -> dict[str, Any] | None:
+def folds_so_far(run: Run) -> TextTable | None:
     """Return a table of the folds of a running cross-validation; None for any other run."""
     if run.kind != CROSSVAL or run.result.get("folds"):
         return None
@@ -57,7 +58,7 @@ def folds_so_far(run: Run) -> dict[str, Any] | None:
         ]
         for _, event in sorted(changed.items())
     ]
-    return {"columns": ["fold", "state", "run", f"training, {run.clock}", *names], "rows": rows} if rows else None
+    return TextTable(["fold", "state", "run", f"training, {run.clock}", *names], rows) if rows else None
 
 
 def fold_figures(run: Run) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ from tenfold.report.results.forecast_result import Forecast
 from tenfold.report.row_ranking import mean_seconds
 from tenfold.report.rows import Row
 from tenfold.report.tables.columns import SHARES
+from tenfold.report.tables.text_table import TextTable
 
 
 def render_forecast(forecast: Forecast) -> str:
@@ -65,13 +66,11 @@ def _headline(forecast: Forecast) -> list[dict[str, Any]]:
     return numbers
 
 
-def _knee_table(forecast: Forecast) -> dict[str, Any]:
+def _knee_table(forecast: Forecast) -> TextTable:
     """Return where the speedup of each group of settings levels off, and why."""
     families = [(name, rows_with_rounds(group)) for name, group in scaling_families(forecast.rows) if len(group) > 1]
-    return {
-        "columns": ["setting", "highest speedup", "levels off at", "why"],
-        "rows": [[name or "all", *_knee_cells(group)] for name, group in families],
-    }
+    rows = [[name or "all", *_knee_cells(group)] for name, group in families]
+    return TextTable(["setting", "highest speedup", "levels off at", "why"], rows)
 
 
 def _knee_cells(group: list[Row]) -> list[str]:

@@ -9,11 +9,11 @@ from tenfold.report.pages.page import download_link, render_template
 from tenfold.report.pages.sections import headline_number
 from tenfold.report.plots.plan_plots import probe_plot
 from tenfold.report.results.plan_result import Plan
+from tenfold.report.tables.text_table import TextTable
 
 
 def render_plan(plan: Plan) -> str:
     """Return the page as HTML."""
-    names, rows = plan.cells()
     probes = probe_plot(plan.search.assessments, plan.search.metric, plan.target)
     content = {
         "title": f"Plan for {sections.page_title(plan.best)}",
@@ -22,7 +22,7 @@ def render_plan(plan: Plan) -> str:
         "truth": clocks.page_statement(plan.rows),
         "headline": _headline(plan),
         "findings": plan.findings(),
-        "table": {"columns": names, "rows": rows},
+        "table": TextTable(*plan.cells()),
         "notes": [note.text for note in plan.notes()],
         "probes": probes is not None,
         "figures": figures.page_figures([], plan.rows, {"probes": probes}),

@@ -22,7 +22,7 @@ from tenfold.report.formatting import (
 from tenfold.report.rows import DOUBTS
 from tenfold.report.scores import direction, ordered
 from tenfold.report.tables.fold_tables import fold_mean_note
-from tenfold.report.tables.run_tables import history_columns
+from tenfold.report.tables.run_tables import epochs_table
 from tenfold.runs import (
     Ended,
     EpochEnded,
@@ -116,7 +116,7 @@ def describe_run(run: Run, label: str = "", part: str | None = None) -> dict[str
         "score": metric_value(*score),
         "speed": f"{count(run.result.get('samples_per_second'))} {run.clock}",
         "what": [summary.describe_model(run), summary.describe_data(run), summary.describe_workers(run)],
-        "epochs": epoch_table(run),
+        "epochs": epochs_table(run),
         "happenings": event_list(run),
         "command": run.facts.get("command", ""),
         "code": run.facts.get("code", ""),
@@ -126,20 +126,6 @@ def describe_run(run: Run, label: str = "", part: str | None = None) -> dict[str
 def headline_number(name: str, value: str, note: str = "") -> dict[str, str]:
     """Return a number for the top of a page."""
     return {"name": one_line(name), "value": value, "note": note}
-
-
-def epoch_table(run: Run) -> dict[str, Any]:
-    """Return the table of epochs: headings and rows."""
-    names = history_columns(run)
-    rows = [
-        [count(row["epoch"]), count(row.get("step")), duration(row.get("seconds"))]
-        + [metric_value(name, row.get(name)) for name in names]
-        for row in run.history
-    ]
-    return {
-        "columns": ["epoch", "step", f"training, {run.clock}", *(name.replace("_", " ") for name in names)],
-        "rows": rows,
-    }
 
 
 def common_fields(runs: Sequence[HasExperiment]) -> list[dict[str, Any]]:

@@ -32,7 +32,7 @@ def render_twin(twin: Twin) -> str:
             headline_number("training time", duration(virtual.seconds), clocks.describe_clock(virtual)),
             headline_number("error of the prediction", signed_percent(twin.error), "of the measured training time"),
         ],
-        "table": {"columns": ["time", "measured", "predicted", "error"], "rows": twin.rows()},
+        "table": twin.table(),
         "notes": twin.notes(),
         "timelines": lanes is not None,
         "figures": figures.page_figures([], both, {"twin": lanes}),

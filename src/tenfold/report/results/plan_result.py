@@ -12,6 +12,7 @@ from tenfold.report.formatting import NOTHING, duration, interval, metric_value,
 from tenfold.report.results.result_table import ResultTable, TableNote
 from tenfold.report.rows import Row, Spread
 from tenfold.report.tables.columns import Column
+from tenfold.report.tables.text_table import TextTable
 
 
 @dataclass(frozen=True)
@@ -78,31 +79,22 @@ class Plan(ResultTable):
     def columns(self) -> list[Column]:
         """Return the columns of the table."""
         shown = self._tried
-        metric = self.search.metric
-
-        def column(name: str, short: str, cells: list[str], *, words: bool = False) -> Column:
-            return Column(name, short, tuple(cells), words)
-
+        ends = ["chosen" if one is self.chosen else one.dropped or "to the end" for one in shown]
         return [
-            column("", "", ["→" if one is self.chosen else "" for one in shown], words=True),
-            column("workers × threads", "workers", [_hosts(one) for one in shown]),
-            column("batch size", "batch", [f"{one.experiment.training.samples_per_step}" for one in shown]),
-            column("averaging", "averaging", [_mixing(one) for one in shown], words=True),
-            column("epoch, predicted", "epoch", [duration(one.epoch_seconds) for one in shown]),
-            column("epochs to target", "epochs", [f"{one.epochs}" if one.epochs else NOTHING for one in shown]),
-            column("training to target, predicted", "to target", [_seconds(one) for one in shown]),
-            column("in all, predicted", "in all", [duration(one.price.total if one.price else None) for one in shown]),
-            column("runs that reach it", "reach it", [_reaching(one) for one in shown]),
-            column(f"{metric} of the longest probe", "probe", [_probed(one) for one in shown]),
-            column(
-                "in the search",
-                "search",
-                ["chosen" if one is self.chosen else one.dropped or "to the end" for one in shown],
-                words=True,
-            ),
+            Column("", "", ["→" if one is self.chosen else "" for one in shown], words=True),
+            Column("workers × threads", "workers", [_hosts(one) for one in shown]),
+            Column("batch size", "batch", [f"{one.experiment.training.samples_per_step}" for one in shown]),
+            Column("averaging", "averaging", [_mixing(one) for one in shown], words=True),
+            Column("epoch, predicted", "epoch", [duration(one.epoch_seconds) for one in shown]),
+            Column("epochs to target", "epochs", [f"{one.epochs}" if one.epochs else NOTHING for one in shown]),
+            Column("training to target, predicted", "to target", [_seconds(one) for one in shown]),
+            Column("in all, predicted", "in all", [duration(one.price.total if one.price else None) for one in shown]),
+            Column("runs that reach it", "reach it", [_reaching(one) for one in shown]),
+            Column(f"{self.search.metric} of the longest probe", "probe", [_probed(one) for one in shown]),
+            Column("in the search", "search", ends, words=True),
         ]
 
-    def crosstables(self) -> list[Any]:
+    def crosstables(self) -> list[TextTable]:
         """Return no further tables."""
         return []
 

@@ -18,7 +18,8 @@ from tenfold.report.run_values import RATIOS, is_time
 from tenfold.report.tables import columns
 from tenfold.report.tables.chosen_columns import chosen_columns, row_value
 from tenfold.report.tables.columns import Column
-from tenfold.report.tables.crosstable import Crosstable, make_crosstables
+from tenfold.report.tables.crosstable import make_crosstables
+from tenfold.report.tables.text_table import TextTable
 from tenfold.runs.store import CROSSVAL
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class ResultTable(ABC):
         """Return the columns of the table."""
         return chosen_columns(self.rows, self.shown) if self.shown else columns.comparison_columns(self.rows)
 
-    def crosstables(self) -> list[Crosstable]:
+    def crosstables(self) -> list[TextTable]:
         """Return tables of folds by workers, where both vary."""
         return make_crosstables(self.rows)
 
@@ -92,9 +93,8 @@ class ResultTable(ABC):
 
     def to_markdown(self) -> str:
         """Return the table as Markdown, followed by folds by workers where both vary."""
-        tables = [_markdown(*self.cells())]
-        tables += [f"{one.title}\n\n{_markdown(one.columns, one.rows)}" for one in self.crosstables()]
-        return "\n".join(tables)
+        crossed = [f"{one.title}\n\n{one.to_markdown()}" for one in self.crosstables()]
+        return "\n".join([TextTable(*self.cells()).to_markdown(), *crossed])
 
     def cells(self) -> tuple[list[str], list[list[str]]]:
         """Return the headings and the rows of the table as text."""
@@ -194,18 +194,9 @@ def _table(shown: Sequence[Column], gap: int, broken: bool) -> "Table":
     return table
 
 
-def _columns(crossed: Crosstable) -> list[Column]:
+def _columns(crossed: TextTable) -> list[Column]:
     cells = zip(*crossed.rows, strict=True)
     return [Column(name, name, one, words=not name) for name, one in zip(crossed.columns, cells, strict=True)]
-
-
-def _markdown(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
-    return "\n".join(lines + ["| " + " | ".join(_escaped(row)) + " |" for row in rows]) + "\n"
-
-
-def _escaped(row: Sequence[str]) -> list[str]:
-    return [cell.replace("|", "\\|") for cell in row]
 
 
 def _record(row: Row, shown: Sequence[str]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tenfold.common.json_values import replace_nonfinite
 from tenfold.report import clocks
 from tenfold.report.formatting import NOTHING, duration, interval
+from tenfold.report.tables.text_table import TextTable
 from tenfold.runs import Run
 
 if TYPE_CHECKING:
@@ -76,14 +77,14 @@ class Twin:
             yield TimePart(TO_TARGET, *reached)
         yield TimePart(TOTAL, self.real.seconds, self.virtual.seconds)
 
-    def rows(self) -> list[list[str]]:
-        """Return the table: part, measured, predicted, and the signed error in percent."""
+    def table(self) -> TextTable:
+        """Return the parts of the time, measured and predicted, and the signed error in percent."""
         rows = [
             [one.name, duration(one.measured), duration(one.predicted), signed_percent(one.error)] for one in self.parts
         ]
         if self.virtual.interval and self.virtual.seconds is not None:
             rows[-1][2] += f" {interval(*self.virtual.interval, self.virtual.seconds)}"
-        return rows
+        return TextTable(["time", "measured", "predicted", "error"], rows, totals=1)
 
     def weights(self) -> str:
         """Return the largest difference between the weights as text."""
@@ -140,24 +141,14 @@ class Twin:
         return save_page(render_twin(self), path)
 
     def __rich__(self) -> "Group":
-        from rich import box
         from rich.console import Group
-        from rich.table import Table
         from rich.text import Text
 
-        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-        for at, name in enumerate(("time", "measured", "predicted", "error")):
-            table.add_column(Text(name), justify="right" if at else "left")
-        *parts, whole = self.rows()
-        for row in parts:
-            table.add_row(*map(Text, row))
-        table.add_section()
-        table.add_row(*(Text(cell, style="bold") for cell in whole))
         weights = Text(self.weights(), style="bold" if self.same_weights else "bold red")
         head = Text.assemble(
             "largest difference between the weights  ", weights, f"  (runs {self.real.id} and {self.virtual.id})"
         )
-        return Group(head, Text(), table, Text(), *(Text(note, style="dim") for note in self.notes()))
+        return Group(head, Text(), self.table().to_rich(), Text(), *(Text(note, style="dim") for note in self.notes()))
 
     def __str__(self) -> str:
         from tenfold.report.live.display import as_plain_text

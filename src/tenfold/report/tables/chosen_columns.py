@@ -63,7 +63,7 @@ def _column(rows: Sequence[Row], name: str) -> Column:
     if is_time(name):
         per_second, unit = time_unit(max((one.mean for one in spreads if one.mean is not None), default=1.0))
         heading = f"{TIME_HEADINGS[name]}, {unit}"
-        return Column(heading, heading, tuple(spread_cells(spreads, per_second)))
+        return Column(heading, heading, spread_cells(spreads, per_second))
     part, _, metric = name.partition("_")
     if part in PARTS and not any(name in row.metrics for row in rows):
         return metric_column(metric, part, spreads, named=True)

@@ -48,7 +48,7 @@ class Column:
 
     name: str
     short: str
-    cells: tuple[str, ...]
+    cells: Sequence[str]
     words: bool = False
     """Whether it holds text, which is aligned left."""
 
@@ -94,7 +94,7 @@ def clock_columns(rows: Sequence[Row]) -> list[Column]:
     """Return whether times were measured or predicted, where some were predicted."""
     if all(row.clock == clocks.MEASURED for row in rows):
         return []
-    return [Column("clock", "clock", tuple(_clock(row) for row in rows), words=True)]
+    return [Column("clock", "clock", [_clock(row) for row in rows], words=True)]
 
 
 def _hosts(rows: Sequence[Row]) -> Column:
@@ -120,7 +120,7 @@ def _fields(rows: Sequence[Row]) -> list[Column]:
         cells = [NOTHING if _is_meaningless(row, name) else field_value(row.settings[name]) for row in rows]
         words = not all(isinstance(row.settings[name], int | float) for row in rows)
         heading = name.replace("_", " ")
-        return Column(heading, heading, tuple(cells), words)
+        return Column(heading, heading, cells, words)
 
     return [field(name) for name in names]
 
@@ -143,11 +143,8 @@ def time_column(rows: Sequence[Row]) -> Column:
     spreads = [row.seconds for row in rows]
     longest = max((one.mean for one in spreads if one.mean is not None), default=1.0)
     factor, unit = time_unit(longest)
-    return Column(
-        f"training time, {unit}",
-        f"time, {unit}",
-        tuple(spread_cells(spreads, factor, intervals=[row.interval for row in rows])),
-    )
+    cells = spread_cells(spreads, factor, intervals=[row.interval for row in rows])
+    return Column(f"training time, {unit}", f"time, {unit}", cells)
 
 
 def _to_target(rows: Sequence[Row]) -> list[Column]:
@@ -160,7 +157,7 @@ def _to_target(rows: Sequence[Row]) -> list[Column]:
         text if len(row.runs) == len(row.seconds_to_target.values) or not row.runs else _reached(text, row)
         for text, row in zip(spread_cells(spreads, factor), rows, strict=True)
     ]
-    found = [Column(f"time to target, {unit}", f"target, {unit}", tuple(cells))]
+    found = [Column(f"time to target, {unit}", f"target, {unit}", cells)]
     if any(row.workers > 1 for row in rows):
         found.append(
             _column("speedup to target", "target speedup", rows, lambda row: _number(row.target_speedup, ".2f"))
@@ -202,7 +199,7 @@ def metric_column(name: str, part: str, spreads: Sequence[Spread], *, named: boo
     else:
         cells = [metric_cell(name, one) for one in spreads]
     full = f"{part} {text}".strip()
-    return Column(full, full if named else text, tuple(cells))
+    return Column(full, full if named else text, cells)
 
 
 def _is_meaningless(row: Row, name: str) -> bool:
@@ -260,4 +257,4 @@ def _number(value: float | None, form: str, factor: float = 1) -> str:
 
 
 def _column(name: str, short: str, rows: Sequence[Row], cell: Callable[[Row], str]) -> Column:
-    return Column(name, short, tuple(cell(row) for row in rows))
+    return Column(name, short, [cell(row) for row in rows])

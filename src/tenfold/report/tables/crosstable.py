@@ -1,7 +1,6 @@
 """Folds against workers: the k x n tables of a comparison that varies both."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tenfold.report import clocks
@@ -9,20 +8,12 @@ from tenfold.report.differences import MIXING_FIELDS, describe_settings
 from tenfold.report.formatting import NOTHING, plural
 from tenfold.report.rows import Row
 from tenfold.report.tables import columns
+from tenfold.report.tables.text_table import TextTable
 
 CROSSED = ("folds", "workers")
 
 
-@dataclass(frozen=True)
-class Crosstable:
-    """One number for every pair of folds and workers."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-
-def make_crosstables(rows: Sequence[Row]) -> list[Crosstable]:
+def make_crosstables(rows: Sequence[Row]) -> list[TextTable]:
     """Return tables of the times and of each metric, for every combination of the other settings."""
     if not rows or not set(CROSSED) <= set(rows[0].settings):
         return []
@@ -57,7 +48,7 @@ def _belongs(row: Row, other: dict[str, Any]) -> bool:
     )
 
 
-def _crossed(title: str, column: columns.Column, places: dict[tuple[int | None, int], int]) -> Crosstable:
+def _crossed(title: str, column: columns.Column, places: dict[tuple[int | None, int], int]) -> TextTable:
     folds = sorted({fold for fold, _ in places}, key=lambda fold: fold or 0)
     workers = sorted({count for _, count in places})
     rows = [
@@ -67,4 +58,4 @@ def _crossed(title: str, column: columns.Column, places: dict[tuple[int | None, 
         )
         for fold in folds
     ]
-    return Crosstable(title, ("", *(plural(count, "worker") for count in workers)), tuple(rows))
+    return TextTable(["", *(plural(count, "worker") for count in workers)], rows, title)

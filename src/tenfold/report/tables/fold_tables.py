@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-from rich import box
 from rich.console import Group
 from rich.padding import Padding
 from rich.table import Table
@@ -11,6 +10,7 @@ from rich.text import Text
 
 from tenfold.common.part_names import PARTS
 from tenfold.report.formatting import NOTHING, count, duration, metric_value, one_line, plural
+from tenfold.report.tables.text_table import TextTable
 from tenfold.runs import Run
 from tenfold.runs.fold_name import fold_name
 
@@ -27,16 +27,16 @@ RecordedFold = dict[str, Any]
 def fold_tables(run: Run) -> Group:
     """Return the tables of a cross-validation for a terminal."""
     shown: list[Table | Text] = []
-    if folds := run.result.get("folds"):
-        shown.append(_table(folds_table(run), lines=len(folds), caption=_took(run)))
+    if run.result.get("folds"):
+        shown.append(folds_table(run).to_rich(caption=_took(run)))
         shown += [Text(line, style="red", overflow="fold") for line in failed_folds(run)]
     models = models_table(run)
-    if models["rows"]:
-        shown.append(_table(models, lines=len(models["rows"])))
+    if models.rows:
+        shown.append(models.to_rich())
     return Group(*(Padding(one, (0, 0, 1, 0)) for one in shown))
 
 
-def folds_table(run: Run) -> dict[str, Any]:
+def folds_table(run: Run) -> TextTable:
     """Return one line for each fold, then the mean, the standard deviation and the 95% interval."""
     folds: list[RecordedFold] = run.result["folds"]
     scored = [(part, name) for name in shown_metrics(run) for part in PARTS]
@@ -47,10 +47,11 @@ def folds_table(run: Run) -> dict[str, Any]:
             cells = [text(name, spread.get(part, {}).get(name, {})) for part, name in scored]
             rows.append([word, "", *cells, "", "", ""])
     names = [f"{PART_NAMES.get(part, part)} {one_line(name)}" for part, name in scored]
-    return {"columns": ["fold", "run", *names, "samples", f"training, {run.clock}", "threads"], "rows": rows}
+    columns = ["fold", "run", *names, "samples", f"training, {run.clock}", "threads"]
+    return TextTable(columns, rows, totals=len(rows) - len(folds))
 
 
-def models_table(run: Run) -> dict[str, Any]:
+def models_table(run: Run) -> TextTable:
     """Return how the models of the folds do on the test part, used in three ways."""
     folds, found = run.result.get("folds") or [], run.result.get("models") or {}
     scored = {key: found[key]["metrics"] for key in MODEL_USES if found.get(key, {}).get("metrics")}
@@ -59,7 +60,7 @@ def models_table(run: Run) -> dict[str, Any]:
     for key, metrics in scored.items():
         which = f", {name_of(folds[found[key]['fold'] - 1])}" if key == "best" else ""
         rows.append([f"{MODEL_USES[key]}{which}", *(metric_value(name, metrics.get(name)) for name in names)])
-    return {"columns": ["on the test part", *map(one_line, names)], "rows": rows}
+    return TextTable(["on the test part", *map(one_line, names)], rows)
 
 
 def failed_folds(run: Run) -> list[str]:
@@ -121,14 +122,3 @@ def _took(run: Run) -> str:
     took = f"; {duration(run.seconds)} {run.clock}, training time of the busiest core"
     return mode + (took if run.seconds is not None else "")
 
-
-def _table(content: dict[str, Any], lines: int, caption: str | None = None) -> Table:
-    """Return a table for a terminal; the rows after the first `lines` are totals."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, caption=caption, caption_justify="left")
-    for at, name in enumerate(content["columns"]):
-        table.add_column(Text(name), justify="right" if at else "left")
-    for at, row in enumerate(content["rows"]):
-        if at == lines:
-            table.add_section()
-        table.add_row(*(Text(cell, style="bold" if at >= lines else "") for cell in row))
-    return table

@@ -1,7 +1,6 @@
 """Tables of runs for a terminal."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 from rich import box
 from rich.console import Group
@@ -25,6 +24,7 @@ from tenfold.report.formatting import (
     one_line,
 )
 from tenfold.report.scores import main_metric
+from tenfold.report.tables.text_table import TextTable
 from tenfold.runs import Run
 from tenfold.runs.store import CROSSVAL
 
@@ -67,10 +67,10 @@ def runs_table(runs: Sequence[Run], *, now: float | None = None) -> Table:
     measured = {run.id: _final_metrics(run) for run in runs}
     found = dict.fromkeys(name for one in measured.values() if (name := main_metric(one)))
     scores = list(found)[:MOST_METRICS] or ["accuracy"]
-    table = _table(
-        "run", "title and differences", "status", "when", "epochs", *(one_line(name) for name in scores), "training"
-    )
-    _right(table, 0, *range(4, len(table.columns)))
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, caption_justify="left")
+    names = ("run", "title and differences", "status", "when", "epochs", *map(one_line, scores), "training")
+    for at, name in enumerate(names):
+        table.add_column(Text(name), justify="left" if at in (1, 2, 3) else "right", no_wrap=at != 1)
     differing = differing_fields([run for run in runs if run.readable])
     for run in runs:
         table.add_row(
@@ -102,9 +102,9 @@ def show_tables(run: Run) -> Group:
     """Return all tables about one run, as `tenfold show` prints them."""
     tables = [run_summary_table(run), experiment_table(run) if run.readable else recorded_table(run)]
     if run.history:
-        tables.append(history_table(run))
-    if summary.times_by_kind(run):
-        tables.append(times_table(run))
+        tables.append(epochs_table(run).to_rich(words=0))
+    if (times := times_table(run)).rows:
+        tables.append(times.to_rich())
     return Group(*(Padding(table, (0, 0, 1, 0)) for table in (*tables, origin_table(run))))
 
 
@@ -134,34 +134,28 @@ def recorded_table(run: Run) -> Table:
     return table
 
 
-def history_table(run: Run) -> Table:
-    """Return one line for each epoch."""
-    names = history_columns(run)
-    table = _table(
-        "epoch", "step", f"training, {run.clock}", *(one_line(name.replace("_", " ")) for name in names), title="epochs"
-    )
-    _right(table, *range(len(table.columns)))
-    for row in run.history:
-        scores = (metric_value(name, row.get(name)) for name in names)
-        table.add_row(count(row["epoch"]), count(row.get("step")), duration(row.get("seconds")), *scores)
-    return table
+def epochs_table(run: Run) -> TextTable:
+    """Return one line for each epoch, with its metrics, such as train_loss and test_accuracy."""
+    measured = dict.fromkeys(name for row in run.history for name in row)
+    names = [name for name in measured if name not in ("epoch", "step", "seconds")]
+    headings = (one_line(name.replace("_", " ")) for name in names)
+    rows = [
+        [count(row["epoch"]), count(row.get("step")), duration(row.get("seconds"))]
+        + [metric_value(name, row.get(name)) for name in names]
+        for row in run.history
+    ]
+    return TextTable(["epoch", "step", f"training, {run.clock}", *headings], rows, title="epochs")
 
 
-def history_columns(run: Run) -> list[str]:
-    """Return the names of the metrics of all epochs, such as train_loss and test_accuracy."""
-    names = dict.fromkeys(name for row in run.history for name in row)
-    return [name for name in names if name not in ("epoch", "step", "seconds")]
-
-
-def times_table(run: Run) -> Table:
+def times_table(run: Run) -> TextTable:
     """Return a table of the time by kind."""
     times = summary.times_by_kind(run)
     total = sum(times.values())
-    table = _table("spent on", "time", "share", title=f"time, {run.clock}")
-    _right(table, 1, 2)
-    for kind, seconds in times.items():
-        table.add_row(summary.KIND_NAMES.get(kind, kind), duration(seconds), f"{seconds / total:.1%}")
-    return table
+    rows = [
+        [summary.KIND_NAMES.get(kind, kind), duration(seconds), f"{seconds / total:.1%}"]
+        for kind, seconds in times.items()
+    ]
+    return TextTable(["spent on", "time", "share"], rows, title=f"time, {run.clock}")
 
 
 def origin_table(run: Run) -> Table:
@@ -182,36 +176,23 @@ def shards_table(run: Run) -> Table:
     dealt = run.facts.get("shards", {})
     samples, classes = dealt.get("samples", []), dealt.get("classes")
     labels = [f"class {label}" for label in range(len(classes[0]))] if classes else []
-    table = _table("replica", "samples", *labels, title=f"shards, {dealt.get('kind', 'not recorded')}")
-    _right(table, *range(len(table.columns)))
-    for replica, number in enumerate(samples):
-        table.add_row(str(replica), count(number), *(count(one) for one in (classes[replica] if classes else ())))
+    rows = [
+        [str(replica), count(number), *map(count, classes[replica] if classes else ())]
+        for replica, number in enumerate(samples)
+    ]
     total = f"{count(sum(samples))} samples"
-    table.caption = f"{total}, each exactly once" if dealt.get("once") else f"{total}; NOT each exactly once"
-    return table
+    caption = f"{total}, each exactly once" if dealt.get("once") else f"{total}; NOT each exactly once"
+    table = TextTable(["replica", "samples", *labels], rows, title=f"shards, {dealt.get('kind', 'not recorded')}")
+    return table.to_rich(words=0, caption=caption)
 
 
 def _grid(title: str | None = None) -> Table:
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0), **_headings(title))
+    """Return an empty table of names and values."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.title, table.title_justify, table.title_style = title, "left", "bold"
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
     return table
-
-
-def _table(*columns: str, title: str | None = None) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, **_headings(title))
-    for at, name in enumerate(columns):
-        table.add_column(Text(name), no_wrap=at != 1)  # titles may wrap, numbers never
-    return table
-
-
-def _headings(title: str | None) -> dict[str, Any]:
-    return {"title": title, "title_justify": "left", "title_style": "bold", "caption_justify": "left"}
-
-
-def _right(table: Table, *columns: int) -> None:
-    for column in columns:
-        table.columns[column].justify = "right"
 
 
 def _titled(run: Run, differing: Collection[str]) -> Text:
