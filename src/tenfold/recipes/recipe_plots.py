@@ -9,7 +9,7 @@ from tenfold.recipes.recipe_result import RecipeResult
 from tenfold.recipes.result_rows import ResultRow
 from tenfold.report.clocks import HOW_RUN, PREDICTED
 from tenfold.report.differences import describe_settings
-from tenfold.report.formatting import field_value
+from tenfold.report.formatting import field_value, joined, metric_scale
 from tenfold.report.plots import palette
 from tenfold.report.plots.charts import BarPart, BarTable, Chart, ChartLine, LineChart
 from tenfold.report.run_values import is_time, is_timed
@@ -109,7 +109,7 @@ def _name(family: Family, column: str, among: Sequence[Family], *, quoted: bool)
     who, settings, clock = family
     alone = sum(other[:2] == family[:2] for other in among) < 2
     made = clock if is_timed(column) else "" if alone else HOW_RUN.get(clock, clock)
-    return ", ".join(part for part in (who if quoted else "", settings, made) if part) or who
+    return joined(who if quoted else "", settings, made) or who
 
 
 def _lines(
@@ -206,7 +206,7 @@ def _families(rows: Sequence[ResultRow], column: str, over: str, who: Who) -> di
 def _unit(column: str) -> tuple[int, str]:
     if is_time(column):
         return 1, " s"
-    return UNITS.get(column, (100, "%") if column.endswith("accuracy") else (1, ""))
+    return UNITS.get(column) or metric_scale(column)
 
 
 def _title(column: str, unit: str) -> str:

@@ -12,7 +12,6 @@ from tenfold.runs import Run
 
 LABEL_FIELDS = 3
 """If runs differ in more fields than this, a legend shows their titles instead."""
-LABEL_LENGTH = 60
 VALUE_ONLY = (
     "fold_mode",
     "model",

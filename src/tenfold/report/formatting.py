@@ -24,6 +24,11 @@ def metric_value(name: str, value: float | None) -> str:
     return f"{value:.4f}" if 1e-3 <= abs(value) < 1e4 or value == 0 else f"{value:.3g}"
 
 
+def metric_scale(name: str) -> tuple[int, str]:
+    """Return by what plots and tables multiply the values of a metric, and their unit: accuracies are in percent."""
+    return (100, "%") if name.endswith("accuracy") else (1, "")
+
+
 def duration(seconds: float | None) -> str:
     """Return a time in a suitable unit: 420 µs, 38.1 ms, 4.20 s, 12 min 05 s, 2 h 03 min."""
     if seconds is None or not math.isfinite(seconds):
@@ -112,6 +117,11 @@ def field_value(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "[" + ", ".join(field_value(one) for one in value) + "]"
     return one_line(str(value))
+
+
+def joined(*parts: str) -> str:
+    """Return those of the parts that are not empty, separated by commas."""
+    return ", ".join(part for part in parts if part)
 
 
 def one_line(text: str) -> str:

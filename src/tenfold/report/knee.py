@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tenfold.report.differences import describe_settings
 from tenfold.report.formatting import count, duration, plural
 from tenfold.report.row_ranking import idle_share, mean_seconds
 from tenfold.report.rows import Row, baseline_row
@@ -36,7 +35,7 @@ def scaling_families(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
     found: dict[str, list[Row]] = {}
     for row in sorted(rows, key=lambda row: row.workers):
         if row.workers > 1:
-            found.setdefault(describe_settings(_others(row)), []).append(row)
+            found.setdefault(row.describe_without("workers"), []).append(row)
     alone = {name: baseline_row(group[0], rows) for name, group in found.items()}
     return [(name, [*([one] if (one := alone[name]) else []), *group]) for name, group in found.items()]
 
@@ -63,12 +62,6 @@ def find_knee(group: Sequence[Row]) -> Knee:
         None,
     )
     return Knee(waits, peak)
-
-
-def explain_knee(name: str, group: Sequence[Row]) -> str:
-    """Return a sentence that says at how many workers the speedup of a family levels off, and why."""
-    reason = _knee_reason(group)
-    return f"With {name}, the speedup {reason}" if name else f"The speedup {reason}"
 
 
 def explain_knees(families: Sequence[tuple[str, Sequence[Row]]]) -> list[str]:
@@ -107,7 +100,3 @@ def _knee_reason(group: Sequence[Row]) -> str:
         reasons.append((knee.peak.workers, f"beyond {count(knee.peak.workers)}, more workers do not help ({times})"))
     text = "; ".join(reason for _, reason in sorted(reasons, key=lambda one: one[0]))
     return f"levels off at {plural(knee.first.workers, 'worker')}: {text}.{without_rounds}"
-
-
-def _others(row: Row) -> dict[str, object]:
-    return {name: value for name, value in row.settings.items() if name != "workers"}

@@ -1,7 +1,7 @@
 """One row for each setting, over its repeats: the numbers behind tables and plots of several runs."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import fmean, stdev
@@ -9,7 +9,14 @@ from typing import Any, Literal
 
 from tenfold.experiment import FIELDS, Experiment
 from tenfold.report import clocks, summary
-from tenfold.report.differences import MIXING_FIELDS, comparable_fields, group_repeats, label_runs, varied_settings
+from tenfold.report.differences import (
+    MIXING_FIELDS,
+    comparable_fields,
+    describe_settings,
+    group_repeats,
+    label_runs,
+    varied_settings,
+)
 from tenfold.runs import Run
 
 MACHINE_FIELDS = (
@@ -46,6 +53,10 @@ class Spread:
     def deviation(self) -> float | None:
         """The standard deviation; None for fewer than two."""
         return stdev(self.values) if len(self.values) > 1 else None
+
+    def written(self, write: Callable[[float | None], str]) -> str:
+        """Return "mean ± deviation", both as a function such as `duration` writes them."""
+        return write(self.mean) + (f" ± {write(self.deviation)}" if self.deviation is not None else "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +125,10 @@ class Row:
     def comparable(self) -> dict[str, Any]:
         """All fields, without the values of those that follow from others."""
         return comparable_fields(self.experiment)
+
+    def describe_without(self, field: str) -> str:
+        """Return all settings but one as a phrase."""
+        return describe_settings({name: value for name, value in self.settings.items() if name != field})
 
     @property
     def accuracy(self) -> Spread:

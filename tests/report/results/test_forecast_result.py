@@ -133,7 +133,7 @@ class TestBend:
             if before:
                 assert row.shares["communicate"] + row.shares["wait"] <= 0.5
                 assert row is group[-1] or min(one.seconds.mean for one in group) < row.seconds.mean
-        assert ("levels off" in knee.explain_knee("x", group)) == (found.first is not None)
+        assert ("levels off" in knee.explain_knees([("x", group)])[0]) == (found.first is not None)
 
 
 def test_the_band_is_the_speedup_at_both_ends_of_the_interval():

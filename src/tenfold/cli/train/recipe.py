@@ -178,4 +178,3 @@ def _record(result: Any) -> dict[str, Any]:
 
 def _fields(fields: dict[str, Any]) -> str:
     return ", ".join(f"{key} = {value}" for key, value in fields.items())
-

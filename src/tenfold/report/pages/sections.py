@@ -14,6 +14,7 @@ from tenfold.report.formatting import (
     date_time,
     duration,
     field_value,
+    joined,
     metric_value,
     one_line,
     plural,
@@ -80,7 +81,7 @@ def speedup_doubts(baseline: Baseline | None) -> list[str]:
 def _metric_note(run: Run, name: str) -> str:
     """Return the number of folds and the interval of a mean; the direction of a metric that is not well known."""
     known = "" if name in ("accuracy", "loss") else direction(name)
-    return ", ".join(part for part in (known, fold_mean_note(run, name)) if part)
+    return joined(known, fold_mean_note(run, name))
 
 
 def page_title(experiment: Experiment) -> str:

@@ -1,10 +1,10 @@
 """Plots of the same settings on several devices: training time, and how good the model is."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from tenfold.report import clocks
-from tenfold.report.differences import describe_settings
-from tenfold.report.formatting import duration, metric_value, one_line, ratio
+from tenfold.report.formatting import duration, joined, metric_value, one_line, ratio
 from tenfold.report.plots.charts import Bar, BarChart
 from tenfold.report.plots.styles import PlotStyles
 from tenfold.report.row_ranking import choose_rows, mean_seconds, rows_metric
@@ -21,8 +21,7 @@ def device_groups(rows: Sequence[Row]) -> dict[str, list[Row]]:
     mixed = len({row.clock for row in rows}) > 1
     for row in rows:
         if "device" in row.settings and row.seconds.mean:
-            others = describe_settings({name: value for name, value in row.settings.items() if name != "device"})
-            name = ", ".join(one for one in (others, row.clock if mixed else "") if one)
+            name = joined(row.describe_without("device"), row.clock if mixed else "")
             found.setdefault(name or one_line(row.experiment.title), []).append(row)
     return {
         name: sorted(group, key=lambda row: _device(row) != CPU)
@@ -52,13 +51,12 @@ def device_plots(found: Groups, styles: PlotStyles) -> dict[str, BarChart]:
 
     def score_bar(row: Row) -> Bar:
         score = row.metrics.get(metric, Spread())
-        return _bar(row, score.mean, _score_text(metric, score), colours)
+        return _bar(row, score.mean, score.written(partial(metric_value, metric)), colours)
 
     return {
         "device-times": BarChart(
             title=f"training time ({clocks.clock_names(rows)})",
             groups=[(name, list(map(time_bar, group))) for name, group in found.items()],
-            longest=None,
         ),
         "device-scores": BarChart(
             title=f"{part} {one_line(metric)}".strip(),
@@ -74,14 +72,8 @@ def _bar(row: Row, value: float | None, text: str, colours: Mapping[str, str]) -
 
 
 def _time_text(row: Row) -> str:
-    apart = f" ± {duration(row.seconds.deviation)}" if row.seconds.deviation is not None else ""
-    gained = f", {ratio(row.factor_against_cpu)} × cpu" if row.factor_against_cpu is not None else ""
-    return f"{duration(row.seconds.mean)}{apart}{gained}"
-
-
-def _score_text(metric: str, score: Spread) -> str:
-    apart = f" ± {metric_value(metric, score.deviation)}" if score.deviation is not None else ""
-    return f"{metric_value(metric, score.mean)}{apart}"
+    gained = f"{ratio(row.factor_against_cpu)} × cpu" if row.factor_against_cpu is not None else ""
+    return joined(row.seconds.written(duration), gained)
 
 
 def _how_run(name: str, row: Row) -> str:

@@ -4,7 +4,7 @@ from typing import Any
 
 from tenfold.common.part_names import PARTS
 from tenfold.errors import StoreError
-from tenfold.report.formatting import metric_value, one_line
+from tenfold.report.formatting import metric_scale, metric_value, one_line
 from tenfold.report.plots import palette
 from tenfold.report.plots.charts import LaneChart, Strip, StripChart
 from tenfold.report.tables.fold_tables import PART_NAMES, RecordedFold, name_of
@@ -16,11 +16,11 @@ MICRO = 1e6
 
 def fold_scores_plot(run: Run, metric: str) -> StripChart | None:
     """Return one metric of all folds: a strip of points for each part, with the mean and its 95% interval."""
-    factor = 100.0 if metric.endswith("accuracy") else 1.0
+    factor, unit = metric_scale(metric)
     strips = [strip for part in PARTS if (strip := _strip(run, part, metric, factor)) is not None]
     if not strips:
         return None
-    return StripChart(title=one_line(metric), unit="%" if factor != 1 else "", strips=strips)
+    return StripChart(title=one_line(metric), unit=unit, strips=strips)
 
 
 def fold_runs(run: Run) -> list[Run]:

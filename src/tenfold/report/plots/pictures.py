@@ -1,12 +1,11 @@
 """Matplotlib figures as picture files."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tenfold.common.files import check_output
 from tenfold.errors import StoreError
-from tenfold.report.differences import LABEL_LENGTH
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -75,22 +74,14 @@ def save_figure(path: Path, size: tuple[float, float], paint: Callable[["Figure"
             raise StoreError(f"the plot cannot be written to {path}: {error.strerror or error}") from None
 
 
-def legend_below(figure: "Figure", entries: Sequence[tuple[Any, str]]) -> None:
+def legend_below(figure: "Figure", entries: Mapping[str, Any]) -> None:
     """Put a legend below the plot, in as many columns as fit, and make the figure taller by its height."""
-    if not entries:
-        return
-    handles, names = zip(*entries, strict=True)
     letters = LEGEND_LETTERS * figure.get_figwidth() / NARROW
-    columns = int(min(max(1, letters // (max(map(len, names)) + 6)), 4, len(names)))
-    figure.set_figheight(figure.get_figheight() + LINE_HEIGHT * -(-len(names) // columns))
-    shown = [
-        f" {name}" if name.startswith("_") else name for name in names
-    ]  # matplotlib hides names that start with an underscore
+    columns = int(min(max(1, letters // (max(map(len, entries)) + 6)), 4, len(entries)))
+    figure.set_figheight(figure.get_figheight() + LINE_HEIGHT * -(-len(entries) // columns))
+    # Matplotlib hides names that start with an underscore.
+    shown = [f" {name}" if name.startswith("_") else name for name in entries]
+    handles = list(entries.values())
     figure.legend(
         handles, shown, loc="outside lower left", ncols=columns, columnspacing=1.0, handlelength=1.7, handletextpad=0.6
     )
-
-
-def shorten(label: str) -> str:
-    """Return a label, cut where it is too long for a plot."""
-    return label if len(label) <= LABEL_LENGTH else f"{label[: LABEL_LENGTH - 1]}…"

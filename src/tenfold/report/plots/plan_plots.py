@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from tenfold.prediction.planning.assessment import Assessment, describe_candidate
-from tenfold.report.formatting import metric_value, one_line, plural
+from tenfold.report.formatting import metric_scale, metric_value, one_line, plural
 from tenfold.report.plots import palette
 from tenfold.report.plots.charts import ChartLine, LineChart
 
@@ -16,7 +16,7 @@ def probe_plot(assessments: Sequence[Assessment], metric: str, target: float) ->
     shown = list(reversed(learning.values()))[:MOST_LINES]
     if not shown:
         return None
-    percent = 100 if metric == "accuracy" else 1
+    scale, unit = metric_scale(metric)
 
     def line(at: int, one: Assessment) -> ChartLine:
         colour, marker = palette.series(at)
@@ -24,8 +24,11 @@ def probe_plot(assessments: Sequence[Assessment], metric: str, target: float) ->
         return ChartLine(
             label=f"{name}, left the search" if one.dropped else name,
             x=[probe.samples for probe in one.probes],
-            y=[probe.value * percent for probe in one.probes],
-            notes=[f"{name}\n{_note(probe.samples, metric, probe.value)}" for probe in one.probes],
+            y=[probe.value * scale for probe in one.probes],
+            notes=[
+                f"{name}\n{plural(probe.samples, 'sample')}: {metric_value(metric, probe.value)}"
+                for probe in one.probes
+            ],
             colour=colour,
             dash=(2, 3) if one.dropped else (),
             markers=[marker] * len(one.probes),
@@ -33,13 +36,9 @@ def probe_plot(assessments: Sequence[Assessment], metric: str, target: float) ->
 
     return LineChart(
         x_label="training samples seen by all replicas",
-        title="validation accuracy (%)" if percent == 100 else f"validation {one_line(metric)}",
-        unit="%" if percent == 100 else "",
+        title=f"validation {one_line(metric)}" + (f" ({unit})" if unit else ""),
+        unit=unit,
         lines=[line(*each) for each in enumerate(shown)],
         x_log=10,
-        target=target * percent,
+        target=target * scale,
     )
-
-
-def _note(samples: float, metric: str, value: float) -> str:
-    return f"{plural(samples, 'sample')}: {metric_value(metric, value)}"

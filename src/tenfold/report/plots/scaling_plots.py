@@ -2,16 +2,15 @@
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import groupby
-from typing import Any
 
 from tenfold.report import clocks
-from tenfold.report.differences import describe_settings
-from tenfold.report.formatting import duration, metric_value, one_line, plural, ratio
+from tenfold.report.formatting import duration, joined, metric_scale, metric_value, one_line, plural, ratio
 from tenfold.report.plots.charts import ChartLine, LineChart
 from tenfold.report.plots.styles import PlotStyles, Style
 from tenfold.report.row_ranking import mean_seconds, pareto_front, quality, rows_metric
-from tenfold.report.rows import Row, Spread
+from tenfold.report.rows import Row
 from tenfold.report.scores import direction
 from tenfold.report.tables.columns import common_part, time_unit
 
@@ -30,8 +29,8 @@ def scaling_curves(rows: Sequence[Row], styles: PlotStyles) -> list[Curve]:
     mixed = len({row.clock for row in rows}) > 1
     for row in sorted(rows, key=lambda row: row.workers):
         if row.speedup is not None and row.workers > 1:
-            other = {name: value for name, value in row.settings.items() if name != "workers"}
-            families.setdefault(_named(other, row, mixed), []).append(row)
+            others = row.describe_without("workers")
+            families.setdefault(joined(others, row.clock if mixed or not others else ""), []).append(row)
     highest = sorted(families, key=lambda name: -max(row.speedup or 0.0 for row in families[name]))[:MOST_LINES]
     return [(name, styles.style(group[0]), group) for name, group in families.items() if name in highest]
 
@@ -81,16 +80,16 @@ def tradeoff_plot(rows: Sequence[Row], styles: PlotStyles) -> LineChart | None:
     if len(timed) < 2:
         return None
     factor, unit = time_unit(max(map(mean_seconds, timed)))
-    percent = 100 if metric == "accuracy" else 1
+    scale, percent = metric_scale(metric)
     best = {id(row): str(number) for number, row in enumerate(pareto_front(timed), 1)}
     names = [styles.legend_name(row) for row in timed]
     ordered = sorted(zip(names, timed, strict=True), key=lambda pair: (names.index(pair[0]), mean_seconds(pair[1])))
     return LineChart(
-        title=_scored(timed, "accuracy (%)" if percent == 100 else f"{one_line(metric)} ({direction(metric)})"),
+        title=_scored(timed, f"{one_line(metric)} ({percent or direction(metric)})"),
         x_label=f"training time ({unit}, {clocks.clock_names(timed)})",
-        unit="%" if percent == 100 else "",
+        unit=percent,
         lines=[
-            _points(name, [row for _, row in group], styles, metric, (factor, percent), best)
+            _points(name, [row for _, row in group], styles, metric, (factor, scale), best)
             for name, group in groupby(ordered, key=lambda pair: pair[0])
         ],
         keys=[(marker, name) for marker, name in styles.marker_keys() if name not in names],
@@ -117,9 +116,10 @@ def _points(
     best: dict[int, str],
 ) -> ChartLine:
     """Return the settings of one colour and fill as points, with their deviations in the metric."""
-    factor, percent = scales
+    factor, scale = scales
     style = styles.style(rows[0])
-    spreads = [_scaled(row.metrics[metric], percent) for row in rows]
+    scores = [row.metrics[metric] for row in rows]
+    spreads = [((one.mean or 0.0) * scale, (one.deviation or 0.0) * scale) for one in scores]
     deviating = any(apart for _, apart in spreads)
     return ChartLine(
         label=name,
@@ -138,12 +138,8 @@ def _points(
 
 def _tradeoff_note(row: Row, metric: str) -> str:
     """Return the setting with its time and metric, and the deviations of both."""
-    spread, score = row.seconds, row.metrics[metric]
-    times = duration(spread.mean) + (f" ± {duration(spread.deviation)}" if spread.deviation is not None else "")
-    scores = metric_value(metric, score.mean)
-    if score.deviation is not None:
-        scores += f" ± {metric_value(metric, score.deviation)}"
-    return f"{row.label}\n{times} {row.clock}, {one_line(metric)} {scores}"
+    score = row.metrics[metric].written(partial(metric_value, metric))
+    return f"{row.label}\n{row.seconds.written(duration)} {row.clock}, {one_line(metric)} {score}"
 
 
 def _over_workers(
@@ -192,12 +188,3 @@ def _scaling_note(label: str, row: Row, value: float | None, deviation: float | 
         text += f" ± {f'{deviation:.0f}{unit}' if unit else ratio(deviation)}"
     seconds = f"{duration(row.seconds.mean)} {row.clock}"
     return f"{label}\n{plural(row.workers, 'worker')}: {text}, {seconds}"
-
-
-def _named(settings: dict[str, Any], row: Row, mixed: bool) -> str:
-    parts = [describe_settings(settings), row.clock if mixed or not settings else ""]
-    return ", ".join(part for part in parts if part)
-
-
-def _scaled(spread: Spread, factor: float) -> tuple[float, float]:
-    return (spread.mean or 0.0) * factor, (spread.deviation or 0.0) * factor

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tenfold.report.differences import MIXING_FIELDS, describe_settings
-from tenfold.report.formatting import plural
+from tenfold.report.formatting import joined, plural
 from tenfold.report.plots import palette
 from tenfold.report.rows import Row
 
@@ -68,9 +68,9 @@ class PlotStyles:
     def legend_name(self, row: Row) -> str:
         """Return what the colour and fill of a setting's points mean."""
         if not self._is_neutral(row):
-            return _joined(self._describe(row, [self._first]), self._other_fields(row)) or row.label
+            return joined(self._describe(row, [self._first]), self._other_fields(row)) or row.label
         others = self._describe(row, [name for name in self._rest if name not in MIXING_FIELDS])
-        return _joined(plural(1, "worker"), others, row.clock if self._clocks else "")
+        return joined(plural(1, "worker"), others, row.clock if self._clocks else "")
 
     def marker_keys(self) -> list[tuple[str, str]]:
         """Return each marker with its meaning, where markers mean something that colours do not."""
@@ -94,14 +94,10 @@ class PlotStyles:
 
     def _other_fields(self, row: Row) -> str:
         """Return what the colour does not stand for: the other fields, and the clock where there are two."""
-        return _joined(self._describe(row, self._rest), row.clock if self._clocks else "")
+        return joined(self._describe(row, self._rest), row.clock if self._clocks else "")
 
     def _describe(self, row: Row, names: Sequence[str]) -> str:
         return describe_settings({name: row.settings[name] for name in names if name in row.settings})
-
-
-def _joined(*parts: str) -> str:
-    return ", ".join(part for part in parts if part)
 
 
 def _places(keys: Iterable[str]) -> dict[str, int]:

@@ -12,10 +12,9 @@ from tenfold.report.tables.columns import (
     common_part,
     metric_column,
     ratio_column,
+    seconds_column,
     setting_columns,
-    spread_cells,
     time_column,
-    time_unit,
 )
 
 TIME_HEADINGS = SECONDS | KIND_SECONDS
@@ -61,9 +60,7 @@ def _column(rows: Sequence[Row], name: str) -> Column:
         return ratio_column(rows, name)
     spreads = [row_value(row, name) for row in rows]
     if is_time(name):
-        per_second, unit = time_unit(max((one.mean for one in spreads if one.mean is not None), default=1.0))
-        heading = f"{TIME_HEADINGS[name]}, {unit}"
-        return Column(heading, heading, spread_cells(spreads, per_second))
+        return seconds_column(TIME_HEADINGS[name], TIME_HEADINGS[name], spreads)
     part, _, metric = name.partition("_")
     if part in PARTS and not any(name in row.metrics for row in rows):
         return metric_column(metric, part, spreads, named=True)

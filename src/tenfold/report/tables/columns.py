@@ -2,11 +2,19 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tenfold.report import clocks
 from tenfold.report.differences import CLUSTER_FIELDS, LAUNCHER, MIXING_FIELDS
-from tenfold.report.formatting import NOTHING, byte_size, field_value, metric_value, one_line, significant_decimals
+from tenfold.report.formatting import (
+    NOTHING,
+    byte_size,
+    field_value,
+    metric_scale,
+    metric_value,
+    one_line,
+    significant_decimals,
+)
 from tenfold.report.rows import Interval, Row, Spread
 
 SENT = "sent"
@@ -140,24 +148,23 @@ def time_unit(longest: float) -> tuple[float, str]:
 
 def time_column(rows: Sequence[Row]) -> Column:
     """Return the training times in one unit, predicted ones with their interval."""
-    spreads = [row.seconds for row in rows]
-    longest = max((one.mean for one in spreads if one.mean is not None), default=1.0)
-    factor, unit = time_unit(longest)
-    cells = spread_cells(spreads, factor, intervals=[row.interval for row in rows])
-    return Column(f"training time, {unit}", f"time, {unit}", cells)
+    return seconds_column("training time", "time", [row.seconds for row in rows], [row.interval for row in rows])
+
+
+def seconds_column(
+    name: str, short: str, spreads: Sequence[Spread], intervals: Sequence[Interval | None] | None = None
+) -> Column:
+    """Return times in a unit that suits the longest of them."""
+    factor, unit = time_unit(max((one.mean for one in spreads if one.mean is not None), default=1.0))
+    return Column(f"{name}, {unit}", f"{short}, {unit}", spread_cells(spreads, factor, intervals=intervals))
 
 
 def _to_target(rows: Sequence[Row]) -> list[Column]:
     """Return the training time to the target and its speedup, where there is a target."""
     if all(row.experiment.training.target is None for row in rows):
         return []
-    spreads = [row.seconds_to_target for row in rows]
-    factor, unit = time_unit(max((one.mean for one in spreads if one.mean is not None), default=1.0))
-    cells = [
-        text if len(row.runs) == len(row.seconds_to_target.values) or not row.runs else _reached(text, row)
-        for text, row in zip(spread_cells(spreads, factor), rows, strict=True)
-    ]
-    found = [Column(f"time to target, {unit}", f"target, {unit}", cells)]
+    times = seconds_column("time to target", "target", [row.seconds_to_target for row in rows])
+    found = [replace(times, cells=[reached_by(row, text) for row, text in zip(rows, times.cells, strict=True)])]
     if any(row.workers > 1 for row in rows):
         found.append(
             _column("speedup to target", "target speedup", rows, lambda row: _number(row.target_speedup, ".2f"))
@@ -165,9 +172,12 @@ def _to_target(rows: Sequence[Row]) -> list[Column]:
     return found
 
 
-def _reached(text: str, row: Row) -> str:
-    count = len(row.seconds_to_target.values)
-    return f"{text} ({count} of {len(row.runs)})" if count else "not reached"
+def reached_by(row: Row, seconds: str) -> str:
+    """Return the time to the target, and how many runs of a setting reached it where not all did."""
+    count, runs = len(row.seconds_to_target.values), len(row.runs)
+    if count == runs:
+        return seconds
+    return f"{seconds} ({count} of {runs})" if count else "not reached"
 
 
 def metric_columns(rows: Sequence[Row]) -> list[Column]:
@@ -194,10 +204,11 @@ def common_part(rows: Sequence[Row]) -> str:
 def metric_column(name: str, part: str, spreads: Sequence[Spread], *, named: bool = False) -> Column:
     """Return the values of a metric; on a terminal the heading has the part only if `named`."""
     text = one_line(name.replace("_", " "))
-    if name.endswith("accuracy"):
-        text, cells = f"{text} %", spread_cells(spreads, 100, 2)
+    scale, unit = metric_scale(name)
+    if unit:
+        text, cells = f"{text} {unit}", spread_cells(spreads, scale, 2)
     else:
-        cells = [metric_cell(name, one) for one in spreads]
+        cells = [_metric_cell(name, one) for one in spreads]
     full = f"{part} {text}".strip()
     return Column(full, full if named else text, cells)
 
@@ -246,8 +257,7 @@ def spread_cells(
     return [shown(*pair) for pair in zip(spreads, intervals or [None] * len(spreads), strict=True)]
 
 
-def metric_cell(name: str, one: Spread) -> str:
-    """Return the mean of a metric and its deviation."""
+def _metric_cell(name: str, one: Spread) -> str:
     apart = f" ± {one.deviation:.2g}" if one.deviation is not None else ""
     return f"{metric_value(name, one.mean)}{apart}"
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from tenfold.report import clocks
 from tenfold.report.differences import MIXING_FIELDS, describe_settings
-from tenfold.report.formatting import NOTHING, plural
+from tenfold.report.formatting import NOTHING, joined, plural
 from tenfold.report.rows import Row
 from tenfold.report.tables import columns
 from tenfold.report.tables.text_table import TextTable
@@ -35,9 +35,7 @@ def make_crosstables(rows: Sequence[Row]) -> list[TextTable]:
         for column in cells:
             title = f"{column.name}, {clock}" if column is cells[0] else column.name
             title = f"{title}, {clocks.INTERVAL}" if column is cells[0] and clock == clocks.PREDICTED else title
-            found.append(
-                _crossed(", ".join(part for part in (describe_settings(other), title) if part), column, places)
-            )
+            found.append(_crossed(joined(describe_settings(other), title), column, places))
     return found
 
 

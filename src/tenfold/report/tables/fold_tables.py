@@ -121,4 +121,3 @@ def _took(run: Run) -> str:
     mode = str(run.result.get("mode", "")).replace("-", " ")
     took = f"; {duration(run.seconds)} {run.clock}, training time of the busiest core"
     return mode + (took if run.seconds is not None else "")
-
