@@ -3,8 +3,8 @@
 import pytest
 from made_runs import make_run, make_virtual_run
 
-from tenfold.report.baselines import find_baseline
 from tenfold.report.pages.write_report import render_report
+from tenfold.report.related_runs import find_baseline
 from tenfold.report.results.comparison import Comparison
 from tenfold.report.row_ranking import is_clearly_faster, pareto_front, rows_metric
 from tenfold.report.rows import make_rows

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from tenfold.api.forecast import forecast
 from tenfold.engines.prepare import resolve_defaults
 from tenfold.experiment import FOLD_FIELDS, Division, Experiment
-from tenfold.report.baselines import find_single_worker
 from tenfold.report.formatting import duration, metric_value, plural, ratio
+from tenfold.report.related_runs import find_single_worker
 from tenfold.report.scores import higher_is_better, main_metric
 from tenfold.runs import Run
 

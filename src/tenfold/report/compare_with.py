@@ -3,37 +3,13 @@
 from typing import Any
 
 from tenfold.report import clocks, summary
-from tenfold.report.baselines import Baseline
 from tenfold.report.differences import differing_fields
 from tenfold.report.formatting import NOTHING, count, duration, field_value, metric_value, one_line, plural
 from tenfold.report.scores import main_metric
 from tenfold.runs import Run
 from tenfold.runs.storage.store_tables import RunRecord
-from tenfold.runs.store import CROSSVAL, FOLD
 
 MOST_OFFERED = 50
-
-
-def similar_runs(run: Run) -> list[RunRecord]:
-    """Return the other runs of the same model and data, the latest first; none for a fold."""
-    if run.kind == FOLD:
-        return []
-    wanted = _subject(run.recorded_fields)
-    records = (record for record in reversed(run.store.records()) if record["id"] != run.id and record["kind"] != FOLD)
-    return [record for record in records if not record["problems"] and _subject(record["experiment"]) == wanted]
-
-
-def choose_other(run: Run, baseline: Baseline | None, similar: list[RunRecord]) -> tuple[Run, str] | None:
-    """Return the run that a run is compared with first, and what it is: its baseline, the one before it, or another."""
-    if baseline is not None:
-        return baseline.run, "one worker, its baseline"
-    finished = [record for record in similar if record["status"] == "finished"]
-    alike = [record for record in finished if (record["kind"] == CROSSVAL) == (run.kind == CROSSVAL)]
-    for number in sorted((record["id"] for record in alike), key=lambda number: (number > run.id, -number)):
-        other = run.other(number)
-        if not other.problem:
-            return other, f"the {'previous' if number < run.id else 'latest'} run of this model and data"
-    return None
 
 
 def compare_runs(run: Run, other: Run, what: str = "") -> dict[str, Any]:
@@ -78,8 +54,3 @@ def _score(run: Run, name: str, same_part: str) -> str:
     """Return the value of a metric, and on which part it was measured where that is not the same for both runs."""
     value = run.metrics.get(name)
     return metric_value(name, value) + ("" if same_part or value is None else f" {summary.evaluated_part(run)}")
-
-
-def _subject(fields: dict[str, Any]) -> tuple[Any, Any]:
-    """Return the names of the model and of the data."""
-    return tuple((fields.get(section) or {}).get("name") for section in ("model", "data"))  # type: ignore[return-value]

@@ -3,14 +3,13 @@
 from typing import Any
 
 from tenfold.report import summary
-from tenfold.report.baselines import Baseline, find_baseline
-from tenfold.report.compare_with import choose_other, compare_runs, offered_runs, similar_runs
+from tenfold.report.compare_with import compare_runs, offered_runs
 from tenfold.report.model_quality import model_quality
 from tenfold.report.pages import figures, sections
 from tenfold.report.pages.folds_section import fold_charts, fold_figures, folds_section, folds_so_far
 from tenfold.report.pages.machine_section import machine_section
 from tenfold.report.plots import timeline_plots
-from tenfold.report.twins import find_twin
+from tenfold.report.related_runs import Baseline, choose_other, find_baseline, find_twin, similar_runs
 from tenfold.runs import Run
 from tenfold.runs.store import CROSSVAL
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from tenfold.experiment import FIELDS, SECTIONS, Experiment
 from tenfold.report import clocks, summary
-from tenfold.report.baselines import Baseline
 from tenfold.report.differences import HasExperiment, changed_fields, differing_fields
 from tenfold.report.formatting import (
     byte_size,
@@ -20,6 +19,7 @@ from tenfold.report.formatting import (
     plural,
     ratio,
 )
+from tenfold.report.related_runs import Baseline
 from tenfold.report.rows import DOUBTS
 from tenfold.report.scores import direction, ordered
 from tenfold.report.tables.fold_tables import fold_mean_note
