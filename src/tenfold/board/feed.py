@@ -1,7 +1,6 @@
 """What is new, as server-sent events: each message holds only what changed since the page's last one."""
 
 import asyncio
-import json
 import secrets
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from tenfold.board.console_feed import ConsolePosition, console_since
 from tenfold.board.pages import Pages
 from tenfold.board.run_list import RunList, progress_of
 from tenfold.board.watch import Watch
-from tenfold.common.json_values import replace_nonfinite
+from tenfold.common.json_values import json_text
 from tenfold.errors import TenfoldError
 from tenfold.runs.storage.follower import Follower
 
@@ -90,7 +89,7 @@ class Feed:
             news = await run_in_threadpool(self.news, position)
             if news:
                 quiet = 0
-                yield f"id: {position}\ndata: {json_text(news)}\n\n"
+                yield f"id: {position}\ndata: {json_line(news)}\n\n"
             else:
                 quiet += 1
                 if quiet % KEEP_ALIVE_TICKS == 0:
@@ -149,6 +148,6 @@ class Feed:
         return found
 
 
-def json_text(value: Any) -> str:
-    """Return a value as JSON on one line; numbers that JSON does not know are null."""
-    return json.dumps(replace_nonfinite(value), separators=(",", ":"), default=str, allow_nan=False)
+def json_line(value: Any) -> str:
+    """Return a value as JSON on one line."""
+    return json_text(value, separators=(",", ":"), default=str)

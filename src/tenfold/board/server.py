@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 
 from tenfold.board.actions import Actions
-from tenfold.board.feed import INSTANCE, Feed, Position, json_text
+from tenfold.board.feed import INSTANCE, Feed, Position, json_line
 from tenfold.board.pages import Pages
 from tenfold.board.run_list import RunList
 from tenfold.board.security import Access, Guard
@@ -168,11 +168,11 @@ class Board:
             raise HTTPException(404, "there is no such action")
         given = await _body(request)
         done = await run_in_threadpool(action, request.path_params["run"], given)
-        return Response(json_text({"done": done}), media_type="application/json")
+        return Response(json_line({"done": done}), media_type="application/json")
 
 
 async def _json(read: Callable[[], Any]) -> Response:
-    return Response(json_text(await run_in_threadpool(read)), media_type="application/json")
+    return Response(json_line(await run_in_threadpool(read)), media_type="application/json")
 
 
 async def _body(request: Request) -> dict[str, Any]:

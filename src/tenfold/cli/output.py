@@ -1,6 +1,5 @@
 """The output of verbs: tables and sentences for people, JSON for programs."""
 
-import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -41,9 +40,9 @@ def prefix() -> str:
 
 def print_json(value: Any) -> None:
     """Print a value as JSON."""
-    from tenfold.common.json_values import replace_nonfinite
+    from tenfold.common.json_values import json_text
 
-    typer.echo(json.dumps(replace_nonfinite(value), indent=2, default=str, allow_nan=False))
+    typer.echo(json_text(value, indent=2, default=str))
 
 
 def print_rich(*renderables: Any) -> None:

@@ -1,7 +1,13 @@
 """Values as JSON can hold them."""
 
+import json
 import math
 from typing import Any
+
+
+def json_text(value: Any, **how: Any) -> str:
+    """Return a value as JSON, with null in place of NaN and infinity; `how` are options of `json.dumps`."""
+    return json.dumps(replace_nonfinite(value), allow_nan=False, **how)
 
 
 def replace_nonfinite(value: Any) -> Any:

@@ -26,9 +26,10 @@ def test_csv_holds_every_measurement_of_every_run(tmp_path):
     }
 
 
-def test_csv_of_a_cross_validation_holds_what_each_fold_scored(tmp_path):
+def test_the_metrics_of_a_cross_validation_are_what_each_fold_scored(tmp_path):
     run = make_crossval(tmp_path)
     rows = list(csv.DictReader(io.StringIO(export.to_csv([run]))))
+    assert [row["value"] for row in json.loads(export.to_json([run], "metrics"))] == [float(r["value"]) for r in rows]
     folds = run.result["folds"]
     assert len(rows) == sum(len(metrics) for fold in folds for metrics in fold["metrics"].values())
     assert rows[0]["title"] == f"{run.title}, fold 1"

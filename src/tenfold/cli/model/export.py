@@ -94,17 +94,11 @@ def _write(path: Path, content: str | bytes) -> None:
 
 
 def _content(runs: "list[Run]", form: str, table: str | None) -> str | bytes:
-    from tenfold.report.exports import export_tables
-    from tenfold.report.exports.export import to_csv, to_json
+    from tenfold.report.exports.export import METRICS, to_csv, to_json, to_parquet
 
-    if form == "json" and table is None:
-        return to_json(runs) + "\n"
-    if form == "csv" and table in (None, "metrics"):
-        return to_csv(runs)
-    rows = export_tables.collect_rows(runs, table or "metrics")
-    if form == "parquet":
-        return export_tables.rows_to_parquet(rows)
-    return export_tables.rows_to_csv(rows) if form == "csv" else export_tables.rows_to_json(rows)
+    if form == "json":
+        return to_json(runs, table) + "\n"
+    return to_csv(runs, table or METRICS) if form == "csv" else to_parquet(runs, table or METRICS)
 
 
 def _export_model(run: "Run", form: str, output: Path | None) -> None:

@@ -2,20 +2,26 @@
 
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")
 """The first characters of text that a spreadsheet would take for a formula; an apostrophe before it makes it text."""
 
 
-def write_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return a table with a header as CSV."""
+def write_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> str:
+    """Return a table with a header as CSV; by default with all columns of its rows."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writerow({name: as_cell(name) for name in columns})
+    names = column_names(rows) if columns is None else columns
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writerow({name: as_cell(name) for name in names})
     writer.writerows({name: as_cell(value) for name, value in row.items()} for row in rows)
     return text.getvalue()
+
+
+def column_names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return every column that a row has, in the order in which they come up."""
+    return list(dict.fromkeys(name for row in rows for name in row))
 
 
 def as_cell(value: Any) -> Any:

@@ -19,8 +19,8 @@ def predictions_to_csv(
     ends = classes if probabilities and len(classes) == width else range(width)
     names = [word] if width == 1 else [f"{word}_{end}" for end in ends]
     named = bool(classes) and word == "class"
-    rows = (
+    rows = [
         {"sample": sample} | dict(zip(names, [classes[one] for one in row] if named else row, strict=True))
         for sample, row in zip(samples or range(len(flat)), flat.tolist(), strict=True)
-    )
-    return write_csv(("sample", *names), rows)
+    ]
+    return write_csv(rows, ("sample", *names))

@@ -1,7 +1,6 @@
 """A table of settings in every form: terminal, notebook, page, CSV, JSON and Markdown."""
 
 import html
-import json
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -9,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tenfold.common.json_values import replace_nonfinite
+from tenfold.common.json_values import json_text
 from tenfold.report import clocks
 from tenfold.report.exports.csv_table import write_csv
 from tenfold.report.formatting import CROSSVAL_TIME
@@ -83,13 +82,11 @@ class ResultTable(ABC):
 
     def to_csv(self) -> str:
         """Return the rows as CSV."""
-        records = self.records()
-        return write_csv(list(dict.fromkeys(key for record in records for key in record)), records)
+        return write_csv(self.records())
 
     def to_json(self) -> str:
         """Return the rows and what explains them as JSON."""
-        content = {"rows": replace_nonfinite(self.records()), **self.extra_json()}
-        return json.dumps(content, indent=2, allow_nan=False) + "\n"
+        return json_text({"rows": self.records(), **self.extra_json()}, indent=2) + "\n"
 
     def to_markdown(self) -> str:
         """Return the table as Markdown, followed by folds by workers where both vary."""

@@ -1,12 +1,11 @@
 """A real run and its virtual twin: whether the weights are the same, and how far off the predicted times were."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tenfold.common.json_values import replace_nonfinite
+from tenfold.common.json_values import json_text
 from tenfold.report import clocks
 from tenfold.report.formatting import NOTHING, duration, interval
 from tenfold.report.tables.text_table import TextTable
@@ -126,7 +125,7 @@ class Twin:
 
     def to_json(self) -> str:
         """Return everything as JSON."""
-        return json.dumps(replace_nonfinite(self.record()), indent=2, allow_nan=False) + "\n"
+        return json_text(self.record(), indent=2) + "\n"
 
     def trace(self) -> dict[str, Any]:
         """Return a trace for Perfetto and chrome://tracing, with two processes: measured and predicted."""
