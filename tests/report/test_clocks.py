@@ -142,7 +142,7 @@ class TestTerminal:
             console = Console(file=io.StringIO(), width=100)
             with RunProgress(experiment, console=console) as progress:
                 for event in (started(experiment, 938), *epoch_events(experiment, 0)):
-                    progress(event)
+                    progress.listen(event)
             assert console.file.getvalue().endswith(f"{told}\n")
 
 

@@ -15,9 +15,6 @@ UNCALIBRATED = (
 )
 
 
-SCALED = "predicted times are scaled by it"
-
-
 class HasClock(Protocol):
     """Anything with times that were measured or predicted."""
 
@@ -44,7 +41,7 @@ def speed_notes(speeds: Iterable[float]) -> list[str]:
     if found in ([], ["1x"]):
         return []
     ends = " to ".join(dict.fromkeys((found[0], found[-1])))
-    return [f"this machine is now {ends} as fast as when calibrated; {SCALED}"]
+    return [f"this machine is now {ends} as fast as when calibrated; predicted times are scaled by it"]
 
 
 def describe_clock(run: Run) -> str:

@@ -17,6 +17,7 @@ from tenfold.report.differences import (
     label_runs,
     varied_settings,
 )
+from tenfold.report.scores import ordered
 from tenfold.runs import Run
 
 MACHINE_FIELDS = (
@@ -183,8 +184,8 @@ def _row(label: str, group: Sequence[Run], settings: dict[str, Any]) -> Row:
         interval=(fmean(low for low, _ in intervals), fmean(high for _, high in intervals)) if intervals else None,
         calibrated=not any(clocks.is_uncalibrated(run) for run in group),
         seconds_to_target=spread_of(run.seconds_to_target for run in group),
-        metrics=_metrics(group),
-        part=summary.first_part(group),
+        metrics=metrics_of(group),
+        part=next((summary.evaluated_part(run) for run in group if run.metrics), "test"),
         bytes_per_worker=spread_of(run.result.get("bytes_moved") for run in group).mean or 0.0,
         times=_mean_times(times),
         doubts=_load_doubts(group),
@@ -197,9 +198,11 @@ def _mean_times(times: Sequence[dict[str, float]]) -> dict[str, float]:
     return {kind: fmean(one.get(kind, 0.0) for one in times) for kind in kinds} if times else {}
 
 
-def _metrics(group: Sequence[Run]) -> dict[str, Spread]:
-    names = dict.fromkeys(name for run in group for name in summary.ordered_metrics(run))
-    return {name: spread_of(run.metrics.get(name) for run in group) for name in names}
+def metrics_of(runs: Sequence[Run], part: str | None = None) -> dict[str, Spread]:
+    """Return the final metrics of runs on a part of the data; by default, on the part that was evaluated last."""
+    found = [ordered(run.metrics if part is None else run.metrics_on(part)) for run in runs]
+    names = dict.fromkeys(name for one in found for name in one)
+    return {name: spread_of(one.get(name) for one in found) for name in names}
 
 
 def _with_ratios(row: Row, alone: Row | None, cpu: Row | None, slowest: float) -> Row:

@@ -7,9 +7,7 @@ from dataclasses import replace
 from tenfold.errors import ExperimentError
 from tenfold.report.formatting import metric_value, one_line
 from tenfold.report.row_ranking import quality, rows_metric
-from tenfold.report.rows import Row, Spread, spread_of
-from tenfold.report.scores import ordered
-from tenfold.runs import Run
+from tenfold.report.rows import Row, metrics_of
 
 NOT_VALIDATED = (
     "a setting is selected by the validation part, and none of these runs has one; set validation_fraction, such as "
@@ -20,13 +18,13 @@ NOT_VALIDATED = (
 def select_by_validation(rows: Sequence[Row]) -> list[Row]:
     """Return the rows with their metrics on the validation part; the best one is selected and keeps those on test."""
     validated = [
-        replace(row, part="validation", metrics=_metrics_on("validation", row.runs), selected=False) for row in rows
+        replace(row, part="validation", metrics=metrics_of(row.runs, "validation"), selected=False) for row in rows
     ]
     metric = rows_metric(validated)
     best = max(validated, key=lambda row: quality(row, metric))
     if not math.isfinite(quality(best, metric)):
         raise ExperimentError(NOT_VALIDATED)
-    chosen = replace(best, selected=True, test_metrics=_metrics_on("test", best.runs))
+    chosen = replace(best, selected=True, test_metrics=metrics_of(best.runs, "test"))
     return [chosen if row is best else row for row in validated]
 
 
@@ -38,8 +36,3 @@ def describe_selected(rows: Sequence[Row]) -> str:
     tested = f"{name} {metric_value(metric, test)} on the test part" if test is not None else "there is no test part"
     score = f"{name} {metric_value(metric, row.metrics[metric].mean)}"
     return f"selected: {row.label}, the best on the validation part ({score}); {tested}"
-
-
-def _metrics_on(part: str, runs: Sequence[Run]) -> dict[str, Spread]:
-    found = [ordered(run.metrics_on(part)) for run in runs]
-    return {name: spread_of(one.get(name) for one in found) for name in dict.fromkeys(n for one in found for n in one)}

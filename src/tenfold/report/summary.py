@@ -30,14 +30,8 @@ KIND_NAMES = {
 def describe_model(run: Run) -> str:
     """Return the model and its number of parameters."""
     name = field_value(run.experiment.flat()["model"])
-    size = parameter_count(run)
+    size = run.facts.get("parameters")
     return f"{name}, {plural(size, 'parameter')}" if size is not None else name
-
-
-def parameter_count(run: Run) -> int | None:
-    """Return the number of trainable parameters, if it was recorded."""
-    known: int | None = run.facts.get("parameters")
-    return known
 
 
 def describe_data(run: Run) -> str:
@@ -115,13 +109,8 @@ def describe_workers(run: Run) -> str:
     if run.clock == clocks.PREDICTED:
         if run.experiment.machine.cluster not in (None, "here"):
             each = ""  # the cluster's groups say how many threads their workers have
-        return f"{plural(workers, 'virtual worker')}{each}{describe_cluster(run)}"
+        return f"{plural(workers, 'virtual worker')}{each}, {describe_hardware(run.experiment)}"
     return f"{plural(workers, 'worker')}{each} on {field_value(run.experiment.machine.device)}{describe_pinning(run)}"
-
-
-def describe_cluster(run: Run) -> str:
-    """Return the hardware of a virtual run: ", link 10gbe"."""
-    return f", {describe_hardware(run.experiment)}"
 
 
 def describe_hardware(experiment: Experiment) -> str:
@@ -149,16 +138,6 @@ def pinned_cpus(run: Run) -> list[list[int]]:
 def evaluated_part(run: Run) -> str:
     """Return the part of the data that the final metrics were computed on."""
     return one_line(str(run.result.get("part") or "test"))
-
-
-def first_part(runs: Iterable[Run]) -> str:
-    """Return the evaluated part of the first run that has metrics."""
-    return next((evaluated_part(run) for run in runs if run.metrics), "test")
-
-
-def ordered_metrics(run: Run) -> dict[str, float]:
-    """Return the final metrics, the accuracy first and the loss last."""
-    return ordered(run.metrics)
 
 
 def merge_reasons(explained: Sequence[tuple[str, Iterable[str]]]) -> list[str]:
@@ -189,7 +168,7 @@ def result_rows(run: Run) -> list[tuple[str, str]]:
 def score_rows(run: Run) -> list[tuple[str, str]]:
     """Return the final metrics of a run as pairs of name and text."""
     part = evaluated_part(run)
-    return [(f"{part} {one_line(name)}", metric_value(name, value)) for name, value in ordered_metrics(run).items()]
+    return [(f"{part} {one_line(name)}", metric_value(name, value)) for name, value in ordered(run.metrics).items()]
 
 
 def describe_lost_workers(run: Run) -> list[str]:

@@ -34,9 +34,9 @@ def shown(terminal: bool, *events: Event, quiet: bool = False) -> tuple[str, str
     console = Console(file=file, force_terminal=terminal, width=100)
     with FoldProgress(quiet=quiet, console=console) as progress:
         for event in events:
-            progress(event)
+            progress.listen(event)
         drawn = Console(file=io.StringIO(), width=100, record=True)
-        drawn.print(progress._drawing())
+        drawn.print(progress.drawing())
     return file.getvalue(), drawn.export_text()
 
 

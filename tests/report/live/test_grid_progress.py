@@ -18,7 +18,7 @@ def progress():
 
 
 def drawn(progress):
-    return as_plain_text(progress._drawing(), 120)
+    return as_plain_text(progress.drawing(), 120)
 
 
 def test_the_running_cell_has_a_bar_and_a_time_left(progress):

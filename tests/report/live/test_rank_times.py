@@ -31,10 +31,10 @@ def test_all_means_all() -> None:
 def test_progress_tells_whose_warning_it_is_and_where_time_went() -> None:
     written = io.StringIO()
     with RunProgress(Experiment(), console=Console(file=written), ranks=RankTimes({1})) as progress:
-        progress(Warned(at=0.0, text="no cores", worker=3))
-        progress(span(1, "compute", 1.0))
-        progress(Metric(at=1.0, name="accuracy", value=0.5, part="test", step=10, epoch=0, seconds=1.0))
-        progress(EpochEnded(at=1.0))
+        progress.listen(Warned(at=0.0, text="no cores", worker=3))
+        progress.listen(span(1, "compute", 1.0))
+        progress.listen(Metric(at=1.0, name="accuracy", value=0.5, part="test", step=10, epoch=0, seconds=1.0))
+        progress.listen(EpochEnded(at=1.0))
     lines = written.getvalue().splitlines()
     assert lines[0] == "[rank 3] warning: no cores"
     assert lines[1].startswith("epoch 1/3  test accuracy 50.00%")

@@ -14,7 +14,7 @@ def listen(experiment, events, *, terminal=False, width=100, **options):
     console = Console(file=io.StringIO(), force_terminal=terminal, width=width, _environ={"TERM": "xterm"})
     with RunProgress(experiment, console=console, **options) as progress:
         for event in events:
-            progress(event)
+            progress.listen(event)
     return console.file.getvalue()
 
 
@@ -71,12 +71,12 @@ def test_the_live_line_tells_how_far_it_is():
     experiment = Experiment()
     console = Console(file=io.StringIO(), width=100)
     progress = RunProgress(experiment, console=console)
-    console.print(progress._drawing())
+    console.print(progress.drawing())
     for event in whole_run(experiment):
         if event.epoch == 1 and isinstance(event, Metric) and event.step > 1400:
             break
-        progress(event)
-    console.print(progress._drawing())
+        progress.listen(event)
+    console.print(progress.drawing())
     first, *_, last = console.file.getvalue().splitlines()
     assert first.strip() == "starting, 3 epochs"
     for expected in ("epoch 2/3", "loss", "test accuracy", "0:06 left", "17,768 samples/s"):
@@ -96,7 +96,7 @@ def test_an_exception_passes_and_what_was_measured_is_shown():
     console = Console(file=io.StringIO())
     with pytest.raises(KeyboardInterrupt), RunProgress(experiment, console=console) as progress:  # noqa: PT012
         for event in epoch_events(experiment, 0)[:-1]:
-            progress(event)
+            progress.listen(event)
         raise KeyboardInterrupt
     assert console.file.getvalue().startswith("epoch 1/3")
 

@@ -108,7 +108,9 @@ def _one(
         RunProgress(experiment, quiet=quiet or as_json) as progress,
         fetching(quiet or as_json) as bar,
     ):
-        run = tenfold.simulate(experiment, runs=runs, log=log, listen=interruptible.watch(progress), fetching=bar)
+        run = tenfold.simulate(
+            experiment, runs=runs, log=log, listen=interruptible.watch(progress.listen), fetching=bar
+        )
     from tenfold.api.simulation_baseline import accuracy_warning, recorded_baseline
 
     print_run(run, as_json, output)

@@ -49,7 +49,7 @@ def twin(
             RunProgress(experiment, quiet=quiet or as_json) as real,
             RunProgress(on_cluster(experiment), quiet=True) as virtual,
         ):
-            result = run_both(experiment, runs=runs, watch={"real": real, "virtual": virtual}.__getitem__)
+            result = run_both(experiment, runs=runs, watch={"real": real.listen, "virtual": virtual.listen}.__getitem__)
     except KeyboardInterrupt:
         say_interrupted("a twin needs both runs to finish; run the same command again")
     if as_json:

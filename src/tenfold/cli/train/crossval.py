@@ -72,6 +72,6 @@ def crossval(
         fetching(quiet) as bar,
     ):
         done = tenfold.cross_validate(
-            experiment, runs=runs, log=log, listen=interruptible.watch(progress), fetching=bar
+            experiment, runs=runs, log=log, listen=interruptible.watch(progress.listen), fetching=bar
         )
     print_run(done.run, as_json, output)

@@ -37,5 +37,5 @@ def resume(
     folded = interrupted.kind == CROSSVAL
     shown = FoldProgress(quiet=quiet) if folded else RunProgress(interrupted.experiment, quiet=quiet)
     with Interruptible(runs) as interruptible, shown as progress:
-        resumed = tenfold.resume(interrupted, log=log, listen=interruptible.watch(progress), force=force)
+        resumed = tenfold.resume(interrupted, log=log, listen=interruptible.watch(progress.listen), force=force)
     print_run(resumed, as_json)

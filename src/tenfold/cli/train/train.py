@@ -63,6 +63,6 @@ def train(
             RunProgress(experiment, quiet=quiet, ranks=ranks) as progress,
             fetching(quiet) as bar,
         ):
-            listen = window.watch(interruptible.watch(progress))
+            listen = window.watch(interruptible.watch(progress.listen))
             run = tenfold.train(experiment, runs=runs, log=log, listen=listen, fetching=bar)
         print_run(run, as_json, output)

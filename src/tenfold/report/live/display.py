@@ -11,8 +11,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from tenfold.report.formatting import one_line
 from tenfold.report.live.notebook import NotebookView, in_notebook
-from tenfold.runs import Event
+from tenfold.runs import Event, Warned
 from tenfold.runs.console import print_to_runs
 
 REFRESHES_PER_SECOND = 8
@@ -48,7 +49,7 @@ class Display(ABC):
         """Update what is shown by an event."""
 
     @abstractmethod
-    def _drawing(self) -> Table:
+    def drawing(self) -> Table:
         """Draw the current state; called by rich's thread a few times per second."""
 
     def __enter__(self) -> Self:
@@ -63,7 +64,7 @@ class Display(ABC):
     def _start_live(self) -> None:
         """Redraw the terminal from now on, unless another display already does, which then shows this run, too."""
         live = Live(
-            get_renderable=self._drawing,
+            get_renderable=self.drawing,
             console=self.console,
             refresh_per_second=REFRESHES_PER_SECOND,
             transient=True,
@@ -90,7 +91,10 @@ class Display(ABC):
 
     def _whole(self) -> Group:
         """Return the lines so far and, until the end, the drawing below them."""
-        return Group(*self._lines, *([] if self._finished else [self._drawing()]))
+        return Group(*self._lines, *([] if self._finished else [self.drawing()]))
+
+    def _warn(self, event: Warned, who: str = "") -> None:
+        self._say(f"{who}warning: {one_line(event.text)}", style="yellow")
 
     def _say(self, line: str, style: str = "") -> None:
         if self.quiet:

@@ -38,10 +38,6 @@ class FoldProgress(Display):
         self.epochs = 1
         self._folds: list[_Fold] = []
 
-    def __call__(self, event: Event) -> None:
-        """Take note of what happened."""
-        self.listen(event)
-
     def listen(self, event: Event) -> None:
         """Take note of what happened."""
         if isinstance(event, Metric) and event.fold_index < len(self._folds):
@@ -51,7 +47,7 @@ class FoldProgress(Display):
         elif isinstance(event, FoldChanged):
             self._entered(self._folds[event.fold_index], event)
         elif isinstance(event, Warned):
-            self._say(f"warning: {one_line(event.text)}", style="yellow")
+            self._warn(event)
 
     def _begin(self, event: FoldsStarted) -> None:
         self.epochs = event.epochs
@@ -75,7 +71,7 @@ class FoldProgress(Display):
         elif metric.name == "loss":
             fold.loss = metric.value
 
-    def _drawing(self) -> Table:
+    def drawing(self) -> Table:
         """Draw the progress of the folds."""
         drawn = Table.grid(padding=(0, 2, 0, 0))
         for fold in self._folds:

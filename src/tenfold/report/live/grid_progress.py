@@ -8,11 +8,11 @@ from rich.text import Text
 
 from tenfold.experiment import Experiment
 from tenfold.report.clocks import training_time
-from tenfold.report.formatting import metric_value, one_line
+from tenfold.report.formatting import metric_value
 from tenfold.report.live.display import Display
 from tenfold.report.live.fold_progress import FoldProgress
 from tenfold.report.live.run_progress import RunProgress
-from tenfold.report.summary import ordered_metrics
+from tenfold.report.scores import ordered
 from tenfold.runs import Event, Run, Warned
 from tenfold.runs.console import print_to_runs
 
@@ -48,7 +48,7 @@ class GridProgress(Display):
     def __init__(self, *, quiet: bool = False, console: Console | None = None) -> None:
         super().__init__(quiet=quiet, console=console)
         self._label = ""
-        self._running: _RunBar | _FoldBars | None = None
+        self._running: Display | None = None
 
     def start_run(self, label: str, experiment: Experiment) -> None:
         """Show this run as the running one."""
@@ -66,7 +66,7 @@ class GridProgress(Display):
         elif turn.run is None:
             self.end_run(f"{line}: failed: {turn.error}", failed=True)
         else:
-            name, value = next(iter(ordered_metrics(turn.run).items()), ("loss", None))
+            name, value = next(iter(ordered(turn.run.metrics).items()), ("loss", None))
             recorded = "already recorded, " if turn.recorded else ""
             self.end_run(f"{line}: {recorded}{training_time(turn.run)}, {name} {metric_value(name, value)}")
 
@@ -78,11 +78,11 @@ class GridProgress(Display):
     def listen(self, event: Event) -> None:
         """Update the bar of the running run by one of its events."""
         if isinstance(event, Warned):
-            self._say(f"warning: {one_line(event.text)}", style="yellow")
+            self._warn(event)
         elif self._running is not None:
-            self._running(event)
+            self._running.listen(event)
 
-    def _drawing(self) -> Table:
+    def drawing(self) -> Table:
         drawn = Table.grid()
         if self._running is not None:
             drawn.add_row(Text(self._label, style="dim", no_wrap=True, overflow="ellipsis"))
@@ -90,21 +90,16 @@ class GridProgress(Display):
         return drawn
 
 
-class _RunBar(RunProgress):
-    """The bar of a run; the lines of its epochs go to its console only."""
-
-    def drawing(self) -> Table:
-        return self._drawing()
+class _WithoutLines(Display):
+    """A display whose lines go only to the console of the run."""
 
     def _say(self, line: str, style: str = "") -> None:  # noqa: ARG002
         print_to_runs(f"{line}\n")
 
 
-class _FoldBars(FoldProgress):
-    """The bars of a cross-validation; the lines of its folds go to its console only."""
+class _RunBar(_WithoutLines, RunProgress):
+    """The bar of a run."""
 
-    def drawing(self) -> Table:
-        return self._drawing()
 
-    def _say(self, line: str, style: str = "") -> None:  # noqa: ARG002
-        print_to_runs(f"{line}\n")
+class _FoldBars(_WithoutLines, FoldProgress):
+    """The bars of a cross-validation."""

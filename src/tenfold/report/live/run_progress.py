@@ -53,10 +53,6 @@ class RunProgress(Display):
         self._end_epoch()
         super().__exit__(kind, error, trace)
 
-    def __call__(self, event: Event) -> None:
-        """Take note of what happened."""
-        self.listen(event)
-
     def listen(self, event: Event) -> None:
         """Take note of what happened."""
         if self.quiet:
@@ -74,7 +70,7 @@ class RunProgress(Display):
             return
         if event.worker:
             if isinstance(event, Warned):
-                self._say(f"[rank {event.worker}] warning: {one_line(event.text)}", style="yellow")
+                self._warn(event, f"[rank {event.worker}] ")
             return
         if type(event) is Metric:
             if event.part == "train" and event.name == "loss":
@@ -101,7 +97,7 @@ class RunProgress(Display):
                 self._before = None
                 self._say(f"resumed at epoch {stage.epoch + 1} of {self.epochs}")
         elif isinstance(stage, Warned):
-            self._say(f"warning: {one_line(stage.text)}", style="yellow")
+            self._warn(stage)
         elif isinstance(stage, EpochEnded | Ended):
             self._end_epoch()
 
@@ -139,7 +135,7 @@ class RunProgress(Display):
         steps_left = max(0, self.epochs * self._steps_per_epoch - metric.step)
         return [f"{_clock((metric.at - first.at) / (metric.step - first.step) * steps_left)} left"]
 
-    def _drawing(self) -> Table:
+    def drawing(self) -> Table:
         """Draw the progress of the run."""
         latest, steps = self._latest, self._steps_per_epoch
         line = Table.grid(padding=(0, 2, 0, 0))

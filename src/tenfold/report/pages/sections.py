@@ -48,7 +48,7 @@ def run_headline(run: Run, baseline: Baseline | None) -> list[dict[str, str]]:
     result = run.result
     numbers = [
         headline_number(f"{summary.evaluated_part(run)} {name}", metric_value(name, one), _metric_note(run, name))
-        for name, one in summary.ordered_metrics(run).items()
+        for name, one in ordered(run.metrics).items()
     ]
     if run.seconds is not None:
         numbers.append(headline_number("training time", duration(run.seconds), clocks.describe_clock(run)))
