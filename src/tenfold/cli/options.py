@@ -1,7 +1,8 @@
 """Options that several verbs have, declared once."""
 
+import inspect
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
@@ -131,34 +132,16 @@ Data = Annotated[
         SOURCES,
     ),
 ]
-Epochs = Annotated[int | None, field("epochs", "Passes over the training part.", EXPERIMENT)]
-BatchSize = Annotated[int | None, field("batch-size", "Samples per step of one replica.", EXPERIMENT)]
-Optimizer = Annotated[str | None, field("optimizer", f"{_names(OPTIMIZERS)}.", EXPERIMENT, OPTIMIZERS)]
-Lr = Annotated[float | None, field("lr", "Learning rate.", EXPERIMENT)]
 Target = Annotated[
     float | None, field("target", "Stop at this value of the first metric on the evaluation part: 0.99.", EXPERIMENT)
 ]
 Seed = Annotated[
     int | None, field("seed", "Seed of the initial weights, the order of samples, and dropout.", EXPERIMENT)
 ]
-Workers = Annotated[int | None, field("workers", "Replicas that train side by side.", DIVISION)]
-Strategy = Annotated[str | None, field("strategy", f"{_names(STRATEGIES)}.", DIVISION, STRATEGIES)]
-SyncEvery = Annotated[
-    str | None,
-    field(
-        "sync-every",
-        "Steps between two rounds of averaging, or epoch.",
-        DIVISION,
-        ("epoch",),
-        parser=read_steps,
-        metavar="STEPS",
-    ),
-]
 Pin = Annotated[
     str | None, field("pin", "Cores for the workers: none, compact, scatter, or a list: 0,1,2,4.", WHERE, PINS)
 ]
 Device = Annotated[str | None, field("device", f"{_names(DEVICES)}.", WHERE, DEVICES)]
-Threads = Annotated[int | None, field("threads", "Threads per worker.", WHERE)]
 
 
 def ranks_from(listed: str, count: int) -> set[int] | None:
@@ -175,12 +158,48 @@ def ranks_from(listed: str, count: int) -> set[int] | None:
     return ranks
 
 
-def experiment_of(given: Mapping[str, Any]) -> "Experiment":
-    """Return the experiment that the file, the settings and the options given to a verb describe."""
-    from tenfold.experiment import FIELDS
+FIELDS: dict[str, Any] = {
+    "name": Name,
+    "model": Model,
+    "data": Data,
+    "epochs": Annotated[int | None, field("epochs", "Passes over the training part.", EXPERIMENT)],
+    "batch_size": Annotated[int | None, field("batch-size", "Samples per step of one replica.", EXPERIMENT)],
+    "optimizer": Annotated[str | None, field("optimizer", f"{_names(OPTIMIZERS)}.", EXPERIMENT, OPTIMIZERS)],
+    "lr": Annotated[float | None, field("lr", "Learning rate.", EXPERIMENT)],
+    "target": Target,
+    "seed": Seed,
+    "workers": Annotated[int | None, field("workers", "Replicas that train side by side.", DIVISION)],
+    "strategy": Annotated[str | None, field("strategy", f"{_names(STRATEGIES)}.", DIVISION, STRATEGIES)],
+    "sync_every": Annotated[
+        str | None,
+        field(
+            "sync-every",
+            "Steps between two rounds of averaging, or epoch.",
+            DIVISION,
+            ("epoch",),
+            parser=read_steps,
+            metavar="STEPS",
+        ),
+    ],
+    "device": Device,
+    "pin": Pin,
+    "threads": Annotated[int | None, field("threads", "Threads per worker.", WHERE)],
+}
+"""The options of verbs that train one experiment, by the field that they set."""
 
-    fields = {key: value for key, value in given.items() if key == "name" or key in FIELDS}
-    return experiment_from(given["file"], given["settings"], **fields)
+
+def with_fields(verb: Callable[..., None], without: Collection[str] = ()) -> Callable[..., None]:
+    """Give a verb the options in FIELDS in place of its `**fields`."""
+    signature = inspect.signature(verb)
+    *others, _ = signature.parameters.values()
+    kind = inspect.Parameter.KEYWORD_ONLY
+    added = [
+        inspect.Parameter(name, kind, default=None, annotation=option)
+        for name, option in FIELDS.items()
+        if name not in without
+    ]
+    verb.__signature__ = signature.replace(parameters=[*others, *added])  # type: ignore[attr-defined]
+    return verb
 
 
 def experiment_from(file: Path | None, settings: list[str] | None, **fields: Any) -> "Experiment":

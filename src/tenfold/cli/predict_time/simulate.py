@@ -1,5 +1,6 @@
 """`tenfold simulate`: an experiment on a virtual cluster."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,10 +15,12 @@ if TYPE_CHECKING:
     from tenfold.experiment import Experiment
 
 CLUSTER = "The virtual cluster"
+GRIDDED = ("workers", "strategy", "sync_every")
+"""Fields that may have several values here."""
 
 
+@partial(options.with_fields, without=GRIDDED)
 def simulate(
-    context: typer.Context,
     file: options.File = None,
     settings: options.Set = None,
     workers: Annotated[Values, dimension("workers", "Nodes: 64, or several: 1,2,4,...,1024.")] = None,
@@ -44,24 +47,13 @@ def simulate(
             rich_help_panel=CLUSTER,
         ),
     ] = False,
-    name: options.Name = None,
-    model: options.Model = None,
-    data: options.Data = None,
-    epochs: options.Epochs = None,
-    batch_size: options.BatchSize = None,
-    optimizer: options.Optimizer = None,
-    lr: options.Lr = None,
-    target: options.Target = None,
-    seed: options.Seed = None,
-    device: options.Device = None,
-    pin: options.Pin = None,
-    threads: options.Threads = None,
     output: options.Report = None,
     form: Annotated[Form, typer.Option("--format", help="How to print several settings.")] = Form.TABLE,
     runs: options.Runs = None,
     log: options.Log = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
+    **fields: Any,
 ) -> None:
     """Train on a virtual cluster: the weights are those of a real run, the time is predicted.
 
@@ -71,9 +63,7 @@ def simulate(
     [cyan]tenfold simulate lenet.toml --workers 8 --cluster edge.toml[/],
     [cyan]tenfold simulate lenet.toml --workers 1,2,4,...,1024 --only-time -o speedup.html[/]
     """
-    gridded = ("workers", "strategy", "sync_every", "link")
-    fixed = {key: value for key, value in context.params.items() if key not in gridded}
-    experiment = options.experiment_of(fixed | {"engine": "virtual"})
+    experiment = options.experiment_from(file, settings, cluster=cluster, engine="virtual", **fields)
     given = {"workers": workers, "strategy": strategy, "sync_every": sync_every, "link": link}
     grid: dict[str, Any] = grid_of(given, None, settings)
     form = Form.JSON if as_json else form

@@ -1,34 +1,22 @@
 """`tenfold twin`: one experiment with real processes and on a virtual cluster, side by side."""
 
+from typing import Any
+
 import typer
 
 from tenfold.cli import options
 from tenfold.cli.output import print_json, print_rich, say_interrupted
 
 
+@options.with_fields
 def twin(
-    context: typer.Context,
     file: options.File = None,
     settings: options.Set = None,
-    name: options.Name = None,
-    model: options.Model = None,
-    data: options.Data = None,
-    epochs: options.Epochs = None,
-    batch_size: options.BatchSize = None,
-    optimizer: options.Optimizer = None,
-    lr: options.Lr = None,
-    target: options.Target = None,
-    seed: options.Seed = None,
-    workers: options.Workers = None,
-    strategy: options.Strategy = None,
-    sync_every: options.SyncEvery = None,
-    device: options.Device = None,
-    pin: options.Pin = None,
-    threads: options.Threads = None,
     output: options.Report = None,
     runs: options.Runs = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
+    **fields: Any,
 ) -> None:
     """Train with real processes and on a virtual cluster, and compare the weights and the times.
 
@@ -36,7 +24,7 @@ def twin(
     [cyan]tenfold twin best.toml --target 0.99[/],
     [cyan]tenfold twin --data digits --model mlp --workers 2 --strategy ring -o twin.html[/]
     """
-    experiment = options.experiment_of(context.params)
+    experiment = options.experiment_from(file, settings, **fields)
     from tenfold.workers.pool.fork_server import start_server
 
     start_server()  # early: it imports torch while this process does

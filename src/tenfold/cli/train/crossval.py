@@ -1,8 +1,6 @@
 """`tenfold crossval`: train and validate a model on k folds."""
 
-from typing import Annotated
-
-import typer
+from typing import Annotated, Any
 
 from tenfold.cli import options
 from tenfold.cli.output import Interruptible, fetching, print_run
@@ -22,34 +20,20 @@ Mode = Annotated[
 ]
 
 
+@options.with_fields
 def crossval(
-    context: typer.Context,
     file: options.File = None,
     settings: options.Set = None,
     folds: Folds = None,
     fold_kind: Kind = None,
     fold_repeats: Repeats = None,
     fold_mode: Mode = None,
-    name: options.Name = None,
-    model: options.Model = None,
-    data: options.Data = None,
-    epochs: options.Epochs = None,
-    batch_size: options.BatchSize = None,
-    optimizer: options.Optimizer = None,
-    lr: options.Lr = None,
-    target: options.Target = None,
-    seed: options.Seed = None,
-    workers: options.Workers = None,
-    strategy: options.Strategy = None,
-    sync_every: options.SyncEvery = None,
-    device: options.Device = None,
-    pin: options.Pin = None,
-    threads: options.Threads = None,
     runs: options.Runs = None,
     output: options.Report = None,
     log: options.Log = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
+    **fields: Any,
 ) -> None:
     """Train and validate a model on k folds in parallel, and record the cross-validation and each fold.
 
@@ -58,7 +42,8 @@ def crossval(
     [cyan]tenfold crossval --model mlp --data digits --folds 5 --fold-repeats 3[/],
     [cyan]tenfold crossval lenet.toml --workers 4 --fold-mode data-and-folds[/]
     """
-    experiment = options.experiment_of(context.params)  # all fields above are read from `context.params`
+    folding = {"folds": folds, "fold_kind": fold_kind, "fold_repeats": fold_repeats, "fold_mode": fold_mode}
+    experiment = options.experiment_from(file, settings, **fields, **folding)
     from tenfold.workers.pool.fork_server import start_server
 
     start_server()  # early: it imports torch while this process does

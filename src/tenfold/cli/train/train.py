@@ -1,31 +1,16 @@
 """`tenfold train`: train a model and record the run."""
 
-import typer
+from typing import Any
 
 from tenfold.cli import options
 from tenfold.cli.output import Interruptible, fetching, launched_rank, print_run
 from tenfold.cli.train.board_window import BoardWindow, ShowBoard
 
 
+@options.with_fields
 def train(
-    context: typer.Context,
     file: options.File = None,
     settings: options.Set = None,
-    name: options.Name = None,
-    model: options.Model = None,
-    data: options.Data = None,
-    epochs: options.Epochs = None,
-    batch_size: options.BatchSize = None,
-    optimizer: options.Optimizer = None,
-    lr: options.Lr = None,
-    target: options.Target = None,
-    seed: options.Seed = None,
-    workers: options.Workers = None,
-    strategy: options.Strategy = None,
-    sync_every: options.SyncEvery = None,
-    device: options.Device = None,
-    pin: options.Pin = None,
-    threads: options.Threads = None,
     runs: options.Runs = None,
     output: options.Report = None,
     log_ranks: options.LogRanks = None,
@@ -33,6 +18,7 @@ def train(
     board: ShowBoard = False,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
+    **fields: Any,
 ) -> None:
     """Train a model and record the run.
 
@@ -43,7 +29,7 @@ def train(
     [cyan]tenfold train lenet.toml -o report.html[/], [cyan]tenfold train lenet.toml --board[/],
     [cyan]torchrun --nproc-per-node 4 -m tenfold train lenet.toml[/]
     """
-    experiment = options.experiment_of(context.params)
+    experiment = options.experiment_from(file, settings, **fields)
     if experiment.division.workers > 1 and launched_rank() is None:
         from tenfold.workers.pool.fork_server import start_server
 

@@ -83,6 +83,7 @@ class GridProgress(Display):
             self._running.listen(event)
 
     def drawing(self) -> Table:
+        """Draw the progress of the running run."""
         drawn = Table.grid()
         if self._running is not None:
             drawn.add_row(Text(self._label, style="dim", no_wrap=True, overflow="ellipsis"))
