@@ -1,8 +1,12 @@
 """What the shell completes after an option: members of a family, fields, runs. Nothing here imports torch."""
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import typer
+
+if TYPE_CHECKING:
+    from tenfold.runs import Run
 
 
 def complete_from(names: Iterable[str]) -> Callable[[str], list[str]]:
@@ -31,24 +35,14 @@ def complete_field(incomplete: str) -> list[str]:
 
 def complete_tag(context: typer.Context, incomplete: str) -> list[str]:
     """Complete a tag that some run has."""
-    import tenfold
-
-    try:
-        recorded = tenfold.list_runs(runs=context.params.get("runs"))
-    except tenfold.TenfoldError:
-        return []
-    return [name for name in sorted({tag for run in recorded for tag in run.tags}) if name.startswith(incomplete)]
+    tags = {tag for run in _recorded(context) for tag in run.tags}
+    return [name for name in sorted(tags) if name.startswith(incomplete)]
 
 
 def complete_run(context: typer.Context, incomplete: str) -> Iterator[tuple[str, str]]:
     """Complete the number of a run, with its title, or the title."""
-    import tenfold
-
-    try:
-        recorded = tenfold.list_runs(runs=context.params.get("runs"))
-    except tenfold.TenfoldError:
-        return
-    if "last".startswith(incomplete):
+    recorded = _recorded(context)
+    if recorded and "last".startswith(incomplete):
         yield "last", "the newest run"
     for run in reversed(recorded):
         if str(run.id).startswith(incomplete):
@@ -56,3 +50,13 @@ def complete_run(context: typer.Context, incomplete: str) -> Iterator[tuple[str,
     newest = {run.title: run.id for run in recorded if incomplete and run.title.startswith(incomplete)}
     for title, number in newest.items():
         yield title, f"run {number}"
+
+
+def _recorded(context: typer.Context) -> "list[Run]":
+    """Return the runs of the store that the command line names; none where it cannot be read."""
+    import tenfold
+
+    try:
+        return tenfold.list_runs(runs=context.params.get("runs"))
+    except tenfold.TenfoldError:
+        return []

@@ -15,8 +15,7 @@ from tenfold.errors import ExperimentError
 
 if TYPE_CHECKING:
     from tenfold.report.live.grid_progress import GridProgress
-    from tenfold.report.results.comparison import Comparison
-    from tenfold.report.results.forecast_result import Forecast
+    from tenfold.report.results.result_table import ResultTable
 
 Values = str | None
 GRID = "The grid: values separated by commas"
@@ -127,14 +126,19 @@ def watching(quiet: bool) -> "Iterator[GridProgress]":
         say_interrupted("run the same command again to do the rest")
 
 
-def print_side_by_side(result: "Comparison | Forecast", form: Form, output: Path | None) -> None:
-    """Print the result of a grid, and write an HTML report if `output` is given; exit with 3 if some runs failed."""
-    from tenfold.report.results.comparison import Comparison
-
+def print_result(result: "ResultTable", form: Form) -> None:
+    """Print a table of settings in the wanted form."""
     if form is Form.TABLE:
         print_rich(result)
     else:
         typer.echo({"csv": result.to_csv, "json": result.to_json, "markdown": result.to_markdown}[form](), nl=False)
+
+
+def print_side_by_side(result: "ResultTable", form: Form, output: Path | None) -> None:
+    """Print the result of a grid, and write an HTML report if `output` is given; exit with 3 if some runs failed."""
+    from tenfold.report.results.comparison import Comparison
+
+    print_result(result, form)
     if output is not None:
         typer.echo(f"the report is in {result.report(output)}", err=form is not Form.TABLE)
     if isinstance(result, Comparison) and not result.complete:

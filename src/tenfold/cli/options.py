@@ -84,6 +84,10 @@ Select = Annotated[
 Reference = Annotated[
     str, typer.Argument(metavar="RUN", help="A run's number or title, or last.", autocompletion=complete_run)
 ]
+References = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="RUN...", help="Runs by number or title, or last.", autocompletion=complete_run),
+]
 Tags = Annotated[list[str], typer.Argument(metavar="TAG...", help="Words without spaces.", autocompletion=complete_tag)]
 Filter = Annotated[
     str,

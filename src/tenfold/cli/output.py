@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import typer
 
-from tenfold.errors import MachineError, WorkerLost
+from tenfold.errors import MachineError, StoreError, WorkerLost
 
 if TYPE_CHECKING:
     from tenfold.data import FetchProgress
@@ -51,6 +51,16 @@ def print_rich(*renderables: Any) -> None:
 
     console = Console() if sys.stdout.isatty() else Console(width=120)
     console.print(*renderables, sep="\n")
+
+
+def write_file(path: Path, content: str | bytes) -> None:
+    """Write a file, whole or not at all."""
+    from tenfold.common.files import write_atomically
+
+    try:
+        write_atomically(path, content if isinstance(content, bytes) else content.encode())
+    except OSError as error:
+        raise StoreError(f"{path} cannot be written: {error.strerror or error}") from None
 
 
 def print_run(run: "Run", as_json: bool, report: Path | None = None) -> None:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tenfold.cli import options
-from tenfold.cli.completion import complete_from, complete_run
+from tenfold.cli.completion import complete_from
+from tenfold.cli.output import write_file
 from tenfold.common.registry import suggest
-from tenfold.errors import ExperimentError, StoreError
+from tenfold.errors import ExperimentError
 
 if TYPE_CHECKING:
     from tenfold.runs import Run
@@ -23,10 +24,7 @@ TABLES = ("metrics", "epochs", "spans", "result")
 
 
 def export(
-    references: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="RUN...", help="Runs by number or title, or last.", autocompletion=complete_run),
-    ] = None,
+    references: options.References = None,
     form: Annotated[
         str,
         typer.Option(
@@ -75,22 +73,15 @@ def export(
     if form in MODELS:
         _export_model(found[0], form, output)
     elif form == TRACE:
-        _write(output or Path(f"run-{found[0].id}-trace.json"), json.dumps(found[0].trace()))
+        path = output or Path(f"run-{found[0].id}-trace.json")
+        write_file(path, json.dumps(found[0].trace()))
+        typer.echo(f"wrote {path}")
     elif output is None and form != "parquet":
         typer.echo(_content(found, form, table), nl=False)
     else:
-        numbers = "-".join(str(run.id) for run in found[:4])
-        _write(output or Path(f"run-{numbers}.{form}"), _content(found, form, table))
-
-
-def _write(path: Path, content: str | bytes) -> None:
-    from tenfold.common.files import write_atomically
-
-    try:
-        write_atomically(path, content if isinstance(content, bytes) else content.encode())
-    except OSError as error:
-        raise StoreError(f"{path} cannot be written: {error.strerror}") from None
-    typer.echo(f"wrote {path}")
+        path = output or Path(f"run-{'-'.join(str(run.id) for run in found[:4])}.{form}")
+        write_file(path, _content(found, form, table))
+        typer.echo(f"wrote {path}")
 
 
 def _content(runs: "list[Run]", form: str, table: str | None) -> str | bytes:

@@ -6,14 +6,12 @@ from typing import Annotated
 import typer
 
 from tenfold.cli import options
-from tenfold.cli.completion import complete_run
+from tenfold.cli.output import write_file
 from tenfold.errors import DataError
 
 
 def predict(
-    run: Annotated[
-        str, typer.Argument(metavar="RUN", help="A run's number or title, or last.", autocompletion=complete_run)
-    ],
+    run: options.Reference,
     file: Annotated[
         Path,
         typer.Argument(
@@ -39,7 +37,6 @@ def predict(
     [cyan]tenfold predict last images.npz --probabilities -o shares.npy[/], [cyan]tenfold predict last photos/[/]
     """
     import tenfold
-    from tenfold.common.files import write_atomically
     from tenfold.data.files.input_files import read_inputs
     from tenfold.report.exports.prediction_rows import predictions_to_csv
 
@@ -56,16 +53,12 @@ def predict(
 
         array = io.BytesIO()
         np.save(array, predicted)
-        content = array.getvalue()
+        write_file(output, array.getvalue())
     else:
         classes = trained_on.get("class_names", ())
         text = predictions_to_csv(predicted, classes, samples=names, probabilities=probabilities)
         if output is None:
             typer.echo(text, nl=False)
             return
-        content = text.encode()
-    try:
-        write_atomically(output, content)
-    except OSError as error:
-        raise DataError(f"{output} cannot be written: {error.strerror}") from None
+        write_file(output, text)
     typer.echo(f"{len(predicted)} predictions are in {output}")

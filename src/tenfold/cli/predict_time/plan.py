@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from tenfold.cli import options
-from tenfold.cli.grids import Form
-from tenfold.cli.output import fetching, print_rich, showing_progress
+from tenfold.cli.grids import Form, print_result
+from tenfold.cli.output import fetching, showing_progress
 from tenfold.common.files import check_output
 
 
@@ -70,10 +70,7 @@ def plan(
             progress=show,
             fetching=bar,
         )
-    if form is Form.TABLE:
-        print_rich(found)
-    else:
-        typer.echo({"csv": found.to_csv, "json": found.to_json, "markdown": found.to_markdown}[form](), nl=False)
+    print_result(found, form)
     if output is not None:
         found.best.save(output)
         typer.echo(f"the experiment is in {output}; `tenfold train {output}` runs it", err=form is not Form.TABLE)

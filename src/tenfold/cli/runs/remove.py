@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tenfold.cli import options
-from tenfold.cli.completion import complete_run
 from tenfold.cli.output import print_json
 
 if TYPE_CHECKING:
@@ -13,10 +12,7 @@ if TYPE_CHECKING:
 
 
 def remove(
-    references: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="RUN...", help="Runs by number or title, or last.", autocompletion=complete_run),
-    ] = None,
+    references: options.References = None,
     chosen: options.Filter = "",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     empty: Annotated[bool, typer.Option("--empty-trash", help="Delete the folders of removed runs for good.")] = False,

@@ -6,16 +6,12 @@ from typing import Annotated
 import typer
 
 from tenfold.cli import options
-from tenfold.cli.completion import complete_run
 from tenfold.cli.output import print_json
 from tenfold.errors import ExperimentError, StoreError
 
 
 def report(
-    references: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="RUN...", help="Runs by number or title, or last.", autocompletion=complete_run),
-    ] = None,
+    references: options.References = None,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="The file to write.", callback=options.check_report)
     ] = Path("report.html"),

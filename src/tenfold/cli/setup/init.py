@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from tenfold.cli import options
+from tenfold.cli.output import write_file
 
 
 def init(
@@ -20,15 +21,10 @@ def init(
 
     Examples: [cyan]tenfold init lenet.toml[/], [cyan]tenfold init mlp.toml --model mlp --set hidden=[128,64][/]
     """
-    from tenfold.common.files import write_atomically
     from tenfold.errors import ExperimentError
     from tenfold.experiment.template import commented
 
     if not force and os.path.lexists(path):
         raise ExperimentError(f"{path} exists; name another file, or replace it with --force")
-    text = commented(options.experiment_from(None, settings, model=model, data=data))
-    try:
-        write_atomically(path, text.encode())
-    except OSError as error:
-        raise ExperimentError(f"{path} cannot be written: {error.strerror}") from None
+    write_file(path, commented(options.experiment_from(None, settings, model=model, data=data)))
     typer.echo(f"wrote {path}; `tenfold train {path}` runs it")

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from tenfold.cli import options
+from tenfold.cli.output import write_file
 from tenfold.cli.train.train import train
+from tenfold.errors import MachineError
 
 if TYPE_CHECKING:
     from tenfold.experiment import Experiment
@@ -64,8 +66,6 @@ def launch(
     --run[/], [cyan]tenfold launch lenet.toml --slurm -o lenet.sbatch[/],
     [cyan]tenfold launch own_loop.py --hosts hosts.txt --launcher mpirun -- --epochs 3[/]
     """
-    from tenfold.errors import MachineError
-
     if file is None:
         raise MachineError("there is nothing to launch; name an experiment file, or a script (.py)")
     if slurm == (hosts is not None):
@@ -82,7 +82,8 @@ def launch(
         if output is None and script.exists():
             raise MachineError(f"{script} exists; replace it with -o {script}, or name another file")
         text = _script(file, more, experiment, nodes or 2, per_host, port, python)
-        _write(text, script, f"`sbatch {script}` queues it")
+        write_file(script, text)
+        typer.echo(f"wrote {script}; `sbatch {script}` queues it")
         return
     from tenfold.launch.hosts_file import read_hosts
 
@@ -99,8 +100,6 @@ Commands = list[tuple["Host", list[str]]]
 
 def _experiment(file: Path, more: list[str]) -> "Experiment | None":
     """Read the experiment as `tenfold train` will, to find mistakes here and not on every host; leave scripts alone."""
-    from tenfold.errors import MachineError
-
     if file.suffix != ".py":
         reader = typer.Typer(add_completion=False)
         reader.command()(train)
@@ -113,8 +112,6 @@ def _experiment(file: Path, more: list[str]) -> "Experiment | None":
 
 
 def _check_workers(experiment: "Experiment | None", place: str, there: int) -> None:
-    from tenfold.errors import MachineError
-
     asked = experiment.division.workers if experiment else 1
     if asked not in (1, there):
         raise MachineError(
@@ -166,18 +163,8 @@ def _show(commands: Commands, output: Path | None) -> None:
     if output is None:
         typer.echo(text, nl=False)
     else:
-        _write(text, output, "it has the command of each host")
-
-
-def _write(text: str, path: Path, then: str) -> None:
-    from tenfold.common.files import write_atomically
-    from tenfold.errors import MachineError
-
-    try:
-        write_atomically(path, text.encode())
-    except OSError as error:
-        raise MachineError(f"{path} cannot be written: {error.strerror}") from None
-    typer.echo(f"wrote {path}; {then}")
+        write_file(output, text)
+        typer.echo(f"wrote {output}; it has the command of each host")
 
 
 def _run(commands: Commands) -> int:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -91,9 +90,7 @@ def run(
         ),
     ] = "small",
     device: options.Device = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Also write an HTML page.", callback=options.check_report)
-    ] = None,
+    output: options.Report = None,
     runs: options.Runs = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
@@ -156,21 +153,11 @@ def _time(seconds: float) -> str:
 
 
 def _record(result: Any) -> dict[str, Any]:
-    rows = [
-        {
-            "label": row.label,
-            "paper": row.paper,
-            "ours": row.ours,
-            "clock": row.clock,
-            "note": row.note,
-            "doubts": list(row.doubts),
-        }
-        for row in result.rows
-    ]
+    shown = ("label", "paper", "ours", "clock", "note", "doubts")
     return {
         "recipe": result.recipe.name,
         "scale": result.scale,
-        "rows": rows,
+        "rows": [{name: getattr(row, name) for name in shown} for row in result.rows],
         "agreement": result.agreement(),
         "missing": result.missing(),
     }
