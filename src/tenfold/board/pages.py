@@ -87,11 +87,8 @@ class Pages:
     def after_end(self, number: int) -> dict[str, Any]:
         """Return what a page shows of a run once it has ended: its model, and the plots of its folds."""
         run = self.watch.open(number)
-        return {"quality": model_quality(run), "folds": _fold_figures(run), "plots": chart_data(fold_charts(run))}
-
-    def fold_figures(self, number: int) -> list[dict[str, Any]]:
-        """Return the learning curves of a cross-validation's folds so far; empty for any other run."""
-        return _fold_figures(self.watch.open(number))
+        folds = fold_figures(run) if run.kind == CROSSVAL else []
+        return {"quality": model_quality(run), "folds": folds, "plots": chart_data(fold_charts(run))}
 
     def _run_content(self, run: Run, *, whole: bool = True) -> dict[str, Any]:
         content = common_content(Comparison([run])) | run_content(run, self.watch.figure(run), whole=whole)
@@ -133,10 +130,6 @@ class Pages:
 
     def _board(self, script: str, **facts: Any) -> dict[str, Any]:
         return {"action_token": self.action_token, "script": script, **facts}
-
-
-def _fold_figures(run: Run) -> list[dict[str, Any]]:
-    return fold_figures(run) if run.kind == CROSSVAL else []
 
 
 def _empty_panels(run: Run, content: dict[str, Any]) -> dict[str, Any]:

@@ -3,8 +3,6 @@
 import json
 from collections.abc import Callable
 from functools import partial
-from importlib.resources import files
-from pathlib import PurePosixPath
 from typing import Any
 
 from starlette.applications import Starlette
@@ -45,7 +43,8 @@ class Board:
         self.pages = Pages(self.watch, access.action_token)
         self.feed = Feed(self.runs, self.watch, self.pages, self.follower)
         self.actions = Actions(store)
-        self.static = _static()
+        self.static = static_files("tenfold.report.pages") | static_files("tenfold.board")
+        self.static["report.css"] = (TYPES[".css"], page_style().encode())
 
     def app(self) -> Starlette:
         """Return the application."""
@@ -198,16 +197,6 @@ def _numbers(request: Request) -> list[int]:
     if not all(word.isascii() and word.isdecimal() and len(word) < 19 for word in words):
         raise HTTPException(400, "write the numbers of runs: /compare?runs=1,2")
     return [int(word) for word in words]
-
-
-def _static() -> dict[str, tuple[str, bytes]]:
-    """Return the files that are sent, by name: those of reports, and the board's own."""
-    own = {
-        one.name: (TYPES[PurePosixPath(one.name).suffix], one.read_bytes())
-        for one in (files("tenfold.board") / "static").iterdir()
-        if PurePosixPath(one.name).suffix in TYPES
-    }
-    return {**static_files(), **own, "report.css": (TYPES[".css"], page_style().encode())}
 
 
 async def _explain(_request: Request, error: Exception) -> Response:

@@ -9,7 +9,7 @@ from typing import Any
 from tenfold.api.open_run import load_model
 from tenfold.report.curves import Curves
 from tenfold.report.lanes import Lanes
-from tenfold.report.pages.figures import EVERYTHING, describe_figure
+from tenfold.report.pages.figures import describe_figure
 from tenfold.runs import Run, Store
 from tenfold.runs.storage.follower import Follower
 
@@ -53,10 +53,9 @@ class Watched:
             return {"again": True, "position": self.position}
         if int(cursor) == self.cursor:
             return None
-        new = self.lanes.since(int(cursor))
         return {
             "curves": self.curves.since(int(cursor), PLOT_COLUMNS),
-            "lanes": new,
+            "lanes": self.lanes.since(int(cursor)),
             "times": self.lanes.times(),
             "position": self.position,
         }
@@ -92,8 +91,8 @@ class Watch:
         with self.measurements(run.id) as watched:
             return {
                 **describe_figure(run, **described),
-                "curves": watched.curves.between(-EVERYTHING, EVERYTHING, PLOT_COLUMNS),
-                "lanes": watched.lanes.between(-EVERYTHING, EVERYTHING, PLOT_COLUMNS),
+                "curves": watched.curves.between(columns=PLOT_COLUMNS),
+                "lanes": watched.lanes.between(columns=PLOT_COLUMNS),
                 "times": run.times or watched.lanes.times(),
                 "position": watched.position,
             }

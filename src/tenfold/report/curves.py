@@ -76,7 +76,7 @@ class Curves:
                 found.append(curve.columns(begin + _extremes(curve, begin, len(curve.number), columns)))
         return found
 
-    def between(self, first: float, last: float, columns: int) -> list[Columns]:
+    def between(self, first: float = -math.inf, last: float = math.inf, columns: int = REPORT_COLUMNS) -> list[Columns]:
         """Return the curves between two steps, and one point more on either side."""
         found = []
         for curve in self:

@@ -11,7 +11,7 @@ from tenfold.report.summary import KINDS
 
 MOST_SPANS = 4000
 """Up to this many spans are given one by one; of more, the sums in each column of the plot."""
-REPORT_COLUMNS = 400
+LANE_COLUMNS = 400
 MICRO = 1e6
 
 
@@ -65,7 +65,7 @@ class Lanes:
         begin = int(np.searchsorted(np.array(self.number), cursor, side="right"))
         return self._given(slice(begin, None))
 
-    def between(self, first: float, last: float, columns: int = REPORT_COLUMNS) -> dict[str, Any]:
+    def between(self, first: float = -np.inf, last: float = np.inf, columns: int = LANE_COLUMNS) -> dict[str, Any]:
         """Return the spans between two times; of very many, the sums in each column of each worker."""
         at, seconds = np.array(self.at), np.array(self.seconds)
         chosen = np.flatnonzero((at < last) & (at + seconds > first))

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tenfold.report import clocks, summary
-from tenfold.report.curves import REPORT_COLUMNS, Columns, Curves
+from tenfold.report.curves import Columns, Curves
 from tenfold.report.lanes import Lanes
 from tenfold.report.plots import palette
 from tenfold.report.plots.charts import Chart, chart_data
@@ -13,8 +13,8 @@ from tenfold.report.rows import Row
 from tenfold.runs import Run, Started
 from tenfold.runs.storage.follower import Follower
 
-EVERYTHING = float("inf")
-FIRST = Style(palette.SERIES[0])
+ALONE = Style(palette.SERIES[0])
+"""How a single run is drawn."""
 
 
 def page_figures(
@@ -36,7 +36,7 @@ def page_figures(
     }
 
 
-def run_figure(run: Run, label: str = "", style: Style = FIRST) -> dict[str, Any]:
+def run_figure(run: Run, label: str = "", style: Style = ALONE) -> dict[str, Any]:
     """Return the figure of a run as it is in the store now."""
     events = _events(run)
     curves, lanes = Curves(), Lanes()
@@ -44,8 +44,8 @@ def run_figure(run: Run, label: str = "", style: Style = FIRST) -> dict[str, Any
     lanes.add(events)
     return {
         **describe_figure(run, label, style),
-        "curves": curves.between(-EVERYTHING, EVERYTHING, REPORT_COLUMNS),
-        "lanes": lanes.between(-EVERYTHING, EVERYTHING),
+        "curves": curves.between(),
+        "lanes": lanes.between(),
         "times": run.times or lanes.times(),
     }
 
@@ -58,7 +58,7 @@ def _events(run: Run) -> list[tuple[int, dict[str, Any]]]:
         follower.close()
 
 
-def describe_figure(run: Run, label: str = "", style: Style = FIRST) -> dict[str, Any]:
+def describe_figure(run: Run, label: str = "", style: Style = ALONE) -> dict[str, Any]:
     """Return what a figure says of a run apart from its measurements: name, colour, length of an epoch, target."""
     started = next((event for event in run.lifecycle() if isinstance(event, Started)), None)
     training = run.experiment.training

@@ -19,12 +19,11 @@ TYPES = {
 }
 
 
-def static_files() -> dict[str, tuple[str, bytes]]:
-    """Return the files that a server sends, by name, each with its type."""
-    folder = files("tenfold.report.pages") / STATIC
+def static_files(package: str) -> dict[str, tuple[str, bytes]]:
+    """Return the scripts and styles of a package that a server sends, by name, each with its type."""
     return {
         one.name: (TYPES[PurePosixPath(one.name).suffix], one.read_bytes())
-        for one in folder.iterdir()
+        for one in (files(package) / STATIC).iterdir()
         if PurePosixPath(one.name).suffix in TYPES
     }
 

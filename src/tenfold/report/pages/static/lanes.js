@@ -71,11 +71,6 @@ export class LanesPanel {
     this.draw();
   }
 
-  append(spans) {
-    for (const name of Object.keys(this.spans)) for (const value of spans[name]) this.spans[name].push(value);
-    this.set(this.spans);
-  }
-
   // From the first step to the end: the startup would take most of the width of a short run.
   bounds() {
     if (this.until) return [0, this.until];
