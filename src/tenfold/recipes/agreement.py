@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tenfold.recipes.recipe import PaperClaim
-from tenfold.report.formatting import duration, metric_value
+from tenfold.report.formatting import duration, grouped, metric_value
 from tenfold.report.run_values import is_time
 from tenfold.report.scores import higher_is_better
 
@@ -49,9 +49,7 @@ def check_claim(claim: PaperClaim, rows: Sequence[tuple[str, bool, float]]) -> s
     Each row has the name of its group, whether it should be the best, and its value. "" where no group can decide it.
     Of times above 0, the sentence also says by which factor they differ.
     """
-    groups: dict[str, list[tuple[bool, float]]] = {}
-    for group, favoured, value in rows:
-        groups.setdefault(group, []).append((favoured, value))
+    groups = grouped((group, (favoured, value)) for group, favoured, value in rows)
     decided = {group: found for group, found in groups.items() if len({favoured for favoured, _ in found}) == 2}
     if not decided:
         return ""

@@ -8,7 +8,7 @@ from tenfold.recipes import agreement
 from tenfold.recipes.recipe import PaperClaim, Recipe, Scale, Size
 from tenfold.recipes.result_rows import ResultRow, Setting, result_rows, setting_label
 from tenfold.report.differences import describe_settings
-from tenfold.report.formatting import NOTHING, field_value
+from tenfold.report.formatting import NOTHING, field_value, grouped, name_some
 from tenfold.report.rows import DOUBTS
 from tenfold.report.run_values import EXPLAINED, is_timed
 from tenfold.report.tables.columns import DOUBT
@@ -38,11 +38,8 @@ class RecipeResult:
 
     def missing(self) -> list[str]:
         """Return why numbers are missing: each reason with the settings that it is the reason for."""
-        found: dict[str, list[str]] = {}
-        for one in self.settings:
-            if one.reason:
-                found.setdefault(one.reason, []).append(setting_label(one))
-        listed = [f"{reason} ({_listed(labels)})" for reason, labels in found.items()]
+        found = grouped((one.reason, setting_label(one)) for one in self.settings if one.reason)
+        listed = [f"{reason} ({name_some(labels, MOST_NAMED)})" for reason, labels in found.items()]
         return ([self.problem] if self.problem else []) + listed
 
     def agreement(self) -> list[str]:
@@ -80,11 +77,8 @@ class RecipeResult:
         ]
         notes += [f"selected: {row.label}, the best on the validation part" for row in self.rows if row.selected]
         notes += [f"it could not be run: {self.problem}"] if self.problem else []
-        found: dict[str, list[str]] = {}
-        for row in self.rows:
-            if row.note:
-                found.setdefault(row.note, []).append(row.label)
-        return notes + [f"{_listed(labels)}: {note}" for note, labels in found.items()]
+        found = grouped((row.note, row.label) for row in self.rows if row.note)
+        return notes + [f"{name_some(labels, MOST_NAMED)}: {note}" for note, labels in found.items()]
 
     def crosstables(self) -> list[TextTable]:
         """Return our numbers by two settings, a table for each column, where the paper has them in this form."""
@@ -158,11 +152,6 @@ class RecipeResult:
     def __repr__(self) -> str:
         done = sum(setting.done for setting in self.settings)
         return f"<RecipeResult {self.recipe.name}: {done} of {len(self.settings)} settings>"
-
-
-def _listed(labels: Sequence[str]) -> str:
-    more = [f"{len(labels) - MOST_NAMED} more"] if len(labels) > MOST_NAMED else []
-    return "; ".join([*labels[:MOST_NAMED], *more])
 
 
 def _of_one_clock(column: str, rows: Sequence[ResultRow]) -> list[ResultRow]:

@@ -2,8 +2,11 @@
 
 import math
 import time
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
 
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 NOTHING = "–"
 """Shown in a table where there is no value."""
 
@@ -50,11 +53,6 @@ def interval(low: float, high: float, middle: float) -> str:
     bounds = [duration(bound) for bound in (low, high)]
     alike = all(text.count(" ") == 1 and text.endswith(f" {unit}") for text in bounds)
     return f"[{'-'.join(text.partition(' ')[0] for text in bounds)}]" if alike else f"[{bounds[0]} - {bounds[1]}]"
-
-
-def rate(per_second: float | None) -> str:
-    """Return a number of samples per second: 17,950 samples/s."""
-    return NOTHING if per_second is None else f"{per_second:,.0f} samples/s"
 
 
 def ratio(times: float | None) -> str:
@@ -122,6 +120,20 @@ def field_value(value: Any) -> str:
 def joined(*parts: str) -> str:
     """Return those of the parts that are not empty, separated by commas."""
     return ", ".join(part for part in parts if part)
+
+
+def name_some(names: Sequence[str], most: int) -> str:
+    """Return the first of some names, and how many more there are."""
+    more = f", and {len(names) - most} more" if len(names) > most else ""
+    return "; ".join(names[:most]) + more
+
+
+def grouped(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
+    """Return the second values of pairs by their first, such as the settings that failed for each reason."""
+    found: dict[Key, list[Value]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
 
 
 def one_line(text: str) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tenfold.report.formatting import count, duration, plural
+from tenfold.report.formatting import count, duration, grouped, plural
 from tenfold.report.row_ranking import idle_share, mean_seconds
 from tenfold.report.rows import Row, baseline_row
 
@@ -32,10 +32,8 @@ def scaling_families(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
 
     A row of one worker belongs to every group with which it shares the fields other than those of averaging.
     """
-    found: dict[str, list[Row]] = {}
-    for row in sorted(rows, key=lambda row: row.workers):
-        if row.workers > 1:
-            found.setdefault(row.describe_without("workers"), []).append(row)
+    several = sorted((row for row in rows if row.workers > 1), key=lambda row: row.workers)
+    found = grouped((row.describe_without("workers"), row) for row in several)
     alone = {name: baseline_row(group[0], rows) for name, group in found.items()}
     return [(name, [*([one] if (one := alone[name]) else []), *group]) for name, group in found.items()]
 
@@ -66,9 +64,7 @@ def find_knee(group: Sequence[Row]) -> Knee:
 
 def explain_knees(families: Sequence[tuple[str, Sequence[Row]]]) -> list[str]:
     """Return one sentence for each different explanation, with the families that it holds for."""
-    names: dict[str, list[str]] = {}
-    for name, group in families:
-        names.setdefault(_knee_reason(group), []).append(name)
+    names = grouped((_knee_reason(group), name) for name, group in families)
     return [
         f"With {' or with '.join(listed)}, the speedup {reason}" if any(listed) else f"The speedup {reason}"
         for reason, listed in names.items()

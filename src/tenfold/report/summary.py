@@ -6,7 +6,7 @@ from typing import Any
 
 from tenfold.experiment import Experiment
 from tenfold.report import clocks
-from tenfold.report.formatting import count, duration, field_value, metric_value, one_line, plural, rate
+from tenfold.report.formatting import count, duration, field_value, grouped, metric_value, name_some, one_line, plural
 from tenfold.report.scores import ordered
 from tenfold.runs import Run
 from tenfold.runs.store import CROSSVAL
@@ -62,7 +62,7 @@ def describe_speed(run: Run) -> str:
     """Return the training time, with its clock, and the samples per second."""
     text = clocks.training_time(run)
     per_second = run.result.get("samples_per_second")
-    return f"{text}, {rate(per_second)}" if per_second is not None else text
+    return f"{text}, {count(per_second)} samples/s" if per_second is not None else text
 
 
 def describe_target(run: Run) -> str:
@@ -142,10 +142,7 @@ def evaluated_part(run: Run) -> str:
 
 def merge_reasons(explained: Sequence[tuple[str, Iterable[str]]]) -> list[str]:
     """Return the sentences that explain predictions, each once, with the settings it holds for."""
-    found: dict[str, list[str]] = {}
-    for name, sentences in explained:
-        for sentence in dict.fromkeys(sentences):
-            found.setdefault(one_line(sentence), []).append(name)
+    found = grouped((one_line(one), name) for name, sentences in explained for one in dict.fromkeys(sentences))
     return [f"{sentence} ({_holds_for(names, len(explained))})" for sentence, names in found.items()]
 
 
@@ -210,8 +207,7 @@ def times_by_kind(run: Run) -> dict[str, float]:
 def _holds_for(names: Sequence[str], total: int) -> str:
     if len(names) == total:
         return "all settings" if total > 1 else names[0]
-    more = f", and {len(names) - FEW_NAMED} more" if len(names) > FEW_NAMED else ""
-    return f"{'; '.join(names[:FEW_NAMED])}{more}"
+    return name_some(names, FEW_NAMED)
 
 
 def _enumerate(words: list[str]) -> str:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from tenfold.experiment import Experiment
 from tenfold.report import clocks
-from tenfold.report.formatting import duration, metric_value, one_line, plural, rate
+from tenfold.report.formatting import count, duration, metric_value, one_line, plural
 from tenfold.report.live.display import Display
 from tenfold.report.live.rank_times import RankTimes
 from tenfold.runs import Ended, EpochEnded, Event, Lifecycle, Metric, Span, Started, Warned, WorkerDropped, WorkerJoined
@@ -125,7 +125,7 @@ class RunProgress(Display):
         if not self._steps_per_epoch or not self._samples or metric.seconds <= seconds or metric.step <= step:
             return []
         per_second = self._samples * (metric.step - step) / self._steps_per_epoch / (metric.seconds - seconds)
-        return [f"{rate(per_second)} {self._clock}" if self._virtual else rate(per_second)]
+        return [f"{count(per_second)} samples/s{f' {self._clock}' if self._virtual else ''}"]
 
     def _time_left(self, metric: Metric) -> list[str]:
         """Return the estimated time left, including evaluation."""

@@ -4,7 +4,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from tenfold.report import summary
-from tenfold.report.formatting import count, date_time, duration, field_value, metric_value, one_line, plural, ratio
+from tenfold.report.formatting import (
+    count,
+    date_time,
+    duration,
+    field_value,
+    metric_value,
+    name_some,
+    one_line,
+    plural,
+    ratio,
+)
 from tenfold.report.pages import figures
 from tenfold.report.pages.sections import describe_run, headline_number, page_title
 from tenfold.report.plots import SCALING, device_plots, scaling_plots, target_plots, timeline_plots
@@ -54,9 +64,7 @@ def comparison_tables(comparison: Comparison) -> dict[str, Any]:
         "headline": _headline(comparison),
         "table": settings_table(comparison, PlotStyles(comparison.rows)),
         "crosstables": comparison.crosstables(),
-        "notes": [note.text for note in comparison.notes() if note.column != SHARES]
-        + _speedup_note(comparison.rows)
-        + _selected(comparison),
+        "notes": comparison.explanations((SHARES,)) + _speedup_note(comparison.rows) + _selected(comparison),
     }
 
 
@@ -225,10 +233,9 @@ def _left_out(names: Sequence[str], shown: Sequence[str]) -> str:
     labels = [name for name in names if name not in shown]
     if not labels:
         return ""
-    more = f", and {len(labels) - MOST_NAMED} more" if len(labels) > MOST_NAMED else ""
     return (
         f"{len(shown)} of {len(names)} settings are drawn. Not drawn, as they are neither among the fastest nor among "
-        f"the best: {'; '.join(labels[:MOST_NAMED])}{more}."
+        f"the best: {name_some(labels, MOST_NAMED)}."
     )
 
 

@@ -35,7 +35,7 @@ def render_forecast(forecast: Forecast) -> str:
         "truth": clocks.page_statement(forecast.rows),
         "headline": _headline(forecast),
         "table": settings_table(forecast, styles),
-        "notes": [note.text for note in forecast.notes() if note.column != SHARES],
+        "notes": forecast.explanations((SHARES,)),
         "speedup": speedup is not None,
         "bands": forecast_plots.has_bands(forecast.rows),
         "knees": _knee_table(forecast),

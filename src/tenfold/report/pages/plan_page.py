@@ -23,7 +23,7 @@ def render_plan(plan: Plan) -> str:
         "headline": _headline(plan),
         "findings": plan.findings(),
         "table": TextTable(*plan.cells()),
-        "notes": [note.text for note in plan.notes()],
+        "notes": plan.explanations(),
         "probes": probes is not None,
         "figures": figures.page_figures([], plan.rows, {"probes": probes}),
         "downloads": [

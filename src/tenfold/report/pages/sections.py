@@ -13,6 +13,7 @@ from tenfold.report.formatting import (
     date_time,
     duration,
     field_value,
+    grouped,
     joined,
     metric_value,
     one_line,
@@ -218,10 +219,8 @@ def event_list(run: Run) -> list[dict[str, str]]:
 
 def warning_list(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Return each warning once, with the numbers of its runs."""
-    found: dict[str, list[int]] = {}
-    for run in runs:
-        for text in dict.fromkeys(event.text for event in run.lifecycle() if isinstance(event, Warned)):
-            found.setdefault(text, []).append(run.id)
+    texts = ((run, dict.fromkeys(one.text for one in run.lifecycle() if isinstance(one, Warned))) for run in runs)
+    found = grouped((text, run.id) for run, listed in texts for text in listed)
     return [{"text": text, "runs": numbers} for text, numbers in found.items()]
 
 

@@ -6,7 +6,7 @@ from functools import partial
 from itertools import groupby
 
 from tenfold.report import clocks
-from tenfold.report.formatting import duration, joined, metric_scale, metric_value, one_line, plural, ratio
+from tenfold.report.formatting import duration, grouped, joined, metric_scale, metric_value, one_line, plural, ratio
 from tenfold.report.plots.charts import ChartLine, LineChart
 from tenfold.report.plots.styles import PlotStyles, Style
 from tenfold.report.row_ranking import mean_seconds, pareto_front, quality, rows_metric
@@ -25,12 +25,14 @@ def scaling_curves(rows: Sequence[Row], styles: PlotStyles) -> list[Curve]:
 
     If there are too many curves, those with the highest speedups are kept.
     """
-    families: dict[str, list[Row]] = {}
     mixed = len({row.clock for row in rows}) > 1
-    for row in sorted(rows, key=lambda row: row.workers):
-        if row.speedup is not None and row.workers > 1:
-            others = row.describe_without("workers")
-            families.setdefault(joined(others, row.clock if mixed or not others else ""), []).append(row)
+
+    def name(row: Row) -> str:
+        others = row.describe_without("workers")
+        return joined(others, row.clock if mixed or not others else "")
+
+    compared = [row for row in rows if row.speedup is not None and row.workers > 1]
+    families = grouped((name(row), row) for row in sorted(compared, key=lambda row: row.workers))
     highest = sorted(families, key=lambda name: -max(row.speedup or 0.0 for row in families[name]))[:MOST_LINES]
     return [(name, styles.style(group[0]), group) for name, group in families.items() if name in highest]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from tenfold.errors import ExperimentError
-from tenfold.report.formatting import plural
-from tenfold.report.results.result_table import ResultTable, TableNote
+from tenfold.report.formatting import grouped, plural
+from tenfold.report.results.result_table import ResultTable
 from tenfold.report.rows import Row, Spread, make_rows
 from tenfold.report.run_values import RATIOS, is_timed, require_columns
 from tenfold.report.select_by_validation import describe_selected, select_by_validation
@@ -76,33 +76,31 @@ class Comparison(ResultTable):
         """Return the settings that failed."""
         return {"failed": self.failed}
 
-    def notes(self) -> list[TableNote]:
-        """Return the lines that explain the columns."""
+    def notes(self) -> list[str]:
+        """Return the lines that explain the table, except for those in COLUMN_NOTES."""
         notes = self.time_notes() if not self.shown or any(map(is_timed, self.shown)) else []
         if self.shown:
-            notes += [TableNote(line) for line in explain_columns(self.rows, self.shown)]
+            notes += explain_columns(self.rows, self.shown)
         if not self.shown or set(RATIOS) & set(self.shown):
             notes += self._ratio_notes()
         if not self.shown:
             notes += self.device_notes()
         if len({row.clock for row in self.rows}) > 1:
-            notes.append(
-                TableNote("measured times are compared only with measured ones, predicted with predicted ones")
-            )
-        return notes if self.shown else notes + self.column_notes()
+            notes.append("measured times are compared only with measured ones, predicted with predicted ones")
+        return notes
 
-    def _ratio_notes(self) -> list[TableNote]:
+    def _ratio_notes(self) -> list[str]:
         """Return what speedup and the like are, or why there are none."""
         if any(row.speedup is not None and row.workers > 1 for row in self.rows):
             virtual = any(row.interval is not None for row in self.rows)
             per = "core, or per node of a virtual cluster" if virtual else "core"
             text = f"speedup = T1/Tn; efficiency = speedup per {per}; PI = (T1-Tn)/T1; gain = Tslowest/Tn"
-            return [TableNote(text), *([TableNote(PER_SAMPLE)] if any(row.per_sample for row in self.rows) else [])]
+            return [text, *([PER_SAMPLE] if any(row.per_sample for row in self.rows) else [])]
         if any(row.workers > 1 for row in self.rows):
             alone = any(row.workers == 1 for row in self.rows)
             why = "no run with one worker has the same settings and clock" if alone else "no run has one worker"
-            return [TableNote(f"no speedup, as {why}: add workers 1 to the comparison")]
-        return [TableNote("gain = Tslowest/Tn")]
+            return [f"no speedup, as {why}: add workers 1 to the comparison"]
+        return ["gain = Tslowest/Tn"]
 
     def findings(self) -> list[str]:
         """Return what failed, and what was the same as something else."""
@@ -111,9 +109,7 @@ class Comparison(ResultTable):
 
     def failures(self) -> list[str]:
         """Return the settings that could not be run, one line for each reason."""
-        reasons: dict[str, list[str]] = {}
-        for label, reason in self.failed.items():
-            reasons.setdefault(reason, []).append(label)
+        reasons = grouped((reason, label) for label, reason in self.failed.items())
         return [f"{' | '.join(labels)}: {reason}" for reason, labels in reasons.items()]
 
     def report(self, path: str | Path) -> Path:

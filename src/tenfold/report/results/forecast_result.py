@@ -12,7 +12,7 @@ from tenfold.report import clocks, summary
 from tenfold.report.differences import describe_settings, varied_fields
 from tenfold.report.formatting import plural
 from tenfold.report.knee import explain_knees, scaling_families
-from tenfold.report.results.result_table import ResultTable, TableNote
+from tenfold.report.results.result_table import ResultTable
 from tenfold.report.rows import Row, Spread, with_ratios
 from tenfold.report.tables.columns import Column
 
@@ -51,15 +51,15 @@ class Forecast(ResultTable):
         """Return what explains the numbers."""
         return {"explanation": self.explanation(), "reasons": self.reasons()}
 
-    def notes(self) -> list[TableNote]:
-        """Return the lines that explain the columns."""
+    def notes(self) -> list[str]:
+        """Return the lines that explain the table, except for those in COLUMN_NOTES."""
         notes = self.time_notes()
         if any(row.speedup is not None and row.workers > 1 for row in self.rows):
-            notes.append(TableNote("speedup = T1/Tn; efficiency = speedup per worker"))
+            notes.append("speedup = T1/Tn; efficiency = speedup per worker")
         elif any(row.workers > 1 for row in self.rows):
-            notes.append(TableNote("no speedup, as there is no prediction for one worker: add 1 to the workers"))
+            notes.append("no speedup, as there is no prediction for one worker: add 1 to the workers")
         speeds = clocks.speed_notes(one.prediction.machine_speed for one in self.forecasts)
-        return notes + [TableNote(text) for text in speeds] + self.device_notes() + self.column_notes()
+        return notes + speeds + self.device_notes()
 
     def findings(self) -> list[str]:
         """Return where the speedups level off, and which settings make no difference."""

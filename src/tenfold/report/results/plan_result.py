@@ -9,7 +9,7 @@ from tenfold.experiment import Experiment
 from tenfold.prediction.planning.assessment import UNTRIED, Assessment, Search, describe_candidate
 from tenfold.report import clocks
 from tenfold.report.formatting import NOTHING, duration, interval, metric_value, plural
-from tenfold.report.results.result_table import ResultTable, TableNote
+from tenfold.report.results.result_table import ResultTable
 from tenfold.report.rows import Row, Spread
 from tenfold.report.tables.columns import Column
 from tenfold.report.tables.text_table import TextTable
@@ -120,27 +120,19 @@ class Plan(ResultTable):
             "runs_to_repay": repaid.runs if repaid else None,
         }
 
-    def notes(self) -> list[TableNote]:
-        """Return the lines that explain the columns."""
-        notes = [
-            TableNote("all times are predicted; to target: training time without startup, evaluation, saving"),
-            TableNote(f"{clocks.INTERVAL}; in all: with startup, evaluation and saving"),
-            TableNote(
-                "epochs: those with the fewest expected seconds in all to the target, where a run stops; one that "
-                "misses it is repeated with more"
-            ),
-            TableNote(
-                "reach it: seeds that reached the target in trial runs with these epochs, or (~) the estimated share "
-                "of runs"
-            ),
-            TableNote(
-                "probe: the longest run in the search of it or of another that learns the same, on the validation part"
-            ),
-        ]
-        notes += [TableNote(text) for text in clocks.speed_notes(self.search.machine_speeds)]
+    def notes(self) -> list[str]:
+        """Return the lines that explain the table."""
         untried = {reason: sum(one.dropped == reason for one in self.search.assessments) for reason in UNTRIED}
-        return notes + [
-            TableNote(f"not tried: {plural(count, 'setting')} ({why})") for why, count in untried.items() if count
+        return [
+            "all times are predicted; to target: training time without startup, evaluation, saving",
+            f"{clocks.INTERVAL}; in all: with startup, evaluation and saving",
+            "epochs: those with the fewest expected seconds in all to the target, where a run stops; one that misses "
+            "it is repeated with more",
+            "reach it: seeds that reached the target in trial runs with these epochs, or (~) the estimated share of "
+            "runs",
+            "probe: the longest run in the search of it or of another that learns the same, on the validation part",
+            *clocks.speed_notes(self.search.machine_speeds),
+            *(f"not tried: {plural(count, 'setting')} ({why})" for why, count in untried.items() if count),
         ]
 
     def findings(self) -> list[str]:

@@ -4,14 +4,13 @@ import html
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tenfold.common.json_values import json_text
 from tenfold.report import clocks
 from tenfold.report.exports.csv_table import write_csv
-from tenfold.report.formatting import CROSSVAL_TIME
+from tenfold.report.formatting import CROSSVAL_TIME, NOTHING
 from tenfold.report.rows import DOUBTS, Row, Spread
 from tenfold.report.run_values import RATIOS, is_time
 from tenfold.report.tables import columns
@@ -36,13 +35,11 @@ LAYOUTS = ((2, False), (2, True), (1, True))
 """Ways to print a table, of which the first that fits is used: spaces between columns, and broken headings."""
 
 
-@dataclass(frozen=True)
-class TableNote:
-    """A line below a table."""
-
-    text: str
-    column: str = ""
-    """The column that it explains, if it is about a single one."""
+COLUMN_NOTES = {
+    columns.SHARES: "c/w/c %: shares of computing, waiting and communicating",
+    columns.SENT: "sent: bytes that one worker sends during a run",
+}
+"""What single columns are, which a narrow terminal may omit."""
 
 
 class ResultTable(ABC):
@@ -57,8 +54,8 @@ class ResultTable(ABC):
         """Write an HTML report with the table and plots, and return its path."""
 
     @abstractmethod
-    def notes(self) -> list[TableNote]:
-        """Return the lines that explain the columns."""
+    def notes(self) -> list[str]:
+        """Return the lines that explain the table, except for those in COLUMN_NOTES."""
 
     @abstractmethod
     def findings(self) -> list[str]:
@@ -98,7 +95,7 @@ class ResultTable(ABC):
         shown = self.columns()
         return [one.name for one in shown], [list(row) for row in zip(*(one.cells for one in shown), strict=True)]
 
-    def time_notes(self) -> list[TableNote]:
+    def time_notes(self) -> list[str]:
         """Return what the times are: measured or predicted, what they include, and which are unreliable."""
         clock = clocks.clock_names(self.rows)
         both = clock not in (clocks.MEASURED, clocks.PREDICTED)
@@ -107,42 +104,36 @@ class ResultTable(ABC):
             text += ", without startup, evaluation, saving"
         if any(len(row.runs) > 1 for row in self.rows):
             text += "; mean ± standard deviation over the repeats"
-        notes = [TableNote(text)]
+        notes = [text]
         if any(run.kind == CROSSVAL for row in self.rows for run in row.runs):
-            notes.append(TableNote(CROSSVAL_TIME))
+            notes.append(CROSSVAL_TIME)
         if len({row.part for row in self.rows if row.metrics}) > 1:
-            notes.append(TableNote(SEVERAL_PARTS))
+            notes.append(SEVERAL_PARTS)
         if any(row.interval for row in self.rows):
-            notes.append(TableNote(f"predicted {clocks.INTERVAL}"))
+            notes.append(f"predicted {clocks.INTERVAL}")
         if any(not row.calibrated for row in self.rows):
-            notes.append(TableNote(clocks.UNCALIBRATED))
+            notes.append(clocks.UNCALIBRATED)
         found = {doubt for row in self.rows for doubt in row.doubts}
-        return notes + [TableNote(f"{columns.DOUBT} {text}") for doubt, text in DOUBTS.items() if doubt in found]
+        return notes + [f"{columns.DOUBT} {text}" for doubt, text in DOUBTS.items() if doubt in found]
 
-    def device_notes(self) -> list[TableNote]:
+    def device_notes(self) -> list[str]:
         """Return what the factor against the CPU is, or why there is none; empty where the device does not vary."""
         if any(row.factor_against_cpu is not None for row in self.rows):
             per_sample = any(row.factor_per_sample for row in self.rows)
-            return [
-                TableNote("factor against cpu (× cpu) = Tcpu/T, with the same settings otherwise"),
-                *([TableNote(FACTOR_PER_SAMPLE)] if per_sample else []),
-            ]
+            text = "factor against cpu (× cpu) = Tcpu/T, with the same settings otherwise"
+            return [text, *([FACTOR_PER_SAMPLE] if per_sample else [])]
         if any("device" in row.settings for row in self.rows):
-            return [TableNote("no factor against cpu, as no run on cpu has the same settings: add device cpu")]
+            return ["no factor against cpu, as no run on cpu has the same settings: add device cpu"]
         return []
 
-    def column_notes(self) -> list[TableNote]:
-        """Return what the columns of communication are."""
-        notes = []
-        if any(row.workers > 1 for row in self.rows):
-            notes.append(TableNote("c/w/c %: shares of computing, waiting and communicating", columns.SHARES))
-        if any(row.bytes_per_worker for row in self.rows):
-            notes.append(TableNote("sent: bytes that one worker sends during a run", columns.SENT))
-        return notes
+    def explanations(self, omitted: Sequence[str] = ()) -> list[str]:
+        """Return the lines that explain the table, without those about columns that are omitted or have no numbers."""
+        shown = [one.name for one in self.columns() if set(one.cells) != {NOTHING} and one.name not in omitted]
+        return self.notes() + [text for name, text in COLUMN_NOTES.items() if name in shown]
 
     def lines(self, omitted: Sequence[str] = ()) -> list[str]:
-        """Return all lines below the table, without those about columns that are omitted."""
-        return [note.text for note in self.notes() if not note.column or note.column not in omitted] + self.findings()
+        """Return all lines below the table."""
+        return self.explanations(omitted) + self.findings()
 
     def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
         from rich.text import Text
