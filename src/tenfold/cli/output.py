@@ -4,14 +4,17 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
 from tenfold.errors import MachineError, StoreError, WorkerLost
 
 if TYPE_CHECKING:
+    from rich.progress import Progress, ProgressColumn
+
     from tenfold.data import FetchProgress
+    from tenfold.report.live.display import Display
     from tenfold.runs import Emit, Event, Run
 
 
@@ -99,38 +102,33 @@ def exit_partial(what: str) -> NoReturn:
     raise typer.Exit(PARTIAL)
 
 
-class Interruptible:
-    """When a run is interrupted while the `with` block lasts, says how to resume it.
+@contextmanager
+def following(display: "Display", runs: Path | None, quiet: bool) -> Iterator[tuple["Emit", "FetchProgress"]]:
+    """Show a run while it trains: give what listens to it, and what shows the progress of a download.
 
-    It must be entered before a live display, which would otherwise erase the message when it closes.
+    When the run is interrupted, say how to resume it, after the display has closed, which would erase the message.
     """
+    from tenfold.runs import Recorded
 
-    def __init__(self, runs: Path | None) -> None:
-        self._runs = runs
-        self._number: int | None = None
+    number: int | None = None
 
-    def watch(self, listen: "Emit") -> "Emit":
-        """Return a listener that notes the number of the run, and passes all events on."""
-        from tenfold.runs import Recorded
+    def listen(event: "Event") -> None:
+        nonlocal number
+        if isinstance(event, Recorded):
+            number = event.run
+        display.listen(event)
 
-        def hear(event: "Event") -> None:
-            if isinstance(event, Recorded):
-                self._number = event.run
-            listen(event)
-
-        return hear
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None or launched_rank() or self._number is None:
-            return
-        how = f"`tenfold resume {self._number}{_elsewhere(self._runs)}` continues from the last completed epoch"
-        if issubclass(kind, KeyboardInterrupt):
+    try:
+        with display, fetching(quiet) as bar:
+            yield listen, bar
+    except (KeyboardInterrupt, WorkerLost) as error:
+        if number is None or launched_rank():
+            raise
+        how = f"`tenfold resume {number}{_elsewhere(runs)}` continues from the last completed epoch"
+        if isinstance(error, KeyboardInterrupt):
             say_interrupted(how)
-        elif issubclass(kind, WorkerLost):
-            tell_interrupted(how)
+        tell_interrupted(how)
+        raise
 
 
 def say_interrupted(how: str) -> NoReturn:
@@ -155,17 +153,9 @@ def _elsewhere(runs: Path | None) -> str:
 @contextmanager
 def fetching(quiet: bool = False) -> Iterator["FetchProgress"]:
     """Show the progress of a download, if there is one."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+    from rich.progress import BarColumn, DownloadColumn, TextColumn
 
-    with Progress(
-        TextColumn("fetching {task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        console=Console(stderr=True),
-        transient=True,
-        disable=quiet or not sys.stderr.isatty(),
-    ) as display:
+    with _progress(quiet, TextColumn("fetching {task.description}"), BarColumn(), DownloadColumn()) as display:
         tasks: dict[str, Any] = {}
 
         def show(done: int, total: int | None, name: str) -> None:
@@ -179,16 +169,17 @@ def fetching(quiet: bool = False) -> Iterator["FetchProgress"]:
 @contextmanager
 def showing_progress(quiet: bool) -> Iterator[Callable[[str], None]]:
     """Show what is being measured, and how long that has taken so far."""
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    with Progress(
-        SpinnerColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}", markup=False),
-        console=Console(stderr=True),
-        transient=True,
-        disable=quiet or not sys.stderr.isatty(),
-    ) as display:
+    described = TextColumn("{task.description}", markup=False)
+    with _progress(quiet, SpinnerColumn(), TimeElapsedColumn(), described) as display:
         task = display.add_task("preparing", total=None)
         yield lambda what: display.update(task, description=what)
+
+
+def _progress(quiet: bool, *columns: "ProgressColumn") -> "Progress":
+    from rich.console import Console
+    from rich.progress import Progress
+
+    hidden = quiet or not sys.stderr.isatty()
+    return Progress(*columns, console=Console(stderr=True), transient=True, disable=hidden)

@@ -8,7 +8,7 @@ import typer
 
 from tenfold.cli import options
 from tenfold.cli.grids import Form, Values, dimension, grid_of, print_side_by_side, watching
-from tenfold.cli.output import Interruptible, fetching, print_run, showing_progress
+from tenfold.cli.output import print_run, showing_progress
 from tenfold.common.catalog import STRATEGIES
 
 if TYPE_CHECKING:
@@ -93,14 +93,9 @@ def _one(
     import tenfold
     from tenfold.report.live.run_progress import RunProgress
 
-    with (
-        Interruptible(runs) as interruptible,
-        RunProgress(experiment, quiet=quiet or as_json) as progress,
-        fetching(quiet or as_json) as bar,
-    ):
-        run = tenfold.simulate(
-            experiment, runs=runs, log=log, listen=interruptible.watch(progress.listen), fetching=bar
-        )
+    quiet = quiet or as_json
+    with following(RunProgress(experiment, quiet=quiet), runs, quiet) as (listen, bar):
+        run = tenfold.simulate(experiment, runs=runs, log=log, listen=listen, fetching=bar)
     from tenfold.api.simulation_baseline import accuracy_warning, recorded_baseline
 
     print_run(run, as_json, output)

@@ -3,7 +3,7 @@
 from typing import Annotated, Any
 
 from tenfold.cli import options
-from tenfold.cli.output import Interruptible, fetching, print_run
+from tenfold.cli.output import following, print_run
 from tenfold.common.catalog import FOLD_KINDS, FOLD_MODES
 
 FOLDS = "How the folds are made and trained"
@@ -51,12 +51,6 @@ def crossval(
     from tenfold.report.live.fold_progress import FoldProgress
 
     quiet = quiet or as_json
-    with (
-        Interruptible(runs) as interruptible,
-        FoldProgress(quiet=quiet) as progress,
-        fetching(quiet) as bar,
-    ):
-        done = tenfold.cross_validate(
-            experiment, runs=runs, log=log, listen=interruptible.watch(progress.listen), fetching=bar
-        )
+    with following(FoldProgress(quiet=quiet), runs, quiet) as (listen, bar):
+        done = tenfold.cross_validate(experiment, runs=runs, log=log, listen=listen, fetching=bar)
     print_run(done.run, as_json, output)

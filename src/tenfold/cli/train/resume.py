@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from tenfold.cli import options
-from tenfold.cli.output import Interruptible, launched_rank, print_run
+from tenfold.cli.output import following, launched_rank, print_run
 
 
 def resume(
@@ -36,6 +36,6 @@ def resume(
     quiet = quiet or as_json or bool(launched_rank())
     folded = interrupted.kind == CROSSVAL
     shown = FoldProgress(quiet=quiet) if folded else RunProgress(interrupted.experiment, quiet=quiet)
-    with Interruptible(runs) as interruptible, shown as progress:
-        resumed = tenfold.resume(interrupted, log=log, listen=interruptible.watch(progress.listen), force=force)
+    with following(shown, runs, quiet) as (listen, _):
+        resumed = tenfold.resume(interrupted, log=log, listen=listen, force=force)
     print_run(resumed, as_json)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tenfold.cli import options
-from tenfold.cli.output import Interruptible, fetching, launched_rank, print_run
+from tenfold.cli.output import following, launched_rank, print_run
 from tenfold.cli.train.board_window import BoardWindow, ShowBoard
 
 
@@ -44,11 +44,6 @@ def train(
     count = world.size if world is not None else experiment.division.workers
     ranks = RankTimes(options.ranks_from(log_ranks, count)) if log_ranks else None
     with BoardWindow(runs, board) as window:
-        with (
-            Interruptible(runs) as interruptible,
-            RunProgress(experiment, quiet=quiet, ranks=ranks) as progress,
-            fetching(quiet) as bar,
-        ):
-            listen = window.watch(interruptible.watch(progress.listen))
-            run = tenfold.train(experiment, runs=runs, log=log, listen=listen, fetching=bar)
+        with following(RunProgress(experiment, quiet=quiet, ranks=ranks), runs, quiet) as (listen, bar):
+            run = tenfold.train(experiment, runs=runs, log=log, listen=window.watch(listen), fetching=bar)
         print_run(run, as_json, output)
