@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from tenfold.recipes.agreement import written
 from tenfold.recipes.recipe_result import RecipeResult
-from tenfold.recipes.result_rows import ResultRow
+from tenfold.recipes.result_rows import ResultRow, setting_values
 from tenfold.report.clocks import HOW_RUN, PREDICTED
 from tenfold.report.differences import describe_settings
 from tenfold.report.formatting import field_value, joined, metric_scale
@@ -165,10 +165,7 @@ def _begin_together(rows: Sequence[ResultRow], column: str, over: str) -> bool:
 
 def _ticks(rows: Sequence[ResultRow], over: str) -> list[Any]:
     """Return the values of a setting, each once: numbers in their order, then words."""
-    found: list[Any] = []
-    for row in rows:
-        if row.settings[over] not in found:
-            found.append(row.settings[over])
+    found = setting_values(rows, over)
     numbers = [x for x in found if isinstance(x, int | float)]
     return sorted(numbers) + [x for x in found if x not in numbers]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from tenfold.recipes import agreement
 from tenfold.recipes.recipe import PaperClaim, Recipe, Scale, Size
-from tenfold.recipes.result_rows import ResultRow, Setting, result_rows, setting_label
+from tenfold.recipes.result_rows import ResultRow, Setting, result_rows, setting_label, setting_values
 from tenfold.report.differences import describe_settings
 from tenfold.report.formatting import NOTHING, field_value, grouped, name_some
 from tenfold.report.rows import DOUBTS
@@ -84,7 +84,7 @@ class RecipeResult:
         """Return our numbers by two settings, a table for each column, where the paper has them in this form."""
         show = self.recipe.show
         rows = [row for row in self.rows if {show.over, show.across} <= set(row.settings)] if show.across else []
-        down, across = (_values(rows, name) for name in (show.over, show.across))
+        down, across = (setting_values(rows, name) for name in (show.over, show.across))
         found, quoted = [], any(row.paper for row in self.rows)
         for column in show.columns:
             places = {(str(row.settings[show.over]), str(row.settings[show.across])): row for row in rows}
@@ -198,14 +198,6 @@ def _head(column: str, who: str, quoted: bool) -> str:
 def _cell(row: ResultRow, column: str, who: str) -> str:
     numbers, absent = (row.paper, ABSENT if row.in_paper else NOTHING) if who == "paper" else (row.ours, NOTHING)
     return agreement.written(column, numbers[column]) if column in numbers else absent
-
-
-def _values(rows: Iterable[ResultRow], name: str) -> list[Any]:
-    """Return the values of a setting, each once."""
-    found: list[Any] = []
-    for row in rows:
-        found += [row.settings[name]] if row.settings[name] not in found else []
-    return found
 
 
 def _size(recipe: Recipe, scale: Scale) -> str:

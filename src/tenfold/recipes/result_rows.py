@@ -1,6 +1,6 @@
 """The rows of a recipe: the paper's numbers, and those of the runs that were made with the same settings."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
@@ -113,6 +113,15 @@ def _matches(row: PaperRow, setting: Setting) -> bool:
 def setting_label(setting: Setting) -> str:
     """Return the settings as a phrase."""
     return describe_settings(setting.settings) or setting.verb
+
+
+def setting_values(rows: Iterable[ResultRow], name: str) -> list[Any]:
+    """Return the values of a setting, each once."""
+    found: list[Any] = []
+    for row in rows:
+        if row.settings[name] not in found:
+            found.append(row.settings[name])
+    return found
 
 
 def _with_selected(rows: Sequence[ResultRow]) -> list[ResultRow]:

@@ -8,7 +8,7 @@ import typer
 
 from tenfold.cli import options
 from tenfold.cli.grids import Form, Values, dimension, grid_of, print_side_by_side, watching
-from tenfold.cli.output import print_run, showing_progress
+from tenfold.cli.output import following, print_run, showing_progress
 from tenfold.common.catalog import STRATEGIES
 
 if TYPE_CHECKING:

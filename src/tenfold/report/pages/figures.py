@@ -1,6 +1,7 @@
 """The numbers behind a page's interactive plots, which its scripts draw; a report carries them inside."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 from tenfold.report import clocks, summary
@@ -38,7 +39,8 @@ def page_figures(
 
 def run_figure(run: Run, label: str = "", style: Style = ALONE) -> dict[str, Any]:
     """Return the figure of a run as it is in the store now."""
-    events = _events(run)
+    with closing(Follower(run.store)) as follower:
+        events, _ = follower.events(run.id)
     curves, lanes = Curves(), Lanes()
     curves.add(events)
     lanes.add(events)
@@ -48,14 +50,6 @@ def run_figure(run: Run, label: str = "", style: Style = ALONE) -> dict[str, Any
         "lanes": lanes.between(),
         "times": run.times or lanes.times(),
     }
-
-
-def _events(run: Run) -> list[tuple[int, dict[str, Any]]]:
-    follower = Follower(run.store)
-    try:
-        return follower.events(run.id)[0]
-    finally:
-        follower.close()
 
 
 def describe_figure(run: Run, label: str = "", style: Style = ALONE) -> dict[str, Any]:

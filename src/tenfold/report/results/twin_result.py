@@ -1,13 +1,13 @@
 """A real run and its virtual twin: whether the weights are the same, and how far off the predicted times were."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tenfold.common.json_values import json_text
 from tenfold.report import clocks
 from tenfold.report.formatting import NOTHING, duration, interval
+from tenfold.report.summary import KIND_NAMES
 from tenfold.report.tables.text_table import TextTable
 from tenfold.runs import Run
 
@@ -16,12 +16,9 @@ if TYPE_CHECKING:
 
 SPANS: dict[str, tuple[str, ...]] = {
     "data and computing": ("data", "copy", "compute"),
-    "waiting": ("wait",),
-    "communication": ("communicate",),
-    "evaluation": ("evaluate",),
-    "saving": ("save",),
-    "startup": ("start",),
+    **{KIND_NAMES[kind]: (kind,) for kind in ("wait", "communicate", "evaluate", "save", "start")},
 }
+"""The rows of the table, and the kinds of time that each adds up."""
 TOTAL, TO_TARGET = "training, total", "training to target"
 
 
@@ -53,7 +50,15 @@ class Twin:
     @property
     def parts(self) -> list[TimePart]:
         """The mean time over the workers by kind, then the training time of the slowest worker."""
-        return list(self._parts())
+        both, found = (self.real, self.virtual), []
+        for name, kinds in SPANS.items():
+            spans = [[run.times[kind] for kind in kinds if kind in run.times] for run in both]
+            if any(spans):
+                found.append(TimePart(name, *(sum(seconds) if seconds else None for seconds in spans)))
+        reached = [run.seconds_to_target for run in both]
+        if any(seconds is not None for seconds in reached):
+            found.append(TimePart(TO_TARGET, *reached))
+        return [*found, TimePart(TOTAL, self.real.seconds, self.virtual.seconds)]
 
     @property
     def error(self) -> float | None:
@@ -64,17 +69,6 @@ class Twin:
     def same_weights(self) -> bool:
         """Whether both ended with the same weights, bit for bit."""
         return self.difference == 0.0
-
-    def _parts(self) -> Iterator[TimePart]:
-        for name, kinds in SPANS.items():
-            spans = [[run.times[kind] for kind in kinds if kind in run.times] for run in (self.real, self.virtual)]
-            measured, predicted = (sum(seconds) if seconds else None for seconds in spans)
-            if measured is not None or predicted is not None:
-                yield TimePart(name, measured, predicted)
-        reached = [run.seconds_to_target for run in (self.real, self.virtual)]
-        if any(seconds is not None for seconds in reached):
-            yield TimePart(TO_TARGET, *reached)
-        yield TimePart(TOTAL, self.real.seconds, self.virtual.seconds)
 
     def table(self) -> TextTable:
         """Return the parts of the time, measured and predicted, and the signed error in percent."""
@@ -115,10 +109,7 @@ class Twin:
             "real": self.real.id,
             "virtual": self.virtual.id,
             "weights_largest_difference": self.difference,
-            "parts": [
-                {"name": one.name, "measured": one.measured, "predicted": one.predicted, "error": one.error}
-                for one in self.parts
-            ],
+            "parts": [asdict(one) | {"error": one.error} for one in self.parts],
             "interval": self.virtual.interval,
             "target": self.real.experiment.training.target,
         }
