@@ -51,10 +51,6 @@ def test_json_is_all_there_is() -> None:
     assert told["experiment"]["fold_kind"] == "plain"
 
 
-def test_quiet() -> None:
-    assert not tenfold_("crossval", *SMALL, "--folds", "2", "--quiet").stderr
-
-
 def test_runs_hide_folds_until_asked(recorded: Path) -> None:
     assert len(json.loads(tenfold_("runs", "--runs", str(recorded), "--json").stdout)) == 1
     assert "fold 1" not in tenfold_("runs", "--runs", str(recorded)).stdout

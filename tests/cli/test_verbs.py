@@ -46,6 +46,7 @@ class TestTrain:
         assert [line.split()[:2] for line in lines] == [["epoch", "1/2"], ["epoch", "2/2"]]
         assert "test accuracy" in said.stdout
         assert "`tenfold report 1` writes an HTML report" in said.stdout
+        assert not {"\x1b", "\r"} & set(said.output)  # plain lines, where there is no terminal
 
     def test_the_next_command_names_the_store_where_it_is_not_the_usual_one(self) -> None:
         said = tenfold_("train", *SMALL, "--runs", "elsewhere")
@@ -56,11 +57,6 @@ class TestTrain:
         assert said.stdout.splitlines()[-1] == "the report is in report.html"
         assert "writes an HTML report" not in said.stdout
         assert "</html>" in Path("report.html").read_text()
-
-    def test_plain_lines_where_there_is_no_terminal(self) -> None:
-        said = tenfold_("train", *SMALL)
-        assert "\x1b" not in said.stdout + said.stderr
-        assert "\r" not in said.stdout + said.stderr
 
     def test_quiet_prints_only_the_table(self) -> None:
         said = tenfold_("train", *SMALL, "--quiet")

@@ -305,6 +305,13 @@ class TestPlots:
         assert chart.x_label == "training time (s, measured)"
         assert [line.notes[0].partition("\n")[0] for line in chart.lines] == ["lr 0.1", "lr 0.2"]
 
+    def test_every_accuracy_is_in_percent(self, measured):
+        scores = ({"balanced_accuracy": 0.5}, {"balanced_accuracy": 0.75})
+        rows = make_rows([measured(1.0, metrics=one, lr=at + 1) for at, one in enumerate(scores)])
+        chart = scaling_plots.tradeoff_plot(rows, PlotStyles(rows))
+        assert (chart.title, chart.unit) == ("balanced_accuracy (%)", "%")
+        assert [line.y for line in chart.lines] == [[50.0], [75.0]]
+
     def test_one_setting_has_no_tradeoff(self, measured):
         rows = make_rows([measured(1.0), measured(2.0, seed=1)])
         assert scaling_plots.tradeoff_plot(rows, PlotStyles(rows)) is None

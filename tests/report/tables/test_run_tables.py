@@ -5,6 +5,7 @@ from made_runs import make_run
 from rich.console import Console
 
 from tenfold.report.tables import run_tables
+from tenfold.report.tables.text_table import TextTable
 
 
 def shown(renderable, width=120):
@@ -61,6 +62,10 @@ def test_runs_without_classes_show_their_loss(tmp_path):
     mixed = shown(run_tables.runs_table([make_run(tmp_path, accuracy=False), make_run(tmp_path)])).splitlines()[0]
     assert "loss" in mixed
     assert "accuracy" in mixed
+
+
+def test_cells_do_not_end_where_a_text_has_a_bar():
+    assert TextTable(["a", "b"], [["x|y", "1"]]).to_markdown() == "| a | b |\n|---|---|\n| x\\|y | 1 |\n"
 
 
 def test_no_runs_is_said():

@@ -69,10 +69,14 @@ def page_style() -> str:
 
 @cache
 def _environment() -> "Environment":
+    """Return what reads the templates; all of them know the macros of macros.html."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     loader = PackageLoader("tenfold.report.pages", "templates")
-    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    macros = vars(made.get_template("macros.html").module)
+    made.globals |= {name: macro for name, macro in macros.items() if not name.startswith("_")}
+    return made
 
 
 def save_page(page: str, path: str | Path) -> Path:
