@@ -19,7 +19,6 @@ from tenfold.runs.store import CROSSVAL, FOLD
 
 ALWAYS = ("model", "data", "workers", "strategy", "sync_every", "epochs", "batch_size", "optimizer", "lr", "seed")
 """Fields that are sent of every run; of the others, those that are not at their defaults."""
-NOT_A_SETTING = ("seed",)
 
 
 @dataclass
@@ -49,22 +48,22 @@ class RunList:
         """Read what has changed in the store, and how far the running runs are."""
         with self._lock:
             written = self.follower.version()
-            running = [run for run, one in self._listed.items() if one.row["status"] == "running"]
+            running = [number for number, one in self._listed.items() if one.row["status"] == "running"]
             if written == self._store_version and not running:
                 return
             self._store_version = written
             known = {record["id"]: record for record in self.store.runs()}
-            changed = [run for run, record in known.items() if self._tokens.get(run) != _token(record)]
+            changed = [number for number, record in known.items() if self._tokens.get(number) != _token(record)]
             for record in self._read(changed):
-                self._put(record["id"], Run(self.store, record, build=load_model), record)
-                self._tokens[record["id"]] = _token(known[record["id"]])
-            for run in set(running) - set(changed):
-                if run in known:
-                    self._put(run, self._listed[run].run, None)
-            for run in set(self._listed) - set(known):
+                run = Run(self.store, record, build=load_model)
+                self._put(run, self._fixed(run))
+                self._tokens[run.id] = _token(known[run.id])
+            for number in set(running) & set(known) - set(changed):
+                self._put(self._listed[number].run, self._listed[number].row)
+            for number in set(self._listed) - set(known):
                 self.version += 1
-                del self._listed[run], self._tokens[run]
-                self._removed.append((self.version, run))
+                del self._listed[number], self._tokens[number]
+                self._removed.append((self.version, number))
 
     def since(self, version: int) -> dict[str, Any]:
         """Return the rows that changed after a version, the numbers of removed runs, and the version now."""
@@ -92,13 +91,11 @@ class RunList:
         wanted = set(changed)
         return (record for record in self.store.records() if record["id"] in wanted)
 
-    def _put(self, number: int, run: Run, record: RunRecord | None) -> None:
-        before = self._listed.get(number)
-        fixed = self._fixed(run) if record is not None or before is None else before.row
-        row = {**fixed, "progress": progress_of(run, self.follower) if run.status == "running" else None}
-        if before is None or before.row != row:
+    def _put(self, run: Run, row: dict[str, Any]) -> None:
+        row = row | {"progress": progress_of(run, self.follower) if run.status == "running" else None}
+        if run.id not in self._listed or self._listed[run.id].row != row:
             self.version += 1
-            self._listed[number] = Listed(run, row, self.version)
+            self._listed[run.id] = Listed(run, row, self.version)
 
     def _fixed(self, run: Run) -> dict[str, Any]:
         """Return what a row shows that does not change while the run is running."""
@@ -187,5 +184,5 @@ def _recorded(sections: dict[str, Any]) -> dict[str, Any]:
 
 def _digest(recorded: dict[str, Any], clock: str) -> str:
     """Return a name of the setting: the same for runs that differ in the seed only."""
-    setting = {name: value for name, value in recorded.items() if name not in NOT_A_SETTING}
+    setting = {name: value for name, value in recorded.items() if name != "seed"}
     return hashlib.sha256(json.dumps([setting, clock], sort_keys=True, default=str).encode()).hexdigest()[:12]
