@@ -121,17 +121,14 @@ def split_names(text: str | None) -> list[str]:
     return [name.strip() for name in text.split(",")] if text is not None else []
 
 
-def _names(family: Iterable[str]) -> str:
-    return ", ".join(family)
-
-
 Name = Annotated[str | None, field("name", "A title for tables and plots.", EXPERIMENT)]
-Model = Annotated[str | None, field("model", f"{_names(MODELS)}, or package.module:callable.", EXPERIMENT, MODELS)]
+Model = Annotated[str | None, field("model", f"{', '.join(MODELS)}, or package.module:callable.", EXPERIMENT, MODELS)]
 Data = Annotated[
     str | None,
     field(
         "data",
-        f"{_names(SOURCES)}; a file (.csv, .tsv, .parquet, .npy, .npz) or folder of images; package.module:callable.",
+        f"{', '.join(SOURCES)}; a file (.csv, .tsv, .parquet, .npy, .npz) or folder of images; "
+        "package.module:callable.",
         EXPERIMENT,
         SOURCES,
     ),
@@ -145,7 +142,7 @@ Seed = Annotated[
 Pin = Annotated[
     str | None, field("pin", "Cores for the workers: none, compact, scatter, or a list: 0,1,2,4.", WHERE, PINS)
 ]
-Device = Annotated[str | None, field("device", f"{_names(DEVICES)}.", WHERE, DEVICES)]
+Device = Annotated[str | None, field("device", f"{', '.join(DEVICES)}.", WHERE, DEVICES)]
 
 
 def ranks_from(listed: str, count: int) -> set[int] | None:
@@ -168,12 +165,12 @@ FIELDS: dict[str, Any] = {
     "data": Data,
     "epochs": Annotated[int | None, field("epochs", "Passes over the training part.", EXPERIMENT)],
     "batch_size": Annotated[int | None, field("batch-size", "Samples per step of one replica.", EXPERIMENT)],
-    "optimizer": Annotated[str | None, field("optimizer", f"{_names(OPTIMIZERS)}.", EXPERIMENT, OPTIMIZERS)],
+    "optimizer": Annotated[str | None, field("optimizer", f"{', '.join(OPTIMIZERS)}.", EXPERIMENT, OPTIMIZERS)],
     "lr": Annotated[float | None, field("lr", "Learning rate.", EXPERIMENT)],
     "target": Target,
     "seed": Seed,
     "workers": Annotated[int | None, field("workers", "Replicas that train side by side.", DIVISION)],
-    "strategy": Annotated[str | None, field("strategy", f"{_names(STRATEGIES)}.", DIVISION, STRATEGIES)],
+    "strategy": Annotated[str | None, field("strategy", f"{', '.join(STRATEGIES)}.", DIVISION, STRATEGIES)],
     "sync_every": Annotated[
         str | None,
         field(

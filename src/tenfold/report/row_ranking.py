@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from itertools import zip_longest
 
+from tenfold.report.formatting import grouped
 from tenfold.report.rows import Row
 from tenfold.report.scores import higher_is_better, main_metric
 
@@ -80,13 +81,10 @@ def notable_rows(rows: Sequence[Row]) -> list[tuple[str, Row]]:
     timed = [row for row in rows if row.seconds.values]
     if not timed:
         return []
-
     found = [("the fastest", min(timed, key=mean_seconds)), ("the slowest", max(timed, key=mean_seconds))]
     most = max(timed, key=idle_share)
     if idle_share(most):
         found.append(("computes for the smallest share of its time", most))
-    reasons: dict[int, list[str]] = {}
-    for why, row in found:
-        reasons.setdefault(id(row), []).append(why)
+    reasons = grouped((id(row), why) for why, row in found)
     unique = {id(row): row for _, row in found}
     return [(" and ".join(reasons[key]), row) for key, row in unique.items()]

@@ -269,18 +269,14 @@ def cpu_row(row: Row, rows: Sequence[Row]) -> Row | None:
 
 def _closest_row(row: Row, rows: Sequence[Row], except_for: Sequence[str]) -> Row | None:
     """Return the row that agrees in clock and fields but for some; of several, the one run most similarly."""
-    ours = row.comparable
     matters = [name for name in FIELDS if name not in (*except_for, *MACHINE_FIELDS, "seed")]
-    best, alike = None, -1
-    for other in rows:
-        if not other.seconds.values or other.clock != row.clock:
-            continue
-        theirs = other.comparable
-        if all(theirs[name] == ours[name] for name in matters):
-            same = sum(theirs[name] == ours[name] for name in MACHINE_FIELDS)
-            if same > alike:
-                best, alike = other, same
-    return best
+
+    def agreeing(other: Row, names: Sequence[str]) -> int:
+        return sum(other.comparable[name] == row.comparable[name] for name in names)
+
+    timed = [other for other in rows if other.seconds.values and other.clock == row.clock]
+    found = [other for other in timed if agreeing(other, matters) == len(matters)]
+    return max(found, key=lambda other: agreeing(other, MACHINE_FIELDS), default=None)
 
 
 def _cores(run: Run, workers: int, threads: int | None) -> int:

@@ -22,13 +22,13 @@ def direction(metric: str) -> str:
 
 def main_metric(names: Iterable[str]) -> str | None:
     """Return the metric to judge models by: the accuracy, else the first other metric, else the loss."""
-    known = list(dict.fromkeys(names))
-    for name in ("accuracy", *(name for name in known if name != "loss"), "loss"):
-        if name in known:
-            return name
-    return None
+    return min(names, key=_place, default=None)
 
 
 def ordered(metrics: Mapping[str, float]) -> dict[str, float]:
     """Return metrics with the accuracy first and the loss last."""
-    return dict(sorted(metrics.items(), key=lambda item: (item[0] != "accuracy", item[0] == "loss")))
+    return {name: metrics[name] for name in sorted(metrics, key=_place)}
+
+
+def _place(name: str) -> int:
+    return 0 if name == "accuracy" else 2 if name == "loss" else 1
