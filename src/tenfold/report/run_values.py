@@ -17,7 +17,7 @@ SECONDS = {
     "seconds_to_target": "time to target",
 }
 """Times that a table can show, with their headings."""
-KIND_SECONDS = {f"{kind}_seconds": KIND_NAMES.get(kind, kind) for kind in KINDS}
+KIND_SECONDS = {f"{kind}_seconds": name for kind, name in KIND_NAMES.items()}
 """The times of single kinds, with their headings: compute_seconds, communicate_seconds, evaluate_seconds."""
 EXPLAINED = {
     "seconds_without_averaging": "data, copies to a GPU and computing, without averaging; mean over the workers",

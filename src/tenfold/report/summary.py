@@ -11,20 +11,22 @@ from tenfold.report.scores import ordered
 from tenfold.runs import Run
 from tenfold.runs.store import CROSSVAL
 
-KINDS = ("data", "copy", "compute", "wait", "communicate", "evaluate", "save", "start")
-"""The kinds of time, in the order in which they are shown."""
+KIND_NAMES = {
+    "data": "data",
+    "copy": "copying",
+    "compute": "compute",
+    "wait": "waiting",
+    "communicate": "communication",
+    "evaluate": "evaluation",
+    "save": "saving",
+    "start": "startup",
+}
+"""What the kinds of time are called, in the order in which they are shown."""
+KINDS = tuple(KIND_NAMES)
 TRAINING_KINDS = KINDS[:5]
 FEW_NAMED = 4
 NOTICED_LISTENING = 0.5
 """Seconds in the display and in callbacks from which on they are shown."""
-KIND_NAMES = {
-    "copy": "copying",
-    "evaluate": "evaluation",
-    "save": "saving",
-    "start": "startup",
-    "wait": "waiting",
-    "communicate": "communication",
-}
 
 
 def describe_model(run: Run) -> str:

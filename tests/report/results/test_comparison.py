@@ -8,7 +8,7 @@ import re
 from itertools import product
 
 import pytest
-from made_runs import FACTS, read_run
+from made_runs import FACTS, make_run, read_run
 from rich.console import Console
 
 from tenfold.errors import ExperimentError
@@ -28,21 +28,17 @@ CORES = {**FACTS, "machine": {**FACTS["machine"], "cpu": {"budget": 4}}}
 @pytest.fixture
 def measured(tmp_path):
     """Record runs with these results, without events."""
-    store = Store(tmp_path)
 
-    def make(seconds, accuracy=0.9, *, threads=1, times=None, status="finished", sent=0, metrics=None, **fields):
-        experiment = Experiment(**fields)
-        number = store.create(experiment, kind="compare", facts=CORES)
+    def make(seconds, accuracy=0.9, *, times=None, status="finished", sent=0, metrics=None, **fields):
         result = {
             "seconds": seconds,
             "metrics": {"loss": 0.5, "accuracy": accuracy} if metrics is None else metrics,
-            "workers": experiment.division.workers,
-            "threads": threads,
+            "threads": 1,
             "times": times or {"compute": 0.6 * seconds, "wait": 0.3 * seconds, "communicate": 0.1 * seconds},
             "bytes_moved": sent,
         }
-        Recorder(store, number).close(result=result if status == "finished" else {}, status=status)
-        return read_run(store, number)
+        known = result if status == "finished" else {}
+        return make_run(tmp_path, empty=True, kind="compare", facts=CORES, status=status, result=known, **fields)
 
     return make
 

@@ -30,8 +30,8 @@ def page_figures(
         "clock": clocks.clock_names(runs),
         "plots": chart_data(charts or {}),
         "kinds": [
-            {"kind": kind, "name": summary.KIND_NAMES.get(kind, kind), "colour": palette.KIND_COLOURS[kind]}
-            for kind in summary.KINDS
+            {"kind": kind, "name": name, "colour": palette.KIND_COLOURS[kind]}
+            for kind, name in summary.KIND_NAMES.items()
         ],
         **more,
     }

@@ -12,7 +12,7 @@ MOST_STEPS = 25
 MOST_LANES = 24
 MICRO = 1e6
 COLUMNS = ("worker", "kind", "at", "length")
-KIND_LABELS = [(summary.KIND_NAMES.get(kind, kind), palette.KIND_COLOURS[kind]) for kind in summary.KINDS]
+KIND_LABELS = [(name, palette.KIND_COLOURS[kind]) for kind, name in summary.KIND_NAMES.items()]
 
 
 def timeline_plot(run: Run, until: float | None = None) -> LaneChart | None:

@@ -12,7 +12,6 @@ from tenfold.report.formatting import NOTHING, duration, interval, metric_value,
 from tenfold.report.results.result_table import ResultTable
 from tenfold.report.rows import Row, Spread
 from tenfold.report.tables.columns import Column
-from tenfold.report.tables.text_table import TextTable
 
 
 @dataclass(frozen=True)
@@ -93,10 +92,6 @@ class Plan(ResultTable):
             Column(f"{self.search.metric} of the longest probe", "probe", [_probed(one) for one in shown]),
             Column("in the search", "search", ends, words=True),
         ]
-
-    def crosstables(self) -> list[TextTable]:
-        """Return no further tables."""
-        return []
 
     def records(self) -> list[dict[str, Any]]:
         """Return the rows as flat dictionaries of numbers and text."""
