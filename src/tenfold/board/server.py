@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
@@ -59,8 +58,7 @@ class Board:
             Route("/data/compare", self.comparison_data),
             Route("/data/run/{run:int}", self.run_data),
             Route("/data/run/{run:int}/rest", self.rest_data),
-            Route("/data/run/{run:int}/curves", self.curves_data),
-            Route("/data/run/{run:int}/lanes", self.lanes_data),
+            Route("/data/run/{run:int}/{what:str}", self.stretch_data),
             Route("/data/run/{run:int}/versus/{other:int}", self.versus_data),
             Route("/feed", self.feed_data),
             Route("/run/{run:int}/{action:str}", self.act, methods=["POST"]),
@@ -68,73 +66,65 @@ class Board:
         handlers: dict[Any, Any] = {TenfoldError: _explain, ValueError: _explain_value}
         return Starlette(routes=routes, middleware=[Middleware(Guard, access=self.access)], exception_handlers=handlers)
 
-    async def runs_page(self, _request: Request) -> Response:
+    # Starlette runs what is not async in a thread.
+
+    def runs_page(self, _request: Request) -> Response:
         """Answer with the page of all runs."""
-        return HTMLResponse(await run_in_threadpool(self.pages.runs))
+        return HTMLResponse(self.pages.runs())
 
-    async def run_page(self, request: Request) -> Response:
+    def run_page(self, request: Request) -> Response:
         """Answer with the page of one run."""
-        return HTMLResponse(await run_in_threadpool(self.pages.run, request.path_params["run"]))
+        return HTMLResponse(self.pages.run(request.path_params["run"]))
 
-    async def comparison_page(self, request: Request) -> Response:
+    def comparison_page(self, request: Request) -> Response:
         """Answer with the page of several runs."""
-        return HTMLResponse(await run_in_threadpool(self.pages.comparison, _numbers(request)))
+        return HTMLResponse(self.pages.comparison(_numbers(request)))
 
-    async def comparison_data(self, request: Request) -> Response:
+    def comparison_data(self, request: Request) -> Response:
         """Answer with the plots of several runs that change as these end."""
-        return await _json(partial(self.pages.comparison_charts, _numbers(request)))
+        return _json(self.pages.comparison_charts(_numbers(request)))
 
-    async def static_file(self, request: Request) -> Response:
+    def static_file(self, request: Request) -> Response:
         """Answer with a script or style; only the names that the package has are known."""
         if request.path_params["name"] not in self.static:
             raise HTTPException(404, "there is no such file")
         kind, content = self.static[request.path_params["name"]]
         return Response(content, media_type=kind)
 
-    async def runs_data(self, _request: Request) -> Response:
+    def runs_data(self, _request: Request) -> Response:
         """Answer with the rows of all runs."""
+        self.runs.update()
+        found = self.runs.since(0)
+        return _json(found | {"version": f"{INSTANCE}:{found['version']}"})
 
-        def read() -> dict[str, Any]:
-            self.runs.update()
-            found = self.runs.since(0)
-            return found | {"version": f"{INSTANCE}:{found['version']}"}
-
-        return await _json(read)
-
-    async def filter_data(self, request: Request) -> Response:
+    def filter_data(self, request: Request) -> Response:
         """Answer with the numbers of the runs that a filter selects."""
-        text = request.query_params.get("q", "")[:1000]
-        return await _json(lambda: {"runs": self.runs.select(text)})
+        return _json({"runs": self.runs.select(request.query_params.get("q", "")[:1000])})
 
-    async def run_data(self, request: Request) -> Response:
+    def run_data(self, request: Request) -> Response:
         """Answer with the figure of a run."""
-        return await _json(lambda: self.watch.figure(self.watch.open(request.path_params["run"])))
+        return _json(self.watch.figure(self.watch.open(request.path_params["run"])))
 
-    async def rest_data(self, request: Request) -> Response:
+    def rest_data(self, request: Request) -> Response:
         """Answer with what a page shows of a run beyond its measurements: its folds, and its model at the end."""
-        return await _json(lambda: self.pages.after_end(request.path_params["run"]))
+        return _json(self.pages.after_end(request.path_params["run"]))
 
-    async def curves_data(self, request: Request) -> Response:
-        """Answer with a stretch of a run's curves."""
-        return await _json(partial(self._stretch, "curves", request))
-
-    async def lanes_data(self, request: Request) -> Response:
-        """Answer with a stretch of a run's lanes."""
-        return await _json(partial(self._stretch, "lanes", request))
-
-    def _stretch(self, what: str, request: Request) -> dict[str, Any]:
+    def stretch_data(self, request: Request) -> Response:
+        """Answer with a stretch of a run's curves or lanes."""
+        what = request.path_params["what"]
+        if what not in ("curves", "lanes"):
+            raise HTTPException(404, "a run has curves and lanes")
         first, last = (float(request.query_params[name]) for name in ("from", "to"))
         columns = min(MOST_COLUMNS, max(1, int(request.query_params.get("columns", PLOT_COLUMNS))))
         self.watch.open(request.path_params["run"])
         with self.watch.measurements(request.path_params["run"]) as watched:
-            return {what: getattr(watched, what).between(first, last, columns)}
+            return _json({what: getattr(watched, what).between(first, last, columns)})
 
-    async def versus_data(self, request: Request) -> Response:
+    def versus_data(self, request: Request) -> Response:
         """Answer with the table of two runs and the fields in which they differ."""
-        both = request.path_params["run"], request.path_params["other"]
-        return await _json(lambda: {"versus": self.pages.versus(*both)})
+        return _json({"versus": self.pages.versus(request.path_params["run"], request.path_params["other"])})
 
-    async def download(self, request: Request) -> Response:
+    def download(self, request: Request) -> Response:
         """Answer with a run's numbers as CSV or JSON, with its trace, or with its report."""
         kind, number = request.path_params["kind"], request.path_params["run"]
         makers: dict[str, tuple[Callable[[Run], str], str]] = {
@@ -146,7 +136,7 @@ class Board:
         if kind not in makers:
             raise HTTPException(404, f"a run can be saved as {', '.join(makers)}")
         make, media_type = makers[kind]
-        text = await run_in_threadpool(lambda: make(self.watch.open(number)))
+        text = make(self.watch.open(number))
         name = f"tenfold-run-{number}.{kind}"
         return Response(text, media_type=media_type, headers={"content-disposition": f'attachment; filename="{name}"'})
 
@@ -166,12 +156,11 @@ class Board:
         if action is None:
             raise HTTPException(404, "there is no such action")
         given = await _body(request)
-        done = await run_in_threadpool(action, request.path_params["run"], given)
-        return Response(json_line({"done": done}), media_type="application/json")
+        return _json({"done": await run_in_threadpool(action, request.path_params["run"], given)})
 
 
-async def _json(read: Callable[[], Any]) -> Response:
-    return Response(json_line(await run_in_threadpool(read)), media_type="application/json")
+def _json(value: Any) -> Response:
+    return Response(json_line(value), media_type="application/json")
 
 
 async def _body(request: Request) -> dict[str, Any]:
@@ -199,9 +188,9 @@ def _numbers(request: Request) -> list[int]:
     return [int(word) for word in words]
 
 
-async def _explain(_request: Request, error: Exception) -> Response:
+def _explain(_request: Request, error: Exception) -> Response:
     return PlainTextResponse(str(error), status_code=400)
 
 
-async def _explain_value(_request: Request, _error: Exception) -> Response:
+def _explain_value(_request: Request, _error: Exception) -> Response:
     return PlainTextResponse("the address holds something that is not a number", status_code=400)
