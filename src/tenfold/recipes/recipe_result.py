@@ -184,7 +184,9 @@ def boxed(content: TextTable) -> Any:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(*map(Text, content.columns), title=content.title or None, title_justify="left")
+    table = Table(title=content.title or None, title_justify="left")
+    for name in content.columns:
+        table.add_column(Text(name))
     for line in content.rows:
         table.add_row(*map(Text, line))
     return table
