@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
-from command_line import tenfold_
+from command_line import assert_one_sentence, tenfold_
 from looped import looped
 
 import tenfold
@@ -133,8 +133,4 @@ def test_ctrl_c_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_bad_input_is_one_sentence(arguments: tuple[str, ...], sentence: str) -> None:
-    said = compare(*arguments, *SMALL, "--quiet")
-    assert (said.exit_code, said.stdout) == (2, "")
-    assert len(said.stderr.splitlines()) == 1
-    assert said.stderr.startswith("error: ")
-    assert sentence in said.stderr
+    assert_one_sentence(compare(*arguments, *SMALL, "--quiet"), sentence)

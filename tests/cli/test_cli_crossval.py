@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import typer
 from click import unstyle
-from command_line import tenfold_
+from command_line import assert_one_sentence, tenfold_
 from looped import looped
 
 import tenfold
@@ -76,10 +76,7 @@ def test_show(recorded: Path) -> None:
     ],
 )
 def test_bad_input_is_one_sentence(arguments: tuple[str, ...], sentence: str) -> None:
-    done = tenfold_("crossval", *SMALL, *arguments)
-    assert done.exit_code == 2
-    assert sentence in unstyle(done.stderr)
-    assert len(unstyle(done.stderr).splitlines()) == 1
+    assert_one_sentence(tenfold_("crossval", *SMALL, *arguments), sentence)
 
 
 @pytest.fixture

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from click import unstyle
 from click.testing import Result
-from command_line import tenfold_
+from command_line import assert_one_sentence, tenfold_
 from forked import run_command, start_forked
 from looped import looped
 from waiting import wait_until
@@ -123,10 +122,7 @@ BAD: dict[str, tuple[list[str], str]] = {
 def test_bad_input_is_one_sentence(case: str, folder: Path) -> None:
     (folder / "three.toml").write_text("[division]\nworkers = 3\n")
     arguments, expected = BAD[case]
-    said = launch(*arguments)
-    assert (said.exit_code, said.stdout) == (2, "")
-    assert len(unstyle(said.stderr).splitlines()) == 1
-    assert expected in said.stderr
+    assert_one_sentence(launch(*arguments), expected)
 
 
 @pytest.mark.timeout(60)

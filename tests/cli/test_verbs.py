@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 from click import unstyle
-from click.testing import Result
-from command_line import tenfold_
+from command_line import assert_one_sentence, tenfold_
 from looped import looped
 
 import tenfold
@@ -348,12 +347,3 @@ class TestBadInput:
             raise ValueError(constant)
 
         assert json.loads(said.stdout, parse_constant=refuse)
-
-
-def assert_one_sentence(said: Result, expected: str) -> None:
-    assert said.exit_code == 2
-    assert said.stdout == ""
-    assert said.stderr.startswith("error: ")
-    assert len(said.stderr.splitlines()) == 1
-    assert expected in said.stderr
-    assert "Traceback" not in said.stderr

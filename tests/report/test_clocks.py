@@ -15,6 +15,7 @@ from tenfold.experiment import Experiment
 from tenfold.report import clocks
 from tenfold.report.exports import export
 from tenfold.report.formatting import duration, interval
+from tenfold.report.live.display import as_plain_text
 from tenfold.report.live.run_progress import RunProgress
 from tenfold.report.pages import write_report as report
 from tenfold.report.plots import scaling_plots, timeline_plots
@@ -57,9 +58,7 @@ def pages(real, virtual):
 
 
 def shown(renderable, width=140):
-    console = Console(file=io.StringIO(), width=width)
-    console.print(renderable)
-    return console.file.getvalue()
+    return as_plain_text(renderable, width)
 
 
 def visible(page):

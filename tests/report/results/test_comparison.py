@@ -9,10 +9,10 @@ from itertools import product
 
 import pytest
 from made_runs import FACTS, make_run, read_run
-from rich.console import Console
 
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
+from tenfold.report.live.display import as_plain_text
 from tenfold.report.plots import scaling_plots
 from tenfold.report.plots.styles import PlotStyles
 from tenfold.report.results.comparison import Comparison, Spread
@@ -74,9 +74,7 @@ def validated(tmp_path):
 
 
 def shown(renderable, width=120):
-    console = Console(file=io.StringIO(), width=width)
-    console.print(renderable)
-    return console.file.getvalue()
+    return as_plain_text(renderable, width)
 
 
 class TestRows:

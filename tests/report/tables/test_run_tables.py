@@ -1,17 +1,13 @@
-import io
-
 import pytest
 from made_runs import make_run
-from rich.console import Console
 
+from tenfold.report.live.display import as_plain_text
 from tenfold.report.tables import run_tables
 from tenfold.report.tables.text_table import TextTable
 
 
 def shown(renderable, width=120):
-    console = Console(file=io.StringIO(), width=width)
-    console.print(renderable)
-    return console.file.getvalue()
+    return as_plain_text(renderable, width)
 
 
 def test_result_says_what_came_out_with_units(tmp_path):
