@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -10,43 +10,27 @@ MOST_PENDING = 2048
 """With more unread copies than this, the older half is read; the device has finished those by then."""
 
 
-class StreamEvent(Protocol):
-    """An event in the stream of a device."""
-
-    def record(self) -> None:
-        """Take place after the work that the device has been given so far."""
-
-    def synchronize(self) -> None:
-        """Wait until it has taken place."""
-
-    def elapsed_time(self, end: Any) -> float:
-        """Return the milliseconds until another event."""
-        ...
-
-
-MakeEvent = Callable[[], StreamEvent]
-
-
 class CopyTimer:
-    """Adds up the seconds that a device spends on copies; on a CPU, where nothing is copied, it does nothing."""
+    """Adds up the seconds that a device spends on copies; on a CPU, where nothing is copied, it does nothing.
 
-    def __init__(self, device: torch.device, make_event: MakeEvent | None = None) -> None:
+    `mark` records an event in the stream of the device and returns it; by default that of a GPU.
+    """
+
+    def __init__(self, device: torch.device, mark: Callable[[], Any] | None = None) -> None:
         self._device = device
-        self._make_event = make_event or (self._cuda_event if device.type == "cuda" else None)
-        self._pending: list[tuple[StreamEvent, StreamEvent]] = []
+        self._mark = mark or (self._cuda_event if device.type == "cuda" else None)
+        self._pending: list[tuple[Any, Any]] = []
         self._seconds = 0.0
 
     @contextmanager
     def timing(self) -> Iterator[None]:
         """Time the copies that are started inside."""
-        if self._make_event is None:
+        if self._mark is None:
             yield
             return
-        begin, end = self._make_event(), self._make_event()
-        begin.record()
+        begin = self._mark()
         yield
-        end.record()
-        self._pending.append((begin, end))
+        self._pending.append((begin, self._mark()))
         if len(self._pending) > MOST_PENDING:
             self._read(MOST_PENDING // 2)
 
@@ -65,25 +49,8 @@ class CopyTimer:
     def __reduce__(self) -> tuple[Any, ...]:
         return CopyTimer, (self._device,)
 
-    def _cuda_event(self) -> StreamEvent:
-        return CudaEvent(self._device)
-
-
-class CudaEvent:
-    """An event in the stream of one GPU, whichever GPU is the current one of this process."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-
-    def record(self) -> None:
-        """Take place after the copies that were given to the stream so far."""
-        self._event.record(torch.cuda.current_stream(self._device))
-
-    def synchronize(self) -> None:
-        """Wait until it has taken place."""
-        self._event.synchronize()
-
-    def elapsed_time(self, end: "CudaEvent") -> float:
-        """Return the milliseconds until another event of the same GPU."""
-        return self._event.elapsed_time(end._event)  # type: ignore[no-any-return]
+    def _cuda_event(self) -> torch.cuda.Event:
+        """Record an event in the stream of this GPU, whichever GPU is the current one of this process."""
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self._device))
+        return event
