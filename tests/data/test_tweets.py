@@ -100,7 +100,7 @@ def test_a_run_recommends_people(tweets: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_wrong_is_said(tweets: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"data\.options\.words.*the options of tweets are sample"):
+    with pytest.raises(DataError, match=r"data\.options\.words = .*: unknown field; known: sample"):
         TweetOptions(words=3)
     (tweets / "more.jsonl").write_text('{"user_id": 1}\n')
     read_tweets.cache_clear()

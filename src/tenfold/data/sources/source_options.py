@@ -5,11 +5,23 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from tenfold.errors import DataError
+from tenfold.experiment.explain import explain
 from tenfold.experiment.section_fields import Section
 from tenfold.experiment.values import Count, NonNegative
 
 
-class TweetOptions(Section):
+class SourceOptions(Section):
+    """The options of a data set, as `data.options` gives them."""
+
+    def __init__(self, /, **options: Any) -> None:
+        try:
+            super().__init__(**options)
+        except ValidationError as error:
+            lines = explain(error, type(self)).splitlines()
+            raise DataError("\n".join(f"data.options.{line}" for line in lines)) from None
+
+
+class TweetOptions(SourceOptions):
     """What a sample is, and which features it has."""
 
     sample: Literal["person", "post"] = "person"
@@ -23,36 +35,16 @@ class TweetOptions(Section):
     least_posts: NonNegative = 10
     """People with fewer posts are candidates, but no samples."""
 
-    def __init__(self, /, **options: Any) -> None:
-        try:
-            super().__init__(**options)
-        except ValidationError as error:
-            first = error.errors()[0]
-            known = ", ".join(type(self).model_fields)
-            raise DataError(
-                f"data.options.{'.'.join(map(str, first['loc']))}: {first['msg']}; the options of tweets are {known}"
-            ) from None
-
     @property
     def has_pairs(self) -> bool:
         """Whether samples have features of each candidate."""
         return self.sample == "person" if self.pairs is None else self.pairs
 
 
-class SpeechOptions(Section):
+class SpeechOptions(SourceOptions):
     """The number of sentences, and the frames of a sample."""
 
     utterances: Count = 120
     """Sentences, about four seconds each."""
     context: NonNegative = 5
     """Frames on either side of the one that is labelled."""
-
-    def __init__(self, /, **options: Any) -> None:
-        try:
-            super().__init__(**options)
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise DataError(
-                f"data.options.{'.'.join(map(str, first['loc']))}: {first['msg']}; the options of speech are "
-                f"{', '.join(type(self).model_fields)}"
-            ) from None
