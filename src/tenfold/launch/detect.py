@@ -27,6 +27,14 @@ class World:
     restarts: int = 0
     """How often the launcher has restarted the ranks."""
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.size or not 0 <= self.local_rank < self.local_size <= self.size:
+            raise MachineError(
+                f"the environment of {self.launcher} says rank {self.rank} of {self.size}, on its host "
+                f"{self.local_rank} of {self.local_size}; these do not fit together: start the program again, or in an "
+                "environment without such variables"
+            )
+
 
 def detect_world(variables: Variables | None = None) -> World | None:
     """Return the ranks that the environment describes, or None without a launcher.
@@ -42,8 +50,8 @@ def torchrun(variables: Variables) -> World | None:
     if "RANK" not in variables or "WORLD_SIZE" not in variables:
         return None
     launch = variables.get("TORCHELASTIC_RUN_ID", "none")
-    return _world(
-        "torchrun",
+    return World(
+        launcher="torchrun",
         rank=_number(variables, "RANK"),
         size=_number(variables, "WORLD_SIZE"),
         local_rank=_number(variables, "LOCAL_RANK", otherwise=0),
@@ -57,8 +65,8 @@ def open_mpi(variables: Variables) -> World | None:
     """Read OMPI_COMM_WORLD_*, as Open MPI's mpirun sets them."""
     if "OMPI_COMM_WORLD_RANK" not in variables:
         return None
-    return _world(
-        "open-mpi",
+    return World(
+        launcher="open-mpi",
         rank=_number(variables, "OMPI_COMM_WORLD_RANK"),
         size=_number(variables, "OMPI_COMM_WORLD_SIZE"),
         local_rank=_number(variables, "OMPI_COMM_WORLD_LOCAL_RANK", otherwise=0),
@@ -70,8 +78,8 @@ def mpich(variables: Variables) -> World | None:
     """Read PMI_* and MPI_LOCAL*, as Hydra sets them: the mpiexec of MPICH and Intel MPI."""
     if "PMI_RANK" not in variables or "PMI_SIZE" not in variables:
         return None
-    return _world(
-        "mpich",
+    return World(
+        launcher="mpich",
         rank=_number(variables, "PMI_RANK"),
         size=_number(variables, "PMI_SIZE"),
         local_rank=_number(variables, "MPI_LOCALRANKID", otherwise=0),
@@ -84,8 +92,8 @@ def slurm(variables: Variables) -> World | None:
     if "SLURM_PROCID" not in variables or "SLURM_STEP_NUM_TASKS" not in variables:
         return None
     node = _number(variables, "SLURM_NODEID", otherwise=0)
-    return _world(
-        "slurm",
+    return World(
+        launcher="slurm",
         rank=_number(variables, "SLURM_PROCID"),
         size=_number(variables, "SLURM_STEP_NUM_TASKS"),
         local_rank=_number(variables, "SLURM_LOCALID", otherwise=0),
@@ -97,17 +105,6 @@ def slurm(variables: Variables) -> World | None:
 
 LAUNCHERS: tuple[Callable[[Variables], World | None], ...] = (torchrun, open_mpi, slurm, mpich)
 """In the order in which they are checked: srun may set Hydra's variables beside its own."""
-
-
-def _world(
-    launcher: str, *, rank: int, size: int, local_rank: int, local_size: int, launch: str = "", restarts: int = 0
-) -> World:
-    if not 0 <= rank < size or not 0 <= local_rank < local_size <= size:
-        raise MachineError(
-            f"the environment of {launcher} says rank {rank} of {size}, on its host {local_rank} of {local_size}; "
-            "these do not fit together: start the program again, or in an environment without such variables"
-        )
-    return World(rank, size, local_rank, local_size, launcher, launch, restarts)
 
 
 def _number(variables: Variables, name: str, otherwise: int | None = None) -> int:
