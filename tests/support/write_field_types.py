@@ -17,8 +17,10 @@ Made from the fields by `python tests/test_docs.py`; do not change it by hand.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
 
+T = TypeVar("T")
+OneOrSeveral: TypeAlias = Sequence[T] | T
 Table = Mapping[str, Any]
 
 
@@ -40,7 +42,7 @@ def written() -> str:
     lines += ["", "", "class Grid(TypedDict, total=False):"]
     lines += ['    """Every field with one value, or with several as a dimension of a grid."""', ""]
     for name, kind in (fields | sections).items():
-        lines.append(f"    {name}: {kind if kind == 'Any' else f'Sequence[{kind}] | {kind}'}")
+        lines.append(f"    {name}: {kind if kind == 'Any' else f'OneOrSeveral[{kind}]'}")
     return "\n".join(lines) + "\n"
 
 

@@ -4,8 +4,10 @@ Made from the fields by `python tests/test_docs.py`; do not change it by hand.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
 
+T = TypeVar("T")
+OneOrSeveral: TypeAlias = Sequence[T] | T
 Table = Mapping[str, Any]
 
 
@@ -110,72 +112,55 @@ class Fields(TypedDict, total=False):
 class Grid(TypedDict, total=False):
     """Every field with one value, or with several as a dimension of a grid."""
 
-    name: Sequence[str] | str
+    name: OneOrSeveral[str]
     model: Any
-    hidden: Sequence[Sequence[int] | None] | Sequence[int] | None
-    activation: (
-        Sequence[Literal["relu", "sigmoid", "tanh", "gelu"] | None] | Literal["relu", "sigmoid", "tanh", "gelu"] | None
-    )
-    dropout: Sequence[float | None] | float | None
-    batchnorm: Sequence[bool | None] | bool | None
-    model_options: Sequence[Table] | Table
+    hidden: OneOrSeveral[Sequence[int] | None]
+    activation: OneOrSeveral[Literal["relu", "sigmoid", "tanh", "gelu"] | None]
+    dropout: OneOrSeveral[float | None]
+    batchnorm: OneOrSeveral[bool | None]
+    model_options: OneOrSeveral[Table]
     data: Any
-    test_fraction: Sequence[float | None] | float | None
-    validation_fraction: Sequence[float] | float
-    stratify: Sequence[bool] | bool
-    split_seed: Sequence[int] | int
-    limit: Sequence[int | None] | int | None
+    test_fraction: OneOrSeveral[float | None]
+    validation_fraction: OneOrSeveral[float]
+    stratify: OneOrSeveral[bool]
+    split_seed: OneOrSeveral[int]
+    limit: OneOrSeveral[int | None]
     groups: Any
-    target_column: Sequence[str | None] | str | None
-    input_columns: Sequence[Sequence[str] | None] | Sequence[str] | None
-    standardize: Sequence[bool] | bool
+    target_column: OneOrSeveral[str | None]
+    input_columns: OneOrSeveral[Sequence[str] | None]
+    standardize: OneOrSeveral[bool]
     collate: Any
-    distribute: Sequence[Literal["each", "scatter"]] | Literal["each", "scatter"]
-    loader_workers: Sequence[int] | int
-    loader: Sequence[Literal["auto", "dataloader"]] | Literal["auto", "dataloader"]
-    data_options: Sequence[Table] | Table
-    epochs: Sequence[int] | int
-    batch_size: Sequence[int | None] | int | None
+    distribute: OneOrSeveral[Literal["each", "scatter"]]
+    loader_workers: OneOrSeveral[int]
+    loader: OneOrSeveral[Literal["auto", "dataloader"]]
+    data_options: OneOrSeveral[Table]
+    epochs: OneOrSeveral[int]
+    batch_size: OneOrSeveral[int | None]
     optimizer: Any
-    lr: Sequence[float | None] | float | None
-    momentum: Sequence[float] | float
-    nesterov: Sequence[bool] | bool
-    weight_decay: Sequence[float] | float
-    optimizer_options: Sequence[Table] | Table
+    lr: OneOrSeveral[float | None]
+    momentum: OneOrSeveral[float]
+    nesterov: OneOrSeveral[bool]
+    weight_decay: OneOrSeveral[float]
+    optimizer_options: OneOrSeveral[Table]
     schedule: Any
-    schedule_options: Sequence[Table] | Table
-    warmup: Sequence[float | None] | float | None
-    clip: Sequence[float | None] | float | None
-    accumulate: Sequence[int] | int
-    activation_checkpointing: Sequence[bool | Sequence[str]] | bool | Sequence[str]
-    ema: Sequence[float | None] | float | None
-    precision: Sequence[Literal["fp32", "tf32", "bf16", "fp16"]] | Literal["fp32", "tf32", "bf16", "fp16"]
+    schedule_options: OneOrSeveral[Table]
+    warmup: OneOrSeveral[float | None]
+    clip: OneOrSeveral[float | None]
+    accumulate: OneOrSeveral[int]
+    activation_checkpointing: OneOrSeveral[bool | Sequence[str]]
+    ema: OneOrSeveral[float | None]
+    precision: OneOrSeveral[Literal["fp32", "tf32", "bf16", "fp16"]]
     loss: Any
     metrics: Any
-    patience: Sequence[int | None] | int | None
-    target: Sequence[float | None] | float | None
-    evaluate_every: Sequence[float] | float
-    seed: Sequence[int] | int
-    log_every: Sequence[int] | int
-    save_predictions: Sequence[bool] | bool
-    workers: Sequence[int] | int
-    strategy: (
-        Sequence[
-            Literal[
-                "allreduce",
-                "butterfly",
-                "ring",
-                "hopping-ring",
-                "gossip",
-                "hierarchical",
-                "parameter-server",
-                "none",
-                "downpour",
-                "easgd",
-                "ad-psgd",
-            ]
-        ]
-        | Literal[
+    patience: OneOrSeveral[int | None]
+    target: OneOrSeveral[float | None]
+    evaluate_every: OneOrSeveral[float]
+    seed: OneOrSeveral[int]
+    log_every: OneOrSeveral[int]
+    save_predictions: OneOrSeveral[bool]
+    workers: OneOrSeveral[int]
+    strategy: OneOrSeveral[
+        Literal[
             "allreduce",
             "butterfly",
             "ring",
@@ -188,52 +173,35 @@ class Grid(TypedDict, total=False):
             "easgd",
             "ad-psgd",
         ]
-    )
-    strategy_options: Sequence[Table] | Table
-    sync_every: Sequence[int | Literal["epoch"] | None] | int | Literal["epoch"] | None
-    local_after: Sequence[int] | int
-    overlap: Sequence[bool] | bool
-    average: Sequence[Literal["auto", "weights", "gradients"]] | Literal["auto", "weights", "gradients"]
-    outer: Sequence[Literal["none", "bmuf", "slowmo", "diloco"]] | Literal["none", "bmuf", "slowmo", "diloco"]
-    outer_options: Sequence[Table] | Table
-    compression: (
-        Sequence[Literal["none", "bf16", "int8", "topk", "1bit"]] | Literal["none", "bf16", "int8", "topk", "1bit"]
-    )
-    compression_options: Sequence[Table] | Table
-    lr_scaling: Sequence[Literal["auto", "none", "linear", "sqrt"]] | Literal["auto", "none", "linear", "sqrt"]
-    optimizer_state: (
-        Sequence[Literal["auto", "local", "average", "reset"]] | Literal["auto", "local", "average", "reset"]
-    )
-    shards: (
-        Sequence[Literal["iid", "contiguous", "label-skew", "fractions"]]
-        | Literal["iid", "contiguous", "label-skew", "fractions"]
-    )
-    skew: Sequence[float] | float
-    fractions: Sequence[Sequence[float] | None] | Sequence[float] | None
-    folds: Sequence[int | None] | int | None
-    fold_kind: (
-        Sequence[Literal["auto", "plain", "stratified", "group"]] | Literal["auto", "plain", "stratified", "group"]
-    )
-    fold_repeats: Sequence[int] | int
-    fold_mode: (
-        Sequence[Literal["auto", "folds-over-workers", "data-and-folds", "fold-by-fold", "fused"]]
-        | Literal["auto", "folds-over-workers", "data-and-folds", "fold-by-fold", "fused"]
-    )
-    device: Sequence[str] | str
-    threads: Sequence[int | None] | int | None
-    pin: Sequence[str] | str
-    oversubscribe: Sequence[bool] | bool
-    engine: (
-        Sequence[Literal["auto", "serial", "processes", "fused", "launched", "virtual"]]
-        | Literal["auto", "serial", "processes", "fused", "launched", "virtual"]
-    )
-    transport: (
-        Sequence[Literal["auto", "shared-memory", "torch", "mpi"]] | Literal["auto", "shared-memory", "torch", "mpi"]
-    )
-    on_failure: Sequence[Literal["end", "continue"]] | Literal["end", "continue"]
-    replacements: Sequence[int] | int
-    stall_after: Sequence[float | None] | float | None
-    fused: Sequence[Literal["auto", "vmap", "loop"]] | Literal["auto", "vmap", "loop"]
+    ]
+    strategy_options: OneOrSeveral[Table]
+    sync_every: OneOrSeveral[int | Literal["epoch"] | None]
+    local_after: OneOrSeveral[int]
+    overlap: OneOrSeveral[bool]
+    average: OneOrSeveral[Literal["auto", "weights", "gradients"]]
+    outer: OneOrSeveral[Literal["none", "bmuf", "slowmo", "diloco"]]
+    outer_options: OneOrSeveral[Table]
+    compression: OneOrSeveral[Literal["none", "bf16", "int8", "topk", "1bit"]]
+    compression_options: OneOrSeveral[Table]
+    lr_scaling: OneOrSeveral[Literal["auto", "none", "linear", "sqrt"]]
+    optimizer_state: OneOrSeveral[Literal["auto", "local", "average", "reset"]]
+    shards: OneOrSeveral[Literal["iid", "contiguous", "label-skew", "fractions"]]
+    skew: OneOrSeveral[float]
+    fractions: OneOrSeveral[Sequence[float] | None]
+    folds: OneOrSeveral[int | None]
+    fold_kind: OneOrSeveral[Literal["auto", "plain", "stratified", "group"]]
+    fold_repeats: OneOrSeveral[int]
+    fold_mode: OneOrSeveral[Literal["auto", "folds-over-workers", "data-and-folds", "fold-by-fold", "fused"]]
+    device: OneOrSeveral[str]
+    threads: OneOrSeveral[int | None]
+    pin: OneOrSeveral[str]
+    oversubscribe: OneOrSeveral[bool]
+    engine: OneOrSeveral[Literal["auto", "serial", "processes", "fused", "launched", "virtual"]]
+    transport: OneOrSeveral[Literal["auto", "shared-memory", "torch", "mpi"]]
+    on_failure: OneOrSeveral[Literal["end", "continue"]]
+    replacements: OneOrSeveral[int]
+    stall_after: OneOrSeveral[float | None]
+    fused: OneOrSeveral[Literal["auto", "vmap", "loop"]]
     cluster: Any
     link: Any
     training: Any
