@@ -23,7 +23,7 @@ from tenfold.runs.events import Event, as_row
 from tenfold.runs.storage import store_tables
 from tenfold.runs.storage.claim import Claim, taken_over
 from tenfold.runs.storage.lookup import find_row
-from tenfold.runs.storage.store_tables import RunRecord, checked_tag, read_labels, write_note, write_tags
+from tenfold.runs.storage.store_tables import RunRecord, checked_tag, read_labels
 
 MARK_REPEATED = """
 UPDATE events SET superseded = 1 WHERE run = ? AND epoch >= ?
@@ -82,10 +82,9 @@ class Store:
 
     def create(self, experiment: Experiment, *, kind: str, facts: dict[str, Any]) -> int:
         """Record a new run, make its folder, claim it for this process, and return its number."""
-        self._check_writable()
         title = experiment.title
         values = (title, kind, "running", time.time(), experiment.model_dump_json(), json.dumps(facts), "{}")
-        with self._explained("written to"), self._connect() as connection:
+        with self._writing() as connection:
             cursor = connection.execute(
                 "INSERT INTO runs (title, kind, status, created, experiment, facts, result, host, pid, pid_started)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0)",
@@ -115,13 +114,13 @@ class Store:
         """Record events, all of them or none."""
         self._check_claim(run)
         values = [(run, row["type"], row["epoch"], json.dumps(row)) for row in map(as_row, events)]
-        with self._explained("written to"), self._connect() as connection:
+        with self._writing() as connection:
             connection.executemany("INSERT INTO events (run, type, epoch, body) VALUES (?, ?, ?, ?)", values)
 
     def update(self, run: int, *, result: dict[str, Any], status: str | None = None, error: str = "") -> None:
         """Record what is known of a run's result, and how it ended; one that ended is released."""
         self._check_claim(run)
-        with self._explained("written to"), self._connect() as connection:
+        with self._writing() as connection:
             connection.execute("UPDATE runs SET result = ? WHERE id = ?", (json.dumps(result), run))
             if status is not None:
                 connection.execute(
@@ -172,7 +171,7 @@ class Store:
 
         Events of the epochs that will be repeated are kept, but marked.
         """
-        with self._explained("written to"), self._connect() as connection:
+        with self._writing() as connection:
             connection.execute("BEGIN IMMEDIATE")
             status, result = connection.execute("SELECT status, result FROM runs WHERE id = ?", (run,)).fetchone()
             if status == "finished" and not store_tables.decoded(result)[0].get("failed"):  # folds can be trained again
@@ -190,12 +189,12 @@ class Store:
 
         Of a file that is damaged in places, all runs that can be read.
         """
-        with self._explained("read"), self._connect() as connection:
+        with self._reading() as connection:
             return self._known(connection, store_tables.salvaged(connection, f"SELECT {store_tables.LISTED} FROM runs"))
 
     def listed(self, run: int) -> RunRecord:
         """Return what a list of all runs shows of one."""
-        with self._explained("read"), self._connect() as connection:
+        with self._reading() as connection:
             query = f"SELECT {store_tables.LISTED} FROM runs WHERE id = ?"
             return self._known(connection, connection.execute(query, (run,)).fetchall())[0]
 
@@ -214,13 +213,13 @@ class Store:
     def records(self, *kinds: str) -> list[RunRecord]:
         """Return all runs of these kinds (of all, if none is named) with what they hold, oldest first."""
         chosen = f" WHERE kind IN ({', '.join('?' * len(kinds))})" if kinds else ""
-        with self._explained("read"), self._connect() as connection:
+        with self._reading() as connection:
             query = f"SELECT {store_tables.COLUMNS} FROM runs{chosen}"
             return self._known(connection, store_tables.salvaged(connection, query, kinds))
 
     def folds(self, parent: int) -> list[RunRecord]:
         """Return the folds of a cross-validation with what they hold, oldest first."""
-        with self._explained("read"), self._connect() as connection:
+        with self._reading() as connection:
             query = (
                 f"SELECT {store_tables.COLUMNS} FROM runs WHERE kind = 'fold' AND {store_tables.PARENT} = ? ORDER BY id"
             )
@@ -228,7 +227,7 @@ class Store:
 
     def find(self, reference: str | int) -> RunRecord:
         """Return a run by its number, by "last", or by its title or folder if only one run has it."""
-        with self._explained("read"), self._connect() as connection:
+        with self._reading() as connection:
             return self._known(connection, [find_row(connection, self.folder, str(reference))])[0]
 
     def events(self, run: int, kind: str | None = None) -> Iterator[Event]:
@@ -236,7 +235,7 @@ class Store:
 
         Those that are damaged, or that only a newer version knows, are left out.
         """
-        with self._explained("read"), self._connect() as connection:
+        with self._reading() as connection:
             query = "SELECT body FROM events WHERE run = ? AND superseded = 0 AND type = COALESCE(?, type)"
             found = store_tables.salvaged(connection, query, (run, kind))
         for (body,) in found:
@@ -246,34 +245,30 @@ class Store:
 
     def tag(self, run: int, *names: str) -> None:
         """Add tags to a run; those it already has stay."""
-        self._label(run, add=names)
+        rows = [(run, checked_tag(name)) for name in names]
+        with self._writing() as connection:
+            connection.executemany("INSERT OR IGNORE INTO tags (run, name) VALUES (?, ?)", rows)
 
     def untag(self, run: int, *names: str) -> None:
         """Remove tags from a run; those it does not have are ignored."""
-        self._label(run, remove=names)
-
-    def _label(self, run: int, *, add: Iterable[str] = (), remove: Iterable[str] = ()) -> None:
-        self._check_writable()
-        add = [checked_tag(name) for name in add]
-        with self._explained("written to"), self._connect() as connection:
-            write_tags(connection, run, add, remove)
+        with self._writing() as connection:
+            connection.executemany("DELETE FROM tags WHERE run = ? AND name = ?", [(run, name) for name in names])
 
     def set_note(self, run: int, text: str) -> None:
         """Replace the note of a run; "" removes it."""
-        self._check_writable()
-        with self._explained("written to"), self._connect() as connection:
-            write_note(connection, run, text)
+        with self._writing() as connection:
+            connection.execute("DELETE FROM notes WHERE run = ?", (run,))
+            if text:
+                connection.execute("INSERT INTO notes (run, text) VALUES (?, ?)", (run, text))
 
     def set_title(self, run: int, title: str) -> None:
         """Replace the title of a run, but not the name of its folder; `rename_run` does both."""
-        self._check_writable()
-        with self._explained("written to"), self._connect() as connection:
+        with self._writing() as connection:
             connection.execute("UPDATE runs SET title = ? WHERE id = ?", (title, run))
 
     def delete(self, run: int) -> None:
         """Delete everything the store has on a run, but not its folder."""
-        self._check_writable()
-        with self._explained("written to"), self._connect() as connection:
+        with self._writing() as connection:
             for table, column in (("events", "run"), ("tags", "run"), ("notes", "run"), ("runs", "id")):
                 connection.execute(f"DELETE FROM {table} WHERE {column} = ?", (run,))
 
@@ -298,6 +293,17 @@ class Store:
                 f"(format {self.version}, this version knows {store_tables.VERSION}); update Tenfold, "
                 "or use another folder"
             )
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        with self._explained("read"), self._connect() as connection:
+            yield connection
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        self._check_writable()
+        with self._explained("written to"), self._connect() as connection:
+            yield connection
 
     @contextmanager
     def _connect(self) -> Iterator[sqlite3.Connection]:

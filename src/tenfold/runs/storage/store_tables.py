@@ -9,7 +9,6 @@ import math
 import re
 import sqlite3
 import time
-from collections.abc import Iterable
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -219,16 +218,3 @@ def read_labels(connection: sqlite3.Connection) -> dict[int, Labels]:
             tags.setdefault(run, []).append(str(name))
         notes.update(connection.execute("SELECT run, text FROM notes"))
     return {run: (tuple(tags.get(run, ())), str(notes.get(run, ""))) for run in {*tags, *notes}}
-
-
-def write_tags(connection: sqlite3.Connection, run: int, add: Iterable[str], remove: Iterable[str]) -> None:
-    """Add tags to a run, and remove others."""
-    connection.executemany("INSERT OR IGNORE INTO tags (run, name) VALUES (?, ?)", [(run, name) for name in add])
-    connection.executemany("DELETE FROM tags WHERE run = ? AND name = ?", [(run, name) for name in remove])
-
-
-def write_note(connection: sqlite3.Connection, run: int, text: str) -> None:
-    """Replace the note of a run; "" removes it."""
-    connection.execute("DELETE FROM notes WHERE run = ?", (run,))
-    if text:
-        connection.execute("INSERT INTO notes (run, text) VALUES (?, ?)", (run, text))
