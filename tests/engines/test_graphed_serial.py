@@ -13,7 +13,7 @@ from tenfold.engines import Outcome
 from tenfold.engines.serial import Serial
 from tenfold.errors import ModelError
 from tenfold.runs import Event, Stopwatch, Warned, checkpoint
-from tenfold.runs.resumption import Resumption
+from tenfold.runs.checkpoint import Resumption
 from tenfold.training import replica
 from tenfold.training.fused import fused_replicas as fused
 from tenfold.workers.task import Task
@@ -99,7 +99,7 @@ def test_it_is_resumed_with_the_same_numbers(
     with pytest.raises(Stop):
         run(make_task(tmp_path, **fields))
     monkeypatch.setattr(Worker, "_finish", finish)
-    manifest = checkpoint.latest(tmp_path)
+    manifest = checkpoint.find_undamaged(tmp_path)[0]
     assert manifest is not None
     resumed, _ = run(make_task(tmp_path, **fields), Resumption(tmp_path, manifest))
     assert all(torch.equal(resumed.weights[name], tensor) for name, tensor in whole.weights.items())

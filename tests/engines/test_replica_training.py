@@ -16,7 +16,7 @@ from tenfold.engines.fused import train_replicas
 from tenfold.errors import ExperimentError, ModelError, TrainingError
 from tenfold.mixing import STRATEGIES
 from tenfold.runs import EpochEnded, Event, Lifecycle, Metric, Span, Stopwatch, checkpoint
-from tenfold.runs.resumption import Resumption
+from tenfold.runs.checkpoint import Resumption
 from tenfold.workers.task import Task, make_network
 
 SYNCHRONOUS = [name for name in STRATEGIES if not STRATEGIES[name].asynchronous]
@@ -163,7 +163,7 @@ def test_it_goes_on_from_a_checkpoint(mixed: dict[str, Any], tmp_path: Path) -> 
     task = make_task(tmp_path, **fields)
     with pytest.raises(Stop):
         train_replicas(task, Stopwatch(), interrupt)
-    manifest = checkpoint.latest(tmp_path)
+    manifest = checkpoint.find_undamaged(tmp_path)[0]
     assert manifest is not None
     assert manifest["epoch"] == 2
     wrong = make_task(tmp_path, **fields | {"hidden": [9]})

@@ -23,9 +23,9 @@ def test_a_file_in_the_way_of_the_folder_is_explained(tmp_path):
 
 
 def test_before_the_first_commit_there_is_no_checkpoint(tmp_path):
-    assert checkpoint.latest(tmp_path / "none") is None
+    assert checkpoint.find_undamaged(tmp_path / "none")[0] is None
     write_epoch(tmp_path, 1)
-    assert checkpoint.latest(tmp_path) is None
+    assert checkpoint.find_undamaged(tmp_path)[0] is None
 
 
 def test_a_commit_names_its_epoch_and_keeps_the_one_before(tmp_path):
@@ -34,7 +34,7 @@ def test_a_commit_names_its_epoch_and_keeps_the_one_before(tmp_path):
         write_epoch(tmp_path, epoch)
         for _ in range(2):  # again when a worker is lost before the next epoch
             checkpoint.commit(tmp_path, {"epoch": epoch, "workers": 2})
-        assert checkpoint.latest(tmp_path) == {"epoch": epoch, "workers": 2}
+        assert checkpoint.find_undamaged(tmp_path)[0] == {"epoch": epoch, "workers": 2}
         kept = [one for one in (before, epoch) if one is not None]
         names = {checkpoint.file_name(one, rank) for one in kept for rank in range(2)}
         manifests = {checkpoint.MANIFEST, *([checkpoint.BEFORE] if before else [])}
@@ -46,7 +46,7 @@ def test_until_the_commit_the_epoch_before_is_whole(tmp_path):
     write_epoch(tmp_path, 1)
     checkpoint.commit(tmp_path, {"epoch": 1})
     write_epoch(tmp_path, 2, workers=1)
-    manifest = checkpoint.latest(tmp_path)
+    manifest = checkpoint.find_undamaged(tmp_path)[0]
     for rank in range(2):
         loaded = tensor_file.load(tmp_path / checkpoint.file_name(manifest["epoch"], rank))
         assert loaded == {"epoch": 1, "rank": rank}
@@ -62,14 +62,14 @@ def test_a_commit_that_fails_keeps_the_checkpoint_before(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", full)
     assert "cannot be written: No space left" in refused(checkpoint.commit, tmp_path, {"epoch": 2})
-    assert checkpoint.latest(tmp_path) == {"epoch": 1}
+    assert checkpoint.find_undamaged(tmp_path)[0] == {"epoch": 1}
     assert (tmp_path / checkpoint.file_name(1, 1)).exists()
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[1, 2]", b"3", b"null", b"{}", b'{"epoch": "x"}'])
 def test_a_damaged_manifest_is_explained(tmp_path, content):
     (tmp_path / checkpoint.MANIFEST).write_bytes(content)
-    assert "is damaged" in refused(checkpoint.latest, tmp_path)
+    assert "is damaged" in refused(checkpoint.find_undamaged, tmp_path)
 
 
 def test_removing_leaves_nothing_and_minds_nothing(tmp_path):
@@ -104,4 +104,4 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, name):
 
 def test_a_manifest_of_an_earlier_version_has_no_checksum(tmp_path):
     (tmp_path / checkpoint.MANIFEST).write_text('{"epoch": 3, "workers": 2}')
-    assert checkpoint.latest(tmp_path) == {"epoch": 3, "workers": 2}
+    assert checkpoint.find_undamaged(tmp_path)[0] == {"epoch": 3, "workers": 2}

@@ -11,7 +11,7 @@ from torch import Tensor
 from tenfold.engines.prepare import prepare
 from tenfold.experiment import Experiment
 from tenfold.runs import Event, Stopwatch
-from tenfold.runs.resumption import Resumption
+from tenfold.runs.checkpoint import Resumption
 from tenfold.training import flat_size
 from tenfold.transport.memory.segment import StopReason as Stop
 from tenfold.workers.channels import Channels, SharedChannels

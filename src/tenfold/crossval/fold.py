@@ -24,7 +24,7 @@ from tenfold.machine import devices
 from tenfold.machine.affinity import NOT_PINNED, CoreMap
 from tenfold.machine.cores import using_threads
 from tenfold.runs import Emit, Event, Metric, Stopwatch, Store, stored_predictions, tensor_file
-from tenfold.runs.resumption import Resumption
+from tenfold.runs.checkpoint import Resumption
 from tenfold.runs.store import FOLD
 from tenfold.training import all_targets, choose_loss, choose_metrics, measure, predict
 from tenfold.training.evaluation import make_predictions

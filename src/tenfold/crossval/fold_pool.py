@@ -15,7 +15,7 @@ from tenfold.engines.serial import Serial
 from tenfold.errors import StopTraining, WorkerLost
 from tenfold.machine import affinity
 from tenfold.runs import Emit, EpochEnded, Event, Lifecycle, Stopwatch
-from tenfold.runs.resumption import Resumption
+from tenfold.runs.checkpoint import Resumption
 from tenfold.workers.pool.snapshot import TaskSnapshot
 from tenfold.workers.pool.worker_pool import WorkerPool
 from tenfold.workers.pool.worker_process import WorkerConnection, forward_warnings

@@ -18,7 +18,7 @@ from tenfold.engines.recording import Train
 from tenfold.errors import TenfoldError
 from tenfold.machine.cores import budget
 from tenfold.runs import Emit, Event, Lifecycle, Stopwatch
-from tenfold.runs.resumption import Resumption
+from tenfold.runs.checkpoint import Resumption
 from tenfold.workers.task import Task
 
 FOLD_MODES: Registry[Callable[[FoldWork], None]] = catalog.FOLD_MODES

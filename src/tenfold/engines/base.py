@@ -11,7 +11,7 @@ from tenfold.engines.recording import Outcome, RecordedRun, open_for_resume, tra
 from tenfold.engines.run_facts import check_same_data, describe
 from tenfold.experiment import Experiment
 from tenfold.runs import Emit, Stopwatch, Store
-from tenfold.runs.resumption import Resumption
+from tenfold.runs.checkpoint import Resumption
 from tenfold.workers.task import Task, make_network
 
 if TYPE_CHECKING:

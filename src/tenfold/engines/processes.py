@@ -14,7 +14,7 @@ from tenfold.experiment import Experiment
 from tenfold.machine import limits
 from tenfold.mixing.builders import make_strategy
 from tenfold.runs import Emit, Event, Stopwatch, Warned
-from tenfold.runs.resumption import Resumption
+from tenfold.runs.checkpoint import Resumption
 from tenfold.training import flat_size
 from tenfold.training.flat import state_shapes
 from tenfold.transport import clean_up_orphans

@@ -12,9 +12,9 @@ from tenfold.errors import RunTakenOver, StoreError, TenfoldError, WorkerLost
 from tenfold.experiment import Experiment
 from tenfold.machine.facts import EnergyMeter, machine_load
 from tenfold.runs import Emit, Recorded, Recorder, Stopwatch, Store, Warned, checkpoint, stored_predictions, tensor_file
+from tenfold.runs.checkpoint import Resumption
 from tenfold.runs.console import keeping_console
 from tenfold.runs.recorder import Journal
-from tenfold.runs.resumption import Resumption
 from tenfold.runs.storage.claim import check_claim
 from tenfold.runs.stored_predictions import Predictions
 from tenfold.workers.supervisor import Supervisor

@@ -9,7 +9,7 @@ from tenfold.engines.recording import Outcome
 from tenfold.machine import affinity, cores, devices, malloc
 from tenfold.mixing.builders import make_strategy
 from tenfold.runs import Emit, Stopwatch, Warned
-from tenfold.runs.resumption import Resumption
+from tenfold.runs.checkpoint import Resumption
 from tenfold.training import flat_size
 from tenfold.training.precision import set_matmul_precision
 from tenfold.training.randomness import keep_rng_state

@@ -25,7 +25,7 @@ from tenfold.errors import MachineError
 from tenfold.experiment import Experiment
 from tenfold.machine import cores, devices, limits
 from tenfold.runs import Emit, Note, Stopwatch
-from tenfold.runs.resumption import Resumption
+from tenfold.runs.checkpoint import Resumption
 from tenfold.training.fused.device_memory import free_memory as left_on_gpu
 from tenfold.training.optimizers.state_vectors import count_state_vectors
 from tenfold.transport.memory.published_vectors import SLOTS

@@ -8,7 +8,9 @@ from if the last one turns out to be damaged.
 import hashlib
 import json
 import shutil
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -57,11 +59,6 @@ def commit(folder: Path, manifest: dict[str, Any]) -> None:
                 path.unlink()
 
 
-def latest(folder: Path) -> dict[str, Any] | None:
-    """Return the manifest of the last complete checkpoint; None before the first."""
-    return find_undamaged(folder)[0]
-
-
 def find_undamaged(folder: Path) -> tuple[dict[str, Any] | None, str]:
     """Return the manifest of the last checkpoint of which nothing is damaged, and what is wrong with a later one.
 
@@ -86,6 +83,31 @@ def find_undamaged(folder: Path) -> tuple[dict[str, Any] | None, str]:
     if problems:
         raise StoreError(f"{'; '.join(problems)}; delete the folder {folder} to train again from the beginning")
     return None, ""
+
+
+@dataclass(frozen=True)
+class Resumption:
+    """The checkpoint that a run continues from: its folder and its manifest."""
+
+    folder: Path
+    manifest: dict[str, Any]
+    problem: str = ""
+    """What is wrong with a later checkpoint, in whose place this one is used."""
+
+    @property
+    def ranks(self) -> Sequence[int]:
+        """The saved workers whose states are loaded, in the order of the new workers: all, unless some were lost."""
+        return self.manifest.get("ranks") or range(self.manifest["workers"])
+
+    def visible(self) -> list[int]:
+        """Return the saved workers whose states are on this host's disk."""
+        epoch, workers = self.manifest["epoch"], self.manifest["workers"]
+        return [rank for rank in range(workers) if (self.folder / file_name(epoch, rank)).exists()]
+
+    def state(self, rank: int) -> dict[str, Any]:
+        """Return the saved state that a worker continues from; where there are more workers now, some share one."""
+        saved = self.ranks[rank % len(self.ranks)]
+        return dict(tensor_file.load(self.folder / file_name(self.manifest["epoch"], saved)))
 
 
 def remove(folder: Path) -> None:

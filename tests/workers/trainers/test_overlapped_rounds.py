@@ -11,7 +11,7 @@ from threaded import State, Threads, make_task
 
 from tenfold.common.optimizer_traits import OPTIMIZER_TRAITS
 from tenfold.runs import EpochEnded, Event, checkpoint
-from tenfold.runs.resumption import Resumption
+from tenfold.runs.checkpoint import Resumption
 
 FEW: dict[str, Any] = {"limit": 60, "epochs": 2, "batch_size": 6, "overlap": True}
 
@@ -68,7 +68,7 @@ def test_a_round_that_has_begun_is_saved_and_resumed(fields: dict[str, Any], tmp
     saved.supervisor.emit = interrupt
     with pytest.raises(Stop):
         saved.train()
-    manifest = checkpoint.latest(tmp_path)
+    manifest = checkpoint.find_undamaged(tmp_path)[0]
     assert manifest is not None
     resumed = Threads(make_task(tmp_path, **fields), resumption=Resumption(tmp_path, manifest)).train()
     assert all(torch.equal(resumed.weights[name], tensor) for name, tensor in whole.weights.items())

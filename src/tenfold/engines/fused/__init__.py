@@ -8,7 +8,7 @@ from tenfold.engines.fused.replica_training import ReplicaTraining
 from tenfold.engines.recording import Outcome
 from tenfold.errors import TenfoldError
 from tenfold.runs import Emit, Stopwatch
-from tenfold.runs.resumption import Resumption
+from tenfold.runs.checkpoint import Resumption
 from tenfold.workers.task import Task
 
 __all__ = ["train_folds", "train_replicas"]

@@ -4,7 +4,7 @@ from tenfold.engines.base import Engine
 from tenfold.engines.fused import train_replicas
 from tenfold.engines.recording import Outcome
 from tenfold.runs import Emit, Stopwatch
-from tenfold.runs.resumption import Resumption
+from tenfold.runs.checkpoint import Resumption
 from tenfold.workers.task import Task
 
 

@@ -14,7 +14,7 @@ from tenfold.engines.recording import Outcome
 from tenfold.errors import ModelError, StoreError
 from tenfold.mixing.rate_scaling import rate_scale, warmup_epochs
 from tenfold.runs import Emit, Stopwatch, checkpoint, tensor_file
-from tenfold.runs.resumption import Resumption
+from tenfold.runs.checkpoint import Resumption
 from tenfold.workers.messages import Evaluated, Saved
 from tenfold.workers.model_errors import check_metrics
 from tenfold.workers.supervisor import Supervisor

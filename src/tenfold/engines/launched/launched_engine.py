@@ -37,8 +37,8 @@ from tenfold.experiment.fields import with_defaults
 from tenfold.launch.detect import World
 from tenfold.machine import affinity, cores, malloc
 from tenfold.runs import Emit, Stopwatch, Store, Warned
+from tenfold.runs.checkpoint import Resumption
 from tenfold.runs.remote_store import RemoteStore
-from tenfold.runs.resumption import Resumption
 from tenfold.runs.storage.lost_worker import LostWorker, lost_in
 from tenfold.training import flat_size
 from tenfold.training.precision import set_matmul_precision

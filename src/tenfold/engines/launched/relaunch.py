@@ -10,7 +10,7 @@ from tenfold.errors import ExperimentError, WorkerLost
 from tenfold.experiment import Experiment
 from tenfold.launch.detect import World
 from tenfold.runs import Store
-from tenfold.runs.resumption import Resumption
+from tenfold.runs.checkpoint import Resumption
 from tenfold.runs.storage.lost_worker import LostWorker
 
 CLOCKS_DIFFER_BY = 5.0

@@ -22,7 +22,7 @@ from tenfold.machine import cores, devices
 from tenfold.mixing.builders import make_strategy
 from tenfold.prediction.planning.learning_curve import SEED_ERROR, Point
 from tenfold.runs import Emit, Event, Metric, Stopwatch
-from tenfold.runs.resumption import Resumption
+from tenfold.runs.checkpoint import Resumption
 from tenfold.training import choose_metrics
 from tenfold.training.measures import LOWER_IS_BETTER, target_metric
 from tenfold.workers.task import Task

@@ -8,7 +8,7 @@ from tenfold.errors import WorkerLost
 from tenfold.runs.events import Stopwatch, WorkerDropped
 
 if TYPE_CHECKING:
-    from tenfold.runs.resumption import Resumption
+    from tenfold.runs.checkpoint import Resumption
 
 
 @dataclass(frozen=True)

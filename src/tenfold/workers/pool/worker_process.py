@@ -18,8 +18,8 @@ from tenfold.common.user_code import describe_error, user_frames
 from tenfold.errors import TenfoldError, UserCodeError
 from tenfold.machine import affinity, malloc
 from tenfold.runs import Emit, Event, Printed, Stopwatch, Warned
+from tenfold.runs.checkpoint import Resumption
 from tenfold.runs.console import LIMIT, tap_streams
-from tenfold.runs.resumption import Resumption
 from tenfold.training.flat import state_shapes
 from tenfold.training.randomness import RngState
 from tenfold.transport.memory.counters import MembersChanged
