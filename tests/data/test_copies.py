@@ -8,8 +8,7 @@ import torch
 
 from tenfold.data.copies import MOST_PENDING, CopyTimer
 from tenfold.data.dataset_part import DatasetPart
-from tenfold.data.part import Splits, Tensors
-from tenfold.data.subset_part import SubsetPart
+from tenfold.data.part import Splits, SubsetPart, Tensors
 from tenfold.runs import Span, Stopwatch
 from tenfold.workers.timekeeper import SINGLE_SPANS, Timekeeper
 

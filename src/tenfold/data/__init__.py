@@ -8,13 +8,12 @@ if TYPE_CHECKING:
     from tenfold.data.dataset_part import DatasetPart, join_parts, with_loader
     from tenfold.data.folds import Fold, make_folds
     from tenfold.data.loading import load
-    from tenfold.data.part import Part, Splits, Tensors
+    from tenfold.data.part import Part, Splits, SubsetPart, Tensors
     from tenfold.data.shards import KINDS, batch_sizes, batches, make_shards, order
     from tenfold.data.sources.fetch import FetchProgress
     from tenfold.data.sources.locate import available, get, where
     from tenfold.data.sources.source import SOURCES
     from tenfold.data.splitting import split
-    from tenfold.data.subset_part import SubsetPart
     from tenfold.data.table_columns import Columns
     from tenfold.data.user_data import as_splits
 
@@ -49,13 +48,12 @@ _NAMES = {
     "dataset_part": ("DatasetPart", "join_parts", "with_loader"),
     "folds": ("Fold", "make_folds"),
     "loading": ("load",),
-    "part": ("Part", "Splits", "Tensors"),
+    "part": ("Part", "Splits", "SubsetPart", "Tensors"),
     "shards": ("KINDS", "batch_sizes", "batches", "make_shards", "order"),
     "sources.source": ("SOURCES",),
     "sources.fetch": ("FetchProgress",),
     "sources.locate": ("available", "get", "where"),
     "splitting": ("split",),
-    "subset_part": ("SubsetPart",),
     "user_data": ("as_splits",),
 }
 

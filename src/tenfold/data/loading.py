@@ -59,12 +59,7 @@ def load(
         warn_if_unscaled(parts, standardize=standardize)
     if not loader_workers and loader == "auto":
         return parts
-    return replace(
-        parts,
-        train=with_loader(parts.train, loader_workers),
-        validation=parts.validation and with_loader(parts.validation, loader_workers),
-        test=parts.test and with_loader(parts.test, loader_workers),
-    )
+    return parts.with_each(lambda part: with_loader(part, loader_workers))
 
 
 def read(

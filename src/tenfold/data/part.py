@@ -4,6 +4,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from time import perf_counter
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tenfold.common.part_names import PARTS
 from tenfold.data.tree import select_rows, tree_leaves, tree_map
 
 Indices = Tensor | NDArray[np.int64] | Sequence[int]
@@ -92,6 +94,43 @@ class Tensors(Part):
         return Tensors(tree_map(lambda tensor: tensor.to(device), self.x), self.y.to(device))
 
 
+class SubsetPart(Part):
+    """These samples of another part, in this order. The data are not copied, however many subsets share them."""
+
+    def __init__(self, part: Part, indices: Indices) -> None:
+        self.part = part
+        self.indices = as_indices(indices)
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @cached_property
+    def targets(self) -> Tensor | None:
+        """The targets of these samples."""
+        whole = self.part.targets
+        return None if whole is None else whole.index_select(0, self.indices.to(whole.device))
+
+    def batches(self, indices: Iterable[Indices]) -> Iterator[tuple[Any, Any]]:
+        """Yield batches of these samples, numbered in the order of this part."""
+        return self.part.batches(self.indices.index_select(0, as_indices(batch, self.indices.device)) for batch in indices)
+
+    def subset(self, indices: Indices) -> "SubsetPart":
+        """Return some of these samples."""
+        return SubsetPart(self.part, self.indices.index_select(0, as_indices(indices, self.indices.device)))
+
+    def fingerprint(self) -> str:
+        """Digest of the other part and of the sample numbers."""
+        return digest(self.part.fingerprint(), self.indices)
+
+    def to(self, device: torch.device | str) -> "SubsetPart":
+        """Return the same samples of the other part on `device`."""
+        return SubsetPart(self.part.to(device), self.indices)
+
+    def take_copy_seconds(self) -> float:
+        """Return the seconds that copies of the other part's batches to a GPU have taken since the last call."""
+        return self.part.take_copy_seconds()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Splits:
     """A data set in its parts, and what a model must know to fit it."""
@@ -129,14 +168,23 @@ class Splits:
 
     Parts that were pooled are numbered as one, train first."""
 
+    @property
+    def parts(self) -> dict[str, Part]:
+        """The parts that there are, by name."""
+        return {name: part for name in PARTS if (part := getattr(self, name)) is not None}
+
+    def with_each(self, change: Callable[[Part], Part]) -> "Splits":
+        """Return the splits with each of their parts changed."""
+        changed: dict[str, Any] = {name: change(part) for name, part in self.parts.items()}
+        return replace(self, **changed)
+
     def to(self, device: torch.device | str) -> "Splits":
         """Return the splits with all parts on `device`, and how long copying them to a GPU took."""
         on_gpu = torch.device(device).type == "cuda"
         if on_gpu:
             torch.cuda.synchronize(device)  # the first call to a GPU takes long, whatever it does
         began = perf_counter()
-        parts = {name: getattr(self, name) for name in ("train", "validation", "test")}
-        moved = replace(self, **{name: part and part.to(device) for name, part in parts.items()})
+        moved = self.with_each(lambda part: part.to(device))
         if not on_gpu:
             return moved
         torch.cuda.synchronize(device)
@@ -144,7 +192,7 @@ class Splits:
 
     def fingerprint(self) -> str:
         """Return a short hex digest that changes when any part does."""
-        return digest(*(part.fingerprint() for part in (self.train, self.validation, self.test) if part is not None))
+        return digest(*(part.fingerprint() for part in self.parts.values()))
 
 
 def as_indices(indices: Indices, device: torch.device | None = None) -> Tensor:

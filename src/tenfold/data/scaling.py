@@ -6,8 +6,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from tenfold.data.part import Part, Splits, Tensors, as_indices
-from tenfold.data.subset_part import SubsetPart
+from tenfold.data.part import Part, Splits, SubsetPart, Tensors
 from tenfold.errors import DataError
 
 LARGE = 20.0
@@ -59,11 +58,10 @@ def _warn(what: str, size: str, advice: str) -> None:
 
 
 def _inputs(part: Part) -> Tensor:
-    picked = isinstance(part, SubsetPart) and isinstance(part.part, Tensors)
-    whole = part.part if isinstance(part, SubsetPart) else part
+    whole, rows = (part.part, part.indices) if isinstance(part, SubsetPart) else (part, None)
     if not isinstance(whole, Tensors) or not isinstance(whole.x, Tensor) or not whole.x.is_floating_point():
         raise DataError(
             "data.standardize needs one tensor or array of floats as input; with several inputs, tokens or a Dataset, "
             "scale the inputs in your model or Dataset"
         )
-    return whole.x.index_select(0, as_indices(part.indices, whole.device)) if picked else whole.x  # type: ignore[attr-defined]
+    return whole.x if rows is None else whole.x.index_select(0, rows.to(whole.device))

@@ -69,12 +69,12 @@ def fit_features(tweets: "Tweets", options: "TweetOptions", parts: Splits) -> Sp
     """Return the parts with features in the place of the samples' numbers."""
     make = features_of(tweets, options, _people_of(tweets, options, parts.train))
 
-    def made(part: Any) -> Any:
-        return part and Tensors(torch.from_numpy(make(part.x.numpy())), part.y)
+    def with_features(part: Any) -> Tensors:
+        return Tensors(torch.from_numpy(make(part.x.numpy())), part.y)
 
-    train = made(parts.train)
-    shape = tuple(train.x.shape[1:])
-    return replace(parts, train=train, validation=made(parts.validation), test=made(parts.test), shape=shape)
+    made = parts.with_each(with_features)
+    assert isinstance(made.train, Tensors)
+    return replace(made, shape=tuple(made.train.x.shape[1:]))
 
 
 def features_of(tweets: "Tweets", options: "TweetOptions", training_people: NDArray[np.int64]) -> Any:
