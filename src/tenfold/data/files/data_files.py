@@ -57,23 +57,14 @@ def _checked(options: Mapping[str, Any], known: tuple[str, ...], name: str) -> d
 
 
 def _read_text(path: Path, delimiter: str) -> dict[str, list[str]]:
-    """Return the columns of a text file whose first row names them; ";" and tabs are recognized, too."""
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            first = file.readline()
-            file.seek(0)
-            delimiter = max((delimiter, ";", "\t"), key=first.count)
-            rows = [row for row in csv.reader(file, delimiter=delimiter) if row]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path} cannot be read as a table of text in UTF-8: {error}") from None
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+    """Return the columns of a text file whose first row names them."""
+    rows = read_rows(path, delimiter)
     if len(rows) < 2:
         raise DataError(f"{path} has no rows below the names of its columns")
     names = [name.strip() for name in rows[0]]
     if len(set(names)) < len(names):
         raise DataError(f"{path} has two columns of the same name: {', '.join(names)}")
-    if all(_is_number(name) for name in names):
+    if all(map(is_number, names)):
         raise DataError(f"the first row of {path} should name the columns, but it is {', '.join(names)[:60]}")
     for number, row in enumerate(rows[1:], 2):
         if len(row) != len(names):
@@ -81,7 +72,22 @@ def _read_text(path: Path, delimiter: str) -> dict[str, list[str]]:
     return {name: [row[place] for row in rows[1:]] for place, name in enumerate(names)}
 
 
-def _is_number(text: str) -> bool:
+def read_rows(path: Path, delimiter: str = ",") -> list[list[str]]:
+    """Return the rows of a text file, without empty ones; ";" and tabs between values are recognized, too."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            first = file.readline()
+            file.seek(0)
+            delimiter = max((delimiter, ";", "\t"), key=first.count)
+            return [row for row in csv.reader(file, delimiter=delimiter) if row]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path} cannot be read as a table of text in UTF-8: {error}") from None
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def is_number(text: str) -> bool:
+    """Return whether a text is a number."""
     try:
         float(text)
     except ValueError:
@@ -111,7 +117,7 @@ def _read_parquet(path: Path) -> dict[str, Any]:
 
 def _read_npy(path: Path) -> dict[str, Any]:
     """Return the columns of a matrix, named by their numbers from 0."""
-    array = _load(path)
+    array = read_arrays(path)
     if array.ndim != 2:
         raise DataError(f"{path} holds an array of shape {array.shape}; a table should have two dimensions")
     return {str(number): array[:, number] for number in range(array.shape[1])}
@@ -119,15 +125,15 @@ def _read_npy(path: Path) -> dict[str, Any]:
 
 def _read_npz(path: Path) -> dict[str, Any]:
     """Return the arrays by name, or by parts where they are called x_train, y_train, x_test and so on."""
-    arrays: dict[str, Any] = _load(path)
+    arrays: dict[str, Any] = read_arrays(path)
     parts = {part: (f"x_{part}", f"y_{part}") for part in PARTS}
     if all(name in arrays for name in parts["train"]):
         return {part: (arrays[x], arrays[y]) for part, (x, y) in parts.items() if x in arrays and y in arrays}
     return arrays
 
 
-def _load(path: Path) -> Any:
-    """Return the array in a file, or all arrays of an archive by name."""
+def read_arrays(path: Path) -> Any:
+    """Return the array in a file of NumPy, or all arrays of an archive by name."""
     try:
         with path.open("rb") as file:
             found: Any = np.load(file, allow_pickle=False)

@@ -1,7 +1,5 @@
 """Samples without targets from files: arrays (.npy, .npz), rows of numbers, a table like the one trained on, images."""
 
-import csv
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tenfold.data.files.data_files import read_file
+from tenfold.data.files.data_files import is_number, read_arrays, read_file, read_rows
 from tenfold.data.files.image_files import may_hold_images, read_unlabelled
 from tenfold.data.files.known_data import KnownData
 from tenfold.data.sources.source import SOURCES, Source
@@ -17,8 +15,6 @@ from tenfold.errors import DataError
 
 KEYS = ("x", "X", "images", "inputs", "data")
 """The arrays of an .npz file that may hold the samples, in the order in which they are looked for."""
-
-
 TABLES = (".csv", ".tsv", ".parquet")
 
 
@@ -46,15 +42,11 @@ def read_inputs(path: Path, trained_on: Mapping[str, Any], options: Mapping[str,
         names, pixels = read_unlabelled(path, tuple(shape), options.get("size"))
         largest = source.largest_pixel if source is not None else 255
         return Inputs(pixels if largest == 255 else np.rint(pixels * (largest / 255)).astype(np.uint8), names)
-    readers = {".npy": _npy, ".npz": _npz, ".csv": _csv}
+    readers = {".npy": read_arrays, ".npz": _npz, ".csv": _csv}
     if path.suffix.lower() not in readers:
         images = "; images are for models that were trained on images" if may_hold_images(path) else ", or images"
         raise DataError(f"{path} cannot be read; samples come from {', '.join(readers)} files{images}")
-    try:
-        return Inputs(readers[path.suffix.lower()](path))
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, csv.Error) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).partition("\n")[0]
-        raise DataError(f"{path} cannot be read: {reason}") from None
+    return Inputs(readers[path.suffix.lower()](path))
 
 
 def _source(data: str | None) -> Source | None:
@@ -62,40 +54,24 @@ def _source(data: str | None) -> Source | None:
     return SOURCES[data] if data is not None and data in SOURCES else None
 
 
-def _npy(path: Path) -> NDArray[Any]:
-    array: NDArray[Any] = np.load(path, allow_pickle=False)
-    return array
-
-
 def _npz(path: Path) -> NDArray[Any]:
-    with np.load(path, allow_pickle=False) as arrays:
-        names = list(arrays)
-        known = [name for name in KEYS if name in names] or (names if len(names) == 1 else [])
-        if not known:
-            raise DataError(f"{path} holds the arrays {', '.join(names)}; call the one with the samples x")
-        array: NDArray[Any] = arrays[known[0]]
-        return array
+    arrays: dict[str, NDArray[Any]] = read_arrays(path)
+    known = [name for name in KEYS if name in arrays] or (list(arrays) if len(arrays) == 1 else [])
+    if not known:
+        raise DataError(f"{path} holds the arrays {', '.join(arrays)}; call the one with the samples x")
+    return arrays[known[0]]
 
 
 def _csv(path: Path) -> NDArray[Any]:
     """Read one sample a line; a first line without numbers is a header."""
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        rows = [row for row in csv.reader(file) if row]
-    if rows and not any(_is_number(cell) for cell in rows[0]):
+    rows = read_rows(path)
+    if rows and not any(map(is_number, rows[0])):
         rows = rows[1:]
     width = len(rows[0]) if rows else 0
     for number, row in enumerate(rows, 1):
         if len(row) != width:
             raise DataError(f"{path}: sample {number} has {len(row)} columns, the first has {width}")
         for column, cell in enumerate(row, 1):
-            if not _is_number(cell):
+            if not is_number(cell):
                 raise DataError(f"{path}: column {column} of sample {number} is '{cell}', not a number")
-    return np.array(rows, dtype=np.float32)
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
+    return np.array([list(map(float, row)) for row in rows], dtype=np.float32)
