@@ -12,6 +12,8 @@ from tenfold.data.files.column_values import Column, as_categories, as_column
 from tenfold.errors import DataError
 
 MOST_SHOWN = 3
+InputColumns = dict[str, list[str] | None]
+"""The columns of a table that hold the inputs, each with its categories; None for one that holds numbers."""
 
 
 @dataclass(frozen=True)
@@ -29,26 +31,31 @@ class KnownData:
         features, names = (tuple(facts.get(key) or ()) for key in ("features", "class_names"))
         return cls(features, names) if features or names else None
 
-    def categories(self, name: str) -> list[str] | None:
-        """Return the categories of a column, or None if it holds numbers."""
-        if name in self.features:
-            return None
-        return [feature.removeprefix(f"{name}=") for feature in self.features if feature.startswith(f"{name}=")]
-
-    def columns(self, table: Mapping[str, Any], where: str) -> list[str]:
+    def columns(self, table: Mapping[str, Any], where: str) -> InputColumns:
         """Return the columns of a table that hold the inputs; `where` names the table in errors."""
-        return list(dict.fromkeys(_column_of(table, feature, where) for feature in self.features))
+        names = dict.fromkeys(_column_of(table, feature, where) for feature in self.features)
+        return {name: None if name in self.features else self._categories(name) for name in names}
 
     def inputs(self, table: Mapping[str, Any], where: str) -> NDArray[np.float32]:
-        """Return the inputs as a matrix; an unknown category has 0 in all columns of the known ones, with a warning."""
-        blocks = []
-        for name in self.columns(table, where):
-            known = self.categories(name)
-            if known is None:
-                blocks.append(_numbers(table, name, where)[:, None])
-            else:
-                blocks.append(one_hot(as_categories(table[name], name), known, name))
-        return np.concatenate(blocks, 1)
+        """Return the inputs of a table as a matrix; `where` names the table in errors."""
+        return input_matrix(table, self.columns(table, where), where)
+
+    def _categories(self, name: str) -> list[str]:
+        return [feature.removeprefix(f"{name}=") for feature in self.features if feature.startswith(f"{name}=")]
+
+
+def input_matrix(table: Mapping[str, Any], columns: InputColumns, where: str) -> NDArray[np.float32]:
+    """Return the columns side by side, categories one-hot; an unknown one has 0 in all their columns, with a warning."""
+    blocks = []
+    for name, known in columns.items():
+        if known is not None:
+            blocks.append(one_hot(as_categories(table[name], name), known, name))
+            continue
+        column = as_column(table[name], name)
+        if column.dtype.kind != "f":
+            raise DataError(f"{where}: the column '{name}' holds text; it should hold numbers, as in training")
+        blocks.append(column.astype(np.float32)[:, None])
+    return np.concatenate(blocks, 1)
 
 
 def one_hot(values: Column, known: list[str], name: str) -> NDArray[np.float32]:
@@ -82,13 +89,6 @@ def shorten(values: list[str]) -> str:
     """Return a few of these values as a message shows them."""
     shown = ", ".join(repr(one) if one else "missing" for one in values[:MOST_SHOWN])
     return f"{shown}, ..." if len(values) > MOST_SHOWN else shown
-
-
-def _numbers(table: Mapping[str, Any], name: str, where: str) -> NDArray[np.float32]:
-    column = as_column(table[name], name)
-    if column.dtype.kind != "f":
-        raise DataError(f"{where}: the column '{name}' holds text; it should hold numbers, as in training")
-    return column.astype(np.float32)
 
 
 def _column_of(table: Mapping[str, Any], feature: str, where: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tenfold.data.files.column_values import Column, as_categories, as_column, as_text, is_boolean
-from tenfold.data.files.known_data import KnownData, one_hot, shorten
+from tenfold.data.files.known_data import InputColumns, KnownData, input_matrix, shorten
 from tenfold.data.part import Tensors
 from tenfold.data.table_columns import Columns
 from tenfold.data.user_arrays import part_from_arrays
@@ -31,66 +31,55 @@ class TableReader:
 
     def __init__(self, columns: Columns, known: KnownData | None = None) -> None:
         self.columns = columns
-        self.categories: dict[str, list[str]] = {}
+        self.inputs: InputColumns = {}
         self.class_names: list[str] | None = None
         """What the classes are called; None for a regression."""
-        self.names: list[str] = []
-        """What the columns of the matrix are called: "age", "city=Rome"."""
         self.has_missing = False
         self._known = known
         self._classes = _named_by_number
 
     def learn(self, tables: list[Mapping[str, Any]]) -> None:
         """Look at all parts to learn their categories and classes."""
-        if self._known is not None and self.columns.inputs is None:
-            self.columns = replace(self.columns, inputs=tuple(self._known.columns(tables[0], "the table")))
+        if self._known is not None and self._known.features:
+            self.inputs = self._known.columns(tables[0], "the table")
+            self.columns = replace(self.columns, inputs=tuple(self.inputs))
         self.columns = self.columns.choose(tables[0])
         assert self.columns.inputs is not None
         for name in self.columns.inputs:
             found = [_get(table, name) for table in tables]
-            is_text = any(one.dtype.kind != "f" for one in found)
-            if self._known is not None:
-                self._take_known(self._known, name, is_text)
-            elif is_text:
-                texts = [as_categories(table[name], name) for table in tables]
-                self.categories[name] = _categories(np.concatenate(texts), name)
+            if name not in self.inputs:
+                is_text = any(one.dtype.kind != "f" for one in found)
+                self.inputs[name] = _categories([table[name] for table in tables], name) if is_text else None
         assert self.columns.target is not None
         self._learn_target([(_get(table, self.columns.target), table[self.columns.target]) for table in tables])
 
     def part(self, table: Mapping[str, Any], part: str) -> Tensors:
         """Return a part with the inputs as one matrix, categories one-hot."""
-        assert self.columns.inputs is not None
-        blocks, self.names = [], []
-        for name in self.columns.inputs:
-            if name in self.categories:
-                blocks.append(one_hot(as_categories(table[name], name), self.categories[name], name))
-                self.names += [f"{name}={one}" for one in self.categories[name]]
-            else:
-                blocks.append(_get(table, name).astype(np.float32)[:, None])
-                self.names.append(name)
-        x = np.concatenate(blocks, 1)
+        x = input_matrix(table, self.inputs, f"the {part} part")
         self.has_missing = self.has_missing or bool(np.isnan(x).any())
         filled = np.where(np.isnan(x), np.float32(0), x)
         found = part_from_arrays(filled, self._target(table), part)  # which checks everything else
         return Tensors(found.x.new_tensor(x), found.y)
 
+    @property
+    def names(self) -> list[str]:
+        """What the columns of the matrix are called: "age", "city=Rome"."""
+        return [
+            feature
+            for name, known in self.inputs.items()
+            for feature in ([name] if known is None else [f"{name}={one}" for one in known])
+        ]
+
     def describe(self) -> str:
         """Return a sentence that names the inputs and the target."""
         target = self.columns.target
-        inputs = f"{len(self.columns.inputs or ())} columns" + (
-            f" as {len(self.names)} inputs (categories are one-hot)" if self.categories else ""
-        )
+        inputs = f"{len(self.inputs)} columns"
+        if any(known is not None for known in self.inputs.values()):
+            inputs += f" as {len(self.names)} inputs (categories are one-hot)"
         if self.class_names is None:
             return f"regression: '{target}' is predicted as a number, from {inputs}"
         shown = ", ".join(self.class_names[:5]) + (", ..." if len(self.class_names) > 5 else "")
         return f"classification: '{target}' has {len(self.class_names)} classes ({shown}), predicted from {inputs}"
-
-    def _take_known(self, known: KnownData, name: str, is_text: bool) -> None:
-        categories = known.categories(name)
-        if categories is not None:
-            self.categories[name] = categories
-        elif is_text:
-            raise DataError(f"the column '{name}' holds text; it should hold numbers, as in training")
 
     def _learn_target(self, found: list[tuple[Column, Any]]) -> None:
         """Learn what the classes are called, from the target of each part: as a column, and as it was given."""
@@ -170,9 +159,9 @@ def _get(table: Mapping[str, Any], name: str) -> Column:
     return as_column(table[name], name)
 
 
-def _categories(values: Column, name: str) -> list[str]:
-    """Return the categories of a column of text; a missing value is its own category."""
-    found = sorted(set(values.tolist()))
+def _categories(parts: list[Any], name: str) -> list[str]:
+    """Return the categories of a column of text in all parts; a missing value is its own category."""
+    found = sorted({one for values in parts for one in as_categories(values, name).tolist()})
     commas = [one for one in found if COMMA_NUMBER.fullmatch(one)]
     if commas and all(not one or one in commas or one.lstrip("+-").isdecimal() for one in found):
         raise DataError(
