@@ -17,7 +17,6 @@ from sklearn.model_selection import (
     StratifiedKFold,
 )
 
-from tenfold.common.catalog import FOLD_KINDS
 from tenfold.data import SubsetPart, Tensors, as_splits, make_folds, split
 from tenfold.errors import DataError, ExperimentError
 
@@ -88,7 +87,6 @@ def test_every_sample_is_validated_once_a_repeat(samples, k, repeats, seed):
         ((torch.arange(6), 2), {}, "6 training samples cannot be cut into 2 stratified folds"),
         ((10, 2, "stratified"), {}, 'fold_kind = "stratified" needs class labels; use "plain"'),
         ((10, 2, "group"), {}, r'fold_kind = "group" needs data\.groups'),
-        ((10, 2), {"groups": [1, 2]}, r"data\.groups names 2 groups for 10 samples"),
         ((10, 3), {"groups": [1] * 5 + [2] * 5}, "10 training samples cannot be cut into 3 group folds"),
         ((10, 2, "grupp"), {}, "unknown kind of folds 'grupp'; did you mean 'group'"),
     ],
@@ -96,10 +94,6 @@ def test_every_sample_is_validated_once_a_repeat(samples, k, repeats, seed):
 def test_what_cannot_be_cut_is_said(arguments, options, sentence):
     with pytest.raises(ExperimentError, match=sentence):
         make_folds(*arguments, **options)
-
-
-def test_the_kinds_are_these():
-    assert list(FOLD_KINDS) == ["plain", "stratified", "group"]
 
 
 class TestGroupsInTheParts:
@@ -117,22 +111,11 @@ class TestGroupsInTheParts:
         parts = split(as_splits((torch.randn(50, 2), torch.randn(50))), groups=list(range(50)), limit=10)
         assert len(parts.train) == len(parts.groups) == 10
 
-    @pytest.mark.parametrize(
-        ("groups", "options", "sentence"),
-        [
-            ([1, 2], {}, r"data\.groups has the shape \(2,\)"),
-            ([1] * 20, {}, "names a single group"),
-        ],
-    )
-    def test_bad_groups(self, groups, options, sentence):
-        with pytest.raises(DataError, match=sentence):
-            split(as_splits((torch.randn(20, 2), torch.randn(20))), groups=groups, **options)
+    def test_a_single_group_cannot_be_divided(self):
+        with pytest.raises(DataError, match="names a single group"):
+            split(as_splits((torch.randn(20, 2), torch.randn(20))), groups=[1] * 20)
 
-    def test_parts_that_would_be_pooled(self):
-        data = as_splits({"train": (torch.randn(20, 2), torch.randn(20)), "test": (torch.randn(5, 2), torch.randn(5))})
-        with pytest.raises(DataError, match="cannot be pooled"):
-            split(data, groups=[0, 1] * 10, test_fraction=0.3)
-
+    @pytest.mark.parametrize("with_the_data", [False, True])
     @pytest.mark.parametrize(
         ("groups", "options", "sentence"),
         [
@@ -140,10 +123,14 @@ class TestGroupsInTheParts:
             ([0, 1], {}, r"data\.groups has the shape \(2,\)"),
         ],
     )
-    def test_groups_that_come_with_the_data_are_checked_alike(self, groups, options, sentence):
+    def test_groups_that_do_not_fit_are_explained(self, with_the_data, groups, options, sentence):
         data = as_splits({"train": (torch.randn(20, 2), torch.randn(20)), "test": (torch.randn(5, 2), torch.randn(5))})
+        given = {} if with_the_data else {"groups": groups}
         with pytest.raises(DataError, match=sentence):
-            split(replace(data, groups=np.asarray(groups)), **options)
+            split(replace(data, groups=np.asarray(groups) if with_the_data else None), **given, **options)
+
+    def test_groups_that_come_with_the_data_are_kept(self):
+        data = as_splits({"train": (torch.randn(20, 2), torch.randn(20)), "test": (torch.randn(5, 2), torch.randn(5))})
         assert split(replace(data, groups=np.arange(20))).groups.tolist() == list(range(20))
 
 

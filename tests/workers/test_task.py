@@ -7,7 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenfold.data import KINDS, Splits, Tensors, batches, order
+from tenfold.common.catalog import SHARD_KINDS
+from tenfold.data import Splits, Tensors, batches, order
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.workers.task import Task
@@ -17,7 +18,7 @@ from tenfold.workers.task import Task
 def tasks(draw: st.DrawFn) -> Task:
     workers = draw(st.integers(1, 9))
     samples = draw(st.integers(workers, 120))
-    kind = draw(st.sampled_from(sorted(KINDS)))
+    kind = draw(st.sampled_from(sorted(SHARD_KINDS)))
     parts = draw(st.lists(st.floats(0.05, 1), min_size=workers, max_size=workers))
     fractions = [part / sum(parts) for part in parts] if kind == "fractions" and workers > 1 else None
     labels = torch.tensor(draw(st.lists(st.integers(0, 4), min_size=samples, max_size=samples)))

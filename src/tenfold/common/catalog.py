@@ -131,6 +131,15 @@ LOGGERS: Registry[Any] = LazyRegistry(
         "mlflow": "tenfold.report.loggers.mlflow_logger:MlflowLogger",
     },
 )
+SHARD_KINDS: Registry[Any] = LazyRegistry(
+    "kind of shards",
+    {
+        "iid": "tenfold.data.shards:iid",
+        "contiguous": "tenfold.data.shards:contiguous",
+        "label-skew": "tenfold.data.shards:label_skew",
+        "fractions": "tenfold.data.shards:fractions",
+    },
+)
 FOLD_KINDS: Registry[Any] = LazyRegistry(
     "kind of folds",
     {

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from tenfold.data.folds import Fold, make_folds
     from tenfold.data.loading import load
     from tenfold.data.part import Part, Splits, SubsetPart, Tensors
-    from tenfold.data.shards import KINDS, batch_sizes, batches, make_shards, order
+    from tenfold.data.shards import batch_sizes, batches, make_shards, order
     from tenfold.data.sources.fetch import FetchProgress
     from tenfold.data.sources.locate import available, get, where
     from tenfold.data.sources.source import SOURCES
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from tenfold.data.user_data import as_splits
 
 __all__ = [
-    "KINDS",
     "SOURCES",
     "Columns",
     "DatasetPart",
@@ -49,7 +48,7 @@ _NAMES = {
     "folds": ("Fold", "make_folds"),
     "loading": ("load",),
     "part": ("Part", "Splits", "SubsetPart", "Tensors"),
-    "shards": ("KINDS", "batch_sizes", "batches", "make_shards", "order"),
+    "shards": ("batch_sizes", "batches", "make_shards", "order"),
     "sources.source": ("SOURCES",),
     "sources.fetch": ("FetchProgress",),
     "sources.locate": ("available", "get", "where"),

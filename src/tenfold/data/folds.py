@@ -77,8 +77,6 @@ def make_folds(
     labels = _labels(targets_or_n)
     samples = len(targets_or_n) if isinstance(targets_or_n, Tensor) else targets_or_n
     named = None if groups is None else np.asarray(groups)
-    if named is not None and len(named) != samples:
-        raise ExperimentError(f"data.groups names {len(named)} groups for {samples} samples; name one for each sample")
     if kind == "auto":
         kind = "group" if named is not None else "plain" if labels is None else "stratified"
     random = np.random.RandomState(seed % 2**32)  # the most that this generator takes

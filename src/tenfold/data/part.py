@@ -112,7 +112,9 @@ class SubsetPart(Part):
 
     def batches(self, indices: Iterable[Indices]) -> Iterator[tuple[Any, Any]]:
         """Yield batches of these samples, numbered in the order of this part."""
-        return self.part.batches(self.indices.index_select(0, as_indices(batch, self.indices.device)) for batch in indices)
+        return self.part.batches(
+            self.indices.index_select(0, as_indices(batch, self.indices.device)) for batch in indices
+        )
 
     def subset(self, indices: Indices) -> "SubsetPart":
         """Return some of these samples."""

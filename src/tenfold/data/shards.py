@@ -3,7 +3,7 @@
 Both are pure functions of their seeds, so every worker computes them itself.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tenfold.common.registry import Registry
+from tenfold.common.catalog import SHARD_KINDS
 from tenfold.errors import ExperimentError
 
 Shard = NDArray[np.int64]
@@ -46,8 +46,6 @@ def label_skew(division: _Division) -> list[Shard]:
     """
     if division.targets is None or division.targets.dim() != 1 or division.targets.is_floating_point():
         raise ExperimentError("shards of kind 'label-skew' need class labels; use 'iid', 'contiguous' or 'fractions'")
-    if not division.alpha > 0:
-        raise ExperimentError(f"alpha of 'label-skew' shards is {division.alpha}; it should be above 0")
     labels = division.targets.cpu().numpy()
     pieces: list[list[Shard]] = [[] for _ in range(division.replicas)]
     for label in np.unique(labels):
@@ -60,22 +58,9 @@ def label_skew(division: _Division) -> list[Shard]:
 
 def fractions(division: _Division) -> list[Shard]:
     """Shuffle, then cut into shards as large as the given fractions say."""
-    shares = division.fractions
-    if shares is None or len(shares) != division.replicas:
-        given = "none" if shares is None else str(len(shares))
-        raise ExperimentError(
-            f"shards of kind 'fractions' need one fraction for each of {division.replicas} replicas; got {given}"
-        )
-    if min(shares) <= 0 or abs(sum(shares) - 1) > 1e-6:
-        raise ExperimentError(
-            f"shard fractions {list(shares)} sum to {sum(shares):g}; they should be positive and sum to 1"
-        )
-    return _leave_none_empty(_cut(division.generator.permutation(division.samples), np.asarray(shares)))
-
-
-KINDS: Registry[Callable[[_Division], list[Shard]]] = Registry(
-    "kind of shards", {"iid": iid, "contiguous": contiguous, "label-skew": label_skew, "fractions": fractions}
-)
+    assert division.fractions is not None, "an experiment has one for each worker"
+    shares = np.asarray(division.fractions)
+    return _leave_none_empty(_cut(division.generator.permutation(division.samples), shares))
 
 
 def make_shards(
@@ -99,7 +84,8 @@ def make_shards(
             f"{samples} training samples cannot be divided among {n} replicas; use 1 to {samples} replicas"
         )
     generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,)))
-    return KINDS[kind](_Division(samples, targets, n, generator, alpha, fractions))
+    shards: list[Shard] = SHARD_KINDS[kind](_Division(samples, targets, n, generator, alpha, fractions))
+    return shards
 
 
 def order(shard: Shard, seed: int, epoch: int, replica: int) -> Tensor:

@@ -44,8 +44,6 @@ def split(
     if validation_fraction:
         train, validation = _take_out(train.joined(validation), validation_fraction, "validation", stratify, generator)
     if limit is not None:
-        if limit < 1:
-            raise DataError(f"the limit on samples is {limit}; it should be at least 1")
         train = _keep(train, limit, stratify, generator)
         validation = None if validation is None else _keep(validation, limit, stratify, generator)
         test = _keep(test, limit, stratify, generator)
@@ -135,8 +133,6 @@ def _take_out(
     whole: Numbered, fraction: float, name: str, stratify: bool, generator: np.random.Generator
 ) -> tuple[Numbered, Numbered]:
     """Return what remains, and the fraction taken out."""
-    if not 0 < fraction < 1:
-        raise DataError(f"the {name} fraction is {fraction:g}; it should lie between 0 and 1")
     size = len(whole.part)
     count = round(fraction * size)
     if not 0 < count < size:

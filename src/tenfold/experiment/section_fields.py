@@ -17,6 +17,7 @@ from tenfold.common.catalog import (
     OUTER,
     RANKING_METRIC,
     SCHEDULES,
+    SHARD_KINDS,
     SOURCES,
     STRATEGIES,
 )
@@ -286,7 +287,7 @@ class Division(Section):
     optimizer_state: Literal["auto", "local", "average", "reset"] = "auto"
     """What a round does to the state of the optimizers (momenta). auto: average for muon in synchronous rounds of
     weights, else local."""
-    shards: Literal["iid", "contiguous", "label-skew", "fractions"] = "iid"
+    shards: Annotated[str, OneOf(SHARD_KINDS)] = "iid"
     """How the training samples are divided among the replicas."""
     skew: Annotated[float, Field(gt=0)] = 0.5
     """Dirichlet's alpha for label-skew shards: smaller values give more uneven shards."""
