@@ -229,8 +229,8 @@ def test_the_names_in_the_experiment_are_those_of_the_family(short, family):
 
 
 def test_other_names_point_to_fields():
-    assert set(experiment_fields.OTHER_NAMES.values()) <= set(FIELDS)
-    assert not set(experiment_fields.OTHER_NAMES) & {*FIELDS, *SECTIONS}
+    assert set(experiment_fields.FIELD_ALIASES.values()) <= set(FIELDS)
+    assert not set(experiment_fields.FIELD_ALIASES) & {*FIELDS, *SECTIONS}
 
 
 @looped(

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset, TensorDataset
 
 from tenfold.common.imports import resolve
+from tenfold.common.part_names import PARTS
 from tenfold.common.registry import suggest
 from tenfold.data.collate import Collate
 from tenfold.data.dataset_part import DatasetPart
@@ -32,7 +33,7 @@ FORMS = (
     "those, a dict with the keys train, validation and test, or a callable (also as 'package.module:callable') that "
     "returns one of these"
 )
-_NAMES = {1: ("train",), 2: ("train", "test"), 3: ("train", "validation", "test")}
+_NAMES = {1: ("train",), 2: ("train", "test"), 3: PARTS}
 _MANY_CLASSES = 1000
 
 
@@ -90,7 +91,7 @@ def _members(data: Any) -> list[Any]:
 
 def _from_tables(name: str, data: Any, columns: Columns, known: KnownData | None) -> Splits:
     """Turn a table, or one for each part, into parts with one matrix of inputs each."""
-    if isinstance(data, Mapping) and not set(data) <= set(_NAMES[3]):
+    if isinstance(data, Mapping) and not set(data) <= set(PARTS):
         tables = {"train": dict(data)}
     else:
         if _is_frame_or_pair(data):
@@ -152,8 +153,8 @@ def _by_name(data: Any) -> dict[str, Any]:
         return {"train": data}
     if isinstance(data, Mapping):
         for key in data:
-            if key not in _NAMES[3]:
-                raise DataError(f"data has an unknown key '{key}'; {suggest(str(key), _NAMES[3])}")
+            if key not in PARTS:
+                raise DataError(f"data has an unknown key '{key}'; {suggest(str(key), PARTS)}")
         if data.get("train") is None:
             raise DataError("data given as a dict needs the key 'train'")
         return {key: value for key, value in data.items() if value is not None}
@@ -182,7 +183,7 @@ def _is_targets(value: Any) -> bool:
 
 def _is_table(value: Any) -> bool:
     """Return whether a value is a dict of columns, and not one of parts."""
-    if not isinstance(value, Mapping) or set(value) <= set(_NAMES[3]):
+    if not isinstance(value, Mapping) or set(value) <= set(PARTS):
         return False
     return len(value) > 1 and all(is_array(one) or isinstance(one, list) for one in value.values())
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tenfold.common.catalog import STRATEGIES
+from tenfold.common.part_names import PARTS
 from tenfold.experiment.section_fields import USUAL_BATCH, Data, Division, Machine, Model, Section, Training
 from tenfold.experiment.values import plain
 
@@ -32,7 +33,7 @@ FIELDS: dict[str, tuple[str, str]] = {
     _short(section, field): (section, field) for section, cls in SECTIONS.items() for field in cls.model_fields
 }
 """Every field's short name, with the section and the field that it stands for."""
-OTHER_NAMES = {
+FIELD_ALIASES = {
     "learning_rate": "lr",
     "num_workers": "workers",
     "nodes": "workers",
@@ -53,14 +54,14 @@ OTHER_NAMES = {
     "early_stopping": "patience",
     "dataloader_workers": "loader_workers",
 }
-"""What other libraries call fields."""
+"""What other libraries call fields, and the names that these have here."""
 
 
 def suggest_field(name: str) -> str:
     """Return which field was probably meant by an unknown name, or where all are listed."""
     key = name.lower().replace("-", "_")
     near = difflib.get_close_matches(key, [*FIELDS, *SECTIONS], n=1, cutoff=0.6)
-    known = OTHER_NAMES.get(key) or (near[0] if near else "")
+    known = FIELD_ALIASES.get(key) or (near[0] if near else "")
     if known in FIELDS:
         return f"did you mean {'.'.join(FIELDS[known])}?"
     return f"did you mean [{known}]?" if known else "`tenfold schema` lists the fields"
@@ -98,7 +99,7 @@ def _is_section(key: str, value: object) -> bool:
     if not isinstance(value, dict) or key != "data" or not value:
         return isinstance(value, dict)
     columns = any(hasattr(item, "__array__") for name, item in value.items() if name not in Data.model_fields)
-    return not columns and not set(value) <= {"train", "validation", "test"}
+    return not columns and not set(value) <= set(PARTS)
 
 
 def with_defaults(experiment: "Experiment") -> "Experiment":

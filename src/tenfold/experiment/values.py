@@ -166,7 +166,9 @@ class PythonObject:
     @classmethod
     def unpickled(cls, content: bytes, name: str) -> "PythonObject":
         """Return the object again; this runs code that the pickle holds, so it must come from someone to be trusted."""
-        return _unpack(content, name)
+        import cloudpickle
+
+        return cls(cloudpickle.loads(content), name)
 
     def __repr__(self) -> str:
         return self.import_path or repr(UnrecordedObject(self.name))
@@ -175,7 +177,7 @@ class PythonObject:
         """Pickle by value, so that what is defined in a script or a notebook reaches other processes."""
         import cloudpickle
 
-        return _unpack, (cloudpickle.dumps(self.value), self.name)
+        return PythonObject.unpickled, (cloudpickle.dumps(self.value), self.name)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, PythonObject) and self.value is other.value
@@ -206,8 +208,7 @@ WANTED = {
 }
 """What an object in the place of a name should be, by kind; for the others, a function of outputs and targets."""
 
-
-OTHER_NAMES = {
+ALIASES = {
     "loss": {
         "ce": "cross-entropy",
         "crossentropy": "cross-entropy",
@@ -217,7 +218,7 @@ OTHER_NAMES = {
     },
     "metric": {"acc": "accuracy", "auc": "roc_auc", "mse": "rmse", "l1": "mae", "f1_score": "f1_macro"},
 }
-"""What other libraries call losses and metrics."""
+"""What other libraries call losses and metrics, and the names that these have here."""
 
 
 def check_name(
@@ -234,7 +235,7 @@ def check_name(
         if kind == "data set" and names_data_file(name):
             return name
         raise ValueError(
-            f'unknown {kind} {name!r}; {suggest(name, known, OTHER_NAMES.get(kind))}, or "package.module:callable"'
+            f'unknown {kind} {name!r}; {suggest(name, known, ALIASES.get(kind))}, or "package.module:callable"'
         )
     return name
 
@@ -242,12 +243,6 @@ def check_name(
 def named_or_imported(known: Collection[str]) -> WithJsonSchema:
     """Return the schema of a field that takes one of the known names or "package.module:callable"."""
     return WithJsonSchema({"anyOf": [{"type": "string", "enum": list(known)}, {"type": "string", "pattern": ":"}]})
-
-
-def _unpack(value: bytes, name: str) -> PythonObject:
-    import cloudpickle
-
-    return PythonObject(cloudpickle.loads(value), name)
 
 
 def _wrap(value: object) -> object:
