@@ -1,7 +1,8 @@
-"""Importing a user's own objects by path, "package.module:callable", and optional packages."""
+"""Importing by name: a user's own objects, "package.module:callable", optional packages, and names on first use."""
 
 import importlib
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,3 +55,15 @@ def optional_module(name: str, what: str, extra: str) -> Any:
         raise MachineError(
             f"{what} needs the package {package}, which is not installed: pip install 'tenfold[{extra}]'"
         ) from None
+
+
+def lazy_attributes(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a package whose names live in other modules: {name: module}; or are modules."""
+
+    def get(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module '{package}' has no attribute '{name}'; it has {', '.join(sorted(homes))}")
+        home = importlib.import_module(homes[name])
+        return home if homes[name] == f"{package}.{name}" else getattr(home, name)
+
+    return get

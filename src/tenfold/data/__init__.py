@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from tenfold.common.lazy import lazy_attributes
+from tenfold.common.imports import lazy_attributes
 
 if TYPE_CHECKING:
     from tenfold.data.dataset_part import DatasetPart, join_parts, with_loader
