@@ -45,7 +45,7 @@ class KnownData:
 
 
 def input_matrix(table: Mapping[str, Any], columns: InputColumns, where: str) -> NDArray[np.float32]:
-    """Return the columns side by side, categories one-hot; an unknown one has 0 in all their columns, with a warning."""
+    """Return columns as one matrix, categories one-hot: an unknown one is 0 for all known ones, with a warning."""
     blocks = []
     for name, known in columns.items():
         if known is not None:

@@ -29,9 +29,11 @@ if TYPE_CHECKING:
 NAME = "speech"
 PROGRAM = "flite"
 VOICES = ("slt", "rms", "awb", "kal16")
-PHONES = (
-    "aa ae ah ao aw ax ay b ch d dh eh er ey f g hh ih iy jh k l m n ng ow oy p pau r s sh t th uh uw v w y z zh"
-).split()
+PHONES = [
+    *("aa", "ae", "ah", "ao", "aw", "ax", "ay", "b", "ch", "d", "dh", "eh", "er", "ey", "f", "g", "hh", "ih", "iy"),
+    *("jh", "k", "l", "m", "n", "ng", "ow", "oy", "p", "pau", "r", "s", "sh", "t", "th", "uh", "uw", "v", "w", "y"),
+    *("z", "zh"),
+]
 THIRDS = 3
 VERSION = 1
 """Of the cached file: counts up when sentences or features change."""
