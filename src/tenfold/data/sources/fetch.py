@@ -4,15 +4,13 @@ Nothing larger than announced is received, the hash of what was received is veri
 more is decompressed than the content should have.
 """
 
-import logging
-import tempfile
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from hashlib import sha256
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any
 
 from tenfold.common.files import sweep, write_atomically
 from tenfold.data.sources import idx
@@ -59,7 +57,7 @@ def _fetch_missing(source: Source, folder: Path, progress: FetchProgress | None)
         try:
             for name, file in source.files.items():
                 if name not in contents:
-                    contents[name] = _download(f"{mirror}{name}.gz", file, folder, progress)
+                    contents[name] = _download(mirror, name, file, folder, progress)
         except DataError as error:
             tried.append(f"{mirror} ({error})")
         else:
@@ -80,51 +78,32 @@ def _fetch_missing(source: Source, folder: Path, progress: FetchProgress | None)
     )
 
 
-def _download(url: str, file: SourceFile, folder: Path, progress: FetchProgress | None) -> bytes:
+def _download(mirror: str, name: str, file: SourceFile, folder: Path, progress: FetchProgress | None) -> bytes:
     """Download one file into a folder, and return its verified content."""
-    import pooch
+    received = _receive(f"{mirror}{name}.gz", f"{name}.gz", file.download_size, progress)
+    if sha256(received).hexdigest() != file.download_sha256:
+        raise DataError(f"{name}.gz is damaged or not the expected file: its sha256 is wrong")
+    write_atomically(folder / f"{name}.gz", received)
+    return read(folder, name, file)
 
-    name = url.rpartition("/")[2]
-    logger = pooch.get_logger()
-    level = logger.level
-    logger.setLevel(logging.WARNING)
+
+def _receive(url: str, name: str, size: int, progress: FetchProgress | None) -> bytes:
+    """Return what a server sends; more bytes than `size`, and a server that is too slow, are an error."""
+    received = bytearray()
+    limit, began = _GRACE_SECONDS + size / _SLOWEST_BYTES, time.monotonic()
     try:
-        with tempfile.TemporaryDirectory(prefix="tenfold-") as scratch:
-            received = pooch.retrieve(
-                url, f"sha256:{file.download_sha256}", name, scratch, downloader=_Downloader(file, progress)
-            )
-            content = verify(idx.content(Path(received), file.size), file, f"the content of {name}")
-            write_atomically(folder / name, Path(received).read_bytes())
-            return content
-    except ValueError:  # from pooch, whose message speaks of a hash for other files
-        raise DataError(f"{name} is damaged or not the expected file: its sha256 is wrong") from None
-    finally:
-        logger.setLevel(level)
-
-
-class _Downloader:
-    """Receives a file for pooch, and stops when it is larger than it should be."""
-
-    def __init__(self, file: SourceFile, progress: FetchProgress | None) -> None:
-        self._limit = file.download_size
-        self._progress = progress
-
-    def __call__(self, url: str, output_file: str | Path, _pooch: Any) -> None:
-        name, done = url.rpartition("/")[2], 0
-        limit, began = _GRACE_SECONDS + self._limit / _SLOWEST_BYTES, time.monotonic()
-        try:
-            with urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as answer, Path(output_file).open("wb") as out:
-                length = answer.headers.get("Content-Length")
-                while chunk := answer.read1(_CHUNK_BYTES):  # what has come, where `read` waits for all of it
-                    done += len(chunk)
-                    if time.monotonic() - began > limit:
-                        raise DataError(f"{name}: only {done:,} bytes came within {limit:.0f} s")
-                    if done > self._limit:
-                        raise DataError(f"{name} is larger than the {self._limit:,} bytes that it should have")
-                    out.write(chunk)
-                    if self._progress:
-                        self._progress(done, int(length) if length else None, name)
-        except urllib.error.URLError as error:
-            raise DataError(f"{name}: {error.reason}") from error
-        except (OSError, HTTPException) as error:
-            raise DataError(f"{name}: {error}") from error
+        with urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as answer:
+            length = answer.headers.get("Content-Length")
+            while chunk := answer.read1(_CHUNK_BYTES):  # what has come, where `read` waits for all of it
+                received += chunk
+                if time.monotonic() - began > limit:
+                    raise DataError(f"{name}: only {len(received):,} bytes came within {limit:.0f} s")
+                if len(received) > size:
+                    raise DataError(f"{name} is larger than the {size:,} bytes that it should have")
+                if progress:
+                    progress(len(received), int(length) if length else None, name)
+    except urllib.error.URLError as error:
+        raise DataError(f"{name}: {error.reason}") from error
+    except (OSError, HTTPException) as error:
+        raise DataError(f"{name}: {error}") from error
+    return bytes(received)
