@@ -6,7 +6,7 @@ import tenfold
 from tenfold.engines.fused import train_replicas
 from tenfold.engines.prepare import prepare, resolve_defaults
 from tenfold.runs import Stopwatch
-from tenfold.runs.callbacks import with_callbacks
+from tenfold.runs.callbacks import Callbacks
 
 FIELDS = {"model": "mlp", "data": "digits", "limit": 300, "epochs": 6, "threads": 1}
 
@@ -56,7 +56,7 @@ def test_a_run_stops_at_an_evaluation_in_the_middle_of_an_epoch(tmp_path):
 
 def test_fused_replicas_stop_too(tmp_path):
     task = prepare(resolve_defaults(tenfold.Experiment(**FIELDS, workers=2, engine="virtual")))
-    outcome = train_replicas(task, Stopwatch(), with_callbacks(lambda _: None, [After(0)]))
+    outcome = train_replicas(task, Stopwatch(), Callbacks(lambda _: None, [After(0)]))
     assert (outcome.result["epochs"], outcome.result["stopped_by"]) == (1, "After")
 
 

@@ -19,7 +19,7 @@ from tenfold.report.live.fold_progress import FoldProgress
 from tenfold.report.live.follow import follow
 from tenfold.report.loggers.make_loggers import make_loggers
 from tenfold.runs import Emit, Stopwatch, Store
-from tenfold.runs.callbacks import as_list, with_callbacks
+from tenfold.runs.callbacks import Callbacks, as_list
 from tenfold.runs.store import CROSSVAL, absolute
 
 USUAL_FOLDS = 5
@@ -79,7 +79,7 @@ def cross_validate(
     crossval.check_folds(experiment)
     crossval.start_processes_early(experiment)
     with follow(FoldProgress, progress, listen, warn) as shown:
-        listener = with_callbacks(shown, [*as_list(callbacks), *make_loggers(log, runs)])
+        listener = Callbacks(shown, [*as_list(callbacks), *make_loggers(log, runs)])
         with crossval.shared_data(prepare(experiment, fetching)) as task:
             check_new_run(task)
             store = Store(runs)

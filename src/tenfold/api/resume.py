@@ -19,7 +19,7 @@ from tenfold.report.live.follow import follow
 from tenfold.report.live.run_progress import RunProgress
 from tenfold.report.loggers.make_loggers import make_loggers
 from tenfold.runs import Emit, Run, Stopwatch, Store
-from tenfold.runs.callbacks import as_list, with_callbacks
+from tenfold.runs.callbacks import Callbacks, as_list
 from tenfold.runs.store import CROSSVAL, FOLD
 
 
@@ -61,7 +61,7 @@ def resume(
     _warn_of_changes(experiment, record)
     folded = record["kind"] == CROSSVAL
     with follow(lambda: FoldProgress() if folded else RunProgress(experiment), progress, listen, warn) as shown:
-        listener = with_callbacks(shown, callbacks)
+        listener = Callbacks(shown, callbacks)
         if folded:
             return _resume_folds(store, record, experiment, listener, force=force)
         engine = engine_for(experiment, Stopwatch(), listener)

@@ -16,7 +16,7 @@ from tenfold.report.live.follow import follow
 from tenfold.report.live.run_progress import RunProgress
 from tenfold.report.loggers.make_loggers import make_loggers
 from tenfold.runs import Emit, Event, Note, Run, Stopwatch, Warned, WorkerDropped
-from tenfold.runs.callbacks import as_list, with_callbacks
+from tenfold.runs.callbacks import Callbacks, as_list
 from tenfold.runs.store import absolute
 from tenfold.workers.task import Task
 
@@ -54,7 +54,7 @@ def train(
     with follow(lambda: RunProgress(experiment), progress, listen, warn) as shown:
         listener = shown
         if callbacks != () or log is not None or listen is not None:  # each may ask to stop
-            listener = with_callbacks(shown, [*as_list(callbacks), *make_loggers(log, runs)])
+            listener = Callbacks(shown, [*as_list(callbacks), *make_loggers(log, runs)])
         engine = engine_for(experiment, stopwatch, listener)
         recorded = engine.train(
             experiment, runs=runs, kind=kind, stopwatch=stopwatch, listen=listener, fetching=fetching

@@ -7,7 +7,7 @@ measured; a run that they slowed down says so.
 import warnings
 from collections.abc import Callable, Iterable
 from time import perf_counter
-from typing import Any
+from typing import Any, get_args
 
 from tenfold.common.registry import suggest
 from tenfold.errors import ExperimentError, StopTraining
@@ -74,19 +74,12 @@ class Callback:
         """The run is over; `event.status` is finished, failed or interrupted."""
 
 
-METHODS: dict[str, tuple[type, ...]] = {
-    "on_recorded": (Recorded,),
-    "on_run_start": (Started, FoldsStarted),
-    "on_fold": (FoldChanged,),
-    "on_metric": (Metric,),
-    "on_evaluation": (Metric,),
-    "on_epoch_end": (EpochEnded,),
-    "on_span": (Span,),
-    "on_note": (Note,),
-    "on_warning": (Warned,),
-    "on_worker_lost": (WorkerDropped,),
-    "on_run_end": (Ended,),
-}
+def _events_of(method: Callable[..., None]) -> tuple[type, ...]:
+    event = method.__annotations__["event"]
+    return get_args(event) or (event,)
+
+
+METHODS = {name: _events_of(method) for name, method in vars(Callback).items() if name.startswith("on_")}
 """The methods of callbacks, with the events that each is called with."""
 
 
@@ -98,6 +91,7 @@ class Callbacks:
     """
 
     def __init__(self, listen: Emit, callbacks: Iterable[object]) -> None:
+        """Call `listen` and the callbacks; ExperimentError for objects that are not callbacks."""
         self.listen = listen
         self.seconds: dict[str, float] = {}
         """Time spent in each method, by its name."""
@@ -146,11 +140,6 @@ class Callbacks:
                 f"({spent[slowest]:.3g} s)",
                 stacklevel=2,
             )
-
-
-def with_callbacks(listen: Emit, callbacks: Iterable[object] | object) -> Emit:
-    """Return a listener that calls `listen` and the callbacks; ExperimentError for objects that are not callbacks."""
-    return Callbacks(listen, as_list(callbacks))
 
 
 def as_list(callbacks: Iterable[object] | object) -> list[object]:

@@ -20,7 +20,7 @@ from tenfold.experiment import Experiment
 from tenfold.launch.detect import detect_world
 from tenfold.machine import devices
 from tenfold.runs import Event, Run, Stopwatch, Store
-from tenfold.runs.callbacks import with_callbacks
+from tenfold.runs.callbacks import Callbacks, as_list
 from tenfold.runs.history import History
 from tenfold.workers.pool.fork_server import start_server_for
 from tenfold.workers.task import make_network
@@ -44,7 +44,7 @@ def fit(experiment: Experiment, splits: Splits, *, runs: str | Path | None, call
     if experiment.machine.engine == "virtual":
         raise ExperimentError("an estimator trains with real workers; tenfold.simulate trains on a virtual cluster")
     stopwatch, history = Stopwatch(), History()
-    heard = with_callbacks(warn, callbacks)
+    heard = Callbacks(warn, as_list(callbacks))
 
     def listen(event: Event) -> None:
         history(event)
