@@ -214,23 +214,31 @@ class _Batches:
 
 def with_loader(part: Part, workers: int) -> Part:
     """Let a part be read sample by sample by `workers` loader processes; by this one when it is 0."""
-    if isinstance(part, DatasetPart):
-        return part.with_workers(workers)
-    if isinstance(part, Tensors):
-        return DatasetPart(_dataset(part), workers, targets=part.targets)
-    return part
+    return _read_by_sample(part).with_workers(workers) if isinstance(part, DatasetPart | Tensors) else part
 
 
 def join_parts(first: Part, second: Part) -> Part:
     """Join two parts into one, the second after the first."""
     if isinstance(first, Tensors) and isinstance(second, Tensors):
         return Tensors(tree_concatenate([first.x, second.x]), torch.cat([first.y, second.y]))
-    known = first.targets is not None and second.targets is not None
-    targets = torch.cat([first.targets, second.targets]) if known else None  # type: ignore[list-item]
-    workers = first.loader_workers if isinstance(first, DatasetPart) else 0
-    both: ConcatDataset[Any] = ConcatDataset([_dataset(first), _dataset(second)])
-    collates = [part.collate for part in (first, second) if isinstance(part, DatasetPart)]
-    return DatasetPart(both, workers, targets=targets, device=_device(first), collate=next(iter(collates), None))
+    known = [part.targets for part in (first, second) if part.targets is not None]
+    one, other = _read_by_sample(first), _read_by_sample(second)
+    both: ConcatDataset[Any] = ConcatDataset([one.dataset, other.dataset])
+    return DatasetPart(
+        both,
+        one.loader_workers,
+        targets=torch.cat(known) if len(known) == 2 else None,
+        device=one.device,
+        collate=one.collate or other.collate,
+    )
+
+
+def _read_by_sample(part: Part) -> DatasetPart:
+    if isinstance(part, DatasetPart):
+        return part
+    assert isinstance(part, Tensors)
+    dataset = TensorDataset(part.x, part.y) if isinstance(part.x, Tensor) else TensorRows(part)
+    return DatasetPart(dataset, targets=part.targets, device=part.device)
 
 
 @contextmanager
@@ -246,20 +254,6 @@ def quiet_randomness() -> Iterator[None]:
     finally:
         random.setstate(states[0])
         np.random.set_state(states[1])
-
-
-def _dataset(part: Part) -> Dataset[Any]:
-    if isinstance(part, DatasetPart):
-        return part.dataset
-    assert isinstance(part, Tensors)
-    return TensorDataset(part.x, part.y) if isinstance(part.x, Tensor) else TensorRows(part)
-
-
-def _device(part: Part) -> torch.device:
-    if isinstance(part, DatasetPart):
-        return part.device
-    assert isinstance(part, Tensors)
-    return part.device
 
 
 def _as_target(y: Any) -> Any:

@@ -29,11 +29,11 @@ def part_from_arrays(x: Any, y: Any, part: str) -> Tensors:
     """Turn inputs x (one array, or a tuple or dict of them) and targets y into a part; `part` names it in errors."""
     y = _with_labels(as_target(_target(y, part)))
     if isinstance(x, Mapping):
-        inputs: Any = {key: _input(one, y, f"the input '{key}' of the {part} part", part) for key, one in x.items()}
+        inputs: Any = {key: _input(one, y, f"the input '{key}'", part) for key, one in x.items()}
     elif isinstance(x, (tuple, list)):
-        inputs = tuple(_input(one, y, f"input {i + 1} of the {part} part", part) for i, one in enumerate(x))
+        inputs = tuple(_input(one, y, f"input {i + 1}", part) for i, one in enumerate(x))
     else:
-        inputs = _input(x, y, f"x of the {part} part", part)
+        inputs = _input(x, y, "x", part)
         if inputs.dim() < 2:
             shape = tuple(inputs.shape)
             raise DataError(f"x of the {part} part has shape {shape}; it should be (samples, features, ...)")
@@ -52,11 +52,11 @@ def _with_labels(y: Tensor) -> Tensor:
     return y.float() if bool(((y == 0) | (y == 1)).all()) else y
 
 
-def _input(value: Any, y: Tensor, what: str, part: str) -> Tensor:
+def _input(value: Any, y: Tensor, name: str, part: str) -> Tensor:
+    what = f"{name} of the {part} part"
     x = as_tensor(value, what)
     if len(x) != len(y):
-        named = "x" if what.startswith("x ") else what.partition(" of the ")[0]
-        raise DataError(f"the {part} part has {len(x)} rows of {named} but {len(y)} of y; they should be equal")
+        raise DataError(f"the {part} part has {len(x)} rows of {name} but {len(y)} of y; they should be equal")
     check_finite(x, what)
     return x
 

@@ -70,8 +70,7 @@ def _data_fields(given: Sequence[Any]) -> str:
         return f'data=frame, target_column="{list(given[0].columns)[-1]}"'
     if isinstance(given[0], str):
         return f"data={format_value(given[0])}"
-    arrays = [hasattr(one, "shape") or isinstance(one, list) for one in given[:2]]
-    if arrays[0]:
+    if hasattr(given[0], "shape") or isinstance(given[0], list):
         return "data=(x, y)"
     sets = [hasattr(one, "__getitem__") and hasattr(one, "__len__") for one in given[:2]]
     return "data=(train_set, test_set)" if sets == [True, True] else "data=dataset"

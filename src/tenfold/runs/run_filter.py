@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from operator import ge, gt, le, lt
 from typing import Any
 
 from tenfold.common.registry import suggest
@@ -27,12 +28,7 @@ CONDITION = re.compile(r"(?P<name>[A-Za-z_][\w.-]*)\s*(?P<operator><=|>=|!=|==|=
 EXAMPLE = "such as workers>=4 or strategy=butterfly"
 STATUSES = ("running", "finished", "interrupted", "failed")
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-ORDER: dict[str, Callable[[Any, Any], bool]] = {
-    "<": lambda left, right: left < right,
-    "<=": lambda left, right: left <= right,
-    ">": lambda left, right: left > right,
-    ">=": lambda left, right: left >= right,
-}
+ORDER = {"<": lt, "<=": le, ">": gt, ">=": ge}
 
 COLUMNS: dict[str, Callable[[Run], Any]] = {
     "run": lambda run: run.id,
@@ -68,7 +64,7 @@ class Condition:
         """Return whether a run fulfils it; for a value that the run does not have, only != does."""
         found = value_of(run, self.name)
         several = found if isinstance(found, list | tuple) else (found,)
-        if self.operator in ("=", "=="):
+        if self.operator == "=":
             return any(_equal(one, value) for one in several or (None,) for value in self.values)
         if self.operator == "!=":
             return not any(_equal(one, value) for one in several or (None,) for value in self.values)
@@ -92,7 +88,7 @@ def filter_runs(runs: Iterable[Run], text: str) -> list[Run]:
 
 def _check_shares(condition: Condition, runs: Iterable[Run]) -> None:
     """Raise StoreError if a share has to be more than 1, unless some run has a metric of this name beyond 0 to 1."""
-    if condition.operator not in ("=", "==", ">", ">="):
+    if condition.operator not in ("=", ">", ">="):
         return
     for value in condition.values:
         problem = beyond_share(condition.name, value) if isinstance(value, float) and value > 1 else ""
@@ -133,12 +129,12 @@ def _condition(word: str) -> Condition:
     found = CONDITION.fullmatch(word)
     if found is None:
         raise StoreError(f"'{word}' is not a condition; write a name, an operator and a value, {EXAMPLE}")
-    name, operator, value = found["name"].replace("-", "_"), found["operator"], found["value"]
+    name, operator, value = found["name"].replace("-", "_"), found["operator"].replace("==", "="), found["value"]
     if not value:
         raise StoreError(f"the condition '{word}' has no value; write it {EXAMPLE}")
     if value[0] in "<>=~":
         raise StoreError(f"'{word}' has no operator that is known; use = != < <= > >= or ~, {EXAMPLE}")
-    listed = value.split(",") if operator in ("=", "==", "!=") else [value]
+    listed = value.split(",") if operator in ("=", "!=") else [value]
     values = tuple(_value(name, operator, one) for one in listed)
     if operator in ORDER and not all(isinstance(one, float) for one in values):
         raise StoreError(f"'{word}' compares with a number, which '{value}' is not; use = for words")
