@@ -14,7 +14,7 @@ from tenfold.common.files import read_toml, write_toml
 from tenfold.errors import ExperimentError
 from tenfold.experiment.explain import explain
 from tenfold.experiment.field_types import Fields
-from tenfold.experiment.fields import FIELDS, SECTIONS, nested, suggest_field, with_defaults
+from tenfold.experiment.fields import FIELDS, nested, suggest_field, with_defaults
 from tenfold.experiment.section_fields import Data, Division, Machine, Model, Section, Training
 from tenfold.experiment.values import Text, UnrecordedObject, format_value
 
@@ -97,7 +97,7 @@ class Experiment(Section):
 
     def replace(self, /, **fields: Unpack[Fields]) -> Self:
         """Return the experiment with some fields changed, by their short names."""
-        return type(self)(**nested(self._values(), fields))
+        return type(self)(**nested(dict(self), fields))
 
     @property
     def title(self) -> str:
@@ -144,9 +144,3 @@ class Experiment(Section):
         dumped = with_defaults(self).model_dump(mode="json")
         values = {short: dumped[section][field] for short, (section, field) in FIELDS.items()}
         return {"name": self.name} | values | {"sync_every": self.division.pace}
-
-    def _values(self) -> dict[str, Any]:
-        sections = {
-            key: {field: getattr(getattr(self, key), field) for field in SECTIONS[key].model_fields} for key in SECTIONS
-        }
-        return {"name": self.name} | sections

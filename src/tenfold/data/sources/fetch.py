@@ -1,4 +1,4 @@
-"""Downloading the files of a data set into the cache, safely when several processes do so at once.
+"""The files of a data set: found and read on disk, or downloaded, safely when several processes do so at once.
 
 Nothing larger than announced is received, the hash of what was received is verified before it is decompressed, and no
 more is decompressed than the content should have.
@@ -14,7 +14,6 @@ from pathlib import Path
 
 from tenfold.common.files import sweep, write_atomically
 from tenfold.data.sources import idx
-from tenfold.data.sources.checked_files import read, verify
 from tenfold.data.sources.source import Source, SourceFile
 from tenfold.errors import DataError
 
@@ -107,3 +106,27 @@ def _receive(url: str, name: str, size: int, progress: FetchProgress | None) -> 
     except (OSError, HTTPException) as error:
         raise DataError(f"{name}: {error}") from error
     return bytes(received)
+
+
+def find(folder: Path, name: str) -> Path | None:
+    """Return the path of a file, gzipped or plain, or None."""
+    return next((path for path in (folder / f"{name}.gz", folder / name) if path.is_file()), None)
+
+
+def read(folder: Path, name: str, file: SourceFile) -> bytes:
+    """Return the verified content of a file in a folder."""
+    path = find(folder, name)
+    if path is None:
+        raise DataError(f"{folder} holds no {name}, neither plain nor as .gz")
+    return verify(idx.content(path, file.size), file, str(path))
+
+
+def verify(content: bytes, file: SourceFile, called: str) -> bytes:
+    """Return the content if its sha256 is right; an error calls it `called`."""
+    found = sha256(content).hexdigest()
+    if found != file.sha256:
+        raise DataError(
+            f"{called} is damaged or belongs to another data set: "
+            f"its content has sha256 {found[:12]}..., which should be {file.sha256[:12]}..."
+        )
+    return content

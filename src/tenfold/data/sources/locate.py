@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 from platformdirs import user_cache_path
 
-from tenfold.data.sources.checked_files import find, read
-from tenfold.data.sources.fetch import FetchProgress, fetch
+from tenfold.data.sources.fetch import FetchProgress, fetch, find, read
 from tenfold.data.sources.source import SOURCES, Source
 from tenfold.errors import DataError
 
