@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from tenfold.data import DatasetPart, Tensors, with_loader
+from tenfold.data import DatasetPart, Tensors
+from tenfold.data.dataset_part import with_loader
 from tenfold.errors import DataError
 
 pytestmark = pytest.mark.timeout(60)

@@ -17,7 +17,9 @@ from sklearn.model_selection import (
     StratifiedKFold,
 )
 
-from tenfold.data import SubsetPart, Tensors, as_splits, make_folds, split
+from tenfold.data import SubsetPart, Tensors, make_folds
+from tenfold.data.splitting import split
+from tenfold.data.user_data import as_splits
 from tenfold.errors import DataError, ExperimentError
 
 law = settings(deadline=None, max_examples=40)

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import tenfold
-from tenfold.data import Columns, load
+from tenfold.data import load
+from tenfold.data.table_columns import Columns
 from tenfold.errors import DataError
 
 pandas = pytest.importorskip("pandas")

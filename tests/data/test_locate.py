@@ -13,10 +13,6 @@ def _a_world_of_its_own(cache, tiny):
     pass
 
 
-def test_nothing_is_anywhere_at_first():
-    assert where("tiny") is None
-
-
 def test_places_are_searched_in_order(cache, put, monkeypatch, tmp_path):
     monkeypatch.setenv("TENFOLD_DATA", str(tmp_path / "own"))
     for folder in (locate.DEBIAN / "tiny", cache, tmp_path / "own", tmp_path / "own" / "tiny"):

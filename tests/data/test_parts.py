@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch.utils.data import Dataset, TensorDataset
 
-from tenfold.data import DatasetPart, Part, Tensors, load, with_loader
-from tenfold.data.dataset_part import join_parts, quiet_randomness
+from tenfold.data import DatasetPart, Part, Tensors, load
+from tenfold.data.dataset_part import join_parts, quiet_randomness, with_loader
 
 X = torch.arange(40, dtype=torch.float32).reshape(10, 2, 2)
 Y = torch.arange(10) % 3

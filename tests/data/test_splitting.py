@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from looped import looped
 
-from tenfold.data import Splits, Tensors, split
-from tenfold.data.splitting import draw
+from tenfold.data import Splits, Tensors
+from tenfold.data.splitting import draw, split
 from tenfold.errors import DataError
 
 

@@ -7,10 +7,11 @@ import torch
 from PIL import Image
 
 import tenfold
-from tenfold.data import Columns, load
+from tenfold.data import load
 from tenfold.data.files.input_files import read_inputs
 from tenfold.data.files.known_data import KnownData
 from tenfold.data.scaling import fit_scaling
+from tenfold.data.table_columns import Columns
 from tenfold.errors import DataError, TenfoldError
 from tenfold.models.input_scaling import DEVIATION, MEAN
 

@@ -1,20 +1,14 @@
 import os
 
 import pytest
+from made_store import flip, refused
 
-from tenfold.errors import StoreError
 from tenfold.runs import checkpoint, tensor_file
 
 
 def write_epoch(folder, epoch, workers=2):
     for rank in range(workers):
         tensor_file.save({"epoch": epoch, "rank": rank}, folder / checkpoint.file_name(epoch, rank))
-
-
-def refused(action, *args):
-    with pytest.raises(StoreError) as caught:
-        action(*args)
-    return str(caught.value)
 
 
 def test_a_file_in_the_way_of_the_folder_is_explained(tmp_path):
@@ -77,12 +71,6 @@ def test_removing_leaves_nothing_and_minds_nothing(tmp_path):
     checkpoint.remove(tmp_path / "checkpoint")
     checkpoint.remove(tmp_path / "checkpoint")
     assert list(tmp_path.iterdir()) == []
-
-
-def flip(path, place):
-    content = bytearray(path.read_bytes())
-    content[place % len(content)] ^= 1 << (place % 8)
-    path.write_bytes(bytes(content))
 
 
 @pytest.mark.parametrize("name", [checkpoint.MANIFEST, checkpoint.file_name(2, 1)])

@@ -5,7 +5,7 @@ from made_store import DIGITS, new_run
 from tenfold.api.open_run import load_model
 from tenfold.errors import StoreError
 from tenfold.runs import Run
-from tenfold.runs.run_filter import filter_runs, parse_filter
+from tenfold.runs.run_filter import filter_runs
 
 METRICS = {"accuracy": 0.98, "loss": 0.1, "map_error": 0.5, "recall": 97.0}
 """Of the first run; the last two are the user's own, one of them in percent."""
@@ -101,8 +101,3 @@ def test_conditions_that_only_need_the_list_do_not_read_what_runs_hold(recorded)
     runs = [Run(store, record, build=load_model) for record in store.runs()]
     assert [run.id for run in filter_runs(runs, "status=finished tag=paper run>0")] == [2]
     assert all(run._record is None for run in runs)
-
-
-def test_a_condition_keeps_its_parts():
-    (condition,) = parse_filter("strategy=ring,gossip")
-    assert (condition.name, condition.operator, condition.values) == ("strategy", "=", ("ring", "gossip"))

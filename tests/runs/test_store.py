@@ -4,9 +4,8 @@ import sqlite3
 import time
 
 import pytest
-from made_store import DIGITS, new_run, some_events
+from made_store import DIGITS, new_run, refused, some_events
 
-from tenfold.errors import StoreError
 from tenfold.experiment import Experiment
 from tenfold.runs import Store, store
 
@@ -21,13 +20,6 @@ def test_a_new_run_is_running_and_has_a_folder_with_its_experiment(tmp_path):
     assert abs(record["created"] - time.time()) < 60
     assert Experiment(**record["experiment"]) == DIGITS
     assert Experiment.load(runs.path(number, record["title"]) / "experiment.toml") == DIGITS
-
-
-def test_another_store_of_the_folder_sees_the_same(tmp_path):
-    _, number = new_run(tmp_path, events=some_events())
-    other = Store(tmp_path, create=False)
-    assert [record["id"] for record in other.runs()] == [number]
-    assert list(other.events(number)) == some_events()
 
 
 def test_numbers_go_up_and_runs_come_oldest_first(tmp_path):
@@ -119,12 +111,6 @@ def test_a_number_is_no_title(tmp_path):
     runs, _ = new_run(tmp_path, Experiment(name="2"))
     second = runs.create(DIGITS, kind="train", facts={})
     assert runs.find("2")["id"] == second
-
-
-def refused(action, *args, **kwargs):
-    with pytest.raises(StoreError) as caught:
-        action(*args, **kwargs)
-    return str(caught.value)
 
 
 def test_what_cannot_be_found_is_explained(tmp_path):
@@ -296,13 +282,6 @@ def test_while_it_is_kept_open_the_log_is_not_moved_into_the_file(tmp_path):
     kept.close()
     runs.append(number, some_events())
     assert not (tmp_path / "tenfold.db-wal").exists()
-
-
-@pytest.mark.parametrize("status", ["finished", "failed", "interrupted"])
-def test_how_a_run_ended_does_not_depend_on_its_process(tmp_path, status):
-    runs, number = new_run(tmp_path)
-    runs.update(number, result={}, status=status)
-    assert runs.find(number)["status"] == status
 
 
 def test_folds_are_found_by_their_cross_validation(tmp_path):

@@ -4,17 +4,12 @@ from contextlib import suppress
 
 import pytest
 import torch
+from made_store import flip, refused
 
 from tenfold.errors import StoreError
 from tenfold.runs import tensor_file
 
 STATE = {"weights": torch.arange(6.0).reshape(2, 3), "epoch": 3, "name": "x", "list": [1, 2.5, None, True]}
-
-
-def refused(action, *args):
-    with pytest.raises(StoreError) as caught:
-        action(*args)
-    return str(caught.value)
 
 
 def test_what_is_saved_is_loaded(tmp_path):
@@ -66,12 +61,6 @@ def test_a_write_that_fails_is_explained_and_leaves_the_old_file(tmp_path, monke
 def test_a_file_in_the_way_of_the_folder_is_explained(tmp_path):
     (tmp_path / "file").write_text("")
     assert "cannot be written" in refused(tensor_file.save, STATE, tmp_path / "file" / "x.pt")
-
-
-def flip(path, place):
-    content = bytearray(path.read_bytes())
-    content[place % len(content)] ^= 1 << (place % 8)
-    path.write_bytes(bytes(content))
 
 
 def same(one, other):

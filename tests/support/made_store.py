@@ -1,5 +1,8 @@
-"""Stores and events for the tests of this folder."""
+"""Stores and events for tests, and what is refused or damaged in them."""
 
+import pytest
+
+from tenfold.errors import StoreError
 from tenfold.experiment import Experiment
 from tenfold.runs import EpochEnded, Metric, Span, Store
 
@@ -20,3 +23,17 @@ def new_run(folder, experiment=DIGITS, events=()):
     number = store.create(experiment, kind="train", facts={"cores": 2})
     store.append(number, events)
     return store, number
+
+
+def refused(action, *args, **kwargs):
+    """Return the words of the StoreError that an action raises."""
+    with pytest.raises(StoreError) as caught:
+        action(*args, **kwargs)
+    return str(caught.value)
+
+
+def flip(path, place):
+    """Flip one bit of a file."""
+    content = bytearray(path.read_bytes())
+    content[place % len(content)] ^= 1 << (place % 8)
+    path.write_bytes(bytes(content))

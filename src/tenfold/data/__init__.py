@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from tenfold.common.imports import lazy_attributes
 
 if TYPE_CHECKING:
-    from tenfold.data.dataset_part import DatasetPart, join_parts, with_loader
+    from tenfold.data.dataset_part import DatasetPart, join_parts
     from tenfold.data.folds import Fold, make_folds
     from tenfold.data.loading import load
     from tenfold.data.part import Part, Splits, SubsetPart, Tensors
@@ -13,13 +13,9 @@ if TYPE_CHECKING:
     from tenfold.data.sources.fetch import FetchProgress
     from tenfold.data.sources.locate import available, get, where
     from tenfold.data.sources.source import SOURCES
-    from tenfold.data.splitting import split
-    from tenfold.data.table_columns import Columns
-    from tenfold.data.user_data import as_splits
 
 __all__ = [
     "SOURCES",
-    "Columns",
     "DatasetPart",
     "FetchProgress",
     "Fold",
@@ -27,7 +23,6 @@ __all__ = [
     "Splits",
     "SubsetPart",
     "Tensors",
-    "as_splits",
     "available",
     "batch_sizes",
     "batches",
@@ -37,14 +32,11 @@ __all__ = [
     "make_folds",
     "make_shards",
     "order",
-    "split",
     "where",
-    "with_loader",
 ]
 
 _NAMES = {
-    "table_columns": ("Columns",),
-    "dataset_part": ("DatasetPart", "join_parts", "with_loader"),
+    "dataset_part": ("DatasetPart", "join_parts"),
     "folds": ("Fold", "make_folds"),
     "loading": ("load",),
     "part": ("Part", "Splits", "SubsetPart", "Tensors"),
@@ -52,8 +44,6 @@ _NAMES = {
     "sources.source": ("SOURCES",),
     "sources.fetch": ("FetchProgress",),
     "sources.locate": ("available", "get", "where"),
-    "splitting": ("split",),
-    "user_data": ("as_splits",),
 }
 
 if not TYPE_CHECKING:  # listing and fetching data sets should not wait for torch

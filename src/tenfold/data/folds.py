@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from tenfold.common.catalog import FOLD_KINDS
+from tenfold.data.part import labels_in
 from tenfold.errors import ExperimentError
 
 
@@ -74,7 +75,7 @@ def make_folds(
     groups, else "stratified" where the targets are labels, else "plain". The numbers are those of scikit-learn's
     splitter with shuffle=True and random_state=seed, or of its Repeated form.
     """
-    labels = _labels(targets_or_n)
+    labels = labels_in(targets_or_n)
     samples = len(targets_or_n) if isinstance(targets_or_n, Tensor) else targets_or_n
     named = None if groups is None else np.asarray(groups)
     if kind == "auto":
@@ -92,12 +93,6 @@ def make_folds(
         for repeat, cut in cuts
         for number, (train, validation) in enumerate(cut, 1)
     ]
-
-
-def _labels(targets_or_n: Tensor | int) -> NDArray[Any] | None:
-    if not isinstance(targets_or_n, Tensor) or targets_or_n.dim() != 1 or targets_or_n.is_floating_point():
-        return None
-    return np.asarray(targets_or_n.cpu().numpy())
 
 
 def _checked(cut: Iterator[tuple[Any, Any]]) -> Sequence[tuple[Any, Any]]:

@@ -221,6 +221,13 @@ def as_target(y: Tensor) -> Tensor:
     return y.float() if y.is_floating_point() else y.long()
 
 
+def labels_in(targets_or_n: Tensor | int) -> NDArray[Any] | None:
+    """Return the class labels among targets; None where these are something else, or only their number is known."""
+    if not isinstance(targets_or_n, Tensor) or targets_or_n.dim() != 1 or targets_or_n.is_floating_point():
+        return None
+    return np.asarray(targets_or_n.cpu().numpy())
+
+
 def digest(*facts: Any) -> str:
     """Hash values and tensors into 16 hex digits, large tensors by an evenly spaced sample."""
     result = hashlib.blake2b(digest_size=8)

@@ -5,6 +5,7 @@ Both are pure functions of their seeds, so every worker computes them itself.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tenfold.common.catalog import SHARD_KINDS
+from tenfold.data.part import labels_in
 from tenfold.errors import ExperimentError
 
 Shard = NDArray[np.int64]
@@ -20,7 +22,7 @@ Shard = NDArray[np.int64]
 @dataclass(frozen=True)
 class _Division:
     samples: int
-    targets: Tensor | None
+    labels: NDArray[Any] | None
     replicas: int
     generator: np.random.Generator
     alpha: float
@@ -44,9 +46,9 @@ def label_skew(division: _Division) -> list[Shard]:
     A small alpha gives each replica few classes, a large one tends to `iid`. (Hsu, Qi & Brown 2019, "Measuring the
     effects of non-identical data distribution for federated visual classification".)
     """
-    if division.targets is None or division.targets.dim() != 1 or division.targets.is_floating_point():
+    labels = division.labels
+    if labels is None:
         raise ExperimentError("shards of kind 'label-skew' need class labels; use 'iid', 'contiguous' or 'fractions'")
-    labels = division.targets.cpu().numpy()
     pieces: list[list[Shard]] = [[] for _ in range(division.replicas)]
     for label in np.unique(labels):
         members = division.generator.permutation(np.flatnonzero(labels == label))
@@ -77,14 +79,13 @@ def make_shards(
     `targets_or_n` is the labels of the part, or its length where labels are unknown. `alpha` belongs to 'label-skew',
     `fractions` to 'fractions'.
     """
-    targets = targets_or_n if isinstance(targets_or_n, Tensor) else None
     samples = len(targets_or_n) if isinstance(targets_or_n, Tensor) else targets_or_n
     if not 1 <= n <= samples:
         raise ExperimentError(
             f"{samples} training samples cannot be divided among {n} replicas; use 1 to {samples} replicas"
         )
     generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,)))
-    shards: list[Shard] = SHARD_KINDS[kind](_Division(samples, targets, n, generator, alpha, fractions))
+    shards: list[Shard] = SHARD_KINDS[kind](_Division(samples, labels_in(targets_or_n), n, generator, alpha, fractions))
     return shards
 
 
