@@ -10,16 +10,20 @@ from tenfold.errors import ExperimentError, TenfoldError
 T = TypeVar("T")
 
 
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that was probably meant; None if no name is near."""
+    return next(iter(difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.6)), None)
+
+
 def suggest(name: str, known: Iterable[str], aliases: Mapping[str, str] | None = None) -> str:
     """Return "did you mean 'x'? known: x, y, z", or only the list when nothing is near.
 
     `aliases` are names that others use, with the known name of each.
     """
     known = list(known)
-    alias = (aliases or {}).get(name.lower())
-    near = [alias] if alias else difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.6)
+    near = (aliases or {}).get(name.lower()) or nearest(name, known)
     listed = f"known: {', '.join(known)}"
-    return f"did you mean '{near[0]}'? {listed}" if near else listed
+    return f"did you mean '{near}'? {listed}" if near is not None else listed
 
 
 class Registry(Generic[T]):

@@ -1,12 +1,13 @@
 """Dividing a data set into train, validation and test: seeded, disjoint, complete, stratified."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tenfold.common.part_names import PARTS
 from tenfold.data.dataset_part import join_parts
 from tenfold.data.part import Part, Splits
 from tenfold.errors import DataError
@@ -35,37 +36,34 @@ def split(
     """
     generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))
     stratify = stratify and splits.classes is not None
-    train = Numbered(splits.train, groups=_checked_groups(groups, splits, test_fraction, validation_fraction))
-    validation = None if splits.validation is None else Numbered(splits.validation)
-    test = None if splits.test is None else Numbered(splits.test)
-    if test_fraction is not None or test is None:
-        fraction = TEST_FRACTION if test_fraction is None else test_fraction
-        train, test = _take_out(train.joined(test), fraction, "test", stratify, generator)
-    if validation_fraction:
-        train, validation = _take_out(train.joined(validation), validation_fraction, "validation", stratify, generator)
+    parts = {name: Numbered(part) for name, part in splits.parts.items()}
+    groups = _checked_groups(groups, splits, test_fraction, validation_fraction)
+    parts["train"] = replace(parts["train"], groups=groups)
+    fractions = {"test": test_fraction, "validation": validation_fraction}
+    if test_fraction is None and splits.test is None:
+        fractions["test"] = TEST_FRACTION
+    for name, fraction in fractions.items():
+        if fraction:
+            whole = parts["train"].joined(parts.get(name))
+            parts["train"], parts[name] = _take_out(whole, fraction, name, stratify, generator)
     if limit is not None:
-        train = _keep(train, limit, stratify, generator)
-        validation = None if validation is None else _keep(validation, limit, stratify, generator)
-        test = _keep(test, limit, stratify, generator)
-    found = {"train": train, "validation": validation, "test": test}
+        parts = {name: _keep(parts[name], limit, stratify, generator) for name in PARTS if name in parts}
     return replace(
         splits,
-        train=train.part,
-        validation=None if validation is None else validation.part,
-        test=test.part,
-        groups=train.groups,
-        numbers={name: one.numbers for name, one in found.items() if one is not None and one.numbers is not None},
+        **{name: one.part for name, one in parts.items()},  # type: ignore[arg-type]
+        groups=parts["train"].groups,
+        numbers={name: one.numbers for name, one in parts.items() if one.numbers is not None},
     )
 
 
+@dataclass(frozen=True)
 class Numbered:
     """A part, and which of the given samples it holds."""
 
-    def __init__(self, part: Part, numbers: NDArray[np.int64] | None = None, groups: Groups = None) -> None:
-        self.part = part
-        self.numbers = numbers
-        """None: the part is as it was given."""
-        self.groups = groups
+    part: Part
+    numbers: NDArray[np.int64] | None = None
+    """None: the part is as it was given."""
+    groups: Groups = None
 
     def joined(self, other: "Numbered | None") -> "Numbered":
         """Return this part followed by another, if there is one."""

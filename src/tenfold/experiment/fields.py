@@ -1,11 +1,11 @@
 """Every field of an experiment by its short name, how fields are sorted into sections, and their defaults."""
 
-import difflib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tenfold.common.catalog import STRATEGIES
 from tenfold.common.part_names import PARTS
+from tenfold.common.registry import nearest
 from tenfold.experiment.section_fields import USUAL_BATCH, Data, Division, Machine, Model, Section, Training
 from tenfold.experiment.values import plain
 
@@ -60,8 +60,7 @@ FIELD_ALIASES = {
 def suggest_field(name: str) -> str:
     """Return which field was probably meant by an unknown name, or where all are listed."""
     key = name.lower().replace("-", "_")
-    near = difflib.get_close_matches(key, [*FIELDS, *SECTIONS], n=1, cutoff=0.6)
-    known = FIELD_ALIASES.get(key) or (near[0] if near else "")
+    known = FIELD_ALIASES.get(key) or nearest(key, [*FIELDS, *SECTIONS])
     if known in FIELDS:
         return f"did you mean {'.'.join(FIELDS[known])}?"
     return f"did you mean [{known}]?" if known else "`tenfold schema` lists the fields"

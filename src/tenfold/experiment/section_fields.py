@@ -22,6 +22,7 @@ from tenfold.common.catalog import (
     STRATEGIES,
 )
 from tenfold.common.optimizer_traits import OptimizerTraits, traits_of
+from tenfold.common.registry import nearest
 from tenfold.errors import ExperimentError
 from tenfold.experiment.values import (
     AsNames,
@@ -371,9 +372,7 @@ def _scorers(metric: object) -> list[str]:
         return []
     if RANKING_METRIC.fullmatch(metric):
         return [metric]
-    import difflib
-
     from sklearn.metrics import get_scorer_names
 
-    near = difflib.get_close_matches(metric, get_scorer_names(), n=1, cutoff=0.6)
-    return [name for name in near if name not in METRICS]
+    near = nearest(metric, get_scorer_names())
+    return [near] if near is not None and near not in METRICS else []

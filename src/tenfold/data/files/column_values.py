@@ -11,7 +11,6 @@ from tenfold.errors import DataError
 MISSING = frozenset(("", "na", "n/a", "nan", "nat", "null", "none", "?", "<na>"))
 BOOLEANS = {"true": 1.0, "false": 0.0}
 DAY_SECONDS = 86_400
-FIRST_DAY = datetime.date(1970, 1, 1).toordinal()
 Column = NDArray[Any]
 
 
@@ -45,7 +44,7 @@ def series_values(series: Any) -> Any:
 def as_column(values: Any, name: str = "") -> Column:
     """Return a column as floats, with NaN where a value is missing; or as text, where that cannot be.
 
-    True and false are 1 and 0; dates and times become days since the beginning of 1970.
+    True and false are 1 and 0; dates and times become days since the beginning of 1970, durations days.
     """
     if isinstance(values, Categories):
         return np.array(values, dtype=object)
@@ -61,11 +60,8 @@ def as_column(values: Any, name: str = "") -> Column:
     if array.dtype.kind in "mM":
         days = array.astype(f"{array.dtype.kind}8[us]").astype(np.float64) / (DAY_SECONDS * 1e6)
         return np.where(np.isnat(array), np.nan, days)
-    cells = array.tolist()
-    if dated := _dates(cells):
-        return np.array(dated)
-    text = ["" if _is_missing(one) else str(one).strip() for one in cells]
-    for convert in (float, _boolean, _written_date):
+    text = [_cell(one) for one in array.tolist()]
+    for convert in (float, _boolean, _date):
         try:
             return np.array([np.nan if one.lower() in MISSING else convert(one) for one in text])
         except ValueError:
@@ -125,21 +121,15 @@ def _boolean(text: str) -> float:
     return BOOLEANS[text.lower()]
 
 
-def _written_date(text: str) -> float:
-    return _days(datetime.datetime.fromisoformat(text))
+def _date(text: str) -> float:
+    value = datetime.datetime.fromisoformat(text)
+    return (value if value.tzinfo else value.replace(tzinfo=datetime.UTC)).timestamp() / DAY_SECONDS
 
 
-def _dates(cells: list[Any]) -> list[float]:
-    """Return dates and times in days, NaN where one is missing; nothing where the cells hold something else."""
-    known = [one for one in cells if not _is_missing(one)]
-    if not known or not all(isinstance(one, (datetime.date, datetime.timedelta)) for one in known):
-        return []
-    return [float("nan") if _is_missing(one) else _days(one) for one in cells]
-
-
-def _days(value: datetime.date | datetime.timedelta) -> float:
+def _cell(value: Any) -> str:
+    """Return a value as text, a duration in days; "" if it is missing."""
+    if _is_missing(value):
+        return ""
     if isinstance(value, datetime.timedelta):
-        return value.total_seconds() / DAY_SECONDS
-    if isinstance(value, datetime.datetime):
-        return (value if value.tzinfo else value.replace(tzinfo=datetime.UTC)).timestamp() / DAY_SECONDS
-    return float(value.toordinal() - FIRST_DAY)
+        value = value.total_seconds() / DAY_SECONDS
+    return str(value).strip()
