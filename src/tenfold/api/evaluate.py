@@ -87,7 +87,7 @@ def _check_measures(run: Run, experiment: Experiment) -> None:
 
 def _choose(splits: Splits, part: str | None, *, own: bool) -> tuple[str, Part]:
     """Return the chosen part and its name; by default test, or all samples of other data without parts."""
-    found: dict[str, Part] = {name: value for name in PARTS if (value := getattr(splits, name)) is not None}
+    found = splits.parts
     if part is None:
         part = "test" if "test" in found else "validation" if own and "validation" in found else "train"
     if not own and list(found) == ["train"] == [part]:

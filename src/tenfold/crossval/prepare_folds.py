@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from tenfold.common.part_names import PARTS
 from tenfold.crossval.fold_experiment import fold_experiment, resolve_fold_mode, trains_folds_together
 from tenfold.data import Splits, join_parts
 from tenfold.engines import choose, validate
@@ -66,7 +65,7 @@ def shared_data(task: Task) -> Iterator[Task]:
     try:
         yield task
     finally:
-        for part in (getattr(task.splits, name) for name in PARTS):
+        for part in task.splits.parts.values():
             if isinstance(part, SharedTensors):
                 part.shared.close()
 

@@ -66,7 +66,7 @@ def scatter(network: Network, task: Task | None) -> Splits:
     if task is None:
         return _receive(network, network.broadcast())
     network.broadcast(_described(task, network.size))
-    parts = {name: part for name in PARTS if (part := getattr(task.splits, name)) is not None}
+    parts: dict[str, Any] = dict(task.splits.parts)
     for rank in range(1, network.size):  # one after the other: only one share at a time is copied
         for name, part in parts.items():
             rows = _rows(task, name, rank)
@@ -101,10 +101,7 @@ def _empty_inputs(described: Any, count: int) -> Any:
 def _described(task: Task, size: int) -> dict[str, Any]:
     """Return what the ranks must know to receive: types, shapes, and counts."""
     parts: dict[str, Any] = {}
-    for name in PARTS:
-        part = getattr(task.splits, name)
-        if part is None:
-            continue
+    for name, part in task.splits.parts.items():
         if not isinstance(part, Tensors):
             raise DataError(
                 f'data.distribute = "scatter" sends tensors, but the {name} part of {task.splits.name} is read sample '
