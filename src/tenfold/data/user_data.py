@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 from torch.utils.data import IterableDataset, TensorDataset
 
 from tenfold.common.imports import resolve
@@ -263,7 +262,7 @@ def _goal(width: int | None) -> str:
 
 
 def _kind(value: Any) -> str:
-    if isinstance(value, Tensor) or is_array(value):
+    if is_array(value):
         return "one array without targets"
     if isinstance(value, (tuple, list)):
         inside = ", ".join(type(item).__name__ for item in value[:4])

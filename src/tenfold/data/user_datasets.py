@@ -36,7 +36,7 @@ def is_dataset(value: Any) -> bool:
     """Return whether a value is a Dataset, or anything else with a length whose items are asked for by number."""
     if isinstance(value, Dataset):
         return True
-    container = isinstance(value, (str, bytes, tuple, list, dict, type)) or is_array(value) or is_sparse(value)
+    container = isinstance(value, (str, bytes, tuple, list, dict, type)) or is_array(value)
     return not container and hasattr(value, "__len__") and hasattr(value, "__getitem__")
 
 
@@ -72,7 +72,7 @@ def read_by_loader(data: Any) -> tuple[Any, Callable[..., Any] | None]:
     return dataset, None if collate is default_collate else collate
 
 
-def part_from_dataset(dataset: Any, part: str, collate: Collate = STACKED) -> DatasetPart:
+def part_from_dataset(dataset: Any, part: str, collate: Collate) -> DatasetPart:
     """Turn a map-style Dataset into a part; `part` names it in errors."""
     if not hasattr(dataset, "__len__"):
         raise DataError(f"the {part} part, a {type(dataset).__name__}, has no __len__; a map-style Dataset needs one")

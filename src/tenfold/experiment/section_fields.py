@@ -42,6 +42,7 @@ from tenfold.experiment.values import (
     Text,
     UnrecordedObject,
     check_name,
+    known_as,
     label_of,
     named_or_imported,
 )
@@ -68,7 +69,7 @@ class Section(BaseModel):
 class Model(Section):
     """The network that every replica trains."""
 
-    name: NameOrObject = "lenet5"
+    name: Annotated[NameOrObject, known_as("model", MODELS)] = "lenet5"
     """A built-in model (lenet5, cnn, mlp, recommender), "package.module:callable", a network, or a
     callable that returns one."""
     hidden: Annotated[tuple[Count, ...] | None, AsTuple] = None
@@ -82,13 +83,11 @@ class Model(Section):
     options: Options = {}
     """Further keyword arguments of your own callable."""
 
-    _known = field_validator("name")(lambda name: check_name(name, "model", MODELS))
-
 
 class Data(Section):
     """The data set, and how it is split into train, validation and test."""
 
-    name: NameOrObject = "mnist"
+    name: Annotated[NameOrObject, known_as("data set", SOURCES)] = "mnist"
     """A built-in data set (digits, mnist, fashion-mnist, tweets, speech), a file (.csv, .parquet, .npy, .npz), a folder
     of images by class, "package.module:callable", or the data themselves."""
     test_fraction: Fraction | None = None
@@ -132,8 +131,6 @@ class Data(Section):
             raise ValueError(f"should be a function of a list of samples, not a {collate.name}")
         return collate
 
-    _known = field_validator("name")(lambda name: check_name(name, "data set", SOURCES))
-
 
 class Training(Section):
     """How one replica learns."""
@@ -142,7 +139,7 @@ class Training(Section):
     """Passes over the training part."""
     batch_size: Count | None = None
     """Samples per step of one replica. Default: 64 for up to 8 workers, then fewer as workers grow, down to 16."""
-    optimizer: Annotated[NameOrObject, named_or_imported(OPTIMIZERS)] = "muon"
+    optimizer: Annotated[NameOrObject, known_as("optimizer", OPTIMIZERS), named_or_imported(OPTIMIZERS)] = "muon"
     """The optimizer: sgd, adam, adamw, rmsprop, adagrad, lbfgs or muon;
     "package.module:Optimizer", a class such as torch.optim.NAdam, or a function of the parameters that returns one."""
     lr: Annotated[float, Field(gt=0)] | None = None
@@ -159,7 +156,7 @@ class Training(Section):
     For muon: steps (of Newton-Schulz), block (rows of a large matrix that are orthogonalized together, 64), nesterov,
     partner (sgd or adamw, for what is not a matrix), partner_lr (the same for any number of workers), and output (muon
     or partner: which of the two changes the last layer)."""
-    schedule: Annotated[NameOrObject | None, named_or_imported(SCHEDULES)] = None
+    schedule: Annotated[NameOrObject | None, known_as("schedule", SCHEDULES), named_or_imported(SCHEDULES)] = None
     """How the learning rate changes over the run: constant, cosine, linear, one-cycle, "package.module:callable", a
     function of the progress from 0 to 1, or a scheduler of torch (a class, or a function of the optimizer).
 
@@ -186,7 +183,7 @@ class Training(Section):
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
     """Number format of forward and backward passes; the weights stay in fp32. tf32 and fp16 are for GPUs; with fp16 the
     loss is scaled, and steps whose gradients overflow are skipped."""
-    loss: NameOrObject | None = None
+    loss: Annotated[NameOrObject | None, known_as("loss", LOSSES)] = None
     """cross-entropy, mse, l1, bce, network (the loss that the network computes itself), "package.module:callable", or
     f(outputs, targets).
 
@@ -231,9 +228,6 @@ class Training(Section):
             raise ValueError(f"should be a number, not {target!r}; the column to predict is target_column")
         return target
 
-    _known_optimizer = field_validator("optimizer")(lambda name: check_name(name, "optimizer", OPTIMIZERS))
-    _known_schedule = field_validator("schedule")(lambda name: name and check_name(name, "schedule", SCHEDULES))
-    _known_loss = field_validator("loss")(lambda loss: loss and check_name(loss, "loss", LOSSES))
     _known_metrics = field_validator("metrics")(
         lambda metrics: tuple(check_name(metric, "metric", (*METRICS, *_scorers(metric))) for metric in metrics)
     )

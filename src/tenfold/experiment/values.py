@@ -240,6 +240,11 @@ def check_name(
     return name
 
 
+def known_as(kind: str, known: Collection[str]) -> AfterValidator:
+    """Return what makes a field refuse names that are not known, as `check_name` does."""
+    return AfterValidator(lambda name: name if name is None else check_name(name, kind, known))
+
+
 def named_or_imported(known: Collection[str]) -> WithJsonSchema:
     """Return the schema of a field that takes one of the known names or "package.module:callable"."""
     return WithJsonSchema({"anyOf": [{"type": "string", "enum": list(known)}, {"type": "string", "pattern": ":"}]})
