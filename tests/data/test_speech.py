@@ -51,6 +51,10 @@ def test_the_package_is_named_where_flite_is_missing(tmp_path, monkeypatch):
     monkeypatch.setattr(speech.shutil, "which", lambda _: None)
     with pytest.raises(DataError, match="Debian's package is called flite"):
         load("speech")
+    (tmp_path / "data" / "speech").mkdir(parents=True)
+    (tmp_path / "data" / "speech" / f"120-utterances-{speech.VERSION}.npz").write_bytes(b"PK\x03\x04 half of it")
+    with pytest.raises(DataError, match="is damaged; delete it, and speech is made again"):
+        load("speech")
     with pytest.raises(DataError, match=r"data\.options\.voices"):
         load("speech", options={"voices": 3})
 

@@ -107,10 +107,11 @@ def first_sample(part: Part) -> tuple[Any, Tensor]:
 
 def _first_target(sample: Any, part: str, collate: Collate) -> Tensor:
     if collate.function is not None:
-        return _first_collated(sample, part, collate)
-    x, y = split_sample(sample, collate.columns, f"a sample of the {part} part")
-    _check_inputs(x, part)
-    y = as_arrays(y)
+        y: Any = _first_collated(sample, part, collate)
+    else:
+        x, y = split_sample(sample, collate.columns, f"a sample of the {part} part")
+        _check_inputs(x, part)
+        y = as_arrays(y)
     if not isinstance(y, (Tensor, np.ndarray, np.generic, int, float)) or np.asarray(y).dtype.kind not in "fiub":
         raise DataError(f"y of a sample of the {part} part is {describe(y)}; it should be a number")
     target = as_target(torch.as_tensor(y))
@@ -146,7 +147,7 @@ def _first_collated(sample: Any, part: str, collate: Collate) -> Tensor:
             f"collate made {describe(odd if odd is not None else y)} of a sample of the {part} part; it should return "
             "(x, y) or a dict, all tensors that begin with the number of samples"
         )
-    return as_target(y[0])
+    return y[0]
 
 
 def _known_targets(dataset: Any, first: Tensor, collate: Collate) -> Tensor | None:

@@ -85,14 +85,15 @@ def _spoken(utterances: int) -> "tuple[NDArray[np.float32], NDArray[np.int64], N
     """Return log-mel bands, states and utterance of every frame, from the cache or newly spoken."""
     import numpy as np
 
+    from tenfold.data.files.data_files import read_arrays
+
     path = cache() / NAME / f"{utterances}-utterances-{VERSION}.npz"
-    try:
-        with np.load(path, allow_pickle=False) as stored:
+    if path.exists():
+        try:
+            stored = read_arrays(path)
             return stored["bands"], stored["states"], stored["utterance"]
-    except FileNotFoundError:
-        pass
-    except (OSError, ValueError, KeyError, EOFError) as error:
-        raise DataError(f"{path} is damaged ({type(error).__name__}); delete it, and speech is made again") from None
+        except (DataError, KeyError):
+            raise DataError(f"{path} is damaged; delete it, and speech is made again") from None
     if shutil.which(PROGRAM) is None:
         raise DataError(MISSING)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(4) as pool:
