@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from tenfold.data import Tensors
 from tenfold.data.sources.source_options import TweetOptions
+from tenfold.data.sources.tweet_baselines import baseline_scores
 from tenfold.data.sources.tweet_features import features_of
-from tenfold.data.sources.tweet_yardsticks import yardsticks
 from tenfold.data.sources.tweets import NAME, Tweets, find_tweets, read_tweets
 from tenfold.engines.prepare import load
 from tenfold.errors import DataError, ExperimentError, StoreError
@@ -83,10 +83,10 @@ class PeopleToFollow:
         return np.stack(found)
 
     def table(self, top: int = 10) -> dict[str, dict[str, float]]:
-        """Return precision, recall, MAP and NDCG of the model and the yardsticks, over the people of the test part."""
+        """Return precision, recall, MAP and NDCG of the model and of baselines, over the people of the test part."""
         own = self.scores(self.tested)
         own[np.arange(len(self.tested)), self.tested] = -np.inf
-        rows: dict[str, Any] = {f"run {self.run.id}": own, **yardsticks(self.tweets, self.training, self.tested)}
+        rows: dict[str, Any] = {f"run {self.run.id}": own, **baseline_scores(self.tweets, self.training, self.tested)}
         targets = torch.from_numpy(self.tweets.follows[self.tested])
         return {name: _measured(torch.from_numpy(np.asarray(scores)), targets, top) for name, scores in rows.items()}
 

@@ -77,7 +77,7 @@ class Claim:
             return False
         try:
             return not _is_at(self._descriptor, self.path)
-        except OSError:  # the file system does not tell
+        except OSError:  # the file system cannot say
             return False
 
     def release(self) -> None:
@@ -115,7 +115,7 @@ def taken_over(folder: Path) -> RunTakenOver:
 
 
 def is_claimed(folder: Path) -> bool:
-    """Return whether a process works on the run of a folder; where a lock does not tell, as far as one look can."""
+    """Return whether a process works on the run of a folder; where locks prove nothing, whether its lease is fresh."""
     path = folder / LOCK
     try:
         descriptor = os.open(path, os.O_RDONLY)

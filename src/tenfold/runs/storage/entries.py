@@ -1,4 +1,4 @@
-"""Which types the entries of a recorded result and of recorded facts have, to tell damaged ones from sound ones."""
+"""The types of the entries of recorded results and facts, by which damaged entries are recognized."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Simple recommendations that a network should beat: random, most followed, neighbours by text, ridge regression."""
+"""Baselines that a network should beat: random, most followed, neighbours by text, ridge regression."""
 
 from typing import TYPE_CHECKING
 
@@ -16,8 +16,8 @@ People = NDArray[np.int64]
 Scores = NDArray[np.float64]
 
 
-def yardsticks(tweets: "Tweets", training: People, tested: People) -> dict[str, Scores]:
-    """Return for each yardstick the scores [tested people, candidates], from the follow lists of the training people.
+def baseline_scores(tweets: "Tweets", training: People, tested: People) -> dict[str, Scores]:
+    """Return for each baseline the scores [tested people, candidates], from the follow lists of the training people.
 
     Nobody is recommended to themselves.
     """
