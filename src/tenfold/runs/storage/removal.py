@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 from tenfold.errors import StoreError
@@ -59,7 +58,7 @@ def trash_size(store: Store) -> tuple[int, int]:
     """Return how many folders and bytes the trash holds."""
     folder = trash_folder(store)
     count = sum(1 for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else 0
-    return count, sum(path.stat().st_size for path in _files(folder))
+    return count, sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def empty_trash(store: Store) -> tuple[int, int]:
@@ -71,10 +70,6 @@ def empty_trash(store: Store) -> tuple[int, int]:
     except OSError as error:
         raise StoreError(f"the trash {folder} cannot be deleted: {error.strerror or error}") from None
     return held
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    return (path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else iter(())
 
 
 def _free_place(store: Store, record: RunRecord) -> Path:
