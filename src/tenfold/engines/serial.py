@@ -6,7 +6,8 @@ import torch
 
 from tenfold.engines.base import Engine
 from tenfold.engines.recording import Outcome
-from tenfold.machine import affinity, cores, devices, malloc
+from tenfold.machine import affinity, cores, devices
+from tenfold.machine.process_state import keeping_freed_memory
 from tenfold.mixing.builders import make_strategy
 from tenfold.runs import Emit, Stopwatch, Warned
 from tenfold.runs.checkpoint import Resumption
@@ -37,7 +38,7 @@ class Serial(Engine):
         try:
             precision = task.experiment.training.precision
             with (
-                malloc.keeping_freed(),
+                keeping_freed_memory(),
                 keep_rng_state(),
                 set_matmul_precision(precision),
                 affinity.pinned(task.cores.cpus(0)) as trouble,

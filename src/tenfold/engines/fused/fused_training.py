@@ -12,8 +12,8 @@ from tenfold.data import Part
 from tenfold.engines.fused.lockstep import Lockstep
 from tenfold.engines.validate import validate_fused
 from tenfold.errors import ExperimentError, ModelError
-from tenfold.machine import cores, devices, malloc
-from tenfold.machine.process_state import memory_use, peak_memory
+from tenfold.machine import cores, devices
+from tenfold.machine.process_state import keeping_freed_memory, memory_use, peak_memory
 from tenfold.runs import Emit, Metric, Note, Stopwatch, Warned
 from tenfold.training import choose_loss, predict
 from tenfold.training.fused.fused_replicas import Fused, resident
@@ -231,7 +231,7 @@ def on_device(task: Task) -> Iterator[None]:
     before = torch.get_num_threads()
     cores.set_threads(task.experiment.machine.threads or cores.budget())
     try:
-        with malloc.keeping_freed(), keep_rng_state(), set_matmul_precision(task.experiment.training.precision):
+        with keeping_freed_memory(), keep_rng_state(), set_matmul_precision(task.experiment.training.precision):
             yield
     finally:
         torch.set_num_threads(before)

@@ -35,7 +35,8 @@ from tenfold.errors import ExperimentError, TrainingError, WorkerLost
 from tenfold.experiment import Experiment
 from tenfold.experiment.fields import with_defaults
 from tenfold.launch.detect import World
-from tenfold.machine import affinity, cores, malloc
+from tenfold.machine import affinity, cores
+from tenfold.machine.process_state import keeping_freed_memory
 from tenfold.runs import Emit, Stopwatch, Store, Warned
 from tenfold.runs.checkpoint import Resumption
 from tenfold.runs.remote_store import RemoteStore
@@ -264,7 +265,7 @@ class Launched(Engine):
         cpus = task.cores.cpus(self.world.local_rank)
         try:
             with (
-                malloc.keeping_freed(),
+                keeping_freed_memory(),
                 keep_rng_state(),
                 set_matmul_precision(task.experiment.training.precision),
                 affinity.pinned(cpus) as trouble,

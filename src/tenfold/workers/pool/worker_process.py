@@ -16,7 +16,8 @@ from torch import nn
 
 from tenfold.common.user_code import describe_error, user_frames
 from tenfold.errors import TenfoldError, UserCodeError
-from tenfold.machine import affinity, malloc
+from tenfold.machine import affinity
+from tenfold.machine.process_state import keep_freed_memory
 from tenfold.runs import Emit, Event, Printed, Stopwatch, Warned
 from tenfold.runs.checkpoint import Resumption
 from tenfold.runs.console import LIMIT, tap_streams
@@ -143,11 +144,12 @@ def run_workers(
         forward_prints(connection, stopwatch, ranks[0])
         with progress.allow_more_time():
             task = setup.snapshot.open()
-        problem = affinity.apply(task.cores.cpus(process))
-        if problem and process == 0:
-            connection.emit(Warned(at=stopwatch.now(), text=problem))
+        if task.cores.workers:  # pinned
+            problem = affinity.apply(task.cores.cpus(process))
+            if problem and process == 0:
+                connection.emit(Warned(at=stopwatch.now(), text=problem))
         torch.set_num_threads(task.threads)
-        malloc.keep_freed()
+        keep_freed_memory()
         if len(ranks) == 1 and setup.exchange_times is None:
             _train_one(ranks[0], task, setup, connection, progress, joining=joining)
         else:

@@ -11,7 +11,7 @@ PROGRAM = """
 import pathlib
 import resource
 import torch
-from tenfold.machine import malloc
+from tenfold.machine import process_state
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -20,7 +20,7 @@ def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 if kept:
-    malloc.keep_freed()
+    process_state.keep_freed_memory()
 faults()
 pathlib.Path(result).write_text(str(faults()))
 """
@@ -45,9 +45,9 @@ GIVEN_BACK = """
 import pathlib
 import psutil
 import torch
-from tenfold.machine import malloc
+from tenfold.machine import process_state
 
-with malloc.keeping_freed():
+with process_state.keeping_freed_memory():
     kept = [torch.ones(40 << 20, dtype=torch.uint8) for _ in range(10)]
     kept = None
     inside = psutil.Process().memory_info().rss
