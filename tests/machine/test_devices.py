@@ -5,10 +5,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 from fake_machines import write
+from torch import nn
 
 from tenfold.errors import MachineError
 from tenfold.machine import devices
-from tenfold.machine.devices import Gpu, gpus, has_nvidia_card, resolve
+from tenfold.machine.devices import Gpu, gpus, has_nvidia_card, resolve, start_libraries
 
 Pretend = pytest.MonkeyPatch
 
@@ -137,3 +138,19 @@ def test_an_nvidia_card_is_seen_with_and_without_its_driver(tmp_path: Path) -> N
     assert has_nvidia_card(tmp_path)
     write(tmp_path / "driver/proc/driver/nvidia/gpus/0000:01:00.0/information", "Model: Card")
     assert has_nvidia_card(tmp_path / "driver")
+
+
+class Untouchable(nn.Sequential):
+    def forward(self, x):
+        raise AssertionError("the network was called")
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_libraries_are_started_without_the_network_and_without_random_numbers(bf16):
+    network = Untouchable(nn.Conv2d(1, 2, 3), nn.Linear(8, 2))
+    drawn, threads = torch.get_rng_state(), torch.get_num_threads()
+    with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+        start_libraries(network, torch.device("cpu"), [4, 1])
+    assert torch.equal(torch.get_rng_state(), drawn)
+    assert torch.get_num_threads() == threads
+    assert all(parameter.grad is None for parameter in network.parameters())

@@ -1,6 +1,10 @@
-"""Devices: what a name such as "auto" stands for, and the GPUs of this machine."""
+"""Devices: what a name such as "auto" stands for, the GPUs of this machine, and starting to compute on one."""
 
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,9 +13,13 @@ from tenfold.errors import MachineError
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
 _KNOWN = ("auto", "cpu", "cuda", "cuda:<number>", "mps")
 _ALIASES = {"gpu": "cuda", "nvidia": "cuda", "metal": "mps"}
+_ROWS, _FEATURES, _CLASSES = 64, 784, 10
+"""The sizes of a small layer, large enough that torch divides the work among its threads."""
+_MOST_LAYERS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +82,27 @@ def synchronize(device: "torch.device") -> None:
         torch.cuda.synchronize(device)
 
 
+def start_libraries(network: "nn.Module", device: "torch.device", sizes: Iterable[int]) -> None:
+    """Initialize the libraries behind torch, before training is timed: a first step takes far longer than later ones.
+
+    It computes as the layers of the network will with batches of these sizes, but on ones, without calling the network
+    or drawing random numbers. That loads kernels, makes handles and starts threads: some 10 ms on a CPU, where one
+    small layer is enough, once per process; several hundred on a GPU, which has other kernels for other shapes.
+    """
+    import torch
+    from torch import nn
+
+    layers = list(network.modules())
+    convolves = any(isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d) for layer in layers)
+    shapes = dict.fromkeys((one.in_features, one.out_features) for one in layers if isinstance(one, nn.Linear))
+    with suppress(RuntimeError):  # such as too little memory: the first real step raises it again
+        _start(device, torch.get_num_threads(), convolves)
+        if device.type == "cuda":
+            for (inputs, outputs), size in product(list(shapes)[:_MOST_LAYERS], sizes):
+                _compute_layer(device, size, inputs, outputs)
+            torch.cuda.synchronize(device)
+
+
 def has_nvidia_card(root: Path = Path("/")) -> bool:
     """Whether Linux sees an NVIDIA display or compute card, with or without a driver for it."""
     if any((root / "proc/driver/nvidia/gpus").glob("*")) or (root / "dev/nvidia0").exists():
@@ -120,3 +149,28 @@ def _alternative() -> str:
     import torch
 
     return "'mps' or 'cpu'" if torch.backends.mps.is_available() else "'cpu'"
+
+
+@cache
+def _start(device: "torch.device", _threads: int, convolves: bool) -> None:
+    """Compute a small layer, and a convolution if asked to; threads that there were not before start, too."""
+    import torch
+    from torch.nn import functional
+
+    _compute_layer(device, _ROWS, _FEATURES, _CLASSES)
+    if convolves:
+        images = torch.ones(2, 1, 28, 28, device=device)
+        kernel = torch.ones(8, 1, 5, 5, device=device, requires_grad=True)
+        functional.max_pool2d(functional.conv2d(images, kernel).relu(), 2).sum().backward()  # type: ignore[no-untyped-call]
+
+
+def _compute_layer(device: "torch.device", size: int, inputs: int, outputs: int) -> None:
+    """Compute the gradient of one layer."""
+    import torch
+    from torch.nn import functional
+
+    x = torch.ones(size, inputs, device=device, requires_grad=True)
+    weight = torch.ones(outputs, inputs, device=device, requires_grad=True)
+    bias = torch.ones(outputs, device=device, requires_grad=True)
+    targets = torch.zeros(size, dtype=torch.int64, device=device)
+    functional.cross_entropy(functional.linear(x, weight, bias).relu(), targets).backward()  # type: ignore[no-untyped-call]

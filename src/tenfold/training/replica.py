@@ -11,8 +11,7 @@ from tenfold.data import Part
 from tenfold.data.tree import select_rows, tree_leaves
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
-from tenfold.machine.devices import supports_graphs, synchronize
-from tenfold.machine.start_libraries import start_libraries
+from tenfold.machine.devices import start_libraries, supports_graphs, synchronize
 from tenfold.training.flat import FlatState
 from tenfold.training.measures import Measure
 from tenfold.training.network_call import call_network
