@@ -16,7 +16,7 @@ from tenfold.runs import stored_predictions, tensor_file
 from tenfold.training import FlatState, all_targets, choose_loss, choose_metrics, evaluate, measure
 from tenfold.training.measures import OutputKind, output_kind
 from tenfold.training.network_call import plain_outputs
-from tenfold.transport.average import average_in_rank_order, compute_shares
+from tenfold.transport import average_in_rank_order, compute_shares
 from tenfold.workers.task import Task, make_network
 
 AVERAGE = "average.pt"

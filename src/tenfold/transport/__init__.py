@@ -5,8 +5,7 @@ one worker, `SharedMemoryTransport` for processes of one machine; `network.join`
 mpirun started on any number of hosts.
 """
 
-from tenfold.transport.average import average_in_rank_order, compute_shares
-from tenfold.transport.base import Transport
+from tenfold.transport.base import Transport, average_in_rank_order, compute_shares
 from tenfold.transport.memory.segment import Segment, StopReason, clean_up_orphans
 from tenfold.transport.memory.shared_arrays import SharedTensor
 from tenfold.transport.memory.shared_memory_transport import SharedMemoryTransport

@@ -1,14 +1,25 @@
-"""The interface of every transport."""
+"""What all transports share: their interface, the arithmetic of averaging, and waiting by polling."""
 
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from time import perf_counter
+from collections.abc import Callable, Sequence
+from time import perf_counter, sleep
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, TypeVar
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tenfold.mixing import Round
+
+Array = TypeVar("Array", torch.Tensor, NDArray[Any])
+SPINS = 300
+"""Polls before the first pause: most waits are over by then."""
+YIELD_SECONDS = 0.002
+LONGEST_NAP = 0.001
+CHECK_SECONDS = 0.2
 
 
 class Transport(ABC):
@@ -78,6 +89,67 @@ def check_size(round_: Round, size: int) -> None:
         raise ValueError(
             f"the round is for {len(round_.sources)} replicas but there are {size} workers; make it for n={size}"
         )
+
+
+def average_in_rank_order(
+    members: Sequence[Array], weights: Sequence[float] | None, out: Array, scratch: Array | None = None
+) -> None:
+    """Write the average of the members into `out`: the one arithmetic of averaging, the same bits on every engine.
+
+    Without weights out = ((x_0 + x_1) + x_2 + ...) * (1/m), with weights (shares that sum to 1)
+    out = ((w_0 * x_0) + w_1 * x_1) + ..., where members come in rank order and every operation rounds once, to the
+    members' type. No multiplication is fused with an addition, so the bits depend neither on how a vector is cut into
+    blocks nor on the processor.
+
+    Takes torch tensors or numpy arrays. `out` may be one of the members; `scratch` is two rows of a member's shape to
+    work in.
+    """
+    library: Any = torch if isinstance(out, torch.Tensor) else np
+    if scratch is None:
+        scratch = library.empty((2, *members[0].shape), dtype=members[0].dtype)
+    total, term = scratch[0], scratch[1]
+    if weights is None:
+        partial = members[0]
+        for member in members[1:]:
+            library.add(partial, member, out=total)
+            partial = total
+        library.multiply(partial, 1 / len(members), out=out)
+    else:
+        library.multiply(members[0], weights[0], out=total)
+        for member, weight in zip(members[1:], weights[1:], strict=True):
+            library.multiply(member, weight, out=term)
+            library.add(total, term, out=total)
+        out[...] = total
+
+
+def compute_shares(round_: Round, samples: Sequence[float] | None, rank: int) -> tuple[float, ...] | None:
+    """Return the weight of each of the rank's sources in this round, or None where all are equal.
+
+    None chooses the unweighted form of `average_in_rank_order`: equal weights give the same bits as no weights.
+    """
+    row = round_.matrix(samples)[rank]
+    counts = tuple(float(row[source]) for source in round_.sources[rank])
+    return None if max(counts) - min(counts) < 1e-12 else counts
+
+
+def wait(ready: Callable[[], bool], check: Callable[[float], None], first_check: float = CHECK_SECONDS) -> None:
+    """Poll until `ready`: at first yield the core between polls, then sleep for 2% of the time waited so far.
+
+    Every `CHECK_SECONDS`, the first time after at most `first_check` seconds, `check` is called with the seconds
+    waited; it raises when waiting is pointless.
+    """
+    started = perf_counter()
+    next_check = started + min(first_check, CHECK_SECONDS)
+    while not ready():
+        now = perf_counter()
+        waited = now - started
+        if waited < YIELD_SECONDS:
+            os.sched_yield()
+        else:
+            sleep(min(waited / 50, LONGEST_NAP))
+        if now >= next_check:
+            check(waited)
+            next_check = now + CHECK_SECONDS
 
 
 class _Working:

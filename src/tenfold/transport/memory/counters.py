@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from tenfold.errors import TrainingError, WorkerLost
 from tenfold.machine.process_state import is_alive
+from tenfold.transport.base import CHECK_SECONDS, SPINS, wait
 from tenfold.transport.memory.segment import Segment, StopReason
-from tenfold.transport.polling import CHECK_SECONDS, SPINS, wait
 
 Until = Callable[[Callable[[], bool]], None]
 """Returns when the function that it is given returns True."""

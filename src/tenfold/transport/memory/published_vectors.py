@@ -9,8 +9,7 @@ import numpy as np
 import torch
 
 from tenfold.mixing import Round
-from tenfold.transport.average import average_in_rank_order, compute_shares
-from tenfold.transport.base import check_size
+from tenfold.transport.base import average_in_rank_order, check_size, compute_shares
 from tenfold.transport.memory.counters import Check, Counters, Until
 from tenfold.transport.memory.segment import Segment
 

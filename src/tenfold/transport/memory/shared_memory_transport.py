@@ -11,8 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from tenfold.mixing import Round
-from tenfold.transport.average import average_in_rank_order, compute_shares
-from tenfold.transport.base import Transport, check_size
+from tenfold.transport.base import Transport, average_in_rank_order, check_size, compute_shares
 from tenfold.transport.memory.counters import Check, Counters, Until
 from tenfold.transport.memory.segment import MAILBOX, Segment
 

@@ -9,13 +9,13 @@ from torch import Tensor
 
 from tenfold.errors import MachineError, TrainingError
 from tenfold.launch.detect import World
+from tenfold.transport.base import CHECK_SECONDS, LONGEST_NAP, SPINS, wait
 from tenfold.transport.network.abstract_network import LEAVE_SECONDS, PATIENCE, Network, Transfers
 from tenfold.transport.network.codec import decode_error, encode_error
 from tenfold.transport.network.failure_detector import BEAT, FailureDetector
 from tenfold.transport.network.meeting_store import open_store
 from tenfold.transport.network.start_detector import start_detector
 from tenfold.transport.network.start_watch import START_SECONDS, StartWatch
-from tenfold.transport.polling import CHECK_SECONDS, LONGEST_NAP, SPINS, wait
 
 
 class MPI(Network):

@@ -8,8 +8,7 @@ from time import perf_counter
 import torch
 
 from tenfold.mixing import Round
-from tenfold.transport.average import compute_shares
-from tenfold.transport.base import Transport, check_size
+from tenfold.transport.base import Transport, check_size, compute_shares
 from tenfold.transport.network.abstract_network import Network
 from tenfold.transport.network.weight_exchange import WeightExchange
 

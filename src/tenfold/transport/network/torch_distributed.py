@@ -16,13 +16,13 @@ from torch.distributed.rendezvous import rendezvous
 
 from tenfold.errors import MachineError, TrainingError
 from tenfold.launch.detect import World
+from tenfold.transport.base import CHECK_SECONDS
 from tenfold.transport.network.abstract_network import LEAVE_SECONDS, PATIENCE, Network, Transfers
 from tenfold.transport.network.failure_detector import BEAT, SILENCE, FailureDetector
 from tenfold.transport.network.meeting_store import open_store
 from tenfold.transport.network.start_detector import start_detector
 from tenfold.transport.network.start_watch import START_SECONDS, StartWatch
 from tenfold.transport.network.waiting_thread import WaitingThread
-from tenfold.transport.polling import CHECK_SECONDS
 
 MARGIN = 10.0
 """Seconds beyond what ranks may wait for one another at the start, in which a missing one is named."""

@@ -11,7 +11,7 @@ from contextlib import suppress
 from time import monotonic
 from typing import Any
 
-from tenfold.transport.polling import CHECK_SECONDS
+from tenfold.transport.base import CHECK_SECONDS
 
 STOP_SECONDS = 2.0
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tenfold.transport.average import average_in_rank_order
+from tenfold.transport.base import average_in_rank_order
 from tenfold.transport.network.abstract_network import Network, Transfers
 
 
