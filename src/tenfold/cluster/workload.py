@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from tenfold.errors import ExperimentError
 from tenfold.mixing import Strategy, is_round_due
-from tenfold.mixing.base import ends_equal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,9 +80,9 @@ class Workload:
     @property
     def ends_equal(self) -> bool:
         """Whether all replicas are equal after the last step, so that the final average changes nothing."""
-        return not self.overlap and ends_equal(
-            self.strategy, self.steps, 1 if self.average == "gradients" else self.sync_every, self.local_after
-        )
+        if self.overlap or not self.strategy.always_exact:
+            return False
+        return self.average == "gradients" or is_round_due(self.steps, self.sync_every, self.local_after)
 
     @property
     def rounds(self) -> int:

@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING
 
 from tenfold.common import catalog
 from tenfold.common.registry import Registry
-from tenfold.mixing.base import AsynchronousStrategy, Strategy, is_round_due
+from tenfold.mixing.base import AsynchronousStrategy, Strategy
 from tenfold.mixing.collectives import COLLECTIVES
-from tenfold.mixing.round import Round
+from tenfold.mixing.round import Round, is_round_due
 
 if TYPE_CHECKING:  # both need torch, which commands that only read runs do not import
     from tenfold.mixing.compression import Compressor

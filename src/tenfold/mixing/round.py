@@ -1,8 +1,9 @@
-"""A round: who averages with whom, once. The value that transports execute and clocks price."""
+"""A round: who averages with whom, once. The value that transports execute and clocks price; and when rounds come."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -175,3 +176,17 @@ def group_round(groups: tuple[Group, ...], collective: Collective = ring) -> Rou
 def shifted_round(n: int, shifts: tuple[int, ...]) -> Round:
     """Return the round on a circle of `n` in which replica i reads itself and i + s for each shift s."""
     return Round(tuple(tuple(sorted({(rank + shift) % n for shift in (0, *shifts)})) for rank in range(n)))
+
+
+@overload
+def is_round_due(step: int, sync_every: int, local_after: int = 0) -> bool: ...
+@overload
+def is_round_due(step: NDArray[np.int64], sync_every: int, local_after: int = 0) -> NDArray[np.bool_]: ...
+def is_round_due(step: int | NDArray[np.int64], sync_every: int, local_after: int = 0) -> bool | NDArray[np.bool_]:
+    """Return whether a round follows a step, counted from 1; for an array of steps, an array.
+
+    Every step up to `local_after`, every `sync_every` steps from there on (post-local SGD, Lin et al. 2020).
+    """
+    if sync_every < 1:
+        raise ExperimentError(f"sync_every is {sync_every}; it must be at least 1 step")
+    return (step <= local_after) | ((step - local_after) % sync_every == 0)

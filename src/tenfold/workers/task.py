@@ -14,7 +14,7 @@ from tenfold.data.shards import Shard
 from tenfold.errors import TrainingError
 from tenfold.experiment import Division, Experiment
 from tenfold.machine.affinity import NOT_PINNED, CoreMap
-from tenfold.mixing.base import ends_equal
+from tenfold.mixing import is_round_due
 from tenfold.mixing.builders import make_strategy
 from tenfold.models import build
 from tenfold.models.activation_checkpointing import checkpoint_activations
@@ -97,9 +97,12 @@ class Task:
     def ends_equal(self, steps: int) -> bool:
         """Return whether all replicas are equal after this number of steps, so that averaging them changes nothing."""
         division = self.division
-        pace = 1 if division.average == "gradients" else division.steps_between_rounds
-        exact = not division.overlap and ends_equal(make_strategy(division), steps, pace, division.local_after)
-        return self.workers == 1 or exact
+        if self.workers == 1:
+            return True
+        if division.overlap or not make_strategy(division).always_exact:
+            return False
+        pace, first = division.steps_between_rounds, division.local_after
+        return division.average == "gradients" or is_round_due(steps, pace, first)
 
     def share(self, part: Part, rank: int, size: int | None = None) -> torch.Tensor:
         """Return the sample numbers of a part that one of `size` ranks (default: all workers) evaluates."""
