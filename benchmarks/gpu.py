@@ -29,8 +29,8 @@ from tenfold.engines.serial import Serial
 from tenfold.errors import TenfoldError
 from tenfold.experiment import Experiment
 from tenfold.runs import Event, Metric, Note, Stopwatch, Warned
+from tenfold.training.network_call import autocast
 from tenfold.training.precision import set_matmul_precision
-from tenfold.training.replica import autocast
 from tenfold.workers.task import Task, make_network
 
 COMMON = {"data": "mnist", "precision": "tf32", "log_every": 1_000_000, "oversubscribe": True, "optimizer": "sgd"}

@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from tenfold.experiment import Training
-from tenfold.training import training_accuracy
-from tenfold.training.training_accuracy import TrainingAccuracy, make_training_accuracy
+from tenfold.training import evaluation
+from tenfold.training.evaluation import TrainingAccuracy, make_training_accuracy
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def test_batches_of_all_sizes_count_by_their_samples(counted: TrainingAccuracy) 
 def test_many_outputs_are_compared_before_they_fill_the_memory(
     counted: TrainingAccuracy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training_accuracy, "MOST_NUMBERS", 6)
+    monkeypatch.setattr(evaluation, "MOST_NUMBERS", 6)
     for _ in range(5):
         counted.keep(torch.eye(3)[:1], torch.tensor([0]))
         assert counted._numbers < 6

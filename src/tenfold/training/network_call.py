@@ -1,11 +1,13 @@
-"""Calling a network with one tensor, or with several inputs as its arguments; and what it returns."""
+"""Calling a network with one tensor, or with several inputs as its arguments; its precision, and what it returns."""
 
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from tenfold.data.tree import shape_of, tree_leaves
@@ -20,6 +22,12 @@ def call_network(network: nn.Module, inputs: Any) -> Any:
         args, kwargs = arguments_of(network, inputs)
         outputs = network(*args, **kwargs)
     return outputs if isinstance(outputs, Tensor) and outputs.ndim else plain_outputs(outputs)
+
+
+def autocast(precision: str, device_type: str) -> AbstractContextManager[Any]:
+    """Return the context in which forward passes of this precision run."""
+    kinds = {"bf16": torch.bfloat16, "fp16": torch.float16}
+    return torch.autocast(device_type, dtype=kinds[precision]) if precision in kinds else nullcontext()
 
 
 def arguments_of(network: nn.Module, inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

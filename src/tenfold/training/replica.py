@@ -1,7 +1,6 @@
 """One replica: a network with its optimizer, and what a step does to them."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -12,12 +11,12 @@ from tenfold.data.tree import select_rows, tree_leaves
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
 from tenfold.machine.devices import start_libraries, supports_graphs, synchronize
+from tenfold.training.evaluation import TrainingAccuracy
 from tenfold.training.flat import FlatState
 from tenfold.training.measures import Measure
-from tenfold.training.network_call import call_network
+from tenfold.training.network_call import autocast, call_network
 from tenfold.training.optimizers.make_optimizer import base_rate, has_sparse_gradients, make_optimizer
 from tenfold.training.schedules import Rates, choose_schedule
-from tenfold.training.training_accuracy import TrainingAccuracy
 
 
 class Replica:
@@ -232,9 +231,3 @@ def plan_rates(
     base = base_rate(training, network)
     schedule = choose_schedule(training, base, steps_per_epoch)
     return Rates(base * rate_scale, schedule, steps=steps, warmup_steps=epochs * steps_per_epoch)
-
-
-def autocast(precision: str, device_type: str) -> AbstractContextManager[Any]:
-    """Return the context in which forward passes of this precision run."""
-    kinds = {"bf16": torch.bfloat16, "fp16": torch.float16}
-    return torch.autocast(device_type, dtype=kinds[precision]) if precision in kinds else nullcontext()

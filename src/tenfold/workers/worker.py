@@ -18,9 +18,9 @@ from tenfold.machine.process_state import memory_use, peak_memory
 from tenfold.mixing.rate_scaling import rate_scale, warmup_epochs
 from tenfold.runs import Emit, Metric, Stopwatch, Warned, checkpoint, tensor_file
 from tenfold.training import choose_loss, predict
+from tenfold.training.evaluation import make_training_accuracy
 from tenfold.training.randomness import seed_everything
 from tenfold.training.replica import make_replica
-from tenfold.training.training_accuracy import make_training_accuracy
 from tenfold.transport.memory.counters import MembersChanged
 from tenfold.workers.channels import Channels
 from tenfold.workers.messages import Decision, EpochTrained, Evaluated, Finished, Message, Saved

@@ -13,8 +13,7 @@ from tenfold.common.registry import Registry
 from tenfold.data.tree import tree_map
 from tenfold.training.fused.stack import Stack
 from tenfold.training.measures import Measure
-from tenfold.training.network_call import arguments_of, call_network, plain_outputs
-from tenfold.training.replica import autocast
+from tenfold.training.network_call import arguments_of, autocast, call_network, plain_outputs
 
 STREAMS = 16
 """How many branches of a CUDA graph may run at the same time."""
