@@ -20,9 +20,8 @@ from tenfold.common.catalog import MODELS
 from tenfold.experiment import Division, Training
 from tenfold.machine import cores
 from tenfold.training import Replica, flat_size
-from tenfold.training.optimizers.block_division import stacks_worth_sharing
 from tenfold.workers.channels import SharedChannels
-from tenfold.workers.trainers.divided_steps import DividedStep
+from tenfold.workers.trainers.divided_steps import DividedStep, stacks_worth_sharing
 from tenfold.workers.trainers.make_trainer import make_trainer
 
 NETWORKS_AND_STEPS: dict[str, tuple[str, dict[str, Any], int]] = {

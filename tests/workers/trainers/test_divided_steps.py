@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from threaded import Threads, make_task
 from torch import nn
 
-from tenfold.training.optimizers.block_division import (
+from tenfold.training.optimizers.muon import Muon, as_matrices
+from tenfold.workers.trainers import divided_steps
+from tenfold.workers.trainers.divided_steps import (
     assign_matrices,
     division_pays,
     large_stacks,
     largest_share,
     stacks_worth_sharing,
 )
-from tenfold.training.optimizers.muon import Muon, as_matrices
-from tenfold.workers.trainers import divided_steps
 
 FIELDS: dict[str, Any] = {"data": "digits", "limit": 120, "epochs": 1, "batch_size": 20, "workers": 2}
 GRADIENTS = {"optimizer": "muon", "average": "gradients", "weight_decay": 0.01, "clip": 1.0}

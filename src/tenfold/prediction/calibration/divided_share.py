@@ -7,9 +7,9 @@ import torch
 
 from tenfold.machine.cores import using_threads
 from tenfold.training import Replica, choose_loss
-from tenfold.training.optimizers.block_division import large_stacks
 from tenfold.training.optimizers.muon import Muon
 from tenfold.workers.task import Task, make_network
+from tenfold.workers.trainers.divided_steps import large_stacks
 
 TURNS, WARMUP = 20, 5
 """Steps of each kind, and how many of them do not count."""
