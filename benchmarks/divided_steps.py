@@ -22,7 +22,7 @@ from tenfold.machine import cores
 from tenfold.training import Replica, flat_size
 from tenfold.workers.channels import SharedChannels
 from tenfold.workers.trainers.divided_steps import DividedStep, stacks_worth_sharing
-from tenfold.workers.trainers.make_trainer import make_trainer
+from tenfold.workers.trainers.trainer import make_trainer
 
 NETWORKS_AND_STEPS: dict[str, tuple[str, dict[str, Any], int]] = {
     "lenet5": ("lenet5", {}, 200),

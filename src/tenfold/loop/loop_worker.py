@@ -16,8 +16,7 @@ from tenfold.errors import ExperimentError
 from tenfold.experiment import Division
 from tenfold.loop.loop_replica import LoopReplica
 from tenfold.workers.channels import Channels
-from tenfold.workers.trainers.make_trainer import make_rounds
-from tenfold.workers.trainers.replica_rounds import average_tensors
+from tenfold.workers.trainers.replica_rounds import average_tensors, make_rounds
 
 DONE = -1.0
 

@@ -28,7 +28,7 @@ from tenfold.workers.model_errors import check_metrics, check_parameters, explai
 from tenfold.workers.pool.worker_reports import WorkerProgress
 from tenfold.workers.task import Task, make_divergence_error
 from tenfold.workers.timekeeper import Timekeeper
-from tenfold.workers.trainers.make_trainer import can_capture, make_trainer
+from tenfold.workers.trainers.trainer import can_capture, make_trainer
 
 Report = Callable[[Message], Decision]
 

@@ -93,7 +93,7 @@ def test_staleness_is_told_by_every_worker() -> None:
 def test_what_is_pushed_is_where_the_replica_is() -> None:
     """The device without memory stands for a GPU."""
     from tenfold.workers.channels import single_worker_channels
-    from tenfold.workers.trainers.make_trainer import make_trainer
+    from tenfold.workers.trainers.trainer import make_trainer
 
     links = single_worker_channels(16, torch.device("meta"), centre=True)
     replica: Any = SimpleNamespace(flat=SimpleNamespace(vector=links.transport.buffer, parameters=16))

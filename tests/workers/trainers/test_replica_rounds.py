@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tenfold.experiment import Division, Experiment
 from tenfold.mixing import STRATEGIES
-from tenfold.workers.trainers.make_trainer import make_rounds
+from tenfold.workers.trainers.replica_rounds import make_rounds
 
 SYNCHRONOUS = [name for name in STRATEGIES if not STRATEGIES[name].asynchronous]
 UNEQUAL: dict[str, Any] = {"shards": "fractions", "fractions": [0.6, 0.3, 0.1]}

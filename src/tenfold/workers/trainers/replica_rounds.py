@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from tenfold.experiment import Division
 from tenfold.mixing import Round, Strategy, is_round_due
+from tenfold.mixing.builders import make_compressor, make_outer, make_strategy
 from tenfold.mixing.compression import Compressor
 from tenfold.mixing.outer import OuterOptimizer
 from tenfold.training import FlatState
@@ -213,3 +214,15 @@ def average_tensors(
         tensor.copy_(buffer[start : start + tensor.numel()].view_as(tensor))
         start += tensor.numel()
     return round_
+
+
+def make_rounds(division: Division, replica: AveragedReplica, channels: Channels, samples: list[float]) -> Rounds:
+    """Return the rounds in which a replica is averaged with the others; `samples` are the sizes of their shards."""
+    size = replica.flat.parameters if division.average != "gradients" else sum(p.numel() for p in replica.learning)
+    strategy, outer, compressor = make_strategy(division), make_outer(division), make_compressor(division, size)
+    kind = Rounds
+    if division.overlap:
+        from tenfold.workers.trainers.overlapped_rounds import OverlappedRounds
+
+        kind = OverlappedRounds
+    return kind(division, strategy, outer, compressor, replica, channels, samples)

@@ -22,9 +22,13 @@ from typing import Any
 
 from torch import Tensor
 
+from tenfold.experiment import Division
+from tenfold.mixing import AsynchronousStrategy
+from tenfold.mixing.builders import make_strategy
 from tenfold.training import Replica
+from tenfold.workers.channels import Channels
 from tenfold.workers.trainers.divided_steps import divide_steps
-from tenfold.workers.trainers.replica_rounds import Rounds
+from tenfold.workers.trainers.replica_rounds import Rounds, make_rounds
 
 
 class Trainer(ABC):
@@ -135,3 +139,20 @@ class GradientAveragingTrainer(WeightAveragingTrainer):
 
     def average_weights_if_due(self, step: int) -> None:
         """Do nothing: the gradients were averaged, so that all replicas have the same weights."""
+
+
+def make_trainer(division: Division, replica: Replica, channels: Channels, samples: list[float]) -> Trainer:
+    """Return what trains this replica together with the others; `samples` are the sizes of all workers' shards."""
+    strategy = make_strategy(division)
+    if isinstance(strategy, AsynchronousStrategy):
+        from tenfold.workers.trainers.asynchronous_trainer import AsynchronousTrainer
+
+        return AsynchronousTrainer(strategy, replica, channels, samples)
+    kind = GradientAveragingTrainer if division.average == "gradients" else WeightAveragingTrainer
+    return kind(replica, make_rounds(division, replica, channels, samples))
+
+
+def can_capture(division: Division) -> bool:
+    """Return whether whole steps may be captured in a graph, because rounds change nothing but the weights."""
+    plain = division.average != "gradients" and division.optimizer_state not in ("average", "reset")
+    return plain and not make_strategy(division).asynchronous
