@@ -16,7 +16,7 @@ from tenfold.errors import ExperimentError
 from tenfold.experiment import Division
 from tenfold.loop.loop_replica import LoopReplica
 from tenfold.workers.channels import Channels
-from tenfold.workers.trainers.replica_rounds import average_tensors, make_rounds
+from tenfold.workers.trainers.replica_rounds import Rounds, average_tensors
 
 DONE = -1.0
 
@@ -34,7 +34,7 @@ class LoopWorker:
         counts = self._agree(division, samples)
         channels.transport.broadcast()
         replica.flat.update_reference_means()
-        self._rounds = make_rounds(division, replica, channels, counts)
+        self._rounds = Rounds(division, replica, channels, counts)
 
     @property
     def rounds(self) -> int:

@@ -8,10 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from tenfold.experiment import Division
-from tenfold.mixing import Round, Strategy, is_round_due
+from tenfold.mixing import Round, is_round_due
 from tenfold.mixing.builders import make_compressor, make_outer, make_strategy
-from tenfold.mixing.compression import Compressor
-from tenfold.mixing.outer import OuterOptimizer
 from tenfold.training import FlatState
 from tenfold.workers.channels import Channels, MakeRound
 
@@ -43,23 +41,16 @@ class AveragedReplica(Protocol):
 class Rounds:
     """The rounds of one replica, in which all replicas take part."""
 
-    replica: AveragedReplica
     bytes_moved: float = 0.0
 
-    def __init__(
-        self,
-        division: Division,
-        strategy: Strategy,
-        outer: OuterOptimizer,
-        compressor: Compressor,
-        replica: AveragedReplica,
-        channels: Channels,
-        samples: list[float],
-    ) -> None:
+    def __init__(self, division: Division, replica: AveragedReplica, channels: Channels, samples: list[float]) -> None:
+        """Take part as the division says; `samples` are the sizes of all workers' shards."""
+        averages_gradients = division.average == "gradients"
+        size = sum(p.numel() for p in replica.learning) if averages_gradients else replica.flat.parameters
         self.division = division
-        self.strategy = strategy
-        self.outer = outer
-        self.compressor = compressor
+        self.strategy = make_strategy(division)
+        self.outer = make_outer(division)
+        self.compressor = make_compressor(division, size)
         self.replica = replica
         self.channels = channels
         self.samples = samples
@@ -70,8 +61,8 @@ class Rounds:
         self.distance_from_mean: float | None = None
         """|x - mean| / |mean| of the parameters x before the last round that was measured: the metric "spread"."""
         self.parameters = replica.flat.vector[: replica.flat.parameters]
-        self.outer_state = outer.start(self.parameters)
-        differences = compressor.name != "none" and division.average != "gradients"
+        self.outer_state = self.outer.start(self.parameters)
+        differences = self.compressor.name != "none" and not averages_gradients
         self.reference = self.parameters.clone() if differences else None
         made = replica.optimizer.state if division.optimizer_state == "reset" else {}
         self._first_state = {owner: copy.deepcopy(state) for owner, state in made.items()}
@@ -214,15 +205,3 @@ def average_tensors(
         tensor.copy_(buffer[start : start + tensor.numel()].view_as(tensor))
         start += tensor.numel()
     return round_
-
-
-def make_rounds(division: Division, replica: AveragedReplica, channels: Channels, samples: list[float]) -> Rounds:
-    """Return the rounds in which a replica is averaged with the others; `samples` are the sizes of their shards."""
-    size = replica.flat.parameters if division.average != "gradients" else sum(p.numel() for p in replica.learning)
-    strategy, outer, compressor = make_strategy(division), make_outer(division), make_compressor(division, size)
-    kind = Rounds
-    if division.overlap:
-        from tenfold.workers.trainers.overlapped_rounds import OverlappedRounds
-
-        kind = OverlappedRounds
-    return kind(division, strategy, outer, compressor, replica, channels, samples)

@@ -28,7 +28,7 @@ from tenfold.mixing.builders import make_strategy
 from tenfold.training import Replica
 from tenfold.workers.channels import Channels
 from tenfold.workers.trainers.divided_steps import divide_steps
-from tenfold.workers.trainers.replica_rounds import Rounds, make_rounds
+from tenfold.workers.trainers.replica_rounds import Rounds
 
 
 class Trainer(ABC):
@@ -148,8 +148,12 @@ def make_trainer(division: Division, replica: Replica, channels: Channels, sampl
         from tenfold.workers.trainers.asynchronous_trainer import AsynchronousTrainer
 
         return AsynchronousTrainer(strategy, replica, channels, samples)
+    if division.overlap:
+        from tenfold.workers.trainers.overlapped_rounds import OverlappedRounds
+
+        return WeightAveragingTrainer(replica, OverlappedRounds(division, replica, channels, samples))
     kind = GradientAveragingTrainer if division.average == "gradients" else WeightAveragingTrainer
-    return kind(replica, make_rounds(division, replica, channels, samples))
+    return kind(replica, Rounds(division, replica, channels, samples))
 
 
 def can_capture(division: Division) -> bool:
