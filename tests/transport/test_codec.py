@@ -134,11 +134,10 @@ UNPICKLING = re.compile(
 )
 HARMLESS = re.compile(r"weights_only=True|allow_pickle=False")
 ALLOWED = {
-    "workers/pool/worker_process.py": "pipes between a program and the worker processes that it started",
+    "workers/pool/worker_reports.py": "pipes between a program and the worker processes that it started",
     "workers/pool/worker_pool.py": "the same pipes, at the program's end",
     "workers/pool/snapshot.py": "the task, which goes through these pipes",
     "prediction/calibration/library_averaging.py": "the same pipes, while calibrating",
-    "workers/pool/worker_reports.py": "the same pipes, read as far as they have arrived",
     "crossval/fold_pool.py": "the same pipes, of processes that train folds",
     "experiment/values.py": "a user's own objects, which go through these pipes, and models that are trusted",
     "runs/checkpoint.py": "torch.load with weights_only=True",

@@ -18,8 +18,8 @@ from tenfold.runs import Emit, EpochEnded, Event, Lifecycle, Stopwatch
 from tenfold.runs.checkpoint import Resumption
 from tenfold.workers.pool.snapshot import TaskSnapshot
 from tenfold.workers.pool.worker_pool import WorkerPool
-from tenfold.workers.pool.worker_process import WorkerConnection, forward_warnings
-from tenfold.workers.pool.worker_reports import WorkerProgress, start_heartbeat
+from tenfold.workers.pool.worker_process import forward_warnings
+from tenfold.workers.pool.worker_reports import WorkerConnection, WorkerProgress, start_heartbeat
 from tenfold.workers.task import Task
 
 

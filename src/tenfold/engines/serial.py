@@ -1,7 +1,5 @@
 """One replica in this process, trained by the same worker as any other."""
 
-from contextlib import nullcontext
-
 import torch
 
 from tenfold.engines.base import Engine
@@ -28,8 +26,8 @@ class Serial(Engine):
     name = "serial"
 
     def __init__(self, progress: WorkerProgress | None = None) -> None:
-        """Publish progress to `progress`, which another process watches; None if none does."""
-        self._progress = progress
+        """Publish progress to `progress`, for the process that watches this one, if one does."""
+        self._progress = progress or WorkerProgress()
 
     def run(self, task: Task, stopwatch: Stopwatch, emit: Emit, resumption: Resumption | None = None) -> Outcome:
         """Train to the end."""
@@ -57,7 +55,7 @@ class Serial(Engine):
         channels = single_worker_channels(flat_size(network), device, centre=centre)
 
         def report(message: Message) -> Decision:
-            with self._progress.allow_more_time() if self._progress is not None else nullcontext():
+            with self._progress.allow_more_time():
                 return supervisor.decide([message])
 
         worker = Worker(task, network, channels, stopwatch, emit, report, self._progress)

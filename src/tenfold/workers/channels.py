@@ -73,6 +73,14 @@ class Channels:
         There is a join point after every step, counted over the run, and one more where an epoch begins.
         """
 
+    def waited_and_communicated(self) -> tuple[float, float]:
+        """Return the seconds that this worker has spent waiting and communicating so far."""
+        used = [one for one in (self.transport, self.gradient_transport, self.published) if one is not None]
+        return (
+            sum((one.wait_seconds for one in used), self.lock_seconds),
+            sum((one.communicate_seconds for one in used), self.exchange_seconds),
+        )
+
     @contextmanager
     def holding(self, *owners: int) -> Iterator[None]:
         """Hold the locks of these replicas (-1: the centre), always taken in the same order."""

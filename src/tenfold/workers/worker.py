@@ -6,7 +6,8 @@ The same code runs alone, in one of many processes, or under a launcher; only th
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -46,7 +47,7 @@ class Worker:
         report: Report,
         progress: WorkerProgress | None = None,
     ) -> None:
-        """Make the replica; `progress` is published for the process that watches this worker, if there is one."""
+        """Make the replica; `progress` is published for the process that watches this worker, if one does."""
         self.task = task
         self.number = channels.transport.rank
         """Which of the experiment's workers it is. `transport.rank` is its rank among those that take part now."""
@@ -54,10 +55,7 @@ class Worker:
         self.stopwatch = stopwatch
         self.emit = emit
         self.report = report
-        self.mark = progress.mark if progress is not None else lambda: None
-        self.allow_more_time: Callable[[], AbstractContextManager[None]] = (
-            progress.allow_more_time if progress else nullcontext
-        )
+        self.progress = progress or WorkerProgress()
         training = task.experiment.training
         self.replica = make_replica(
             network,
@@ -88,7 +86,7 @@ class Worker:
         """Train to the end, or until the supervisor says stop."""
         training = self.task.experiment.training
         stopped = False
-        with self.allow_more_time():
+        with self.progress.allow_more_time():
             self._warn(self.replica.prepare(self._sizes_to_come()))
         if not self._has_just_joined:
             self.channels.repeat(self.channels.transport.barrier)
@@ -98,7 +96,10 @@ class Worker:
                 self.channels.reach_join_point(self.epoch * self.task.steps_per_epoch, self._state, epoch_begins=True)
             self._has_just_joined = False
             loss, samples, last = self._train_epoch()
-            stopped = self._end_epoch(loss, samples, last)
+            right, judged = self.replica.accuracy.take() if self.replica.accuracy is not None else (0.0, 0)
+            stopped = self._evaluate(
+                partial(EpochTrained, step=last, loss=loss, samples=samples, right=right, judged=judged)
+            )
             for name, size in memory_use(self.replica.flat.vector.device).items():
                 self._emit_metric(name, size, last)
             self.epoch = training.epochs if stopped else self.epoch + 1
@@ -137,7 +138,7 @@ class Worker:
         time.skip()
         # A worker that joined after step `done` first does what the others do after its join point: log, evaluate.
         for step in range(max(1, done), task.steps_per_epoch + 1):
-            before = self._seconds_waited_and_communicated()
+            before = self.channels.waited_and_communicated()
             if step > done:
                 self._train_batch(stream, step)
             evaluates = step in task.evaluation_steps
@@ -148,7 +149,7 @@ class Worker:
             if logs:
                 added = self._log(first + step)
                 loss, samples = loss + added[0], samples + added[1]
-            if evaluates and self._evaluate(first + step):
+            if evaluates and self._evaluate(partial(Evaluated, step=first + step)):
                 break
         return loss, samples, first + step
 
@@ -161,14 +162,14 @@ class Worker:
         self._train_step(x, y, self.task.batch_sizes[step - 1])
         self.trainer.average_weights_if_due(step_of_run)
         self.replica.update_ema()
-        self.mark()
+        self.progress.mark()
         self.channels.reach_join_point(step_of_run, lambda: self._state(done=step))
 
     def _count_step_time(self, waited: float, communicated: float, *, wait_for_device: bool) -> None:
         """Divide the time of a step into computing, waiting and communicating, given the seconds of both before it."""
         if wait_for_device:
             self.replica.synchronize()
-        now_waited, now_communicated = self._seconds_waited_and_communicated()
+        now_waited, now_communicated = self.channels.waited_and_communicated()
         self.time.lap("compute", waited=now_waited - waited, communicated=now_communicated - communicated)
         if wait_for_device:
             self.time.count_copies(self.task.splits.train.take_copy_seconds())
@@ -182,15 +183,6 @@ class Worker:
     def _warn(self, trouble: str) -> None:
         if trouble:
             self.emit(Warned(at=self.stopwatch.now(), text=trouble))
-
-    def _seconds_waited_and_communicated(self) -> tuple[float, float]:
-        """Return the seconds spent waiting and communicating so far."""
-        channels = self.channels
-        used = [one for one in (channels.transport, channels.gradient_transport, channels.published) if one is not None]
-        return (
-            sum((one.wait_seconds for one in used), channels.lock_seconds),
-            sum((one.communicate_seconds for one in used), channels.exchange_seconds),
-        )
 
     def _train_step(self, x: Any, y: Any, sizes: Sequence[int]) -> None:
         """Let the trainer take a step, and keep the loss; an error of the user's code names the batch."""
@@ -208,7 +200,7 @@ class Worker:
 
     def _check_metrics(self) -> None:
         """Try the user's own metrics after the first step, so that one that fails does so before the epoch ends."""
-        with self.allow_more_time():
+        with self.progress.allow_more_time():
             check_metrics(self.task, self.replica.network)
         self.time.lap("evaluate")
 
@@ -235,30 +227,34 @@ class Worker:
         return total, samples
 
     def _emit_metric(self, name: str, value: float, step: int) -> None:
-        at, seconds = self.stopwatch.now(), self.time.seconds
+        at, epoch, seconds, worker = self.stopwatch.now(), self.epoch, self.time.seconds, self.number
         self.emit(
-            Metric(
-                at=at,
-                name=name,
-                value=value,
-                part="train",
-                step=step,
-                epoch=self.epoch,
-                seconds=seconds,
-                worker=self.number,
-            )
+            Metric(at=at, name=name, value=value, part="train", step=step, epoch=epoch, seconds=seconds, worker=worker)
         )
 
-    def _evaluate(self, step: int) -> bool:
-        """Evaluate the mean of all replicas in the middle of an epoch, and return whether to stop."""
+    def _evaluate(self, message: Callable[..., Message]) -> bool:
+        """Evaluate the mean of all replicas, report this worker's share of its outputs, and return whether to stop.
+
+        `message` makes the report, given the epoch, the seconds and the outputs.
+        """
 
         def evaluate() -> Decision:
             with self._mean_outputs() as outputs:
-                return self.report(Evaluated(epoch=self.epoch, step=step, seconds=self.time.seconds, outputs=outputs))
+                decision = self.report(message(epoch=self.epoch, seconds=self.time.seconds, outputs=outputs))
+                if decision.best and self._keeps_best:
+                    self.best = {name: tensor.clone() for name, tensor in self.replica.network.state_dict().items()}
+            return decision
 
         decision = self.channels.repeat(evaluate)
         self.time.lap("evaluate")
         return decision.stop
+
+    @property
+    def _keeps_best(self) -> bool:
+        """Whether this worker keeps the best weights so far: the first one does, and all where it may be lost."""
+        experiment = self.task.experiment
+        keeps = self.number == 0 or experiment.machine.on_failure == "continue"
+        return keeps and experiment.training.patience is not None
 
     @contextmanager
     def _mean_outputs(self) -> Iterator[Any]:
@@ -284,45 +280,18 @@ class Worker:
                 reference.copy_(before)
             raise
 
-    def _end_epoch(self, loss: float, samples: int, step: int) -> bool:
-        """Evaluate the mean of all replicas after an epoch, and return whether to stop."""
-        right, judged = self.replica.accuracy.take() if self.replica.accuracy is not None else (0.0, 0)
-
-        def evaluate() -> Decision:
-            with self._mean_outputs() as outputs:
-                decision = self.report(
-                    EpochTrained(
-                        epoch=self.epoch,
-                        step=step,
-                        seconds=self.time.seconds,
-                        loss=loss,
-                        samples=samples,
-                        outputs=outputs,
-                        right=right,
-                        judged=judged,
-                    )
-                )
-                keeps = self.number == 0 or self.task.experiment.machine.on_failure == "continue"  # rank 0 may be lost
-                if decision.best and keeps and self.task.experiment.training.patience is not None:
-                    self.best = {name: tensor.clone() for name, tensor in self.replica.network.state_dict().items()}
-            return decision
-
-        decision = self.channels.repeat(evaluate)
-        self.time.lap("evaluate")
-        return decision.stop
-
     def _predict(self, part: Part | None) -> Any:
         if part is None:
             return None
         precision, transport = self.task.experiment.training.precision, self.channels.transport
         share = self.task.share(part, transport.rank, transport.size)
-        return predict(self.replica.network, part, share, precision=precision, mark=self.mark)
+        return predict(self.replica.network, part, share, precision=precision, mark=self.progress.mark)
 
     def _save(self) -> None:
         folder, problem = self.task.checkpoints, ""
         if folder is not None:
             try:
-                with self.allow_more_time():
+                with self.progress.allow_more_time():
                     tensor_file.save(self._state(), folder / checkpoint.file_name(self.epoch, self.number))
             except StoreError as error:
                 problem = str(error)
@@ -355,11 +324,11 @@ class Worker:
     def _final_message(self) -> Finished:
         """Replace the weights by the mean of all replicas, or the best so far, and return the final report."""
         self.time.skip()
-        waited, _ = self._seconds_waited_and_communicated()
+        waited, _ = self.channels.waited_and_communicated()
         self.replica.use_ema()
         self.trainer.use_mean_of_replicas()
         if not self.task.ends_equal(self.replica.steps):  # it averages the replicas, as any other round does
-            self.time.lap("communicate", waited=self._seconds_waited_and_communicated()[0] - waited)
+            self.time.lap("communicate", waited=self.channels.waited_and_communicated()[0] - waited)
         if self.best is not None:
             self.replica.network.load_state_dict(self.best)
         if self.task.experiment.training.patience is not None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from tenfold.errors import WorkerLost
 from tenfold.transport import Network
 from tenfold.transport.network.abstract_network import LEAVE_SECONDS
-from tenfold.workers.pool.worker_reports import FIELDS, StallWatch, WorkerProgress, describe_stall
+from tenfold.workers.pool.worker_reports import StallWatch, WorkerProgress, describe_stall
 
 LOOK_SECONDS = 0.5
 
@@ -21,7 +21,7 @@ def watch_progress(network: Network, stall_after: float | None) -> Iterator[Work
 
     The thread that trains may be blocked for ever then, so the process ends when the others had time to learn why.
     """
-    progress, over = WorkerProgress([0.0] * (1 + FIELDS), 0), threading.Event()
+    progress, over = WorkerProgress(), threading.Event()
     network.waiting = progress.mark_waiting
     thread = threading.Thread(
         target=_watch, args=(network, progress, stall_after, over), daemon=True, name="tenfold-stall-watch"

@@ -1,10 +1,7 @@
 """What runs in a worker process."""
 
-import os
-import pickle
-import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
@@ -12,10 +9,7 @@ from typing import Any
 
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
-from tenfold.common.user_code import describe_error, user_frames
-from tenfold.errors import TenfoldError, UserCodeError
 from tenfold.machine import affinity
 from tenfold.machine.process_state import keep_freed_memory
 from tenfold.runs import Emit, Event, Printed, Stopwatch, Warned
@@ -23,96 +17,16 @@ from tenfold.runs.checkpoint import Resumption
 from tenfold.runs.console import LIMIT, tap_streams
 from tenfold.training.flat import state_shapes
 from tenfold.training.randomness import RngState
-from tenfold.transport.memory.counters import MembersChanged
 from tenfold.workers.channels import Channels, SharedChannels
 from tenfold.workers.cooperative import MessageBatch, Scheduler, TurnLock
 from tenfold.workers.elastic.elastic_channels import ElasticChannels
-from tenfold.workers.messages import Decision, Message
 from tenfold.workers.pool.fork_server import set_up_server
 from tenfold.workers.pool.snapshot import TaskSnapshot
-from tenfold.workers.pool.worker_reports import WorkerProgress, start_heartbeat
+from tenfold.workers.pool.worker_reports import WorkerConnection, WorkerProgress, start_heartbeat
 from tenfold.workers.task import Task, make_network
-from tenfold.workers.worker import Worker
+from tenfold.workers.worker import Report, Worker
 
 set_up_server()  # does something only in the server of worker processes, where the variable is set
-
-EVENTS_TOGETHER = 256
-SECONDS_BETWEEN = 0.25
-POLL_SECONDS = 0.5
-ELASTIC_POLL_SECONDS = 0.02
-
-
-class WorkerConnection:
-    """A worker process's connection to the supervisor: events go in batches, messages wait for their answer."""
-
-    def __init__(self, pipe: Connection, waiting: Callable[[], None] = lambda: None) -> None:
-        """Connect; `waiting` is called repeatedly while an answer is awaited."""
-        self._pipe = pipe
-        self.is_outdated: Callable[[], bool] | None = None
-        """Returns whether the members have changed, so that `report` will not be answered."""
-        self._waiting = waiting
-        self.printed: Callable[[], list[Event]] = list
-        """Returns what was printed since the last call, as events."""
-        self._events: list[Event] = []
-        self._sent = time.monotonic()
-
-    def emit(self, event: Event) -> None:
-        """Keep the event for the next batch."""
-        self._events.append(event)
-        if len(self._events) >= EVENTS_TOGETHER or time.monotonic() - self._sent > SECONDS_BETWEEN:
-            self.flush()
-
-    def report(self, messages: tuple[Message, ...]) -> Decision:
-        """Send the messages of all workers in this process and return the supervisor's answer."""
-        decision: Decision = self._ask(messages, self.is_outdated)
-        return decision
-
-    def ask(self, message: Any) -> Any:
-        """Send one message, and return the answer to it."""
-        return self._ask(message, None)
-
-    def send(self, message: Any) -> None:
-        """Send one message that is not answered."""
-        self.flush()
-        self._send(message)
-
-    def _ask(self, content: Any, is_outdated: Callable[[], bool] | None) -> Any:
-        self.flush()
-        self._send(content)
-        seconds = POLL_SECONDS if is_outdated is None else ELASTIC_POLL_SECONDS
-        try:
-            while not self._pipe.poll(seconds):
-                self._waiting()
-                # The process that changes the members has sent its earlier answers before.
-                if is_outdated is not None and is_outdated() and not self._pipe.poll():
-                    raise MembersChanged
-            answer = self._pipe.recv_bytes()
-        except (EOFError, ConnectionResetError):
-            os._exit(1)
-        return pickle.loads(answer)
-
-    def flush(self) -> None:
-        """Send the events that are kept."""
-        self._sent = time.monotonic()
-        events = [*self._events, *self.printed()]
-        if events:
-            self._send(events)
-            self._events = []
-
-    def fail(self, error: BaseException) -> None:
-        """Send an error: unchanged if it is written for the user, otherwise with the user's lines or its traceback."""
-        self.flush()
-        if not isinstance(error, TenfoldError):
-            kind = UserCodeError if user_frames(error) else RuntimeError
-            error = kind(describe_error(error))
-        self._send(error)
-
-    def _send(self, content: Any) -> None:
-        content = pickle.dumps(content)
-        try:
-            self._pipe.send_bytes(content)
-        except (BrokenPipeError, ConnectionResetError):  # the parent is gone: there is no process to report to
-            os._exit(1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,13 +82,7 @@ def _train_one(
     joining: bool,
 ) -> None:
     channels = _open_channels(setup, rank, connection, progress)
-
-    def report(message: Message) -> Decision:
-        return connection.report((message,))
-
-    with progress.allow_more_time():
-        network = _make_network(task, setup.channels)
-        worker = Worker(task, network, channels, setup.stopwatch, connection.emit, report, progress)
+    worker = _make_worker(task, setup, channels, connection, progress, lambda message: connection.report((message,)))
     if joining:
         assert isinstance(channels, ElasticChannels)
         worker.join(channels.join())
@@ -195,11 +103,19 @@ def _open_channels(setup: WorkerSetup, rank: int, connection: WorkerConnection, 
     return channels
 
 
-def _make_network(task: Task, shared: SharedChannels) -> nn.Module:
-    """Return the network, which must have weights of the same shapes in every process."""
-    network = make_network(task)
-    shared.check_shapes(state_shapes(network))
-    return network
+def _make_worker(
+    task: Task,
+    setup: WorkerSetup,
+    channels: Channels,
+    connection: WorkerConnection,
+    progress: WorkerProgress,
+    report: Report,
+) -> Worker:
+    """Return a worker, whose network must have weights of the same shapes as in every other process."""
+    with progress.allow_more_time():
+        network = make_network(task)
+        setup.channels.check_shapes(state_shapes(network))
+        return Worker(task, network, channels, setup.stopwatch, connection.emit, report, progress)
 
 
 def forward_warnings(emit: Emit, stopwatch: Stopwatch, rank: int) -> None:
@@ -228,7 +144,7 @@ def forward_prints(connection: WorkerConnection, stopwatch: Stopwatch, rank: int
 
 def _train(worker: Worker, resumption: Resumption | None) -> None:
     if resumption is not None:
-        with worker.allow_more_time():
+        with worker.progress.allow_more_time():
             worker.resume(resumption.state(worker.number))
     worker.train()
 
@@ -245,10 +161,7 @@ def _train_several(
         rank = ranks[index]
         lock = TurnLock(scheduler, rank) if setup.exchange_times is not None else None
         channels = setup.channels.open(rank, scheduler.wait_until, lock)
-        report: Callable[[Message], Decision] = partial(batch.report, index)
-        with progress.allow_more_time():
-            network = _make_network(task, setup.channels)
-            worker = Worker(task, network, channels, setup.stopwatch, connection.emit, report, progress)
+        worker = _make_worker(task, setup, channels, connection, progress, partial(batch.report, index))
         if lock is not None:
             lock.step = lambda: worker.replica.steps
         _train(worker, setup.resumption)

@@ -6,14 +6,23 @@ import signal
 import struct
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
+from tenfold.common.user_code import describe_error, user_frames
+from tenfold.errors import TenfoldError, UserCodeError
+from tenfold.runs import Event
+from tenfold.workers.messages import Decision, Message
+
 if TYPE_CHECKING:
     from tenfold.transport.memory.shared_arrays import SharedFloats
 
+EVENTS_TOGETHER = 256
+SECONDS_BETWEEN = 0.25
+POLL_SECONDS = 0.5
+ELASTIC_POLL_SECONDS = 0.02
 CHUNK = 1 << 20
 BEAT = 0.5
 """Seconds between two heartbeats of a worker."""
@@ -40,6 +49,81 @@ def start_heartbeat(process: int, lifeline: Connection, beats: Any) -> None:
                 os._exit(1)
 
     threading.Thread(target=beat, daemon=True, name="tenfold-beat").start()
+
+
+class WorkerConnection:
+    """A worker process's connection to the supervisor: events go in batches, messages wait for their answer."""
+
+    def __init__(self, pipe: Connection, waiting: Callable[[], None] = lambda: None) -> None:
+        """Connect; `waiting` is called repeatedly while an answer is awaited."""
+        self._pipe = pipe
+        self.is_outdated: Callable[[], bool] | None = None
+        """Returns whether the members have changed, so that `report` will not be answered."""
+        self._waiting = waiting
+        self.printed: Callable[[], list[Event]] = list
+        """Returns what was printed since the last call, as events."""
+        self._events: list[Event] = []
+        self._sent = time.monotonic()
+
+    def emit(self, event: Event) -> None:
+        """Keep the event for the next batch."""
+        self._events.append(event)
+        if len(self._events) >= EVENTS_TOGETHER or time.monotonic() - self._sent > SECONDS_BETWEEN:
+            self.flush()
+
+    def report(self, messages: tuple[Message, ...]) -> Decision:
+        """Send the messages of all workers in this process and return the supervisor's answer."""
+        decision: Decision = self._ask(messages, self.is_outdated)
+        return decision
+
+    def ask(self, message: Any) -> Any:
+        """Send one message, and return the answer to it."""
+        return self._ask(message, None)
+
+    def send(self, message: Any) -> None:
+        """Send one message that is not answered."""
+        self.flush()
+        self._send(message)
+
+    def _ask(self, content: Any, is_outdated: Callable[[], bool] | None) -> Any:
+        self.flush()
+        self._send(content)
+        seconds = POLL_SECONDS if is_outdated is None else ELASTIC_POLL_SECONDS
+        try:
+            while not self._pipe.poll(seconds):
+                self._waiting()
+                # The process that changes the members has sent its earlier answers before.
+                if is_outdated is not None and is_outdated() and not self._pipe.poll():
+                    from tenfold.transport.memory.counters import MembersChanged  # not above: it imports torch
+
+                    raise MembersChanged
+            answer = self._pipe.recv_bytes()
+        except (EOFError, ConnectionResetError):
+            os._exit(1)
+        return pickle.loads(answer)
+
+    def flush(self) -> None:
+        """Send the events that are kept."""
+        self._sent = time.monotonic()
+        events = [*self._events, *self.printed()]
+        if events:
+            self._send(events)
+            self._events = []
+
+    def fail(self, error: BaseException) -> None:
+        """Send an error: unchanged if it is written for the user, otherwise with the user's lines or its traceback."""
+        self.flush()
+        if not isinstance(error, TenfoldError):
+            kind = UserCodeError if user_frames(error) else RuntimeError
+            error = kind(describe_error(error))
+        self._send(error)
+
+    def _send(self, content: Any) -> None:
+        content = pickle.dumps(content)
+        try:
+            self._pipe.send_bytes(content)
+        except (BrokenPipeError, ConnectionResetError):  # the parent is gone: there is no process to report to
+            os._exit(1)
 
 
 class MessageReader:
@@ -91,10 +175,10 @@ class MessageReader:
 class WorkerProgress:
     """One worker's progress, in memory that it shares with its parent: when its last step was, and how long it took."""
 
-    def __init__(self, floats: "SharedFloats | list[float]", process: int) -> None:
-        """Use the fields behind the heartbeats of all processes."""
-        self._floats = floats
-        self._first = len(floats) // (1 + FIELDS) + FIELDS * process
+    def __init__(self, floats: "SharedFloats | list[float] | None" = None, process: int = 0) -> None:
+        """Use the fields behind the heartbeats of all processes; by default those of a worker without a parent."""
+        self._floats = [0.0] * (1 + FIELDS) if floats is None else floats
+        self._first = len(self._floats) // (1 + FIELDS) + FIELDS * process
 
     def mark(self) -> None:
         """Publish that a step or the evaluation of a batch is done."""
