@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from tenfold.common.user_code import user_frames
 from tenfold.data import DatasetPart, Part
-from tenfold.errors import ModelError
-from tenfold.training import Replica, all_targets, choose_metrics, predict
+from tenfold.errors import ModelError, TrainingError
+from tenfold.training import Replica, all_targets, base_rate, choose_metrics, predict
 from tenfold.training.measures import AlignedMeasure, as_number, describe_failure
 from tenfold.training.network_call import describe_outputs
 from tenfold.training.randomness import keep_rng_state
-from tenfold.workers.task import Task
+from tenfold.workers.task import Task, make_network
 
 FEW = 32
 """Samples on which the user's own metrics are tried, so that one that fails does so before the first epoch."""
@@ -56,6 +56,16 @@ def check_parameters(task: Task, replica: Replica, step: int) -> None:
             f"model {task.experiment.model.name} has replaced its parameter {name} by step {step}, so that "
             "training would continue without it; change it in place: with torch.no_grad(): parameter.copy_(...)"
         )
+
+
+def make_divergence_error(task: Task, loss: float, step: int, worker: int) -> TrainingError:
+    """Return the error for a loss that is NaN or infinite."""
+    rate = base_rate(task.experiment.training, make_network(task))
+    unchecked = "; or look for NaN in the samples of the Dataset" if isinstance(task.splits.train, DatasetPart) else ""
+    return TrainingError(
+        f"the loss became {loss:g} before step {step} (worker {worker}); "
+        f"try a learning rate below {rate:g}, a warm-up, or clip{unchecked}"
+    )
 
 
 def check_metrics(task: Task, network: nn.Module) -> None:

@@ -9,9 +9,8 @@ import torch
 from torch import nn
 
 from tenfold.common.catalog import MODELS
-from tenfold.data import DatasetPart, Part, Splits, batch_sizes, make_shards
+from tenfold.data import Part, Splits, batch_sizes, make_shards
 from tenfold.data.shards import Shard
-from tenfold.errors import TrainingError
 from tenfold.experiment import Division, Experiment
 from tenfold.machine.affinity import NOT_PINNED, CoreMap
 from tenfold.mixing import is_round_due
@@ -19,7 +18,7 @@ from tenfold.mixing.builders import make_strategy
 from tenfold.models import build
 from tenfold.models.activation_checkpointing import checkpoint_activations
 from tenfold.models.input_scaling import scale_inputs
-from tenfold.training import base_rate, flat_size
+from tenfold.training import flat_size
 
 
 @dataclass(frozen=True)
@@ -107,16 +106,6 @@ class Task:
     def share(self, part: Part, rank: int, size: int | None = None) -> torch.Tensor:
         """Return the sample numbers of a part that one of `size` ranks (default: all workers) evaluates."""
         return torch.tensor_split(torch.arange(len(part)), size or self.workers)[rank]
-
-
-def make_divergence_error(task: Task, loss: float, step: int, worker: int) -> TrainingError:
-    """Return the error for a loss that is NaN or infinite."""
-    rate = base_rate(task.experiment.training, make_network(task))
-    unchecked = "; or look for NaN in the samples of the Dataset" if isinstance(task.splits.train, DatasetPart) else ""
-    return TrainingError(
-        f"the loss became {loss:g} before step {step} (worker {worker}); "
-        f"try a learning rate below {rate:g}, a warm-up, or clip{unchecked}"
-    )
 
 
 def weight_bytes(task: Task) -> int:

@@ -25,9 +25,9 @@ from tenfold.training.replica import make_replica
 from tenfold.transport.memory.counters import MembersChanged
 from tenfold.workers.channels import Channels
 from tenfold.workers.messages import Decision, EpochTrained, Evaluated, Finished, Message, Saved
-from tenfold.workers.model_errors import check_metrics, check_parameters, explain_failure
+from tenfold.workers.model_errors import check_metrics, check_parameters, explain_failure, make_divergence_error
 from tenfold.workers.pool.worker_reports import WorkerProgress
-from tenfold.workers.task import Task, make_divergence_error
+from tenfold.workers.task import Task
 from tenfold.workers.timekeeper import Timekeeper
 from tenfold.workers.trainers.trainer import can_capture, make_trainer
 

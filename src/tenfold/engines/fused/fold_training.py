@@ -16,9 +16,9 @@ from tenfold.mixing.rate_scaling import rate_scale, warmup_epochs
 from tenfold.models.input_scaling import scaling_buffers
 from tenfold.runs import Emit, Event, Stopwatch
 from tenfold.training.fused.fused_replicas import resident
-from tenfold.workers.model_errors import check_metrics
+from tenfold.workers.model_errors import check_metrics, make_divergence_error
 from tenfold.workers.supervisor import Supervisor
-from tenfold.workers.task import Task, make_divergence_error
+from tenfold.workers.task import Task
 
 
 class FoldTraining(FusedTraining):

@@ -16,9 +16,9 @@ from tenfold.mixing.rate_scaling import rate_scale, warmup_epochs
 from tenfold.runs import Emit, Stopwatch, checkpoint, tensor_file
 from tenfold.runs.checkpoint import Resumption
 from tenfold.workers.messages import Evaluated, Saved
-from tenfold.workers.model_errors import check_metrics
+from tenfold.workers.model_errors import check_metrics, make_divergence_error
 from tenfold.workers.supervisor import Supervisor
-from tenfold.workers.task import Task, make_divergence_error
+from tenfold.workers.task import Task
 
 
 class ReplicaTraining(FusedTraining):
