@@ -46,5 +46,5 @@ def test_a_killed_program_leaves_nothing_behind(tmp_path: Path) -> None:
     program.wait()
     _, alive = psutil.wait_procs(family, timeout=20)
     assert not alive
-    assert not list(temporary.iterdir())
+    assert [path.name for path in temporary.iterdir()] == []
     assert (tmp_path / "output").read_text() == ""

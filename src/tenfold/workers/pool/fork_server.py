@@ -49,11 +49,11 @@ def start_server() -> None:
     if context().get_start_method() == "forkserver":
         multiprocessing.set_forkserver_preload([PRELOADED])
         nested = multiprocessing.parent_process() is not None  # whose folder is its parent's
-        folder = "" if nested else multiprocessing.util.get_temp_dir()  # where the server's socket is
         with (
             _no_main(),
             _importing_as_here(),
-            _environment(SERVER_FOLDER, folder),
+            # Where the server's socket is; here, as two threads at once would make two folders.
+            _environment(SERVER_FOLDER, "" if nested else multiprocessing.util.get_temp_dir()),
             wait_policy_for_children(),
             _ignoring_interrupts(),
         ):
