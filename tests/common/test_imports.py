@@ -29,9 +29,9 @@ def test_attributes_of_attributes_are_found():
 @looped(
     ("path", "message"),
     [
-        ("my_own_things", "data 'my_own_things' is no import path; it should look like 'package.module:callable'"),
-        (":blobs", "is no import path"),
-        ("my_own_things:", "is no import path"),
+        ("my_own_things", "data 'my_own_things' is not an import path; it should look like 'package.module:callable'"),
+        (":blobs", "is not an import path"),
+        ("my_own_things:", "is not an import path"),
         ("my_own_thing:blobs", "there is no module 'my_own_thing', neither installed nor in the folder"),
         ("my_own_things.deeper:blobs", "there is no module 'my_own_things.deeper'"),
         ("my_own_things:blob", "'my_own_things' has no 'blob'; did you mean 'blobs'"),

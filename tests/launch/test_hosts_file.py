@@ -49,12 +49,12 @@ def test_no_slot_is_lost_in_either_form(wanted: list[tuple[str, int]], form: str
 @looped(
     ("text", "said"),
     [
-        ("", "hosts.txt names no host; write a name a line"),
+        ("", "hosts.txt names no host; write one name per line"),
         ("# nobody\n", "hosts.txt names no host"),
         ("node1\nnode2 slots=0\n", "hosts.txt, line 2: slots is '0'; it takes a whole number of at least 1"),
         ("node1 slots=many\n", "line 1: slots is 'many'"),
         ("node1:x\n", "line 1: slots is 'x'"),
-        ("node1 gpus=2\n", "line 1: 'gpus=2' is not understood; write a name a line"),
+        ("node1 gpus=2\n", "line 1: 'gpus=2' is not understood; write one name per line"),
         ("node1 4\n", "line 1: '4' is not understood"),
         ("-oProxyCommand=evil\n", "line 1: '-oProxyCommand=evil' is not a host name"),
         ("node1;rm\n", "line 1: 'node1;rm' is not a host name"),
@@ -67,7 +67,7 @@ def test_what_is_wrong_is_said(text: str, said: str, tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(MachineError, match=r"there is no hosts file .*; write a name a line"):
+    with pytest.raises(MachineError, match=r"there is no hosts file .*; write one name per line"):
         read_hosts(tmp_path / "hosts.txt")
     with pytest.raises(MachineError, match="cannot be read: Is a directory"):
         read_hosts(tmp_path)

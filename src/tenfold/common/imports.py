@@ -17,7 +17,7 @@ def resolve(path: str, what: str, error: type[TenfoldError] = ExperimentError) -
     """
     module_name, _, attributes = path.partition(":")
     if not module_name or not attributes:
-        raise error(f"{what} '{path}' is no import path; it should look like 'package.module:callable'")
+        raise error(f"{what} '{path}' is not an import path; it should look like 'package.module:callable'")
     here = look_in_current_folder()
     try:
         found: Any = importlib.import_module(module_name)

@@ -29,7 +29,7 @@ class Part(ABC):
     @property
     @abstractmethod
     def targets(self) -> Tensor | None:
-        """What is to be predicted, one row a sample (a 1-D int64 tensor for labels), or None where unknown."""
+        """What is to be predicted, one row per sample (a 1-D int64 tensor for labels), or None where unknown."""
 
     @abstractmethod
     def batches(self, indices: Iterable[Indices]) -> Iterator[tuple[Any, Any]]:

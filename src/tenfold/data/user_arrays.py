@@ -67,7 +67,7 @@ def check_targets(y: Tensor, part: str) -> None:
         check_finite(y, f"y of the {part} part")
     elif y.dim() != 1:
         raise DataError(
-            f"labels of the {part} part have shape {tuple(y.shape)}; they should be one number a sample, or 0 and 1 "
+            f"labels of the {part} part have shape {tuple(y.shape)}; they should be one number per sample, or 0 and 1 "
             "for several labels per sample"
         )
     elif int(y.min()) < 0:

@@ -157,11 +157,11 @@ def _known_targets(dataset: Any, first: Tensor, collate: Collate) -> Tensor | No
         return None
     some = np.unique(np.linspace(0, len(dataset) - 1, _MOST_COMPARED, dtype=np.int64)).tolist()
 
-    def alike(i: int) -> bool:
+    def agrees(i: int) -> bool:
         carried = _target_of(dataset[i], collate)
         return np.array_equal(listed[i].reshape(-1).numpy(), carried.reshape(-1).numpy(), equal_nan=True)
 
-    return listed if all(alike(i) for i in some) else None
+    return listed if all(agrees(i) for i in some) else None
 
 
 def _target_of(sample: Any, collate: Collate) -> Tensor:

@@ -76,8 +76,8 @@ def slurm(
     port: int = PORT,
     python: str | None = None,
 ) -> str:
-    """Return an sbatch script: one torchrun a node, which starts `per_node` processes of `threads` cores each."""
-    for label, count in (("nodes", nodes), ("processes a node", per_node), ("threads", threads)):
+    """Return an sbatch script: one torchrun per node, which starts `per_node` processes of `threads` cores each."""
+    for label, count in (("nodes", nodes), ("processes per node", per_node), ("threads", threads)):
         if count < 1:
             raise MachineError(f"a Slurm job with {label} = {count} runs nothing; it takes at least 1")
     for word in (name, *what, python or ""):
@@ -97,7 +97,7 @@ def slurm(
         "#!/bin/bash",
         *(f"#SBATCH {option}" for option in asked),
         "",
-        "# One task a node: torchrun, which starts the node's processes itself.",
+        "# One task per node: torchrun, which starts the node's processes itself.",
         'first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
         'srun --cpus-per-task="$SLURM_CPUS_PER_TASK" ' + shlex.join(_torchrun(python)) + " \\",
         f'    --nnodes "$SLURM_NNODES" --nproc-per-node {per_node} \\',

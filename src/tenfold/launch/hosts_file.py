@@ -8,7 +8,7 @@ from pathlib import Path
 from tenfold.errors import MachineError
 
 NAME = re.compile(r"(?:[\w.-]+@)?(?:[\w.-]+|\[[0-9A-Fa-f:.%\w]+\])")
-FORMS = "write a name a line, with its processes: `node1 slots=4` or `node1:4`"
+FORMS = "write one name per line, with its number of processes: `node1 slots=4` or `node1:4`"
 IGNORED = ("max_slots", "max-slots")  # a limit on other programs that use the file
 
 

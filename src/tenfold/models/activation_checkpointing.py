@@ -31,7 +31,7 @@ def checkpoint_activations(network: nn.Module, chosen: bool | Sequence[str]) -> 
 def find_blocks(network: nn.Module) -> list[nn.Module]:
     """Return the members of nn.Sequential and nn.ModuleList that consist of several layers; of nested ones, the outer.
 
-    A single layer is no block: it keeps little more than its input, which has to be kept anyway.
+    A single layer is not a block: it keeps little more than its input, which has to be kept anyway.
     """
     blocks = list(dict.fromkeys(_blocks(network)))  # one may be used in several places
     if not blocks:

@@ -112,7 +112,7 @@ class Callbacks:
             if not (training and name.endswith(".on_evaluation")):
                 self._call(name, method, event)
         if isinstance(event, Ended):
-            self._tell_time(event)
+            self._warn_if_slow(event)
         decides = isinstance(event, EpochEnded | FoldsStarted | FoldChanged) or (
             isinstance(event, Metric) and event.part != "train"
         )
@@ -130,7 +130,7 @@ class Callbacks:
             self._stops.setdefault(place, named)
         self.seconds[name] = self.seconds.get(name, 0.0) + perf_counter() - began
 
-    def _tell_time(self, event: Ended) -> None:
+    def _warn_if_slow(self, event: Ended) -> None:
         spent = {name: seconds for name, seconds in self.seconds.items() if name != "listen"}
         total = sum(spent.values())
         if total > max(NOTICED_SECONDS, NOTICED_SHARE * event.at):

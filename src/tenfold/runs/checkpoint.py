@@ -92,7 +92,7 @@ class Resumption:
     folder: Path
     manifest: dict[str, Any]
     problem: str = ""
-    """What is wrong with a later checkpoint, in whose place this one is used."""
+    """What is wrong with a later checkpoint, which this one replaces."""
 
     @property
     def ranks(self) -> Sequence[int]:

@@ -20,5 +20,5 @@ class History:
             row[f"{event.part}_{event.name.removeprefix('epoch_')}"] = event.value
 
     def rows(self) -> list[dict[str, float]]:
-        """Return one row an epoch."""
+        """Return one row per epoch."""
         return [self._rows[epoch] for epoch in sorted(self._rows)]

@@ -214,7 +214,7 @@ class Run:
 
     @cached_property
     def history(self) -> list[dict[str, float]]:
-        """One row an epoch: epoch, step, seconds, train_loss, train_accuracy, and metrics of the evaluation part."""
+        """One row per epoch: epoch, step, seconds, train_loss, train_accuracy, and metrics of the evaluation part."""
         history = History()
         for metric in self.measurements():
             history(metric)

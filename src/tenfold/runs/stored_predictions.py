@@ -45,9 +45,9 @@ class Predictions:
     samples: NDArray[np.int64]
     """The number of each sample in the data as they were given; parts that were pooled count as one, train first."""
     outputs: NDArray[Any]
-    """The network's outputs, one row a sample."""
+    """The network's outputs, one row per sample."""
     targets: NDArray[Any]
-    """What should be predicted, one row a sample."""
+    """What should be predicted, one row per sample."""
     worst: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     """The places of the most confident mistakes, the worst first; empty where samples are not images."""
     pictures: NDArray[np.uint8] = field(default_factory=lambda: np.empty((0, 0, 0, 1), np.uint8))
@@ -73,7 +73,7 @@ class Predictions:
 
     @property
     def confidences(self) -> NDArray[Any]:
-        """How probable the model takes its prediction to be, one number a sample; an error where it has no classes."""
+        """The probability of each prediction according to the model; an error where it has no classes."""
         if self.kind != "classes":
             raise StoreError("confidences need an output for each class")
         shifted = np.exp(self.outputs - self.outputs.max(1, keepdims=True))

@@ -10,7 +10,7 @@ MICROSECONDS = 1e6
 
 
 def chrome_trace(events: Iterable[Event], *, clock: str = "measured") -> dict[str, Any]:
-    """Return the trace, in Chrome's trace event format: one lane a worker.
+    """Return the trace, in Chrome's trace event format: one lane per worker.
 
     Spans that were merged over a window of steps all begin where it begins; they are laid end to end, with their
     number in `count`. What a run said about itself (an epoch, a warning) becomes a mark, if its time was measured.

@@ -50,11 +50,11 @@ def as_column(values: Any, name: str = "") -> Column:
         return np.array(values, dtype=object)
     if getattr(values, "ndim", 1) == 1 and any(isinstance(one, (list, tuple, dict, np.ndarray)) for one in values[:1]):
         raise DataError(
-            f"the column{f' {name!r}' if name else ''} of a table holds lists; it should be one value a row"
+            f"the column{f' {name!r}' if name else ''} of a table holds lists; it should be one value per row"
         )
     array = np.asarray(values)
     if array.ndim != 1:
-        raise DataError(f"a column of a table has the shape {array.shape}; it should be one value a row")
+        raise DataError(f"a column of a table has the shape {array.shape}; it should be one value per row")
     if array.dtype.kind in "fiub":
         return array.astype(np.float64)
     if array.dtype.kind in "mM":

@@ -92,7 +92,7 @@ def _labelled(root: Path, classes: tuple[str, ...], size: Any) -> tuple[list[Any
 
 
 def _read(path: Path, size: Any, *, grey: bool = False) -> NDArray[np.uint8]:
-    """Return the pixels of an image as channels x height x width: one channel if it is grey or wanted so."""
+    """Return the pixels of an image as channels x height x width: one channel if it is grey, or with `grey`."""
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError:

@@ -26,7 +26,7 @@ class Inputs(NamedTuple):
 
 
 def read_inputs(path: Path, trained_on: Mapping[str, Any], options: Mapping[str, Any]) -> Inputs:
-    """Return the samples that a file holds, one a row.
+    """Return the samples that a file holds, one per row.
 
     `trained_on` are the facts of the data that the model was trained on, and `options` those they were read with: a
     table is read by the names of its columns, and may have more; images become as large as those were.
@@ -63,7 +63,7 @@ def _npz(path: Path) -> NDArray[Any]:
 
 
 def _csv(path: Path) -> NDArray[Any]:
-    """Read one sample a line; a first line without numbers is a header."""
+    """Read one sample per line; a first line without numbers is a header."""
     rows = read_rows(path)
     if rows and not any(map(is_number, rows[0])):
         rows = rows[1:]

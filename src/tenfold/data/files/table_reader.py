@@ -24,7 +24,7 @@ BOOLEAN_NAMES = ("False", "True")
 
 
 class TableReader:
-    """Reads the parts of one table alike; together they decide which categories and classes there are.
+    """Reads all parts of a table in the same way: together they decide which categories and classes there are.
 
     `known` is the table that a model was trained on, where that decides instead.
     """

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 RATE = 16_000
-"""Samples of sound a second."""
+"""Samples of sound per second."""
 HOP, WINDOW, BANDS = 160, 400, 40
 """Samples between two frames (10 ms), samples of a frame (25 ms), and bands."""
 _FFT = 512

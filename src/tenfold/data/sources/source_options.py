@@ -25,7 +25,7 @@ class TweetOptions(SourceOptions):
     """What a sample is, and which features it has."""
 
     sample: Literal["person", "post"] = "person"
-    """One sample a person, or one a post."""
+    """One sample per person, or one per post."""
     features: Literal["tfidf", "hashed"] = "tfidf"
     """TF-IDF reduced to `dimensions` by a singular value decomposition, or words hashed to `dimensions` columns."""
     dimensions: Count = 60

@@ -2,7 +2,7 @@
 
 A folder holds two things, and a user's own tweets may come in the same form:
 
-    *.jsonl, *.jsonl.gz        one JSON object a line: "user_id", "screen_name" and "text" of a post
+    *.jsonl, *.jsonl.gz        one JSON object per line: "user_id", "screen_name" and "text" of a post
     follows/friend_list.csv    tab separated, with the head "follower", "followee" (further columns are ignored): ids
 
 Options: `sample` (person or post), `features` (tfidf or hashed), `dimensions`, `pairs` and `least_posts`; see
