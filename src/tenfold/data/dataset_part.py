@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
 
+from tenfold.common.random_lock import RANDOM_LOCK
 from tenfold.common.user_code import user_frames
 from tenfold.data.collate import Collate, different_shapes
 from tenfold.data.copies import CopyTimer
@@ -246,7 +247,7 @@ def quiet_randomness() -> Iterator[None]:
     """Seed the global generators of torch, numpy and Python, and put them back as they were at the end."""
     states = random.getstate(), np.random.get_state()
     try:
-        with torch.random.fork_rng(devices=[]):
+        with RANDOM_LOCK, torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(0)
             np.random.seed(0)
             random.seed(0)

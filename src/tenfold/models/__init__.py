@@ -2,7 +2,6 @@
 
 import copy
 import inspect
-import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -14,6 +13,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from tenfold.common.catalog import MODELS
 from tenfold.common.imports import resolve
+from tenfold.common.random_lock import RANDOM_LOCK
 from tenfold.errors import ModelError
 from tenfold.experiment import Model
 from tenfold.experiment.values import PythonObject, UnrecordedObject
@@ -54,7 +54,7 @@ def build(model: Model, shape: Any, outputs: int, *, seed: int) -> nn.Module:
         offered = {key: value for key, value in {"shape": shape, "outputs": outputs}.items() if key in accepted}
     arguments = offered | options
     _check_arguments(make, arguments, who)
-    with _BUILDING, torch.random.fork_rng(devices=[]):
+    with RANDOM_LOCK, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = make(**arguments)
     if not isinstance(network, nn.Module):
@@ -72,8 +72,6 @@ def build(model: Model, shape: Any, outputs: int, *, seed: int) -> nn.Module:
     return network
 
 
-_BUILDING = threading.RLock()
-"""Threads build networks one after another, because they share the random generator."""
 _returned: WeakSet[nn.Module] = WeakSet()
 """The networks that were made and are still in use."""
 

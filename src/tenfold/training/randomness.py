@@ -10,24 +10,31 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tenfold.common.random_lock import RANDOM_LOCK
+
 
 def seed_everything(*numbers: int) -> None:
     """Seed torch, NumPy and Python (dropout, augmentations) from some numbers, such as (seed, epoch, replica)."""
     words = np.random.SeedSequence(numbers).generate_state(2, np.uint64)
-    torch.manual_seed(int(words[0] >> np.uint64(1)))
-    random.seed(int(words[0]))
-    np.random.seed(int(words[1] & np.uint64(2**32 - 1)))
+    with RANDOM_LOCK:
+        torch.manual_seed(int(words[0] >> np.uint64(1)))
+        random.seed(int(words[0]))
+        np.random.seed(int(words[1] & np.uint64(2**32 - 1)))
 
 
 @contextmanager
 def keep_rng_state() -> Iterator[None]:
     """Restore the state of all random generators after this block."""
-    python, numpy = random.getstate(), np.random.get_state()
     devices = None if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
-    with torch.random.fork_rng(devices):
-        try:
-            yield
-        finally:
+    forked = torch.random.fork_rng(devices)
+    with RANDOM_LOCK:
+        python, numpy = random.getstate(), np.random.get_state()
+        forked.__enter__()
+    try:
+        yield
+    finally:
+        with RANDOM_LOCK:
+            forked.__exit__(None, None, None)
             random.setstate(python)
             np.random.set_state(numpy)
 

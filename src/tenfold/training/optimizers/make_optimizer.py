@@ -14,6 +14,7 @@ from torch import nn
 from tenfold.common import catalog
 from tenfold.common.imports import resolve
 from tenfold.common.optimizer_traits import OptimizerTraits
+from tenfold.common.random_lock import RANDOM_LOCK
 from tenfold.common.registry import Registry, suggest
 from tenfold.common.user_code import user_frames
 from tenfold.errors import ExperimentError, ModelError
@@ -178,7 +179,7 @@ def _argument_names(make: Callable[..., Any]) -> list[str]:
 
 def _try_step(training: Training) -> None:
     """Take a step with a small network; torch finds some values of the wrong type only then."""
-    with torch.random.fork_rng(devices=[]):
+    with RANDOM_LOCK, torch.random.fork_rng(devices=[]):
         network = nn.Linear(2, 2)
     optimizer = make_optimizer(training, network)
 
