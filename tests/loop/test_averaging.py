@@ -240,6 +240,16 @@ class TestLoopsOfAllKinds:
             torch.testing.assert_close(looked.double(), expected, rtol=1e-5, atol=1e-7)
             assert torch.equal(own, again)
 
+    def test_a_mean_on_one_rank_only_is_an_error_on_all(self) -> None:
+        def loop(rank: int, model: nn.Module, optimizer: Any, worker: LoopWorker) -> None:
+            step(model, optimizer, rank)
+            if rank == 0:
+                with worker.mean():
+                    pass
+
+        with pytest.raises((ExperimentError, TrainingError), match="all ranks must enter `mean\\(\\)` equally often"):
+            train(2, loop)
+
 
 class TestLeaving:
     def test_nothing_stays_behind(self) -> None:

@@ -18,7 +18,8 @@ from tenfold.loop.loop_replica import LoopReplica
 from tenfold.workers.channels import Channels
 from tenfold.workers.trainers.replica_rounds import Rounds, average_tensors
 
-DONE = -1.0
+DONE, FIRST_MEAN = -1.0, -2.0
+"""Instead of the number of a round: the rank has left its block, or waits in the first block of its `mean()`."""
 
 
 class LoopWorker:
@@ -28,6 +29,7 @@ class LoopWorker:
         self.rank, self.size = channels.transport.rank, channels.transport.size
         self.steps = 0
         """Steps that the optimizer has taken."""
+        self._means = 0
         self._channels = channels
         self._replica = replica
         self._gradients = division.average == "gradients"
@@ -62,7 +64,8 @@ class LoopWorker:
     @contextmanager
     def mean(self) -> Iterator[None]:
         """Give the model the mean of all ranks for a while; every rank must enter, and gets its own weights back."""
-        self._wait_for_all()
+        self._means += 1
+        self._wait_for_all(FIRST_MEAN + 1 - self._means)
         vector = self._replica.flat.vector
         own = vector.clone()
         self._use_mean_of_ranks()
@@ -73,7 +76,7 @@ class LoopWorker:
 
     def end(self) -> None:
         """Wait until all ranks are done, and take the mean of all."""
-        self._wait_for_all()
+        self._wait_for_all(DONE)
         self._use_mean_of_ranks()
 
     @torch.no_grad()
@@ -102,18 +105,25 @@ class LoopWorker:
         The first rank that is not done sets the learning rate.
         """
         gathered = self._channels.transport.gather([number, self._replica.own_rate])
-        self._replica.rate = next((rate for other, rate in gathered if other != DONE), self._replica.rate)
+        self._replica.rate = next((rate for other, rate in gathered if other >= 0), self._replica.rate)
         return [other for other, _ in gathered]
 
     @torch.no_grad()
-    def _wait_for_all(self) -> None:
-        """Join the rounds of the ranks that are not done yet."""
-        while max(numbers := self._announce(DONE)) != DONE:
+    def _wait_for_all(self, reason: float) -> None:
+        """Join the rounds of the ranks that are not done yet; raise an error if they wait for something else then."""
+        while max(numbers := self._announce(reason)) >= 0:
             self._rounds.count = int(max(numbers))
             if self._gradients:
                 self._sit_out(self._busy(numbers))
             else:
                 self._rounds.average_weights()
+        odd = next((rank for rank, other in enumerate(numbers) if other != reason), None)
+        if odd is not None:
+            here, there = _describe_wait(reason), _describe_wait(numbers[odd])
+            raise ExperimentError(
+                f"rank {self.rank} {here}, but rank {odd} {there}; all ranks must enter `mean()` equally often: write "
+                "`with ranks.mean():` around `if ranks.rank == 0:`, not inside it"
+            )
 
     def _sit_out(self, samples: list[float]) -> None:
         """Join an average of gradients with weight 0."""
@@ -131,7 +141,7 @@ class LoopWorker:
 
     def _busy(self, numbers: list[float]) -> list[float]:
         """Return the weight of each rank in a round, 0 for those that are done."""
-        return [0.0 if number == DONE else count for number, count in zip(numbers, self._rounds.samples, strict=True)]
+        return [0.0 if number < 0 else count for number, count in zip(numbers, self._rounds.samples, strict=True)]
 
     def _agree(self, division: Division, samples: float) -> list[float]:
         """Return the weight of each rank; raise an error if the ranks have different settings."""
@@ -147,3 +157,9 @@ class LoopWorker:
                 f"call tenfold.average with the same arguments on every rank"
             )
         return [count for _, count in gathered]
+
+
+def _describe_wait(reason: float) -> str:
+    return (
+        "has left the block of tenfold.average" if reason == DONE else f"is in its `mean()` number {int(-reason) - 1}"
+    )
