@@ -79,3 +79,8 @@ class Rates:
             named = self.schedule if isinstance(self.schedule, str) else "constant"
             return self.base * factor(named, step, self.steps, self.warmup_steps)
         return self.base * self.schedule(step - self.warmup_steps, max(1, self.steps - self.warmup_steps))
+
+    def problem(self, steps_per_epoch: int) -> str:
+        """Return a warning about a scheduler of torch, "" if there is none."""
+        find = getattr(self.schedule, "problem", None)
+        return "" if find is None else str(find(steps_per_epoch, max(1, self.steps - self.warmup_steps)))

@@ -15,6 +15,9 @@ from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
 from tenfold.experiment.values import PythonObject, UnrecordedObject
 
+COUNTERS = ("epoch", "epochs", "step", "steps", "iteration", "current_step", "global_step")
+"""What a function's argument is called that counts epochs or steps, as LambdaLR of torch does."""
+
 
 def make_own_schedule(training: Training, base: float, steps_per_epoch: int) -> Callable[[int, int], float]:
     """Return the user's own schedule as a function of the step and the number of steps.
@@ -34,11 +37,20 @@ def make_own_schedule(training: Training, base: float, steps_per_epoch: int) -> 
     names = _argument_names(value)
     if names[:1] == ["optimizer"]:
         return StepwiseSchedule(value, base, options, names, steps_per_epoch, str(given))
+    if names and names[0] in COUNTERS:
+        raise ExperimentError(
+            f"training.schedule = {given} is a function of `{names[0]}`, but a schedule is called with the progress "
+            "from 0 to 1; name its argument progress, or give lambda optimizer: LambdaLR(optimizer, f) for a function "
+            "of the training step"
+        )
     return lambda step, steps: _factor(value, min(1.0, step / steps), options, str(given))
 
 
 class StepwiseSchedule:
     """One of torch's schedulers, run ahead on a separate optimizer, so that the rate is a function of the step."""
+
+    FADED = 0.02
+    """A rate that is this small a share of the highest one of the first epoch was meant to fall over many epochs."""
 
     def __init__(
         self,
@@ -69,6 +81,20 @@ class StepwiseSchedule:
                     self._scheduler.step()
             self._factors.append(float(self._scheduler.optimizer.param_groups[0]["lr"]) / self._base)
         return self._factors[step]
+
+    def problem(self, steps_per_epoch: int, steps: int) -> str:
+        """Return the warning for a scheduler that was meant to be stepped once an epoch; "" if it was not."""
+        if steps < 2 * steps_per_epoch:
+            return ""
+        highest = max(self(step, steps) for step in range(steps_per_epoch))
+        share = self(steps_per_epoch, steps) / highest if highest > 0 else 1.0
+        if share >= self.FADED:
+            return ""
+        return (
+            f"the schedule {self._title} lowers the learning rate to {share:.1g} of its highest value in the first "
+            f"epoch; it is stepped after every training step, not every epoch, and an epoch has {steps_per_epoch} "
+            f"steps: multiply its step_size or T_max by {steps_per_epoch}, or use gamma ** (1 / {steps_per_epoch})"
+        )
 
     def _made(self, steps: int) -> LRScheduler:
         optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=self._base)

@@ -88,6 +88,8 @@ class Worker:
         stopped = False
         with self.progress.allow_more_time():
             self._warn(self.replica.prepare(self._sizes_to_come()))
+            if self.number == 0:
+                self._warn(self.replica.rates.problem(self.task.steps_per_epoch))
         if not self._has_just_joined:
             self.channels.repeat(self.channels.transport.barrier)
         self.time.begin()

@@ -145,6 +145,10 @@ def test_a_function_of_the_progress_is_a_schedule():
             {"schedule": "cosine", "schedule_options": {"a": 1}},
             "are for a schedule of your own, but cosine was given a",
         ),
+        (
+            {"schedule": lambda epoch: 0.9**epoch},
+            "is a function of `epoch`, but a schedule is called with the progress",
+        ),
         ({"schedule": "<made>"}, "the schedule <made> was given as a Python object; pass it again"),
     ],
 )
@@ -152,3 +156,12 @@ def test_what_is_no_schedule_is_explained(fields, message):
     with pytest.raises(ExperimentError) as caught:
         plan_rates(Training(**fields), steps_per_epoch=4).at(0)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(("size", "warned"), [(1, True), (30, False)])
+def test_a_scheduler_that_was_meant_to_be_stepped_once_an_epoch_is_warned_about(size, warned):
+    options = {"step_size": size, "gamma": 0.7}
+    training = Training(epochs=14, schedule=lr_scheduler.StepLR, schedule_options=options)
+    problem = plan_rates(training, steps_per_epoch=30).problem(30)
+    assert ("stepped after every training step, not every epoch, and an epoch has 30 steps" in problem) is warned
+    assert plan_rates(Training(schedule="cosine"), steps_per_epoch=30).problem(30) == ""
