@@ -438,6 +438,37 @@ class TestMeasures:
         assert same(plain, train(**fields, loss=nn.CrossEntropyLoss))
         assert same(plain, train(**fields, loss=nn.CrossEntropyLoss()))
 
+    def test_a_network_with_a_sigmoid_predicts_what_its_accuracy_counts(self) -> None:
+        x, y = points(200)
+        network = nn.Sequential(nn.Linear(4, 1), nn.Sigmoid())
+        given = {"model": network, "data": ((x, y), (x, y)), "epochs": 2, "optimizer": "sgd"}
+        run = train(**given, loss=nn.BCELoss(), metrics="accuracy")
+        expected = (run.model(x)[:, 0] > 0.5) == y
+        assert run.accuracy == pytest.approx(float(expected.float().mean()))
+        assert torch.equal(run.predict(x) == y, expected)
+        assert run.predictions.right.mean() == pytest.approx(run.accuracy)
+        assert torch.allclose(tenfold.open_run(run.id, trust=True).predict_proba(x), run.model(x)[:, 0])
+        with pytest.warns(UserWarning, match="between 0 and 1, as after a sigmoid"):
+            train(**given, loss=lambda o, t: functional.binary_cross_entropy(o, t.float()))
+
+    def test_a_single_logit_of_an_own_loss_is_predicted_by_its_sign(self) -> None:
+        x, y = points(200)
+        own = {"loss": lambda o, t: functional.binary_cross_entropy_with_logits(o, t.float())}
+        run = train(model=nn.Linear(4, 1), data=((x, y), (x, y)), epochs=2, **own)
+        assert float((run.predict(x) == y).float().mean()) == pytest.approx(run.accuracy)
+
+    def test_a_label_for_each_position(self) -> None:
+        x = torch.randn(90, 1, 6)
+        y = (x[:, 0] > 0).long() + (x[:, 0] > 1).long()
+        y[:, -1] = -100
+        run = train(
+            model=lambda: nn.Conv1d(1, 3, 3, padding=1), data=(x, y), epochs=3, metrics=["accuracy", "f1_macro"]
+        )
+        tested = run.predictions
+        known = tested.targets != -100
+        assert run.accuracy == pytest.approx(tested.right[known].mean())
+        assert (run.predict(x).numpy()[tested.samples] == tested.predictions).all()
+
     def test_two_lambdas_need_names(self) -> None:
         with pytest.raises(ExperimentError, match="name them"):
             train(**SMALL, metrics=[lambda o, t: o.mean(), lambda o, t: o.max()])

@@ -8,6 +8,7 @@ from looped import looped
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset
 
 from tenfold.data import DatasetPart, Tensors
+from tenfold.data.splitting import split
 from tenfold.data.user_data import as_splits
 from tenfold.engines.prepare import prepare
 from tenfold.errors import DataError, ExperimentError
@@ -252,7 +253,10 @@ HOLED[7, 1] = float("nan")
         ((X.numpy(), np.array(["cat"] * 12)), "labels of the train part are of type <U3; number the classes"),
         ((X.numpy().astype("datetime64[s]"), Y), "x of the train part is of type datetime64"),
         ((X.to(torch.complex64), Y), "x of the train part is torch.complex64"),
-        ((X, torch.nn.functional.one_hot(Y) * 2), r"labels of the train part have shape \(12, 4\)"),
+        (
+            (X, torch.stack([Y - 1, Y], 1)),
+            "the train part has the label -1; .*, and -100 for positions without a label",
+        ),
         ((X[:, 0], Y), r"x of the train part has shape \(12,\)"),
         ((X, Y * 1000), "the largest label is 3000, more than there are samples"),
         (((X, Y), (X[:, :2], Y)), r"samples of the test part have shape \(2,\), those of train \(3,\)"),
@@ -261,7 +265,9 @@ HOLED[7, 1] = float("nan")
         (Strange((X[0],)), "a sample of the train part is a tuple of 1; it should be a pair"),
         (Strange((b"jpeg", 2)), "x of a sample of the train part is a bytes"),
         (Strange((X[0], "cat")), "y of a sample of the train part is a str"),
-        (Strange((X[0], torch.tensor([1, 0]))), "the label of a sample of the train part is 2 numbers"),
+        (Strange((X[0], torch.tensor([1, 0]))), "the label of a sample of the train part is 2 integers 0 and 1"),
+        (Strange((X[0], torch.tensor([3]))), r"the label of a sample of the train part has the shape \(1,\)"),
+        ([(X[0], torch.arange(3 + i)) for i in range(4)], r"samples 0 and 1 .* shapes \(3,\) and \(4,\)"),
         ("nowhere_at_all:make", "there is no module 'nowhere_at_all'"),
         ((X.to_sparse(), Y), r"x of the train part is sparse, which is not supported; convert it with .to_dense\(\)"),
         ((scipy.sparse.csr_array(X.numpy()), Y), r"x of the train part is sparse.*; convert it with .toarray\(\)"),
@@ -311,6 +317,24 @@ def test_several_labels_per_sample():
     assert as_splits((X, Y[:, None])).classes == 4  # a column of labels
     with pytest.raises(ExperimentError, match=r'in 4 columns; set loss = "bce" .* or give y.argmax\(1\)'):
         prepare(Experiment(data=(X, labels), model="mlp", workers=1))
+
+
+@pytest.mark.parametrize("form", ["arrays", "dataset"])
+def test_a_label_for_each_position(form):
+    labels = torch.randint(0, 5, (12, 3))
+    labels[0] = torch.tensor([4, 3, -100])
+    splits = as_splits((X, labels) if form == "arrays" else list(zip(X, labels, strict=True)))
+    assert (splits.classes, splits.outputs, splits.multi_label) == (5, 5, False)
+    assert torch.equal(splits.train.targets, labels)
+    assert split(splits, test_fraction=0.25).train.targets.shape == (9, 3)
+
+
+def test_flags_as_uint8_are_warned_about():
+    mask = torch.ones(12, 3, dtype=torch.uint8)
+    with pytest.warns(UserWarning, match="the input 'mask' of the train part is uint8 and holds only 0 and 1"):
+        as_splits({"x": X, "mask": mask, "y": Y})
+    with pytest.warns(UserWarning, match="the input 'mask' of a sample of the train part is uint8"):
+        as_splits([{"x": X[i], "mask": mask[i], "y": Y[i]} for i in range(12)])
 
 
 def test_a_later_sample_that_is_sparse_is_named():

@@ -9,7 +9,7 @@ from torch.nn import functional
 from tenfold.errors import ExperimentError, ModelError
 from tenfold.experiment import Experiment, Training
 from tenfold.training import LOSSES, METRICS, choose_loss, choose_metrics
-from tenfold.training.measures import accuracy, check_target, describe_failure
+from tenfold.training.measures import accuracy, check_target, describe_failure, output_kind
 
 law = settings(deadline=None, derandomize=True, max_examples=40)
 
@@ -43,6 +43,47 @@ def test_accuracy_of_answers_with_places_compares_every_place():
     outputs = torch.tensor([[[5.0, 0.0], [0.0, 5.0]]])
     assert float(METRICS["accuracy"](outputs, torch.tensor([[0, 1]]))) == 1.0
     assert float(METRICS["accuracy"](outputs, torch.tensor([[0, 0]]))) == 0.5
+
+
+def test_positions_without_a_label_do_not_count_and_classes_may_come_last():
+    outputs, targets = torch.randn(4, 5, 3), torch.randint(0, 3, (4, 5))
+    targets[1, 2] = -100
+    for name in ("accuracy", "f1_macro"):
+        metric = choose_metrics(Training(metrics=[name]), 3)[name]
+        known = targets != -100
+        expected = metric(outputs[known], targets[known])
+        assert float(metric(outputs, targets)) == pytest.approx(float(expected))
+        assert float(metric(outputs.movedim(-1, 1), targets)) == pytest.approx(float(expected))
+    loss = functional.cross_entropy(outputs.movedim(-1, 1), targets)
+    assert torch.equal(choose_loss(Training(), 3)(outputs, targets), loss)
+
+
+@pytest.mark.parametrize("loss", [nn.BCELoss(), "torch.nn:BCELoss", "torch.nn.functional:binary_cross_entropy"])
+def test_metrics_of_a_network_that_ends_with_a_sigmoid(loss):
+    logits, targets = torch.randn(50, 1), (torch.arange(50) % 2).float()
+    training = Training(loss=loss, metrics=["accuracy", "f1", "mae"])
+    measured = {name: one(logits.sigmoid(), targets) for name, one in choose_metrics(training, None).items()}
+    expected = choose_metrics(Training(loss="bce", metrics=["accuracy", "f1"]), None)
+    for name, metric in expected.items():
+        assert float(measured[name]) == pytest.approx(float(metric(logits, targets)))
+    assert float(measured["mae"]) == pytest.approx(float((logits.sigmoid()[:, 0] - targets).abs().mean()))
+    assert output_kind(training, None, logits.sigmoid()) == "probability"
+
+
+@pytest.mark.parametrize("loss", [nn.BCEWithLogitsLoss(), nn.MSELoss, nn.SmoothL1Loss()])
+def test_torchs_losses_of_floats_take_labels(loss):
+    outputs, targets = torch.randn(6, 1), torch.arange(6) % 2
+    function = loss() if isinstance(loss, type) else loss
+    assert torch.equal(choose_loss(Training(loss=loss), 2)(outputs, targets), function(outputs[:, 0], targets.float()))
+
+
+def test_a_single_output_is_a_logit_of_two_classes_and_a_number_for_more():
+    outputs = torch.randn(6, 1)
+    assert output_kind(Training(loss=worst), 2, outputs) == "logit"
+    assert output_kind(Training(loss=worst), 5, outputs) == "numbers"
+    assert output_kind(Training(loss=nn.MSELoss()), 5) == "numbers"
+    with pytest.raises(ModelError, match="the network has one output for labels from 0 to 4"):
+        METRICS["accuracy"](outputs, torch.tensor([0, 1, 2, 3, 4, 0]))
 
 
 @pytest.mark.parametrize("name", ["mae", "rmse"])

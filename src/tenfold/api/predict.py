@@ -36,14 +36,18 @@ def predict(run: Run, x: Any, *, probabilities: bool = False) -> Any:
     those of each class or of a 1.
     """
     training, classes = run.experiment.training, run.facts["data"]["classes"]
-    kind = output_kind(training, classes)
+    outputs = _outputs(run, inputs_for(run, x))
+    kind = output_kind(training, classes, outputs)
     if probabilities and kind == "numbers":
         raise DataError(f"the model of run {run.id} predicts numbers, which have no probabilities; use predict")
-    outputs = _outputs(run, inputs_for(run, x))
     if kind == "classes":
-        predicted = outputs.softmax(1) if probabilities else outputs.argmax(1)
+        places_first = outputs.ndim > 2 and outputs.shape[1] != classes == outputs.shape[-1]
+        axis = outputs.ndim - 1 if places_first else 1
+        predicted = outputs.softmax(axis) if probabilities else outputs.argmax(axis)
     elif kind == "logit":
         predicted = outputs.sigmoid() if probabilities else (outputs > 0).long()
+    elif kind == "probability":
+        predicted = outputs if probabilities else (outputs > 0.5).long()
     else:
         predicted = outputs
     if predicted.ndim == 2 and predicted.shape[1] == 1:

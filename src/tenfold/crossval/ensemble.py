@@ -27,8 +27,8 @@ def combine_outputs(outputs: Sequence[Any], kind: OutputKind) -> Any:
     """Return the outputs of several models as one, in the form in which a single model puts them out.
 
     Probabilities are averaged: for classes the logarithm of their mean is returned, for a single logit the logit of
-    their mean. Plain numbers are averaged as they are. Of several outputs, `kind` is that of the main one; others
-    are averaged.
+    their mean. Plain numbers, and logits for each position of a sample, are averaged as they are. Of several outputs,
+    `kind` is that of the main one; others are averaged.
     """
     if not isinstance(outputs[0], Tensor):
         main = find_main_output(outputs[0])
@@ -38,7 +38,9 @@ def combine_outputs(outputs: Sequence[Any], kind: OutputKind) -> Any:
 
         return tree_combine(combine, outputs)
     stacked = torch.stack(list(outputs))
-    if kind == "classes":
+    if kind == "classes" and outputs[0].numel() == len(outputs[0]):
+        kind = "logit"  # of a network with a single output for two classes
+    if kind == "classes" and stacked.ndim == 3:
         return stacked.log_softmax(-1).logsumexp(0) - math.log(len(stacked))
     if kind == "logit":
         return torch.logit(stacked.sigmoid().mean(0), eps=1e-7)
@@ -96,8 +98,9 @@ def measure_vote(task: Task, folders: Iterable[Path]) -> dict[str, float]:
     splits = task.splits
     if splits.test is None:
         return {}
-    kind = output_kind(task.experiment.training, splits.classes)
-    combined = combine_outputs([_test_outputs(folder) for folder in folders], kind)
+    outputs = [_test_outputs(folder) for folder in folders]
+    kind = output_kind(task.experiment.training, splits.classes, find_main_output(outputs[0]))
+    combined = combine_outputs(outputs, kind)
     return measure(combined, all_targets(splits.test), *_measures(task))
 
 

@@ -17,6 +17,8 @@ from tenfold.common.part_names import PARTS
 from tenfold.data.tree import select_rows, tree_leaves, tree_map
 
 Indices = Tensor | NDArray[np.int64] | Sequence[int]
+NO_LABEL = -100
+"""The label of a position that has none, as in torch: cross-entropy and accuracy leave it out."""
 _FINGERPRINT_ELEMENTS = 2**20
 
 

@@ -1,5 +1,6 @@
 """Tensors and arrays from the user, checked and turned into a part."""
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -7,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tenfold.data.part import Tensors, as_inputs, as_target
+from tenfold.data.part import NO_LABEL, Tensors, as_inputs, as_target
 from tenfold.errors import DataError
 
 
@@ -58,20 +59,30 @@ def _input(value: Any, y: Tensor, name: str, part: str) -> Tensor:
     if len(x) != len(y):
         raise DataError(f"the {part} part has {len(x)} rows of {name} but {len(y)} of y; they should be equal")
     check_finite(x, what)
+    if x.dtype == torch.uint8 and x.numel() and int(x.max()) <= 1:
+        warn_of_flags(what)
     return x
 
 
+def warn_of_flags(what: str) -> None:
+    """Warn of uint8 inputs that are 0 or 1, which `as_input` takes for pixels."""
+    warnings.warn(
+        f"{what} is uint8 and holds only 0 and 1, but uint8 is taken for the pixels of images and divided by 255; give "
+        "bool or int64 for a mask, float32 for numbers",
+        stacklevel=2,
+    )
+
+
 def check_targets(y: Tensor, part: str) -> None:
-    """Check that targets are labels 0..C-1 in one dimension, or finite floats."""
+    """Check that targets are finite floats, or labels 0..C-1: one a sample, or one for each of its positions."""
     if y.is_floating_point():
         check_finite(y, f"y of the {part} part")
-    elif y.dim() != 1:
-        raise DataError(
-            f"labels of the {part} part have shape {tuple(y.shape)}; they should be one number per sample, or 0 and 1 "
-            "for several labels per sample"
-        )
-    elif int(y.min()) < 0:
-        raise DataError(f"the {part} part has the label {int(y.min())}; labels should be integers from 0 up")
+        return
+    known = y if y.dim() == 1 else y[y != NO_LABEL]
+    lowest = int(known.min()) if known.numel() else NO_LABEL
+    if lowest < 0:
+        positions = "" if y.dim() == 1 else f", and {NO_LABEL} for positions without a label"
+        raise DataError(f"the {part} part has the label {lowest}; labels should be integers from 0 up{positions}")
 
 
 def check_finite(values: Tensor, what: str) -> None:

@@ -243,14 +243,14 @@ def _classes(parts: dict[str, Part]) -> int:
     """Return the number of classes; a training part with a single class is refused, or warned about if others exist."""
     labels = {name: part.targets for name, part in parts.items() if part.targets is not None}
     classes = max(int(some.max()) for some in labels.values()) + 1
-    if classes > max(_MANY_CLASSES, sum(map(len, labels.values()))):
+    if classes > max(_MANY_CLASSES, sum(some.numel() for some in labels.values())):
         raise DataError(
             f"the largest label is {classes - 1}, more than there are samples; "
             f"number the classes from 0 up, or give floats as targets of a regression"
         )
     train = labels.get("train")
     if train is not None and int(train.min()) == int(train.max()):
-        only = f"all samples of the train part have the label {int(train[0])}"
+        only = f"all samples of the train part have the label {int(train.min())}"
         if classes == 1:
             raise DataError(f"{only}; a classification needs two classes or more, a regression needs floats as targets")
         warnings.warn(f"{only}; a model cannot learn to tell classes apart from one class", stacklevel=2)

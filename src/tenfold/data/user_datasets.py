@@ -21,10 +21,10 @@ from torch.utils.data import (
 from tenfold.common.user_code import user_frames
 from tenfold.data.collate import STACKED, Collate, as_arrays, is_plain_pair
 from tenfold.data.dataset_part import DatasetPart, quiet_randomness
-from tenfold.data.part import Part, as_target
+from tenfold.data.part import NO_LABEL, Part, as_target
 from tenfold.data.table_columns import describe, split_sample
 from tenfold.data.tree import tree_leaves, tree_map
-from tenfold.data.user_arrays import check_targets, is_array, is_sparse
+from tenfold.data.user_arrays import check_targets, is_array, is_sparse, warn_of_flags
 from tenfold.errors import DataError
 from tenfold.experiment.call_errors import is_loader
 
@@ -90,9 +90,10 @@ def part_from_dataset(dataset: Any, part: str, collate: Collate) -> DatasetPart:
             collate = replace(collate, columns=collate.columns.choose(sample))  # the same for every sample
         label = _first_target(sample, part, collate)
         targets = _known_targets(dataset, label, collate)
-        if targets is None and not label.is_floating_point() and not label.ndim:
-            targets = _read_targets(dataset, part, collate)
+        if targets is None and not label.is_floating_point():
+            targets = _read_targets(dataset, part, collate, single=not label.ndim)
     if targets is not None:
+        _check_labels(targets, part)
         check_targets(targets, part)
     plain = collate == STACKED and is_plain_pair(sample)
     return DatasetPart(dataset, targets=targets, collate=None if plain else collate)
@@ -114,13 +115,7 @@ def _first_target(sample: Any, part: str, collate: Collate) -> Tensor:
         y = as_arrays(y)
     if not isinstance(y, (Tensor, np.ndarray, np.generic, int, float)) or np.asarray(y).dtype.kind not in "fiub":
         raise DataError(f"y of a sample of the {part} part is {describe(y)}; it should be a number")
-    target = as_target(torch.as_tensor(y))
-    if target.dim() and not target.is_floating_point():
-        raise DataError(
-            f"the label of a sample of the {part} part is {target.numel()} numbers; it should be one, or floats 0.0 "
-            'and 1.0 for several labels per sample (loss = "bce")'
-        )
-    return target
+    return as_target(torch.as_tensor(y))
 
 
 def _check_inputs(x: Any, part: str) -> None:
@@ -137,6 +132,12 @@ def _check_inputs(x: Any, part: str) -> None:
             raise DataError(
                 f"{what} of a sample of the {part} part is {describe(one)}; it should be a tensor or an array ({fix})"
             )
+        if named and not number and one.ndim == 1 and _holds_flags(torch.as_tensor(one)):
+            warn_of_flags(f"{what} of a sample of the {part} part")
+
+
+def _holds_flags(value: Tensor) -> bool:
+    return value.dtype == torch.uint8 and value.numel() > 0 and int(value.max()) <= 1
 
 
 def _first_collated(sample: Any, part: str, collate: Collate) -> Tensor:
@@ -189,18 +190,39 @@ def _listed(dataset: Any, column: str | None = None) -> Tensor | None:
     return as_target(torch.as_tensor(array)) if array.dtype.kind in "fiub" and array.ndim else None
 
 
-def _read_targets(dataset: Any, part: str, collate: Collate) -> Tensor:
+def _read_targets(dataset: Any, part: str, collate: Collate, *, single: bool) -> Tensor:
     if len(dataset) > _MOST_READ_FOR_LABELS:
         raise DataError(
             f"the labels of the {part} part's {len(dataset)} samples are unknown and too many to read one by one; "
             f"give the Dataset an attribute 'targets' that lists them"
         )
-    return torch.stack([_read_target(dataset[i], i, part, collate) for i in range(len(dataset))])
+    labels = [_read_target(dataset[i], i, part, collate, single=single) for i in range(len(dataset))]
+    odd = next((i for i, one in enumerate(labels) if one.shape != labels[0].shape), None)
+    if odd is not None:
+        raise DataError(
+            f"the labels of samples 0 and {odd} of the {part} part have the shapes {tuple(labels[0].shape)} and "
+            f"{tuple(labels[odd].shape)}; they should be the same, with {NO_LABEL} for positions without a label"
+        )
+    return torch.stack(labels)
 
 
-def _read_target(sample: Any, number: int, part: str, collate: Collate) -> Tensor:
+def _check_labels(targets: Tensor, part: str) -> None:
+    """Refuse labels in a list of one, and lists of integers 0 and 1: several labels, or one for each position?"""
+    if targets.is_floating_point() or targets.dim() != 2:
+        return
+    if targets.shape[1] == 1:
+        raise DataError(f"the label of a sample of the {part} part has the shape (1,); it should be a single number")
+    if bool(((targets == 0) | (targets == 1)).all()):
+        raise DataError(
+            f"the label of a sample of the {part} part is {targets.shape[1]} integers 0 and 1; give floats 0.0 and 1.0 "
+            'for several labels per sample (loss = "bce")'
+        )
+
+
+def _read_target(sample: Any, number: int, part: str, collate: Collate, *, single: bool) -> Tensor:
     try:
-        return _target_of(sample, collate).reshape(())
+        target = _target_of(sample, collate)
+        return target.reshape(()) if single else target
     except (RuntimeError, TypeError, ValueError) as error:
         if user_frames(error):
             raise

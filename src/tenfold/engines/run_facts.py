@@ -67,8 +67,9 @@ def audit(task: Task) -> dict[str, Any]:
     train, classes = task.splits.train, task.splits.classes
     dealt = np.concatenate(task.shards)
     counts = None
-    if classes is not None and classes <= MOST_CLASSES_COUNTED and train.targets is not None:
-        labels = train.targets.cpu().numpy()
+    targets = train.targets
+    if classes is not None and classes <= MOST_CLASSES_COUNTED and targets is not None and targets.dim() == 1:
+        labels = targets.cpu().numpy()
         counts = [np.bincount(labels[shard], minlength=classes).tolist() for shard in task.shards]
     return {
         "kind": task.experiment.division.shards,

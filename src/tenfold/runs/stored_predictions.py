@@ -8,7 +8,7 @@ The file is written once, at the end of a run, beside model.pt. It is an uncompr
 | `test_samples` | [n] int64 | the number of each sample in the data as they were given |
 | `test_outputs` | [n, ...] float32 | what the network put out |
 | `test_targets` | [n, ...] | what should be predicted |
-| `test_kind` | text | what an output is: "classes" (a logit for each class), "logit" (one for each label), "numbers" |
+| `test_kind` | text | what an output is: "classes" (a logit for each class), "logit" or "probability", "numbers" |
 | `test_worst` | [k] int64 | where samples are images: the places of the most confident mistakes, the worst first |
 | `test_pictures` | [k, height, width, 1 or 3] uint8 | these samples as pictures |
 
@@ -41,7 +41,7 @@ class Predictions:
     part: str
     """test or validation."""
     kind: str
-    """What the outputs are: classes, logit or numbers."""
+    """What the outputs are: classes, logit, probability or numbers."""
     samples: NDArray[np.int64]
     """The number of each sample in the data as they were given; parts that were pooled count as one, train first."""
     outputs: NDArray[Any]
@@ -61,14 +61,15 @@ class Predictions:
         """The class of each sample; for labels, 1 where the probability is above one half; for numbers, the outputs."""
         if self.kind == "classes":
             return np.asarray(self.outputs.argmax(1), dtype=np.int64)
-        return (self.outputs > 0).astype(np.int64) if self.kind == "logit" else self.outputs
+        border = {"logit": 0.0, "probability": 0.5}.get(self.kind)
+        return self.outputs if border is None else (self.outputs > border).astype(np.int64)
 
     @property
     def right(self) -> NDArray[np.bool_]:
         """For each sample, or each label of each sample, whether the prediction is right; an error for numbers."""
         if self.kind == "numbers":
             raise StoreError("the outputs are numbers, which are not right or wrong")
-        wanted = self.targets > 0.5 if self.kind == "logit" else self.targets
+        wanted = self.targets if self.kind == "classes" else self.targets > 0.5
         return np.asarray(self.predictions.reshape(wanted.shape) == wanted)
 
     @property

@@ -16,7 +16,7 @@ from tenfold.errors import ModelError
 from tenfold.experiment import Training
 from tenfold.machine.cores import use_threads_that_exist
 from tenfold.runs.stored_predictions import Predictions
-from tenfold.training.measures import Measure, as_number, choose_metrics, output_kind
+from tenfold.training.measures import Measure, as_number, choose_metrics, classes_second, output_kind
 from tenfold.training.network_call import autocast, call_network
 
 BATCH, LARGE_BATCH = 128, 512
@@ -168,11 +168,10 @@ def make_predictions(
     main = find_main_output(outputs)
     if main is None:
         return None
-    numbers = splits.numbers.get(part)
-    kind = output_kind(training, splits.classes)
+    main, numbers = classes_second(main, targets), splits.numbers.get(part)
     made = Predictions(
         part,
-        kind if main.ndim > 1 or kind != "classes" else "numbers",
+        output_kind(training, splits.classes, main),
         np.arange(len(main)) if numbers is None else numbers,
         main.cpu().numpy(),
         targets.cpu().numpy(),

@@ -1,6 +1,7 @@
 """Losses and metrics, by name or as the user's own functions of (outputs, targets)."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -12,6 +13,7 @@ from tenfold.common.imports import resolve
 from tenfold.common.registry import Registry
 from tenfold.common.share_metrics import beyond_share
 from tenfold.common.user_code import definition_of
+from tenfold.data.part import NO_LABEL
 from tenfold.data.tree import main_output
 from tenfold.errors import ExperimentError, ModelError, TenfoldError
 from tenfold.experiment import Training
@@ -21,8 +23,12 @@ from tenfold.training.ranking import ranking_metric
 
 Measure = Callable[[Any, Any], Any]
 SUM_TOLERANCE = 1e-3
-OutputKind = Literal["classes", "logit", "numbers"]
-"""What a network's outputs are: a logit for each class, a logit for each label, or plain numbers."""
+OutputKind = Literal["classes", "logit", "probability", "numbers"]
+"""What a network's outputs are: a logit for each class, a logit or the probability of each label, or plain numbers."""
+LOSSES_OF_LOGITS = ("bce", "BCEWithLogitsLoss", "binary_cross_entropy_with_logits")
+LOSSES_OF_PROBABILITIES = ("BCELoss", "binary_cross_entropy")
+LOSSES_OF_NUMBERS = ("mse", "l1", "MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss", "mse_loss", "l1_loss")
+"""Built-in losses, and those of torch by the names of their classes and functions."""
 
 
 class AlignedMeasure:
@@ -47,7 +53,7 @@ class AlignedMeasure:
         if self.metric and not isinstance(outputs, Tensor):
             main_output(outputs, self.metric)
         if self.needs_tensor:
-            outputs = main_output(outputs, self.name)
+            outputs = classes_second(main_output(outputs, self.name), targets)
         elif isinstance(outputs, dict):
             outputs = Outputs(outputs)
         outputs = align(outputs, targets, self.name)
@@ -93,6 +99,14 @@ def align(outputs: Any, targets: Any, name: str) -> Any:
     return outputs
 
 
+def classes_second(outputs: Tensor, targets: Any) -> Tensor:
+    """Return outputs (n, positions, classes) as (n, classes, positions), which is what torch's losses take."""
+    if outputs.ndim < 3 or not isinstance(targets, Tensor) or outputs.ndim != targets.ndim + 1:
+        return outputs
+    last = outputs.shape[1:-1] == targets.shape[1:] != outputs.shape[2:]
+    return outputs.movedim(-1, 1) if last else outputs
+
+
 def require_same_shape(outputs: Tensor, targets: Tensor) -> None:
     """Raise a ModelError unless there is one output for each target."""
     if outputs.shape != targets.shape:
@@ -113,9 +127,18 @@ def _without_ones(tensor: Tensor) -> tuple[int, ...]:
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the share of samples whose largest output, or the sign of whose only one, names the right class."""
+    """Return the share of samples whose largest output, or the sign of whose only one, names the right class.
+
+    Where a sample has a label for each of its positions, it is the share of the positions that have one.
+    """
     if outputs.ndim == targets.ndim + 1 and outputs.shape[1] > 1:
-        return (outputs.argmax(1) == targets).float().mean()
+        right = outputs.argmax(1) == targets
+        return (right if targets.ndim == 1 else right[targets != NO_LABEL]).float().mean()
+    if not targets.is_floating_point() and bool((targets > 1).any()):
+        raise ModelError(
+            f"accuracy needs an output for each class, but the network has one output for labels from 0 to "
+            f"{int(targets.max())}; use rmse, mae or r2 for numbers"
+        )
     if targets.is_floating_point() and not bool(((targets == 0) | (targets == 1)).all()):
         raise ModelError(
             "accuracy needs classes, but the targets are numbers other than 0 and 1; use rmse, mae or r2, or give "
@@ -130,6 +153,11 @@ def accuracy_of_shares(outputs: Tensor, targets: Tensor) -> Tensor:
     if outputs.ndim > 1 and outputs.shape == targets.shape and targets.shape[1] > 1:
         targets = targets.argmax(1)
     return accuracy(outputs, targets)
+
+
+def of_probabilities(measure: Measure, outputs: Tensor, targets: Tensor) -> Any:
+    """Return a measure that takes logits, where the network's outputs are probabilities: it ends with a sigmoid."""
+    return measure(outputs.logit(eps=1e-7), targets)
 
 
 def phone_accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -161,6 +189,13 @@ def _shaped(loss: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tenso
 
     return shaped
 
+
+_ONE_OUTPUT_FOR_EACH_TARGET = tuple(
+    getattr(torch.nn, name)
+    for name in (*LOSSES_OF_LOGITS, *LOSSES_OF_PROBABILITIES, *LOSSES_OF_NUMBERS)
+    if "Loss" in name
+)
+"""Losses of torch that compare floats, also with labels that are given as integers."""
 
 mean_square_loss = _shaped(functional.mse_loss)
 mean_absolute_loss = _shaped(functional.l1_loss)
@@ -196,7 +231,7 @@ def choose_loss(training: Training, classes: int | None) -> Measure:
 
 def choose_metrics(training: Training, classes: int | None) -> "dict[str, AlignedMeasure]":
     """Return the metrics of the experiment by name; default: accuracy if there are classes."""
-    numbers = classes is None or training.loss in ("mse", "l1", "network")
+    numbers = classes is None or _loss_name(training) in (*LOSSES_OF_NUMBERS, "network")
     chosen = training.metrics or (() if numbers else ("accuracy",))
     measures: dict[str, AlignedMeasure] = {}
     for name in chosen:
@@ -210,7 +245,23 @@ def choose_metrics(training: Training, classes: int | None) -> "dict[str, Aligne
         measures[label].optional = not training.metrics
         if name == "accuracy" and _learns_one_class(training):
             measures[label].function = accuracy_of_shares
+        elif _loss_name(training) in LOSSES_OF_PROBABILITIES and _takes_logits(name):
+            measures[label].function = partial(of_probabilities, measures[label].function)
     return measures
+
+
+def _loss_name(training: Training) -> str:
+    """Return the name of the loss: built in, or that of its class or function."""
+    return "" if training.loss is None else label_of(training.loss)
+
+
+def _takes_logits(metric: object) -> bool:
+    """Return whether a built-in metric takes the outputs for logits of classes or labels."""
+    from tenfold.training.scorers import OF_NUMBERS
+
+    if not isinstance(metric, str) or ":" in metric or metric in ("mae", "rmse"):
+        return False
+    return ranking_metric(metric) is None and not metric.startswith(OF_NUMBERS)
 
 
 def _learns_one_class(training: Training) -> bool:
@@ -228,11 +279,24 @@ def are_probabilities(outputs: Any, kind: OutputKind) -> bool:
     return bool((outputs >= 0).all()) and bool(((outputs.sum(1) - 1).abs() < SUM_TOLERANCE).all())
 
 
-def output_kind(training: Training, classes: int | None) -> OutputKind:
-    """Return what the outputs of the experiment's networks are, judged by the loss and the targets."""
-    if training.loss == "bce":
+def is_share(outputs: Tensor) -> bool:
+    """Return whether there is one output for each sample, and all lie between 0 and 1."""
+    return outputs.numel() == len(outputs) and bool(((outputs >= 0) & (outputs <= 1)).all())
+
+
+def output_kind(training: Training, classes: int | None, outputs: Tensor | None = None) -> OutputKind:
+    """Return what the outputs of the experiment's networks are, judged by the loss, the targets and the outputs.
+
+    A network with a single output for two classes gives a logit, or with a sigmoid at its end a probability.
+    """
+    loss, single = _loss_name(training), outputs is not None and outputs.numel() == len(outputs)
+    if loss == "bce" or (single and loss in LOSSES_OF_LOGITS):
         return "logit"
-    return "classes" if classes is not None and training.loss not in ("mse", "l1") else "numbers"
+    if single and loss in LOSSES_OF_PROBABILITIES:
+        return "probability"
+    if classes is None or loss in LOSSES_OF_NUMBERS or (single and classes > 2):
+        return "numbers"
+    return "logit" if single else "classes"
 
 
 def _by_name(name: str, family: Registry[Measure]) -> Measure:
@@ -263,6 +327,8 @@ def _find(name: str | PythonObject | UnrecordedObject, family: Registry[Measure]
         raise ExperimentError(f"the {family.kind} {name} is a {type(value).__name__}; it must be f(outputs, targets)")
     built_in = isinstance(name, str) and ":" not in name
     needs_tensor = (built_in or type(value).__module__.startswith("torch.")) and value is not loss_of_network
+    if family is LOSSES and isinstance(value, _ONE_OUTPUT_FOR_EACH_TARGET):
+        value = _shaped(value)
     found = AlignedMeasure(value, f"the {family.kind} {label_of(name)}", needs_tensor=needs_tensor)
     found.own = not built_in
     return found

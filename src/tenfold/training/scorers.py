@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from tenfold.data.part import NO_LABEL
 from tenfold.errors import ModelError
 
 OF_NUMBERS = (
@@ -29,6 +30,9 @@ def scorer(name: str) -> Callable[[Tensor, Tensor], float]:
     read_classes, read_numbers = _estimators()
 
     def measure(outputs: Tensor, targets: Tensor) -> float:
+        if outputs.ndim == targets.ndim + 1 > 2 and not targets.is_floating_point():  # a label for each position
+            known = targets != NO_LABEL
+            outputs, targets = outputs.movedim(1, -1)[known], targets[known]
         right = targets.detach().cpu().numpy()
         said = outputs.detach().cpu().numpy()
         numbers = targets.is_floating_point() and not np.isin(right, (0, 1)).all()

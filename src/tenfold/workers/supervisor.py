@@ -27,7 +27,7 @@ from tenfold.runs.storage.lost_worker import LostWorker, lost_in
 from tenfold.runs.stored_predictions import Predictions
 from tenfold.training import all_targets, choose_loss, choose_metrics, join_outputs, measure
 from tenfold.training.evaluation import make_predictions
-from tenfold.training.measures import are_probabilities, is_reached, output_kind, target_metric
+from tenfold.training.measures import are_probabilities, is_reached, is_share, output_kind, target_metric
 from tenfold.workers.messages import Decision, EpochTrained, Evaluated, Finished, Message, Saved
 from tenfold.workers.model_errors import make_measure_error
 from tenfold.workers.task import Task
@@ -207,9 +207,12 @@ class Supervisor:
             raise make_measure_error(name, joined, self._targets[id(part)], error) from error
 
     def _check_outputs(self, outputs: Any) -> None:
-        """Warn, at the first evaluation, of a network that ends with a softmax."""
-        kind = output_kind(self.task.experiment.training, self.task.splits.classes)
-        if not self._are_checked and len(outputs) and are_probabilities(find_main_output(outputs), kind):
+        """Warn, at the first evaluation, of a network that ends with a softmax, or with a sigmoid that is not known."""
+        if self._are_checked or not len(outputs):
+            return
+        main, text = find_main_output(outputs), ""
+        kind = output_kind(self.task.experiment.training, self.task.splits.classes, main)
+        if are_probabilities(main, kind):
             text = (
                 "the network's outputs are probabilities, where cross-entropy and predict_proba take logits; leave out "
                 "the softmax at its end"
@@ -217,8 +220,19 @@ class Supervisor:
                 else "the network's outputs are probabilities, and predict_proba applies another softmax to them; "
                 "if the loss takes logits, leave out the softmax at the end of the network"
             )
+        elif kind != "probability" and self._count_single_outputs() and main is not None and is_share(main):
+            text = (
+                "the network's outputs lie between 0 and 1, as after a sigmoid, but accuracy takes them for logits, of "
+                'which all above 0 mean 1; set loss = torch.nn.BCELoss(), or leave out the sigmoid and set loss = "bce"'
+            )
+        if text:
             self.emit(Warned(at=self.stopwatch.now(), text=text))
         self._are_checked = True
+
+    def _count_single_outputs(self) -> bool:
+        """Return whether the built-in accuracy counts the outputs that the user's own loss was given."""
+        accuracy = self.metrics.get("accuracy")
+        return accuracy is not None and not accuracy.own and getattr(self.loss, "own", False)
 
     def _keep_predictions(self) -> None:
         """Keep the outputs of the final network, with the targets that were measured already."""
