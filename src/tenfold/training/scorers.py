@@ -31,8 +31,8 @@ def scorer(name: str) -> Callable[[Tensor, Tensor], float]:
 
     def measure(outputs: Tensor, targets: Tensor) -> float:
         if outputs.ndim == targets.ndim + 1 > 2 and not targets.is_floating_point():  # a label for each position
-            known = targets != NO_LABEL
-            outputs, targets = outputs.movedim(1, -1)[known], targets[known]
+            labelled = targets != NO_LABEL
+            outputs, targets = outputs.movedim(1, -1)[labelled], targets[labelled]
         right = targets.detach().cpu().numpy()
         said = outputs.detach().cpu().numpy()
         numbers = targets.is_floating_point() and not np.isin(right, (0, 1)).all()
