@@ -156,7 +156,9 @@ class Training(Section):
     For muon: steps (of Newton-Schulz), block (rows of a large matrix that are orthogonalized together, 64), nesterov,
     partner (sgd or adamw, for what is not a matrix), partner_lr (the same for any number of workers), and output (muon
     or partner: which of the two changes the last layer)."""
-    schedule: Annotated[NameOrObject | None, known_as("schedule", SCHEDULES), named_or_imported(SCHEDULES)] = None
+    schedule: Annotated[
+        NameOrObject | None, known_as("schedule", SCHEDULES, None, ""), named_or_imported(SCHEDULES)
+    ] = None
     """How the learning rate changes over the run: constant, cosine, linear, one-cycle, "package.module:callable", a
     function of the progress from 0 to 1, or a scheduler of torch (a class, or a function of the optimizer).
 
@@ -183,7 +185,7 @@ class Training(Section):
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
     """Number format of forward and backward passes; the weights stay in fp32. tf32 and fp16 are for GPUs; with fp16 the
     loss is scaled, and steps whose gradients overflow are skipped."""
-    loss: Annotated[NameOrObject | None, known_as("loss", LOSSES)] = None
+    loss: Annotated[NameOrObject | None, known_as("loss", LOSSES, None, "")] = None
     """cross-entropy, mse, l1, bce, network (the loss that the network computes itself), "package.module:callable", or
     f(outputs, targets).
 

@@ -240,9 +240,9 @@ def check_name(
     return name
 
 
-def known_as(kind: str, known: Collection[str]) -> AfterValidator:
-    """Return what makes a field refuse names that are not known, as `check_name` does."""
-    return AfterValidator(lambda name: name if name is None else check_name(name, kind, known))
+def known_as(kind: str, known: Collection[str], *unset: object) -> AfterValidator:
+    """Return what makes a field refuse names that are not known, as `check_name` does, except for those of `unset`."""
+    return AfterValidator(lambda name: name if name in unset else check_name(name, kind, known))
 
 
 def named_or_imported(known: Collection[str]) -> WithJsonSchema:
