@@ -190,7 +190,7 @@ def test_collate_may_return_a_dict():
 def test_what_collate_cannot_do_is_said():
     with pytest.raises(DataError, match=r"should return .* all tensors that begin with the number of samples"):
         as_splits(Rows(ragged), collate=lambda samples: samples[0])
-    with pytest.raises(DataError, match="the label of a sample of the train part is 3 numbers; it should be one"):
+    with pytest.raises(DataError, match="the label of a sample of the train part is 3 integers 0 and 1; give floats"):
         as_splits(Rows(lambda i: A[i]), collate=lambda samples: (torch.stack(samples), torch.stack(samples).long()))
     with pytest.raises(DataError, match=r"data.collate is for samples of a Dataset"):
         as_splits((A, Y), collate=padded)
