@@ -34,7 +34,7 @@ def started(experiment: Experiment, steps_per_epoch: int, samples: int = 60000) 
     return Started(
         at=0.0,
         steps_per_epoch=steps_per_epoch,
-        batch_size=experiment.training.batch_size,
+        batch_size=experiment.training.samples_per_step,
         workers=experiment.division.workers,
         train_samples=samples,
     )
