@@ -48,7 +48,8 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     for lr in (0.1, 0.2):
         for seed in (0, 1):
-            make_run(folder, steps_per_epoch=60, epochs=2, lr=lr, seed=seed, workers=2, name=f"lr {lr}")
+            own = {"metrics": {"loss": 0.3, "balanced_accuracy": 0.9 + seed / 100}} if lr == 0.2 else {}
+            make_run(folder, steps_per_epoch=60, epochs=2, lr=lr, seed=seed, workers=2, name=f"lr {lr}", result=own)
     return folder
 
 
@@ -96,6 +97,7 @@ def test_runs_are_filtered_grouped_and_compared(page, address):
     page.select_option("select", "setting")
     expect(page.locator("tr.grouped")).to_have_count(2)
     assert "±" in rows(page).first.inner_text()
+    assert "90.50% ± 0.71" in page.locator("tr.grouped", has_text="lr 0.2").inner_text()
     page.locator("tr.grouped input").first.check()
     page.locator("tr.grouped input").nth(1).check()
     page.click("text=Compare 4 runs")

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from tenfold.common.part_names import PARTS
 from tenfold.common.registry import suggest
 from tenfold.errors import ExperimentError
-from tenfold.report.summary import KIND_NAMES, KINDS, TRAINING_KINDS
+from tenfold.report.summary import KIND_NAMES, OTHER_KINDS, TRAINING_KINDS
 from tenfold.runs import Run
 
 MIXING_KINDS = ("wait", "communicate")
@@ -60,9 +60,11 @@ def run_value(run: Run, column: str) -> float | None:
     if column in SECONDS:
         return _seconds(run, column)
     if column in KIND_SECONDS:
-        seconds = run.times.get(column.removesuffix("_seconds"), 0.0) if run.times else None
-        at_start: float = run.result.get("start_copy_seconds", 0.0) if column == "copy_seconds" else 0.0
-        return (seconds + at_start or None) if column == "copy_seconds" and seconds is not None else seconds
+        if not run.times:
+            return None
+        seconds = run.times.get(column.removesuffix("_seconds"), 0.0)
+        at_start: float = run.result.get("start_copy_seconds", 0.0)
+        return (seconds + at_start or None) if column == "copy_seconds" else seconds
     if column in run.metrics:
         return run.metrics[column]
     part, _, metric = column.partition("_")
@@ -71,14 +73,13 @@ def run_value(run: Run, column: str) -> float | None:
 
 def _seconds(run: Run, column: str) -> float | None:
     """Return the training time, or one with other kinds of time in it."""
-    training, times = run.seconds, run.times
+    if column == "seconds":
+        return run.seconds
     if column == "seconds_to_target":
         return run.seconds_to_target
-    if column == "seconds" or training is None or not times:
-        return training if column == "seconds" else None
+    if run.seconds is None or not run.times:
+        return None
     if column == "seconds_without_averaging":
-        return sum(times.get(kind, 0.0) for kind in TRAINING_KINDS if kind not in MIXING_KINDS)
-    others = (
-        ("evaluate",) if column == "seconds_with_evaluation" else [one for one in KINDS if one not in TRAINING_KINDS]
-    )
-    return training + sum(times.get(kind, 0.0) for kind in others)
+        return sum(run.times.get(kind, 0.0) for kind in TRAINING_KINDS if kind not in MIXING_KINDS)
+    others = ("evaluate",) if column == "seconds_with_evaluation" else OTHER_KINDS
+    return run.seconds + sum(run.times.get(kind, 0.0) for kind in others)

@@ -23,7 +23,7 @@ KIND_NAMES = {
 }
 """What the kinds of time are called, in the order in which they are shown."""
 KINDS = tuple(KIND_NAMES)
-TRAINING_KINDS = KINDS[:5]
+TRAINING_KINDS, OTHER_KINDS = KINDS[:5], KINDS[5:]
 FEW_NAMED = 4
 NOTICED_LISTENING = 0.5
 """Seconds in the display and in callbacks from which on they are shown."""

@@ -1,5 +1,5 @@
 import { element, toggle } from "./dom.js";
-import { count, duration, metricValue, NOTHING } from "./format.js";
+import { count, duration, isPercent, metricValue, NOTHING } from "./format.js";
 import { setUpTheme } from "./theme.js";
 import { ask, follow, hideToken } from "./live.js";
 import { progressText } from "./progress.js";
@@ -131,8 +131,7 @@ function groupOf(group) {
 }
 
 function metricSpread(metric, { mean, deviation }) {
-  const percent = metric === "accuracy";
-  return `${metricValue(metric, mean)}${deviation === null ? "" : ` ± ${percent ? (100 * deviation).toFixed(2) : deviation.toPrecision(2)}`}`;
+  return `${metricValue(metric, mean)}${deviation === null ? "" : ` ± ${isPercent(metric) ? (100 * deviation).toFixed(2) : deviation.toPrecision(2)}`}`;
 }
 
 function timeSpread({ mean, deviation }) {

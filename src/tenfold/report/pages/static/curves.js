@@ -1,5 +1,5 @@
 import { element, choice, toggle } from "./dom.js";
-import { count, metricValue, significant } from "./format.js";
+import { count, isPercent, metricValue, significant } from "./format.js";
 import { Chart } from "./chart.js";
 
 // Learning curves of one run or several: by epoch, step or training time, with log axes, smoothing and zoom.
@@ -70,7 +70,7 @@ export class CurvesPanel {
       }
       const label = this.over === "seconds" ? `training time (s, ${this.clock})` : AXES[this.over];
       this.charts.get(name).draw(lines, {
-        label, whole: this.over === "step" || (this.over === "epoch" && lines.some((line) => line.x[line.x.length - 1] >= 2)), logX: this.log.x && 10, logY: this.log.y && positive(lines) && 10, ...this.rulesOf(name), ticks: name === "accuracy" ? (value) => `${significant(100 * value, 4)}%` : null,
+        label, whole: this.over === "step" || (this.over === "epoch" && lines.some((line) => line.x[line.x.length - 1] >= 2)), logX: this.log.x && 10, logY: this.log.y && positive(lines) && 10, ...this.rulesOf(name), ticks: isPercent(name) ? (value) => `${significant(100 * value, 4)}%` : null,
       });
     }
   }
@@ -144,7 +144,7 @@ export class CurvesPanel {
 
 function written(name, value) {
   if (name === "samples/s") return count(value);
-  return name === "accuracy" ? metricValue(name, value) : significant(value, 4);
+  return isPercent(name) ? metricValue(name, value) : significant(value, 4);
 }
 
 // What more than eight workers measured: the mean and the highest at each step.

@@ -29,10 +29,15 @@ export function duration(seconds) {
   return `${Math.floor(minutes / 60).toLocaleString("en-US")} h ${String(minutes % 60).padStart(2, "0")} min`;
 }
 
+// Whether a metric is shown in percent.
+export function isPercent(name) {
+  return name.endsWith("accuracy");
+}
+
 export function metricValue(name, value) {
   if (value === null || value === undefined) return NOTHING;
   if (!Number.isFinite(value)) return "not a number";
-  if (name.endsWith("accuracy")) return `${(100 * value).toFixed(2)}%`;
+  if (isPercent(name)) return `${(100 * value).toFixed(2)}%`;
   const size = Math.abs(value);
   return value === 0 || (size >= 1e-3 && size < 1e4) ? value.toFixed(4) : value.toPrecision(3);
 }
