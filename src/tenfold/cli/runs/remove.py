@@ -1,14 +1,11 @@
 """`tenfold remove`: remove runs, after asking."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from tenfold.cli import options
 from tenfold.cli.output import print_json
-
-if TYPE_CHECKING:
-    from tenfold.runs import Store
 
 
 def remove(
@@ -27,6 +24,7 @@ def remove(
     [cyan]tenfold remove --empty-trash[/]
     """
     import tenfold
+    from tenfold.common.files import short_path
     from tenfold.errors import ExperimentError
     from tenfold.report.formatting import byte_size, plural
     from tenfold.runs import Store
@@ -39,23 +37,23 @@ def remove(
     if chosen:
         selected = tenfold.list_runs(runs=runs, filter=chosen)
         records += [store.find(run.id) for run in selected if run.kind != "fold"]
-    doomed = {one["id"]: one for record in records for one in to_remove(store, record)}
-    if doomed and not yes:
-        for one in doomed.values():
+    removed = {one["id"]: one for record in records for one in to_remove(store, record)}
+    if removed and not yes:
+        for one in removed.values():
             typer.echo(f"  run {one['id']}  {one['title']}  {one['status']}", err=True)
-        _ask(f"remove {'this run' if len(doomed) == 1 else f'these {len(doomed)} runs'}?", "nothing was removed")
-    for one in doomed.values():
+        _ask(f"remove {'this run' if len(removed) == 1 else f'these {len(removed)} runs'}?", "nothing was removed")
+    for one in removed.values():
         remove_run(store, one)
     folders, size = trash_size(store)
     if empty and folders and not yes:
         _ask(f"delete {plural(folders, 'folder')} in the trash, {byte_size(size)}, for good?", "nothing was deleted")
     deleted, freed = empty_trash(store) if empty else (0, 0)
     if as_json:
-        print_json({"removed": list(doomed), "trash": str(trash_folder(store)), "freed_bytes": freed})
+        print_json({"removed": list(removed), "trash": str(trash_folder(store)), "freed_bytes": freed})
         return
-    if doomed or not empty:
-        where = f"; {'it is' if len(doomed) == 1 else 'they are'} in {_short(store)}" if doomed and not empty else ""
-        typer.echo(f"removed {plural(len(doomed), 'run')}{where}")
+    if removed or not empty:
+        now = f"; {'it is' if len(removed) == 1 else 'they are'} in {short_path(trash_folder(store))}"
+        typer.echo(f"removed {plural(len(removed), 'run')}{now if removed and not empty else ''}")
     if empty:
         typer.echo(f"emptied the trash: {plural(deleted, 'folder')}, {byte_size(freed)}")
 
@@ -70,10 +68,3 @@ def _ask(question: str, otherwise: str) -> None:
     if not answered:
         typer.echo(f"{otherwise}; --yes does it without asking", err=True)
         raise typer.Exit(1)
-
-
-def _short(store: "Store") -> str:
-    from tenfold.common.files import short_path
-    from tenfold.runs.storage.removal import trash_folder
-
-    return str(short_path(trash_folder(store)))

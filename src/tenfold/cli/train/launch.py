@@ -174,8 +174,8 @@ def _run(commands: Commands) -> int:
     def say(host: str, line: str) -> None:
         typer.echo(f"[{host}] {line}")
 
-    heeded = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is not signal.SIG_IGN]  # nohup
-    before = {one: signal.signal(one, _leave) for one in heeded}
+    handled = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is not signal.SIG_IGN]  # nohup
+    before = {one: signal.signal(one, _leave) for one in handled}
     try:
         return run_everywhere(commands, Path.cwd(), say)
     finally:

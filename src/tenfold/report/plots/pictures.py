@@ -10,10 +10,10 @@ from tenfold.errors import StoreError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NARROW, WIDE = 4.6, 9.6
-"""Widths of figures in inches."""
-LEGEND_LETTERS = 80
-"""How many letters of size 8 fit side by side into a narrow figure; the sample of a line takes as much as six."""
+WIDTH = 9.6
+"""Of a figure, in inches."""
+LEGEND_LETTERS = 166
+"""How many letters of size 8 fit side by side; the sample of a line takes as much as six."""
 LINE_HEIGHT = 0.19
 INK = "#010203"
 """The colour of text and axes."""
@@ -76,8 +76,7 @@ def save_figure(path: Path, size: tuple[float, float], paint: Callable[["Figure"
 
 def legend_below(figure: "Figure", entries: Mapping[str, Any]) -> None:
     """Put a legend below the plot, in as many columns as fit, and make the figure taller by its height."""
-    letters = LEGEND_LETTERS * figure.get_figwidth() / NARROW
-    columns = int(min(max(1, letters // (max(map(len, entries)) + 6)), 4, len(entries)))
+    columns = min(max(1, LEGEND_LETTERS // (max(map(len, entries)) + 6)), 4, len(entries))
     figure.set_figheight(figure.get_figheight() + LINE_HEIGHT * -(-len(entries) // columns))
     # Matplotlib hides names that start with an underscore.
     shown = [f" {name}" if name.startswith("_") else name for name in entries]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tenfold.report import clocks
 from tenfold.report.formatting import duration, metric_scale, metric_value, one_line
 from tenfold.report.plots.charts import ChartLine, LineChart
-from tenfold.report.plots.pictures import INK, WIDE, legend_below, save_figure
+from tenfold.report.plots.pictures import INK, WIDTH, legend_below, save_figure
 from tenfold.report.plots.styles import LINE_WIDTH, PlotStyles
 from tenfold.report.row_ranking import choose_rows
 from tenfold.report.rows import Row
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MOST_LINES = 8
 ZOOM = 6
 """Accuracies are drawn if their error is at most this many times the error at the target."""
-SIZE = (WIDE, 3.4)
+SIZE = (WIDTH, 3.4)
 Points = list[tuple[float, float]]
 
 

@@ -173,16 +173,16 @@ def origin_table(run: Run) -> Table:
 
 def shards_table(run: Run) -> Table:
     """Return how the training samples were divided among the replicas, with classes where there are few."""
-    dealt = run.facts.get("shards", {})
-    samples, classes = dealt.get("samples", []), dealt.get("classes")
+    shards = run.facts.get("shards", {})
+    samples, classes = shards.get("samples", []), shards.get("classes")
     labels = [f"class {label}" for label in range(len(classes[0]))] if classes else []
     rows = [
         [str(replica), count(number), *map(count, classes[replica] if classes else ())]
         for replica, number in enumerate(samples)
     ]
     total = f"{count(sum(samples))} samples"
-    caption = f"{total}, each exactly once" if dealt.get("once") else f"{total}; NOT each exactly once"
-    table = TextTable(["replica", "samples", *labels], rows, title=f"shards, {dealt.get('kind', 'not recorded')}")
+    caption = f"{total}, each exactly once" if shards.get("once") else f"{total}; NOT each exactly once"
+    table = TextTable(["replica", "samples", *labels], rows, title=f"shards, {shards.get('kind', 'not recorded')}")
     return table.to_rich(words=0, caption=caption)
 
 
