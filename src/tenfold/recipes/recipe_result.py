@@ -103,16 +103,12 @@ class RecipeResult:
                 found.append(TextTable(heads, cells, _head(column, "ours", quoted)))
         return found
 
-    def distinct_rows(self) -> list[ResultRow]:
-        """Return the rows without repetitions: a single worker is the same setting with every strategy."""
-        found: dict[tuple[str, str], ResultRow] = {}
-        for row in self.rows:
-            found.setdefault((row.label, row.clock), row)
-        return list(found.values())
-
     def table_rows(self) -> list[ResultRow]:
-        """Return the rows of the table: those of the paper, and those with numbers; notes name the others."""
-        rows = self.distinct_rows()
+        """Return the rows of the table: those of the paper, and those with numbers; notes name the others.
+
+        Each is shown once: a single worker is the same setting with every strategy.
+        """
+        rows = [found[0] for found in grouped(((row.label, row.clock), row) for row in self.rows).values()]
         return [row for row in rows if row.in_paper or row.ours] or rows
 
     def table(self) -> TextTable:

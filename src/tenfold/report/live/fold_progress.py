@@ -39,7 +39,7 @@ class FoldProgress(Display):
         self._folds: list[_Fold] = []
 
     def listen(self, event: Event) -> None:
-        """Take note of what happened."""
+        """Update what is shown by an event."""
         if isinstance(event, Metric) and event.fold_index < len(self._folds):
             self._measured(self._folds[event.fold_index], event)
         elif isinstance(event, FoldsStarted):

@@ -54,7 +54,7 @@ class RunProgress(Display):
         super().__exit__(kind, error, trace)
 
     def listen(self, event: Event) -> None:
-        """Take note of what happened."""
+        """Update what is shown by an event."""
         if self.quiet:
             return
         if type(event) is Span:

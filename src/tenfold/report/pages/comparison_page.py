@@ -33,7 +33,6 @@ from tenfold.report.row_ranking import (
 )
 from tenfold.report.rows import Row
 from tenfold.report.scores import direction
-from tenfold.report.select_by_validation import describe_selected
 from tenfold.report.tables.columns import OPTIONAL, SHARES
 from tenfold.runs import Run
 
@@ -64,7 +63,7 @@ def comparison_tables(comparison: Comparison) -> dict[str, Any]:
         "headline": _headline(comparison),
         "table": settings_table(comparison, PlotStyles(comparison.rows)),
         "crosstables": comparison.crosstables(),
-        "notes": comparison.explanations((SHARES,)) + _speedup_note(comparison.rows) + _selected(comparison),
+        "notes": comparison.explanations((SHARES,)) + _speedup_note(comparison.rows) + comparison.choice(),
     }
 
 
@@ -157,10 +156,6 @@ def _speedup_note(rows: Sequence[Row]) -> list[str]:
     compared = [row for row in rows if row.workers > 1 and row.speedup is not None]
     slower = compared and all((row.speedup or 0.0) <= 1 for row in compared)
     return ["no setting with several workers is faster than one worker"] if slower else []
-
-
-def _selected(comparison: Comparison) -> list[str]:
-    return [describe_selected(comparison.rows)] if comparison.selected is not None else []
 
 
 def comparison_charts(comparison: Comparison) -> dict[str, Any]:

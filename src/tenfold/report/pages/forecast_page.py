@@ -24,14 +24,16 @@ def render_forecast(forecast: Forecast) -> str:
     if not forecast.rows:
         raise ExperimentError("there is no prediction to report; give at least one setting")
     styles = PlotStyles(forecast.rows)
-    speedup = forecast_plots.forecast_speedup_plot(forecast.rows, styles, _links(forecast))
+    links = ", ".join(dict.fromkeys(summary.describe_hardware(one.experiment) for one in forecast.forecasts))
+    calibrated = "calibrated" if all(row.calibrated for row in forecast.rows) else "uncalibrated"
+    speedup = forecast_plots.forecast_speedup_plot(forecast.rows, styles, links)
     shares = {f"shares-{at}": chart for at, chart in enumerate(forecast_plots.share_plots(forecast.rows))}
     files = (("csv", forecast.to_csv()), ("json", forecast.to_json()))
     first = forecast.forecasts[0].experiment
     content = {
         "title": f"Predicted speedup of {sections.page_title(first)}",
         "eyebrow": "forecast",
-        "facts": [plural(len(forecast.rows), "setting"), _links(forecast), "no training", _calibrated(forecast)],
+        "facts": [plural(len(forecast.rows), "setting"), links, "no training", calibrated],
         "truth": clocks.page_statement(forecast.rows),
         "headline": _headline(forecast),
         "table": settings_table(forecast, styles),
@@ -87,13 +89,3 @@ def _knee_cells(group: list[Row]) -> list[str]:
     if knee.peak is not None:
         reasons.append(f"beyond {count(knee.peak.workers)}: more workers do not help")
     return [highest, plural(knee.first.workers, "worker"), "; ".join(reasons)]
-
-
-def _links(forecast: Forecast) -> str:
-    """Return the links or clusters that the predictions are for."""
-    names = dict.fromkeys(summary.describe_hardware(one.experiment) for one in forecast.forecasts)
-    return ", ".join(names)
-
-
-def _calibrated(forecast: Forecast) -> str:
-    return "uncalibrated" if any(not row.calibrated for row in forecast.rows) else "calibrated"

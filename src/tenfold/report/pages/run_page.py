@@ -10,6 +10,7 @@ from tenfold.report.pages.folds_section import fold_charts, fold_figures, folds_
 from tenfold.report.pages.machine_section import machine_section
 from tenfold.report.plots import timeline_plots
 from tenfold.report.related_runs import Baseline, choose_other, find_baseline, find_twin, similar_runs
+from tenfold.report.rows import DOUBTS
 from tenfold.runs import Run
 from tenfold.runs.store import CROSSVAL
 
@@ -37,7 +38,7 @@ def run_content(run: Run, figure: dict[str, Any] | None = None, *, whole: bool =
         "facts": [*about["what"], about["began"]],
         "runs": [about],
         "headline": sections.run_headline(run, baseline),
-        "doubts": sections.speedup_doubts(baseline),
+        "doubts": [f"The speedup is doubtful: {DOUBTS[doubt]}." for doubt in (baseline.doubts if baseline else ())],
         "changed": sections.changed_settings(run),
         "folds": folds_section(run),
         "folds_so_far": folds_so_far(run),

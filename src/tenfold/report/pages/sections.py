@@ -21,7 +21,6 @@ from tenfold.report.formatting import (
     ratio,
 )
 from tenfold.report.related_runs import Baseline
-from tenfold.report.rows import DOUBTS
 from tenfold.report.scores import direction, ordered
 from tenfold.report.tables.fold_tables import fold_mean_note
 from tenfold.report.tables.run_tables import epochs_table
@@ -72,11 +71,6 @@ def run_headline(run: Run, baseline: Baseline | None) -> list[dict[str, str]]:
         steps = plural(result["steps"], "step") if "steps" in result else ""
         numbers.append(headline_number("epochs", count(result["epochs"]), steps))
     return numbers
-
-
-def speedup_doubts(baseline: Baseline | None) -> list[str]:
-    """Return why the speedup at the top of a run's page should not be trusted."""
-    return [f"The speedup is doubtful: {DOUBTS[doubt]}." for doubt in baseline.doubts] if baseline is not None else []
 
 
 def _metric_note(run: Run, name: str) -> str:

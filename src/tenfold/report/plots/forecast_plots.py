@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from tenfold.report import clocks, summary
+from tenfold.report import clocks
 from tenfold.report.formatting import duration, interval, plural, ratio
 from tenfold.report.knee import find_knee, scaling_families
 from tenfold.report.plots.charts import ChartLine, LineChart, ShareChart
@@ -65,7 +65,10 @@ def share_plots(rows: Sequence[Row]) -> list[ShareChart]:
         ShareChart(
             title=name or "all settings",
             clock=clocks.clock_names(group),
-            bars=[(plural(row.workers, "worker"), _training_shares(row)) for row in group],
+            bars=[
+                (plural(row.workers, "worker"), {kind: share for kind, share in row.shares.items() if share})
+                for row in group
+            ],
         )
         for name, group in found
         if (name, group) in highest
@@ -77,10 +80,6 @@ def speedup_bounds(row: Row) -> tuple[float, float]:
     low, high = row.interval or (row.seconds.mean or 1.0,) * 2
     single = (row.speedup or 1.0) * (row.seconds.mean or 1.0)
     return single / high, single / low
-
-
-def _training_shares(row: Row) -> dict[str, float]:
-    return {kind: row.shares[kind] for kind in summary.TRAINING_KINDS if row.shares.get(kind)}
 
 
 def _note(label: str, row: Row) -> str:

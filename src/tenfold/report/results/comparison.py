@@ -104,8 +104,11 @@ class Comparison(ResultTable):
 
     def findings(self) -> list[str]:
         """Return what failed, and what was the same as something else."""
-        chosen = [describe_selected(self.rows)] if self.selected is not None else []
-        return chosen + [f"failed: {line}" for line in self.failures()] + self.left_out
+        return self.choice() + [f"failed: {line}" for line in self.failures()] + self.left_out
+
+    def choice(self) -> list[str]:
+        """Return a sentence about the selected setting; none unless `select` was called."""
+        return [describe_selected(self.rows)] if self.selected is not None else []
 
     def failures(self) -> list[str]:
         """Return the settings that could not be run, one line for each reason."""
