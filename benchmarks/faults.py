@@ -53,9 +53,10 @@ def main() -> None:
 
 def measure(workers: int, arguments: argparse.Namespace) -> dict[str, Any]:
     """Train with faults and without."""
-    struck, faults = train(workers, arguments, Faults(arguments.seed, arguments.faults))
-    usual, _ = train(workers, arguments, None)
-    ends, samples = faults.ends, samples_by_epoch(struck)
+    faults = Faults(arguments.seed, arguments.faults)
+    with tempfile.TemporaryDirectory() as runs:
+        struck, usual = (train(workers, arguments, listener, runs) for listener in (faults, Faults(0, 0)))
+        ends, samples = faults.ends, samples_by_epoch(struck)
     speeds, seconds = [], []
     for first in range(1, len(ends) - PAIR + 1, PAIR):  # the first epoch is for warming up
         seconds.append(ends[first + PAIR - 1] - ends[first - 1])
@@ -77,25 +78,22 @@ def measure(workers: int, arguments: argparse.Namespace) -> dict[str, Any]:
     return row
 
 
-def train(workers: int, arguments: argparse.Namespace, faults: "Faults | None") -> tuple[tenfold.Run, "Faults"]:
+def train(workers: int, arguments: argparse.Namespace, faults: "Faults", runs: str) -> tenfold.Run:
     """Train once, for as many epochs as the faults need."""
-    listener = faults or Faults(0, 0)
-    with tempfile.TemporaryDirectory() as runs:
-        run = tenfold.train(
-            model="lenet5",
-            data="mnist",
-            limit=arguments.limit,
-            epochs=1 + PAIR * (2 * arguments.faults + 1),
-            workers=workers,
-            threads=1,
-            oversubscribe=True,
-            on_failure="continue",
-            replacements=1000,
-            seed=0,
-            runs=runs,
-            listen=listener,
-        )
-        return run, listener
+    return tenfold.train(
+        model="lenet5",
+        data="mnist",
+        limit=arguments.limit,
+        epochs=1 + PAIR * (2 * arguments.faults + 1),
+        workers=workers,
+        threads=1,
+        oversubscribe=True,
+        on_failure="continue",
+        replacements=1000,
+        seed=0,
+        runs=runs,
+        listen=faults,
+    )
 
 
 class Faults:
