@@ -1,5 +1,6 @@
 import sys
 import types
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import tenfold
 from tenfold.data import load
 from tenfold.data.files.input_files import read_inputs
 from tenfold.data.files.known_data import KnownData
-from tenfold.data.scaling import fit_scaling
+from tenfold.data.scaling import with_scaling
 from tenfold.data.table_columns import Columns
 from tenfold.errors import DataError, TenfoldError
 from tenfold.models.input_scaling import DEVIATION, MEAN
@@ -203,16 +204,15 @@ def test_every_fold_is_standardized_by_its_own_training_part(tmp_path):
     found = tenfold.cross_validate(
         model="mlp", data=(x, y), standardize=True, folds=3, fold_mode="fused", epochs=5, lr=0.02, runs=tmp_path
     )
-    train = load((x, y)).train
+    parts = load((x, y))
     sets = {tuple(run.weights[MEAN].tolist()) for run in found.runs}
     assert len(sets) == 3
     for run in found.runs:
         assert run.accuracy > 0.7
         assert run.model(x[:4]).shape == (4, 2)  # takes inputs as they were given
         assert run.weights[DEVIATION][1] == pytest.approx(100, rel=0.4)
-    assert fit_scaling(train.subset(range(10)), standardize=True)["mean"].tolist() == pytest.approx(
-        train.x[:10].mean(0).tolist(), rel=1e-5
-    )
+    ten = with_scaling(replace(parts, train=parts.train.subset(range(10))), standardize=True)
+    assert ten.scaling["mean"].tolist() == pytest.approx(parts.train.x[:10].mean(0).tolist(), rel=1e-5)
 
 
 def test_inputs_that_are_not_scaled_are_noticed():

@@ -200,7 +200,7 @@ def test_events_that_are_damaged_or_of_another_version_hide_no_others(tmp_path, 
 def test_the_folder_comes_from_the_environment(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TENFOLD_RUNS", raising=False)
-    assert store.default_folder() == tmp_path / "runs"
+    assert store.absolute() == tmp_path / "runs"
     runs = Store("else")
     monkeypatch.chdir("/")
     assert runs.folder == tmp_path / "else", "the current folder is asked once"

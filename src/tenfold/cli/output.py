@@ -145,9 +145,9 @@ def tell_interrupted(how: str) -> None:
 def _elsewhere(runs: Path | None) -> str:
     """Return the option that names the run store; "" for the default one."""
     from tenfold.common.files import short_path
-    from tenfold.runs.store import absolute, default_folder
+    from tenfold.runs.store import absolute
 
-    return "" if absolute(runs) == default_folder() else f" --runs {short_path(absolute(runs))}"
+    return "" if absolute(runs) == absolute() else f" --runs {short_path(absolute(runs))}"
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, StackDataset, Subset, TensorDataset
 
 from tenfold.common.random_lock import RANDOM_LOCK
 from tenfold.common.user_code import user_frames
@@ -181,19 +181,6 @@ def _keep_inherited_objects(_worker: int) -> None:
     gc.enable()
 
 
-class TensorRows(Dataset[Any]):
-    """The samples of tensors in memory, one at a time, where a sample has several inputs."""
-
-    def __init__(self, part: Tensors) -> None:
-        self.part = part
-
-    def __len__(self) -> int:
-        return len(self.part)
-
-    def __getitem__(self, i: int) -> tuple[Any, Tensor]:
-        return tree_map(lambda tensor: tensor[i], self.part.x), self.part.y[i]
-
-
 class _Batches:
     """A batch sampler whose contents are swapped for each pass; it keeps the sizes of batches still to be delivered."""
 
@@ -238,8 +225,12 @@ def _read_by_sample(part: Part) -> DatasetPart:
     if isinstance(part, DatasetPart):
         return part
     assert isinstance(part, Tensors)
-    dataset = TensorDataset(part.x, part.y) if isinstance(part.x, Tensor) else TensorRows(part)
-    return DatasetPart(dataset, targets=part.targets, device=part.device)
+    x, y = part.x, part.y
+    if isinstance(x, Tensor):
+        dataset: Dataset[Any] = TensorDataset(x, y)
+    else:
+        dataset = StackDataset(StackDataset(**x) if isinstance(x, dict) else StackDataset(*x), y)  # type: ignore[arg-type]
+    return DatasetPart(dataset, targets=y, device=part.device)
 
 
 @contextmanager

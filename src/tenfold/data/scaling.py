@@ -18,24 +18,20 @@ MOST_SAMPLES = 10_000
 
 
 def with_scaling(splits: Splits, *, standardize: bool) -> Splits:
-    """Return the splits with the means and deviations of their training part; means replace missing values."""
-    return replace(splits, scaling=fit_scaling(splits.train, standardize=standardize))
+    """Return the splits with `mean` and `deviation` of their training inputs; means replace missing values.
 
-
-def fit_scaling(train: Part, *, standardize: bool) -> dict[str, Tensor]:
-    """Return `mean` and `deviation` of the inputs: of each channel of images, else of each number of a sample.
-
-    Missing values (NaN) do not count. Without `standardize` the deviation is empty.
+    Both are of each channel of images, else of each number of a sample, without missing values (NaN). Without
+    `standardize` the deviation is empty.
     """
-    x = _inputs(train)
+    x = _inputs(splits.train)
     samples = (0, 2, 3) if x.ndim == 4 else (0,)
     known = ~torch.isnan(x)
     count = known.sum(samples, keepdim=True).clamp(min=1)
     mean = torch.where(known, x, 0).double().sum(samples, keepdim=True) / count
     square = torch.where(known, (x - mean).square(), 0).sum(samples, keepdim=True) / count
     deviation = torch.where(square > 0, square.sqrt(), 1.0)
-    empty = torch.empty(0)
-    return {"mean": mean[0].float().cpu(), "deviation": deviation[0].float().cpu() if standardize else empty}
+    kept = deviation[0].float().cpu() if standardize else torch.empty(0)
+    return replace(splits, scaling={"mean": mean[0].float().cpu(), "deviation": kept})
 
 
 def warn_if_unscaled(splits: Splits, *, standardize: bool) -> None:

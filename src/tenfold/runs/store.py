@@ -40,14 +40,9 @@ INDEX_BYTES = 1 << 15
 """The bytes of disk space that SQLite needs beside a store to read its log."""
 
 
-def default_folder() -> Path:
-    """Return $TENFOLD_RUNS, or `runs` in the current folder, as an absolute path."""
-    return absolute(os.environ.get("TENFOLD_RUNS") or "runs")
-
-
-def absolute(folder: str | Path | None) -> Path:
-    """Return where a run store is, whatever the current folder will be later; None is the default folder."""
-    return default_folder() if folder is None else Path(folder).absolute()
+def absolute(folder: str | Path | None = None) -> Path:
+    """Return where a run store is, whatever the current folder will be later; by default $TENFOLD_RUNS, or `runs`."""
+    return Path((os.environ.get("TENFOLD_RUNS") or "runs") if folder is None else folder).absolute()
 
 
 def _keep_model(experiment: Experiment, path: Path) -> None:
