@@ -1,5 +1,8 @@
 """A virtual cluster learns what real processes learn, bit for bit, and its times are those of its clock."""
 
+from functools import reduce
+from itertools import zip_longest
+from operator import or_
 from typing import Any
 
 import pytest
@@ -15,14 +18,23 @@ BY_HAND = {"groups": [{"count": 9, "step_seconds": 0.01, "link": "1gbe"}], "stra
 VIRTUAL = {"engine": "virtual", "cluster": BY_HAND}
 SYNCHRONOUS = [name for name in STRATEGIES if not STRATEGIES[name].asynchronous]
 ASYNCHRONOUS = [name for name in STRATEGIES if STRATEGIES[name].asynchronous]
+
+
+def combined(*choices: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return experiments with three workers: the first with the first of each list of choices, and so on."""
+    return [{"workers": 3} | reduce(or_, row) for row in zip_longest(*choices, fillvalue={})]
+
+
 TWINS: list[dict[str, Any]] = [
     *({"workers": workers, "strategy": strategy} for workers, strategy in enumerate(SYNCHRONOUS, 1)),
-    *({"workers": 3, "outer": outer} for outer in OUTER if outer != "none"),
-    *({"workers": 3, "compression": compression} for compression in COMPRESSIONS if compression != "none"),
-    *({"workers": 3, "shards": shards, "skew": 0.3} for shards in ("contiguous", "label-skew")),
+    *combined(
+        [{"outer": outer} for outer in OUTER if outer != "none"],
+        [{"compression": compression} for compression in COMPRESSIONS if compression != "none"],
+        [{"shards": shards, "skew": 0.3} for shards in ("contiguous", "label-skew")],
+        [{"optimizer_state": state} for state in ("average", "reset")],
+    ),
     {"workers": 2, "shards": "fractions", "fractions": [0.8, 0.2], "sync_every": 3},
     {"workers": 3, "optimizer": "muon", "optimizer_state": "average", "optimizer_options": {"partner": "adamw"}},
-    *({"workers": 3, "optimizer_state": state} for state in ("average", "reset")),
     {"workers": 4, "average": "gradients", "optimizer": "sgd", "clip": 1.0},
     {"workers": 4, "overlap": True, "strategy": "butterfly", "optimizer": "muon", "optimizer_state": "average"},
     {"workers": 2, "average": "gradients", "optimizer": "muon", "precision": "bf16"},

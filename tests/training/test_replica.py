@@ -1,4 +1,5 @@
 import copy
+from functools import cache
 
 import pytest
 import torch
@@ -127,18 +128,26 @@ def test_bf16_keeps_the_weights_in_fp32_and_learns_nearly_the_same():
     assert not same(full.network.state_dict(), half.network.state_dict())
 
 
+def new_replica(optimizer):
+    return replica(optimizer=optimizer, schedule="cosine", warmup=0.2)
+
+
+@cache
+def trained_without_a_pause(optimizer):
+    whole = new_replica(optimizer)
+    return [float(whole.step(x, y)) for x, y in batches()], whole.network.state_dict()
+
+
 @settings(deadline=None, derandomize=True, max_examples=24)
 @given(st.sampled_from(["sgd", "adam", "adamw", "rmsprop", "adagrad", "lbfgs"]), st.integers(0, BATCHES))
 def test_a_replica_goes_on_from_its_saved_state_bit_for_bit(optimizer, pause):
-    fields = {"optimizer": optimizer, "schedule": "cosine", "warmup": 0.2}
-    whole, before, after = replica(**fields), replica(**fields), replica(**fields)
-    losses = [float(whole.step(x, y)) for x, y in batches()]
-    given_batches = list(batches())
+    losses, weights = trained_without_a_pause(optimizer)
+    before, after, given_batches = new_replica(optimizer), new_replica(optimizer), list(batches())
     for x, y in given_batches[:pause]:
         before.step(x, y)
     after.load(copy.deepcopy(before.state()))
     assert [float(after.step(x, y)) for x, y in given_batches[pause:]] == losses[pause:]
-    assert same(after.network.state_dict(), whole.network.state_dict())
+    assert same(after.network.state_dict(), weights)
     assert after.steps == BATCHES
 
 
