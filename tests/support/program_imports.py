@@ -1,7 +1,9 @@
 """What programs of users import, and scenarios of tests, for the server that tests fork them from."""
 
+import gc
 import importlib
 
+gc.disable()
 for name in (
     "sklearn.datasets",
     "sklearn.metrics",
@@ -12,3 +14,5 @@ for name in (
     "tenfold.workers.pool.worker_process",
 ):
     importlib.import_module(name)
+gc.freeze()  # so that the forked processes do not touch, and thereby copy, what stays for good
+gc.enable()
