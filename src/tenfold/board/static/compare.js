@@ -1,13 +1,11 @@
-import { setUpCopying, setUpDownloads, setUpTheme } from "./theme.js";
+import { setUpPage } from "./theme.js";
 import { mountPanels } from "./panels.js";
 import { ask, extend, follow, hideToken, setParts } from "./live.js";
 
 // The page of several runs; those that are running grow.
 
 hideToken();
-setUpTheme();
-setUpDownloads();
-setUpCopying();
+setUpPage();
 const data = JSON.parse(document.getElementById("figures").textContent);
 let zoomed = false;
 const panels = mountPanels(data, { refineCurves: refine });

@@ -1,4 +1,4 @@
-import { setUpCopying, setUpDownloads, setUpTheme } from "./theme.js";
+import { setUpPage } from "./theme.js";
 import { mountPanels } from "./panels.js";
 import { ask, extend, follow, hideToken, setParts } from "./live.js";
 import { sayOnNextPage, sayWhatWasDone, say, showActions } from "./actions.js";
@@ -10,9 +10,7 @@ const MOST_SPANS = 20000;
 
 hideToken();
 sayWhatWasDone();
-setUpTheme();
-setUpDownloads();
-setUpCopying();
+setUpPage();
 const data = JSON.parse(document.getElementById("figures").textContent);
 const number = Number(location.pathname.split("/").pop());
 const progress = document.createElement("span");

@@ -1,6 +1,6 @@
 import { element, toggle } from "./dom.js";
 import { count, duration, isPercent, metricValue, NOTHING } from "./format.js";
-import { setUpTheme } from "./theme.js";
+import { setUpPage } from "./theme.js";
 import { ask, follow, hideToken } from "./live.js";
 import { progressText } from "./progress.js";
 import { sayWhatWasDone } from "./actions.js";
@@ -27,7 +27,7 @@ const COLUMNS = [
 
 hideToken();
 sayWhatWasDone();
-setUpTheme();
+setUpPage();
 const place = document.getElementById("runs");
 const rows = new Map();
 const state = { sort: "run", down: true, text: "", chosen: null, folds: false, group: "none", selected: new Set(), open: new Set(), shown: FIRST_ROWS, version: "0:0" };

@@ -1,6 +1,5 @@
-import { setUpDownloads, setUpTheme } from "./theme.js";
+import { setUpPage } from "./theme.js";
 
 // A page without interactive plots.
 
-setUpTheme();
-setUpDownloads();
+setUpPage();

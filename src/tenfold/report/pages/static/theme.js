@@ -1,6 +1,12 @@
-// The button that switches between light and dark, and downloads that browsers accept.
+// What every page does: the button that switches between light and dark, downloads that browsers accept, buttons that copy.
 
-export function setUpTheme() {
+export function setUpPage() {
+  setUpTheme();
+  setUpDownloads();
+  setUpCopying();
+}
+
+function setUpTheme() {
   const root = document.documentElement;
   const button = document.getElementById("theme");
   const prefersDark = matchMedia("(prefers-color-scheme: dark)");
@@ -19,7 +25,7 @@ export function setUpTheme() {
 }
 
 // Browsers refuse to save long data addresses, but not blobs.
-export function setUpDownloads() {
+function setUpDownloads() {
   document.addEventListener("click", (event) => {
     const link = event.target.closest?.("a[download]");
     if (!link || !link.href.startsWith("data:")) return;
@@ -29,7 +35,7 @@ export function setUpDownloads() {
   addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((one) => { one.open = true; }));
 }
 
-export function setUpCopying() {
+function setUpCopying() {
   document.addEventListener("click", async (event) => {
     const button = event.target.closest?.("button[data-copy]");
     if (!button) return;
