@@ -15,9 +15,9 @@ from tenfold.common.registry import suggest
 from tenfold.data.collate import Collate
 from tenfold.data.dataset_part import DatasetPart
 from tenfold.data.files.column_values import columns_of, is_frame, is_series, series_values
-from tenfold.data.files.data_files import read_file
+from tenfold.data.files.read_files import read_file
 from tenfold.data.files.known_data import KnownData
-from tenfold.data.files.table_reader import TableReader
+from tenfold.data.files.table_encoder import TableEncoder
 from tenfold.data.part import Part, Splits
 from tenfold.data.table_columns import NOT_NAMED, Columns, split_sample
 from tenfold.data.tree import shape_of
@@ -99,18 +99,18 @@ def _from_tables(name: str, data: Any, columns: Columns, known: KnownData | None
         given = {part: _columns_and_target(one, part) for part, one in found.items() if one is not None}
         tables = {part: table for part, (table, _) in given.items()}
         columns = replace(columns, target=columns.target or given["train"][1])
-    reader = TableReader(columns, known)
-    reader.learn(list(tables.values()))
-    parts: dict[str, Part] = {part: reader.part(table, part) for part, table in tables.items()}
-    splits = _described(name, parts, len(reader.class_names) if known and reader.class_names else None)
-    if reader.class_names is not None:
-        splits = replace(splits, classes=len(reader.class_names), outputs=len(reader.class_names))
+    encoder = TableEncoder(columns, known)
+    encoder.learn(list(tables.values()))
+    parts: dict[str, Part] = {part: encoder.part(table, part) for part, table in tables.items()}
+    splits = _described(name, parts, len(encoder.class_names) if known and encoder.class_names else None)
+    if encoder.class_names is not None:
+        splits = replace(splits, classes=len(encoder.class_names), outputs=len(encoder.class_names))
     return replace(
         splits,
-        notes=(reader.describe(),),
-        features=tuple(reader.names),
-        class_names=tuple(reader.class_names or ()),
-        has_missing=reader.has_missing,
+        notes=(encoder.describe(),),
+        features=tuple(encoder.names),
+        class_names=tuple(encoder.class_names or ()),
+        has_missing=encoder.has_missing,
     )
 
 

@@ -85,7 +85,7 @@ def _spoken(utterances: int) -> "tuple[NDArray[np.float32], NDArray[np.int64], N
     """Return log-mel bands, states and utterance of every frame, from the cache or newly spoken."""
     import numpy as np
 
-    from tenfold.data.files.data_files import read_arrays
+    from tenfold.data.files.read_files import read_arrays
 
     path = cache() / NAME / f"{utterances}-utterances-{VERSION}.npz"
     if path.exists():

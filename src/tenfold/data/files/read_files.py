@@ -1,4 +1,4 @@
-"""Data in files: tables (CSV, Parquet), arrays of NumPy, and folders of images."""
+"""Reading data from files: tables (CSV, Parquet), arrays of NumPy, and folders of images."""
 
 import csv
 import zipfile

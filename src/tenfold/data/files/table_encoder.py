@@ -23,8 +23,8 @@ COMMA_NUMBER = re.compile(r"[+-]?\d+(,\d+)+(\.\d+)?")
 BOOLEAN_NAMES = ("False", "True")
 
 
-class TableReader:
-    """Reads all parts of a table in the same way: together they decide which categories and classes there are.
+class TableEncoder:
+    """Turns all parts of a table into matrices in the same way: together they decide which categories and classes there are.
 
     `known` is the table that a model was trained on, where that decides instead.
     """
