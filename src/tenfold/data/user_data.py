@@ -15,8 +15,8 @@ from tenfold.common.registry import suggest
 from tenfold.data.collate import Collate
 from tenfold.data.dataset_part import DatasetPart
 from tenfold.data.files.column_values import columns_of, is_frame, is_series, series_values
-from tenfold.data.files.read_files import read_file
 from tenfold.data.files.known_data import KnownData
+from tenfold.data.files.read_files import read_file
 from tenfold.data.files.table_encoder import TableEncoder
 from tenfold.data.part import Part, Splits
 from tenfold.data.table_columns import NOT_NAMED, Columns, split_sample

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tenfold.data.files.read_files import is_number, read_arrays, read_file, read_rows
 from tenfold.data.files.image_files import may_hold_images, read_unlabelled
 from tenfold.data.files.known_data import KnownData
+from tenfold.data.files.read_files import is_number, read_arrays, read_file, read_rows
 from tenfold.data.sources.source import SOURCES, Source
 from tenfold.errors import DataError
 

@@ -24,7 +24,7 @@ BOOLEAN_NAMES = ("False", "True")
 
 
 class TableEncoder:
-    """Turns all parts of a table into matrices in the same way: together they decide which categories and classes there are.
+    """Turns the parts of a table into matrices; together they decide which categories and classes there are.
 
     `known` is the table that a model was trained on, where that decides instead.
     """
