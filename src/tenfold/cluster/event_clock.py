@@ -171,16 +171,13 @@ class _EventClock:
         begin = max(at, free[worker], free[other])
         end = begin + self.price(worker, other, sent, received)
         free[worker] = free[other] = end
-        self._note(worker, self.done + step, at, begin, end, sent + received)
-        return begin, end
-
-    def _note(self, worker: int, step: int, at: float, begin: float, end: float, nbytes: int) -> None:
         self.waited[worker] += begin - at
         self.communicated[worker] += end - begin
-        self.sent[worker] += nbytes
-        if step <= SINGLE_STEPS and worker < self.lanes.limit:
+        self.sent[worker] += sent + received
+        if self.done + step <= SINGLE_STEPS and worker < self.lanes.limit:
             spans = (ClockSpan(worker, "wait", at, begin - at), ClockSpan(worker, "communicate", begin, end - begin))
             self.lanes.spans += [span for span in spans if span.seconds > 0]
+        return begin, end
 
     def end_epoch(self) -> None:
         """Wait for all workers, average, evaluate and save."""

@@ -16,7 +16,7 @@ LONGEST_PATTERN = 64
 
 def find_reasons(workload: Workload, hardware: Hardware, timing: Timing) -> tuple[str, ...]:
     """Return why some settings do not change the predicted time, one sentence each."""
-    found = [*_about_schedule(workload)]
+    found = _about_schedule(workload)
     if workload.workers == 1 and not workload.strategy.has_centre:
         return (
             *found,
