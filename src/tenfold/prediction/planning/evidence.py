@@ -13,7 +13,7 @@ from tenfold.prediction.planning import epoch_choice
 from tenfold.prediction.planning.assessment import Assessment
 from tenfold.prediction.planning.candidates import Candidate
 from tenfold.prediction.planning.epoch_choice import Goal, Schedule
-from tenfold.prediction.planning.learning_curve import SEED_ERROR, fit_curves, noise_factor
+from tenfold.prediction.planning.learning_curve import SEED_ERROR, Point, fit_curves, noise_factor
 from tenfold.prediction.planning.learning_probe import Probe, chance_error, point_of
 from tenfold.prediction.planning.pricing import Price, Prices
 from tenfold.prediction.planning.trials import Trials, WallTimes, stop_share
@@ -78,11 +78,11 @@ class Evidence:
         validation, classes = self.splits.validation, self.splits.classes
         assert validation is not None
         points = {key: [point_of(one, validation, classes) for one in some] for key, some in self.runs.items()}
-        equal: dict[tuple[str, float], list[int]] = {}
+        equal: dict[tuple[str, float], list[Point]] = {}
         for key, some in points.items():
-            for at, point in enumerate(some):
-                equal.setdefault((key, point.samples), []).append(at)
-        factor = noise_factor([points[key][at] for at in places] for (key, _), places in equal.items())
+            for point in some:
+                equal.setdefault((key, point.samples), []).append(point)
+        factor = noise_factor(equal.values())
         self.goal = self._goal(factor)
         curves = fit_curves(
             {key: [replace(one, error=one.error * factor) for one in some] for key, some in points.items()}

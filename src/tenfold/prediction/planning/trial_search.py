@@ -92,15 +92,10 @@ class TrialSearch:
             one.epoch_seconds = self.evidence.epoch_seconds(one)
         timed = [(one.candidate, one.epoch_seconds) for one in self.assessments if one.epoch_seconds is not None]
         kept = drop_dominated(timed)
-        left = []
         for one in self.assessments:
-            worth = one.candidate in kept or one is self.given
-            if one.epoch_seconds is not None and not worth:
+            if one.epoch_seconds is not None and one.candidate not in kept and one is not self.given:
                 one.dropped = HARDLY_FASTER
-            else:
-                left.append(one)
-        if not left:
-            return []
+        left = [one for one in self.assessments if not one.dropped]
         reference = min(left, key=lambda one: (one.candidate.batch, one.epoch_seconds or 0.0))
         first = self._train(reference, self._samples(reference.candidate, 0))
         if first is not None:
@@ -168,16 +163,11 @@ class TrialSearch:
         """The fewest epochs of each setting that do not fit into the time."""
         runs = 0
         while runs < MOST_TRIALS:
-            confirmed = [one.expected for one in self.evidence.still_in_search() if self.evidence.confirmed_epochs(one)]
+            alive = self.evidence.still_in_search()
+            confirmed = [one.expected for one in alive if self.evidence.confirmed_epochs(one)]
             limit = min((expected for expected in confirmed if expected is not None), default=math.inf)
-            trials = [
-                found
-                for one in self.evidence.still_in_search()
-                if (found := self._trial(one, limit, too_long)) is not None
-            ]
-            trials = trials or [
-                found for one in self.evidence.still_in_search() if (found := self._longer(one, limit, too_long))
-            ]
+            trials = [found for one in alive if (found := self._trial(one, limit, too_long))]
+            trials = trials or [found for one in alive if (found := self._longer(one, limit, too_long))]
             if not trials:
                 return
             _, one, epochs = min(trials, key=lambda trial: trial[0])
