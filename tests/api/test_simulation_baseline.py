@@ -49,12 +49,11 @@ def test_a_real_run_of_one_worker_does_the_same_arithmetic(tmp_path):
 def test_the_page_of_a_run_shows_the_speedup_that_was_recorded(tmp_path):
     _, run = virtual_run(tmp_path, 4, 0.9, steps=500)
     module.SimulationBaseline(seconds=10.0, speedup=3.9).record(run)
-    number = next(
-        one for one in run_headline(tenfold.open_run(run.id, runs=tmp_path), None) if "speedup" in one["name"]
-    )
-    assert (number["name"], number["value"]) == ("speedup, predicted", "3.90")
+    found = run_headline(tenfold.open_run(run.id, runs=tmp_path), None)
+    name, value, note = next(one for one in found if "speedup" in one[0])
+    assert (name, value) == ("speedup, predicted", "3.90")
     assert module.recorded_baseline(run).speedup == tenfold.open_run(run.id, runs=tmp_path).result["speedup"] == 3.9
-    assert number["note"] == "over one worker in 10.0 s, predicted; link 10gbe, the default"
+    assert note == "over one worker in 10.0 s, predicted; link 10gbe, the default"
 
 
 def test_one_worker_is_its_own_baseline(tmp_path):
@@ -65,4 +64,4 @@ def test_one_worker_is_its_own_baseline(tmp_path):
 def test_a_run_that_stopped_early_is_not_compared_with_all_epochs_of_one_worker(tmp_path, stopped):
     experiment, run = virtual_run(tmp_path, 4, 0.95, steps=20, **stopped)
     assert module.simulation_baseline(experiment, run) is None
-    assert not any("speedup" in one["name"] for one in run_headline(run, None))
+    assert not any("speedup" in name for name, _, _ in run_headline(run, None))

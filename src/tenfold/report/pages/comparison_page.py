@@ -16,7 +16,7 @@ from tenfold.report.formatting import (
     ratio,
 )
 from tenfold.report.pages import figures
-from tenfold.report.pages.sections import describe_run, headline_number, page_title
+from tenfold.report.pages.sections import Headline, describe_run, page_title
 from tenfold.report.plots import SCALING, device_plots, scaling_plots, target_plots, timeline_plots
 from tenfold.report.plots.charts import Chart, LaneChart
 from tenfold.report.plots.styles import PlotStyles
@@ -93,8 +93,8 @@ def _common_facts(runs: Sequence[Run]) -> list[str]:
     return [*(one.pop() for one in facts if len(one) == 1), " to ".join(dict.fromkeys((began[0], began[-1])))]
 
 
-def _headline(comparison: Comparison) -> list[dict[str, str]]:
-    """Return the most important numbers, each with its name and the setting that reached it."""
+def _headline(comparison: Comparison) -> Headline:
+    """Return the most important numbers, each with the setting that reached it."""
     rows, runs = comparison.rows, comparison.runs
     numbers = _target_numbers(rows)
     timed = [row for row in rows if row.seconds.values]
@@ -102,40 +102,40 @@ def _headline(comparison: Comparison) -> list[dict[str, str]]:
     if timed and same_task:
         fastest = min(timed, key=mean_seconds)
         name = f"shortest training, {fastest.clock}"
-        numbers.append(headline_number(name, duration(mean_seconds(fastest)), _with_ties(fastest, timed)))
+        numbers.append((name, duration(mean_seconds(fastest)), _with_ties(fastest, timed)))
     if (top := _highest_speedup(rows)) is not None:
-        numbers.append(headline_number(f"highest speedup, {top.clock}", ratio(top.speedup), top.label))
+        numbers.append((f"highest speedup, {top.clock}", ratio(top.speedup), top.label))
     if others := [row for row in rows if row.factor_against_cpu is not None]:
         top = max(others, key=lambda row: row.factor_against_cpu or 0.0)
         name = f"highest factor against cpu, {top.clock}"
-        numbers.append(headline_number(name, ratio(top.factor_against_cpu), top.label))
+        numbers.append((name, ratio(top.factor_against_cpu), top.label))
     metric = rows_metric(rows)
     scored = [row for row in rows if metric in row.metrics and row.metrics[metric].values]
     if scored and same_task:
         top = max(scored, key=lambda row: quality(row, metric))
         word = "highest" if direction(metric).startswith("higher") else "lowest"
-        name = f"{word} {top.part} {metric}"
-        numbers.append(headline_number(name, metric_value(metric, top.metrics[metric].mean), top.label))
+        name = f"{word} {top.part} {one_line(metric)}"
+        numbers.append((name, metric_value(metric, top.metrics[metric].mean), top.label))
     if (chosen := comparison.selected) is not None and metric in chosen.test_metrics:
         value = metric_value(metric, chosen.test_metrics[metric].mean)
-        numbers.append(headline_number(f"test {metric}", value, f"selected: {chosen.label}"))
+        numbers.append((f"test {one_line(metric)}", value, f"selected: {chosen.label}"))
     finished = sum(run.status == "finished" for run in runs)
     ended = "all finished" if finished == len(runs) else f"{finished} finished"
-    return [*numbers, headline_number("settings", count(len(rows)), f"{plural(len(runs), 'run')}, {ended}")]
+    return [*numbers, ("settings", count(len(rows)), f"{plural(len(runs), 'run')}, {ended}")]
 
 
-def _target_numbers(rows: Sequence[Row]) -> list[dict[str, str]]:
+def _target_numbers(rows: Sequence[Row]) -> Headline:
     """Return which setting reached the target soonest, and the highest speedup at equal quality."""
     reached = [row for row in rows if row.seconds_to_target.mean is not None]
     if not reached:
         return []
     soonest = min(reached, key=lambda row: row.seconds_to_target.mean or 0.0)
     name = f"soonest to the target {soonest.experiment.training.target:g}, {soonest.clock}"
-    numbers = [headline_number(name, duration(soonest.seconds_to_target.mean), soonest.label)]
+    numbers = [(name, duration(soonest.seconds_to_target.mean), soonest.label)]
     faster = [row for row in reached if row.workers > 1 and (row.target_speedup or 0.0) > 1 and not row.doubts]
     if faster:
         top = max(faster, key=lambda row: row.target_speedup or 0.0)
-        numbers.append(headline_number(f"speedup to the target, {top.clock}", ratio(top.target_speedup), top.label))
+        numbers.append((f"speedup to the target, {top.clock}", ratio(top.target_speedup), top.label))
     return numbers
 
 

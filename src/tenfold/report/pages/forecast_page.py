@@ -1,7 +1,5 @@
 """The page of a forecast: predicted speedups, where they level off, and what the time would be spent on."""
 
-from typing import Any
-
 from tenfold.errors import ExperimentError
 from tenfold.report import clocks, summary
 from tenfold.report.formatting import count, duration, interval, plural, ratio
@@ -9,7 +7,6 @@ from tenfold.report.knee import find_knee, rows_with_rounds, scaling_families
 from tenfold.report.pages import figures, sections
 from tenfold.report.pages.comparison_page import settings_table
 from tenfold.report.pages.page import download_link, render_template
-from tenfold.report.pages.sections import headline_number
 from tenfold.report.plots import forecast_plots
 from tenfold.report.plots.styles import PlotStyles
 from tenfold.report.results.forecast_result import Forecast
@@ -50,21 +47,21 @@ def render_forecast(forecast: Forecast) -> str:
     return render_template("forecast.html", content)
 
 
-def _headline(forecast: Forecast) -> list[dict[str, Any]]:
+def _headline(forecast: Forecast) -> sections.Headline:
     rows = rows_with_rounds(forecast.rows)
     which = "" if len(rows) == len(forecast.rows) else " with rounds"
     fastest = min(rows, key=mean_seconds)
     seconds = mean_seconds(fastest)
     around = f"{interval(*fastest.interval, seconds)}, " if fastest.interval else ""
-    numbers = [headline_number(f"shortest training{which}, predicted", duration(seconds), f"{around}{fastest.label}")]
+    numbers = [(f"shortest training{which}, predicted", duration(seconds), f"{around}{fastest.label}")]
     if faster := [row for row in rows if row.workers > 1 and (row.speedup or 0.0) > 1]:
         top = max(faster, key=lambda row: row.speedup or 0.0)
-        numbers.append(headline_number(f"highest speedup{which}, predicted", ratio(top.speedup), top.label))
+        numbers.append((f"highest speedup{which}, predicted", ratio(top.speedup), top.label))
     knees = [(name, first) for name, group in scaling_families(rows) if (first := find_knee(group).first)]
     if knees:
         name, last = max(knees, key=lambda one: one[1].workers)
         where = f"the latest of {len(knees)}, {name}" if len(knees) > 1 else name
-        numbers.append(headline_number("workers where the speedup levels off", count(last.workers), where))
+        numbers.append(("workers where the speedup levels off", count(last.workers), where))
     return numbers
 
 

@@ -1,12 +1,9 @@
 """The page of a plan: the choice, the table that it was made from, and the learning curves behind it."""
 
-from typing import Any
-
 from tenfold.report import clocks
-from tenfold.report.formatting import duration, interval, metric_value, plural
+from tenfold.report.formatting import duration, interval, metric_value, one_line, plural
 from tenfold.report.pages import figures, sections
 from tenfold.report.pages.page import download_link, render_template
-from tenfold.report.pages.sections import headline_number
 from tenfold.report.plots.plan_plots import probe_plot
 from tenfold.report.results.plan_result import Plan
 from tenfold.report.tables.text_table import TextTable
@@ -34,13 +31,13 @@ def render_plan(plan: Plan) -> str:
     return render_template("plan.html", content)
 
 
-def _headline(plan: Plan) -> list[dict[str, Any]]:
+def _headline(plan: Plan) -> sections.Headline:
     seconds, metric = plan.predicted_seconds, plan.search.metric
     reached = f"{interval(*plan.interval, seconds)} of training, predicted"
-    numbers = [headline_number(f"to {metric} {metric_value(metric, plan.target)}", duration(seconds), reached)]
-    numbers.append(headline_number("planning took", duration(plan.cost_seconds), "measured"))
+    numbers = [(f"to {one_line(metric)} {metric_value(metric, plan.target)}", duration(seconds), reached)]
+    numbers.append(("planning took", duration(plan.cost_seconds), "measured"))
     repaid = plan.repayment
     if repaid is not None and repaid.runs is not None:
         saved = f"{duration(repaid.seconds_saved)} saved per run"
-        numbers.append(headline_number("earned back after", plural(repaid.runs, "run"), saved))
+        numbers.append(("earned back after", plural(repaid.runs, "run"), saved))
     return numbers

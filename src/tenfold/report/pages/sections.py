@@ -40,36 +40,39 @@ from tenfold.runs import (
 )
 from tenfold.runs.fold_name import fold_name
 
+Headline = list[tuple[str, str, str]]
+"""The most important numbers of a page: the name of each, the number as text, and a note."""
 
-def run_headline(run: Run, baseline: Baseline | None) -> list[dict[str, str]]:
-    """Return the most important numbers of a run, each with its name and a note."""
+
+def run_headline(run: Run, baseline: Baseline | None) -> Headline:
+    """Return the most important numbers of a run."""
     if run.status == "running":  # a resumed run still has the numbers of its first part
         return []
     result = run.result
     numbers = [
-        headline_number(f"{summary.evaluated_part(run)} {name}", metric_value(name, one), _metric_note(run, name))
+        (f"{summary.evaluated_part(run)} {one_line(name)}", metric_value(name, one), _metric_note(run, name))
         for name, one in ordered(run.metrics).items()
     ]
     if run.seconds is not None:
-        numbers.append(headline_number("training time", duration(run.seconds), clocks.describe_clock(run)))
+        numbers.append(("training time", duration(run.seconds), clocks.describe_clock(run)))
     if baseline is not None:
         slower = "slower than" if baseline.speedup < 1 else "over"
         note = f"{slower} one worker, run {baseline.run.id}"
         note += ", per sample" if baseline.per_sample else ""
         note += "; doubtful" if baseline.doubts else ""
-        numbers.append(headline_number(f"speedup, {run.clock}", ratio(baseline.speedup), note))
+        numbers.append((f"speedup, {run.clock}", ratio(baseline.speedup), note))
     elif "baseline_seconds" in result and "speedup" in result:
         alone = duration(result["baseline_seconds"])
         note = f"over one worker in {alone}, {run.clock}; {summary.describe_hardware(run.experiment)}"
-        numbers.append(headline_number(f"speedup, {run.clock}", ratio(result["speedup"]), note))
+        numbers.append((f"speedup, {run.clock}", ratio(result["speedup"]), note))
     if run.experiment.training.target is not None and run.seconds_to_target is not None:
         name = f"to the target {run.experiment.training.target:g}"
-        numbers.append(headline_number(name, duration(run.seconds_to_target), run.clock))
+        numbers.append((name, duration(run.seconds_to_target), run.clock))
     if (speed := result.get("samples_per_second")) is not None:
-        numbers.append(headline_number("samples per second", count(speed), run.clock))
+        numbers.append(("samples per second", count(speed), run.clock))
     if "epochs" in result:
         steps = plural(result["steps"], "step") if "steps" in result else ""
-        numbers.append(headline_number("epochs", count(result["epochs"]), steps))
+        numbers.append(("epochs", count(result["epochs"]), steps))
     return numbers
 
 
@@ -117,11 +120,6 @@ def describe_run(run: Run, label: str = "", part: str | None = None) -> dict[str
         "command": run.facts.get("command", ""),
         "code": run.facts.get("code", ""),
     }
-
-
-def headline_number(name: str, value: str, note: str = "") -> dict[str, str]:
-    """Return a number for the top of a page."""
-    return {"name": one_line(name), "value": value, "note": note}
 
 
 def common_fields(runs: Sequence[HasExperiment]) -> list[dict[str, Any]]:

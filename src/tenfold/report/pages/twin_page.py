@@ -6,7 +6,6 @@ from tenfold.report import clocks, summary
 from tenfold.report.formatting import date_time, duration
 from tenfold.report.pages import figures, sections
 from tenfold.report.pages.page import download_link, render_template
-from tenfold.report.pages.sections import headline_number
 from tenfold.report.plots import timeline_plots
 from tenfold.report.results.twin_result import Twin, signed_percent
 
@@ -27,10 +26,10 @@ def render_twin(twin: Twin) -> str:
         ],
         "truth": clocks.page_statement(both),
         "headline": [
-            headline_number("largest difference between the weights", *twin.weights().split(", ")),
-            headline_number("training time", duration(real.seconds), "measured"),
-            headline_number("training time", duration(virtual.seconds), clocks.describe_clock(virtual)),
-            headline_number("error of the prediction", signed_percent(twin.error), "of the measured training time"),
+            ("largest difference between the weights", *twin.weights().split(", ")),
+            ("training time", duration(real.seconds), "measured"),
+            ("training time", duration(virtual.seconds), clocks.describe_clock(virtual)),
+            ("error of the prediction", signed_percent(twin.error), "of the measured training time"),
         ],
         "table": twin.table(),
         "notes": twin.notes(),
