@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 import tenfold
 from tenfold.cli import app
+from tenfold.errors import DataError
 from tenfold.runs import Run
 
 DIGITS = load_digits()
@@ -48,6 +49,28 @@ def run(folder: Path) -> Run:
 def regression(folder: Path) -> Run:
     x = torch.arange(40.0).reshape(20, 2) / 40
     return tenfold.train(model="mlp", data=(x, x.sum(1)), epochs=1, hidden=(4,), runs=folder)
+
+
+def test_samples_of_another_length_than_the_first_one_of_training(tmp_path: Path) -> None:
+    def collate(samples: list[tuple[list[int], int]]) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        tokens = torch.nn.utils.rnn.pad_sequence([torch.tensor(one) for one, _ in samples], batch_first=True)
+        return {"tokens": tokens, "mask": tokens > 0}, torch.tensor([label for _, label in samples])
+
+    class Words(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = torch.nn.Embedding(9, 2)
+
+        def forward(self, tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            return (self.words(tokens) * mask[..., None]).sum(1)
+
+    samples = [([1 + i % 7] * (2 + i % 4), i % 2) for i in range(40)]
+    run = tenfold.train(model=Words, data=samples, collate=collate, epochs=1, runs=tmp_path)
+    assert run.evaluate(samples[2:]).keys() == {"loss", "accuracy"}
+    long = torch.ones(3, 9, dtype=torch.int64)
+    assert len(run.predict({"tokens": long, "mask": long > 0})) == 3
+    with pytest.raises(DataError, match="in the same form as in training"):
+        run.predict({"tokens": long[0], "mask": long[0] > 0})
 
 
 class TestPredicting:

@@ -50,3 +50,10 @@ def test_the_kind_of_error_can_be_chosen():
 def test_a_module_that_lacks_something_itself_keeps_its_traceback():
     with pytest.raises(ModuleNotFoundError, match="a_module_that_is_missing"):
         resolve("my_broken_things:x", "data")
+
+
+def test_a_module_with_a_syntax_error_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_slip.py").write_text("x = 1\ndef (\n")
+    with pytest.raises(ExperimentError, match=r"model 'my_slip:net' cannot be imported: .*my_slip.py, line 2: invalid"):
+        resolve("my_slip:net", "model")

@@ -106,3 +106,11 @@ def test_a_parquet_file_is_read_as_the_frame_is(frame, tmp_path, monkeypatch):
         )
     assert files["homes.parquet"].features == expected.features
     assert torch.equal(files["homes.parquet"].train.x.nan_to_num(), expected.train.x.nan_to_num())
+
+
+def test_columns_that_cannot_be_read_are_named(frame):
+    with pytest.raises(DataError, match="the table has 2 columns called 'area'"):
+        load(pandas.concat([frame, frame[["area"]]], axis=1), columns=Columns(target="price"))
+    frame.loc[3, "area"] = np.inf
+    with pytest.raises(DataError, match="the column 'area' holds infinity, first in row 3"):
+        load(frame, columns=Columns(target="price"))

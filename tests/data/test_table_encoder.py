@@ -121,7 +121,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path, monkeypatch):
     with pytest.raises(DataError, match=r"'table.xlsx' is not a known kind of file; known: .csv"):
         load("table.xlsx")
     (tmp_path / "endless.csv").write_text("a,b\n1,2\ninf,3\n")
-    with pytest.raises(DataError, match=r"x of the train part holds NaN or infinity, first in sample 1"):
+    with pytest.raises(DataError, match=r"the train part: the column 'a' holds infinity, first in row 1"):
         load("endless.csv", columns=Columns(target="b"))
     with pytest.raises(TenfoldError, match="unknown data set 'mnits'; did you mean 'mnist'"):
         tenfold.train(data="mnits")

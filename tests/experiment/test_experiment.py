@@ -6,6 +6,7 @@ import string
 import numpy as np
 import pydantic
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from looped import looped
@@ -217,6 +218,10 @@ def test_activations_are_those_of_the_networks():
     assert choices("activation") == list(ACTIVATIONS)
 
 
+def test_a_device_of_torch_is_taken_by_its_name():
+    assert Experiment(device=torch.device("cuda", 1)).machine.device == "cuda:1"
+
+
 def test_other_names_point_to_fields():
     assert set(experiment_fields.FIELD_ALIASES.values()) <= set(FIELDS)
     assert not set(experiment_fields.FIELD_ALIASES) & {*FIELDS, *SECTIONS}
@@ -227,6 +232,8 @@ def test_other_names_point_to_fields():
     [
         ({"learning_rate": 0.1}, "learning_rate = 0.1: unknown field; did you mean training.lr?"),
         ({"epoch": 3}, "epoch = 3: unknown field; did you mean training.epochs?"),
+        ({"num_workers": 2}, "unknown field; did you mean division.workers (replicas) or data.loader_workers"),
+        ({"shuffle": True}, "shuffle = true: unknown field; samples are shuffled in every epoch"),
         ({"nodes": 3}, "nodes = 3: unknown field; did you mean division.workers?"),
         ({"trainin": {}}, "trainin = {}: unknown field; did you mean [training]?"),
         ({"zzz": 1}, "zzz = 1: unknown field; `tenfold schema` lists the fields"),
@@ -279,7 +286,7 @@ def test_what_is_wrong_is_said_with_its_place_and_what_would_be_right(fields, me
 
 
 def test_what_is_neither_text_nor_object_is_refused_once():
-    assert refusal(model=None) == "model.name = None: should be text"
+    assert refusal(model=None).startswith("model.name = None: should be a name or a Python object; does the function")
 
 
 def test_each_wrong_field_gets_a_line_and_long_values_are_cut():

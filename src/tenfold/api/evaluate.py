@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tenfold.api.predict import have_fitting_shape
 from tenfold.common.part_names import PARTS
 from tenfold.common.registry import suggest
 from tenfold.data import Part, Splits, loading
@@ -100,7 +101,7 @@ def _choose(splits: Splits, part: str | None, *, own: bool) -> tuple[str, Part]:
 def _check_fit(run: Run, splits: Splits) -> None:
     expected = run.facts["data"]
     shape = shape_from_record(expected["shape"])
-    if splits.shape != shape:
+    if not have_fitting_shape(run, splits.shape, shape):
         raise DataError(
             f"the samples have the shape {splits.shape}; the model of run {run.id} takes samples of shape {shape}"
         )

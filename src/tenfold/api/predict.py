@@ -67,6 +67,8 @@ def inputs_for(run: Run, x: Any) -> Any:
         raise DataError(f"x is a {type(x).__name__}; predict takes samples as an array or a tensor, without targets")
     given = as_tensor(x, "x")
     inputs = _scaled(given, run.facts["data"].get("name"))
+    if lengths_vary(run) and inputs.ndim == len(shape) + 1:
+        shape = tuple(inputs.shape[1:])
     if _without_ones(inputs.shape[1:]) != _without_ones(shape) and inputs.shape[1:] != (math.prod(shape),):
         single = "; a single sample is given as x[None]" if _without_ones(inputs.shape) == _without_ones(shape) else ""
         wanted = ", ".join(["n", *map(str, shape)])
@@ -81,12 +83,30 @@ def inputs_for(run: Run, x: Any) -> Any:
     return inputs.reshape(len(inputs), *shape)
 
 
+def lengths_vary(run: Run) -> bool:
+    """Return whether samples may differ in length, so that the recorded shape is only that of the first one."""
+    return run.experiment.data.collate is not None
+
+
+def have_fitting_shape(run: Run, found: Any, recorded: Any) -> bool:
+    """Return whether samples have the shape that a run's model takes; where lengths vary, as many dimensions."""
+    if not lengths_vary(run):
+        return bool(found == recorded)
+    return bool(_dimensions(found) == _dimensions(recorded))
+
+
+def _dimensions(shape: Any) -> Any:
+    if not has_several(shape):
+        return len(shape)
+    return {name: len(one) for name, one in (shape.items() if isinstance(shape, dict) else enumerate(shape))}
+
+
 def _several_inputs(run: Run, x: Any, shape: Any) -> Any:
     """Return the inputs of a model that takes several, as a tuple or a dict of tensors."""
     inputs = as_inputs(tree_map(lambda one: as_tensor(one, "an input in x"), x))
     lengths = {len(one) for one in tree_leaves(inputs)}
     found = tree_map(lambda one: tuple(one.shape[1:]), inputs)
-    if found != shape or len(lengths) != 1:
+    if not have_fitting_shape(run, found, shape) or len(lengths) != 1:
         raise DataError(
             f"x holds inputs of shape {describe_shape(found)} for {', '.join(map(str, sorted(lengths)))} samples; the "
             f"model of run {run.id} takes {describe_shape(shape)}, in the same form as in training"

@@ -28,6 +28,9 @@ def resolve(path: str, what: str, error: type[TenfoldError] = ExperimentError) -
         raise error(
             f"{what} '{path}': there is no module '{at_fault}', neither installed nor in the folder {here}"
         ) from None
+    except SyntaxError as mistake:
+        place = f"{mistake.filename or module_name}, line {mistake.lineno or 1}"
+        raise error(f"{what} '{path}' cannot be imported: {place}: {mistake.msg}") from None
     for attribute in attributes.split("."):
         if not hasattr(found, attribute):
             public = [name for name in dir(found) if not name.startswith("_")]

@@ -107,8 +107,12 @@ def _work_recorded(work: Work, journal: Journal, path: Path) -> Outcome:
     except TenfoldError as error:
         journal.end("failed", str(error))
         raise
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         journal.end("interrupted")
+        number = journal.recorder.run
+        error.add_note(
+            f"run {number} was interrupted; tenfold.resume({number}) continues from the last completed epoch"
+        )
         raise
     except BaseException as error:
         journal.end("failed", describe_error(error))

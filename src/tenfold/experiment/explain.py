@@ -48,6 +48,8 @@ def _sentence(error: Any, model: type[BaseModel], suggest_field: Suggest | None)
         choices = _choices(path[-1][1])
         message = suggest(value, choices) if isinstance(value, str) else f"known: {', '.join(choices)}"
     message = KINDS.get(kind, message)
+    if kind == "string_type" and value is None:
+        message = "should be a name or a Python object; does the function that makes it lack a return?"
     if kind == "tuple_type":
         message = f"should be a list, such as [{format_value(value)}]"
     if kind == "value_error":

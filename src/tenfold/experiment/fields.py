@@ -35,7 +35,6 @@ FIELDS: dict[str, tuple[str, str]] = {
 """Every field's short name, with the section and the field that it stands for."""
 FIELD_ALIASES = {
     "learning_rate": "lr",
-    "num_workers": "workers",
     "nodes": "workers",
     "replicas": "workers",
     "n_workers": "workers",
@@ -48,6 +47,16 @@ FIELD_ALIASES = {
     "criterion": "loss",
     "random_state": "seed",
     "grad_clip": "clip",
+    "max_grad_norm": "clip",
+    "gradient_clip_val": "clip",
+    "clip_grad_norm": "clip",
+    "train_loader": "data",
+    "train_dataset": "data",
+    "collate_fn": "collate",
+    "optim": "optimizer",
+    "lr_scheduler": "schedule",
+    "val_split": "validation_fraction",
+    "validation_split": "validation_fraction",
     "accumulate_grad_batches": "accumulate",
     "gradient_accumulation_steps": "accumulate",
     "gradient_checkpointing": "activation_checkpointing",
@@ -61,6 +70,10 @@ def suggest_field(name: str) -> str:
     """Return which field was probably meant by an unknown name, or where all are listed."""
     key = name.lower().replace("-", "_")
     known = FIELD_ALIASES.get(key) or nearest(key, [*FIELDS, *SECTIONS])
+    if key == "shuffle":
+        return "samples are shuffled in every epoch"
+    if key == "num_workers":
+        return "did you mean division.workers (replicas) or data.loader_workers (of a DataLoader)?"
     if known in FIELDS:
         return f"did you mean {'.'.join(FIELDS[known])}?"
     return f"did you mean [{known}]?" if known else "`tenfold schema` lists the fields"

@@ -323,10 +323,15 @@ class Division(Section):
         return self.average == "gradients" or (self.optimizer_state == "average" and not self.overlap)
 
 
+def _device_name(given: object) -> object:
+    """Return the name of a torch.device; anything else as it is."""
+    return str(given) if type(given).__module__ == "torch" and type(given).__name__ == "device" else given
+
+
 class Machine(Section):
     """The hardware that runs the experiment."""
 
-    device: Text = "cpu"
+    device: Annotated[Text, BeforeValidator(_device_name)] = "cpu"
     """cpu, cuda, cuda:1, mps, or auto (the fastest available)."""
     threads: Count | None = None
     """Threads per worker, also on the nodes of a virtual cluster that does not set them. Default: the cores that this

@@ -30,6 +30,9 @@ def is_series(value: Any) -> bool:
 
 def columns_of(frame: Any) -> dict[str, Any]:
     """Return the columns of a DataFrame by name."""
+    names = list(map(str, frame.columns))
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise DataError(f"the table has {names.count(twice)} columns called '{twice}'; columns need different names")
     return {str(name): series_values(frame[name]) for name in frame.columns}
 
 

@@ -54,6 +54,9 @@ def input_matrix(table: Mapping[str, Any], columns: InputColumns, where: str) ->
         column = as_column(table[name], name)
         if column.dtype.kind != "f":
             raise DataError(f"{where}: the column '{name}' holds text; it should hold numbers, as in training")
+        if np.isinf(column).any():
+            row = int(np.isinf(column).argmax())
+            raise DataError(f"{where}: the column '{name}' holds infinity, first in row {row}; remove or replace it")
         blocks.append(column.astype(np.float32)[:, None])
     return np.concatenate(blocks, 1)
 
