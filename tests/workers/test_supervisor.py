@@ -1,6 +1,7 @@
 """What the supervisor makes of the workers' messages."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 from threaded import make_task
 
 from tenfold.errors import ModelError
-from tenfold.runs import Stopwatch, Warned
+from tenfold.runs import Metric, Stopwatch, Warned
 from tenfold.workers.messages import EpochTrained, Finished
 from tenfold.workers.supervisor import Supervisor
 
@@ -34,6 +35,15 @@ def test_an_epoch_without_a_number_is_never_the_best_for_long() -> None:
     assert [decision.best for decision in decisions] == [True, True, True]
     assert not any(decision.stop for decision in decisions)
     assert judge.best_epoch == 2
+
+
+def test_the_time_of_an_epoch_is_that_of_the_slowest_worker() -> None:
+    heard: list[Any] = []
+    judge = Supervisor(make_task(model="mlp", data=DATA, workers=2), Stopwatch(), heard.append)
+    judge.decide([replace(trained(0, 1.0), outputs=torch.zeros(2, 1), seconds=seconds) for seconds in (1.0, 3.0)])
+    measured = [event for event in heard if isinstance(event, Metric)]
+    assert {event.part for event in measured} == {"train", "test"}
+    assert {event.seconds for event in measured} == {3.0}
 
 
 def test_what_cannot_be_measured_is_named() -> None:

@@ -147,11 +147,11 @@ class Supervisor:
         self.epochs, self._last_step = first.epoch + 1, first.step
         samples = sum(one.samples for one in trained)
         train_loss = sum(one.loss for one in trained) / samples
-        self._emit_metric(first, "train", "epoch_loss", train_loss)
+        self._emit_metric(trained, "train", "epoch_loss", train_loss)
         measured = {"train_loss": train_loss}
         if judged := sum(one.judged for one in trained):
             measured["train_accuracy"] = sum(one.right for one in trained) / judged
-            self._emit_metric(first, "train", "epoch_accuracy", measured["train_accuracy"])
+            self._emit_metric(trained, "train", "epoch_accuracy", measured["train_accuracy"])
         loss = train_loss
         if self.task.evaluation_part is not None:
             self._evaluate(trained)
@@ -186,7 +186,7 @@ class Supervisor:
         if name == "validation":
             self._validation_outputs = [message.outputs for message in messages]
         for metric, value in self.measured.items():
-            self._emit_metric(messages[0], name, metric, value)
+            self._emit_metric(messages, name, metric, value)
         target, metric = self.task.experiment.training.target, target_metric(self.metrics)
         if metric not in self.measured:
             metric = "loss"
@@ -247,10 +247,13 @@ class Supervisor:
                 made = make_predictions(training, task.splits, name, outputs[name], self._targets[id(part)])
                 self.predictions.update({name: made} if made is not None else {})
 
-    def _emit_metric(self, message: EpochTrained | Evaluated, part: Any, name: str, value: float) -> None:
-        at, epoch = self.stopwatch.now(), message.epoch
+    def _emit_metric(
+        self, messages: Sequence[EpochTrained] | Sequence[Evaluated], part: Any, name: str, value: float
+    ) -> None:
+        """Emit what was measured after a step of all workers; its time is that of the slowest, as in the result."""
+        at, first, seconds = self.stopwatch.now(), messages[0], max(message.seconds for message in messages)
         self._announce(
-            Metric(at=at, name=name, value=value, part=part, step=message.step, epoch=epoch, seconds=message.seconds)
+            Metric(at=at, name=name, value=value, part=part, step=first.step, epoch=first.epoch, seconds=seconds)
         )
 
     def _commit(self, saved: Sequence[Saved]) -> Decision:

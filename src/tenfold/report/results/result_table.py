@@ -15,7 +15,7 @@ from tenfold.report.rows import DOUBTS, Row, Spread
 from tenfold.report.run_values import RATIOS, is_time
 from tenfold.report.tables import columns
 from tenfold.report.tables.chosen_columns import chosen_columns, row_value
-from tenfold.report.tables.columns import Column
+from tenfold.report.tables.columns import Column, is_meaningless
 from tenfold.report.tables.crosstable import make_crosstables
 from tenfold.report.tables.text_table import TextTable
 from tenfold.runs.store import CROSSVAL
@@ -199,7 +199,7 @@ def _record(row: Row, shown: Sequence[str]) -> dict[str, Any]:
     record: dict[str, Any] = {}
     for name, value in row.settings.items():
         taken = name in numbers and name not in ("workers", "threads")
-        record[f"{name}_setting" if taken else name] = value
+        record[f"{name}_setting" if taken else name] = None if is_meaningless(row, name) else value
     for name, value in numbers.items():
         if isinstance(value, Spread):
             record |= {name: value.mean, f"{name}_deviation": value.deviation}

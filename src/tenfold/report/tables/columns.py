@@ -125,7 +125,7 @@ def _fields(rows: Sequence[Row]) -> list[Column]:
     names = [name for name in (rows[0].settings if rows else ()) if name not in HOST_FIELDS]
 
     def field(name: str) -> Column:
-        cells = [NOTHING if _is_meaningless(row, name) else field_value(row.settings[name]) for row in rows]
+        cells = [NOTHING if is_meaningless(row, name) else field_value(row.settings[name]) for row in rows]
         words = not all(isinstance(row.settings[name], int | float) for row in rows)
         heading = name.replace("_", " ")
         return Column(heading, heading, cells, words)
@@ -213,7 +213,7 @@ def metric_column(name: str, part: str, spreads: Sequence[Spread], *, named: boo
     return Column(full, full if named else text, cells)
 
 
-def _is_meaningless(row: Row, name: str) -> bool:
+def is_meaningless(row: Row, name: str) -> bool:
     """Return whether a field does not apply: averaging for a single worker, or a virtual cluster that is not set."""
     absent = name in (*CLUSTER_FIELDS, LAUNCHER) and row.settings[name] is None
     return absent or (row.workers == 1 and name in MIXING_FIELDS)
