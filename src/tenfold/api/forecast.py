@@ -1,10 +1,10 @@
 """`tenfold.forecast`: predict the time of every combination of settings."""
 
+from functools import partial
 from typing import Any, Unpack
 
 from tenfold.api import compare as grid
 from tenfold.api.simulate import on_cluster
-from tenfold.cluster.time_prediction import Prediction
 from tenfold.crossval.predict_fold_times import predict_fold_times
 from tenfold.data import Splits
 from tenfold.engines import require_no_launcher
@@ -58,17 +58,10 @@ def forecast_grid(
     base: Experiment, dimensions: dict[str, list[Any]], loaded: LoadedData, report: ReportProgress = silent
 ) -> Forecast:
     """Predict every combination of the dimensions of a grid."""
-
-    def predict(task: Task) -> Prediction:
-        return predict_task(task, report)
-
-    tasks = map(loaded.task_of, grid.experiments_of(base, dimensions, repeats=1))
-    return Forecast(
-        [
-            (
-                task.experiment,
-                predict(task) if task.experiment.division.folds is None else predict_fold_times(task, predict),
-            )
-            for task in tasks
-        ]
-    )
+    predict = partial(predict_task, report=report)
+    found = []
+    for experiment in grid.experiments_of(base, dimensions, repeats=1):
+        task = loaded.task_of(experiment)
+        predicted = predict(task) if experiment.division.folds is None else predict_fold_times(task, predict)
+        found.append((experiment, predicted))
+    return Forecast(found)

@@ -36,13 +36,12 @@ def predict_fold_times(task: Task, predict: PredictTime) -> Prediction:
 def _repeated(one: Prediction, turns: int) -> Prediction:
     """Return the prediction of `turns` trainings, one after another; workers start once."""
     low, high = one.interval
-    kept = {kind: seconds if kind == "start" else seconds * turns for kind, seconds in one.times.items()}
-    start = max((float(seconds.max()) for kind, seconds in one.times.items() if kind == "start"), default=0.0)
+    start = float(one.times["start"].max())
     return replace(
         one,
         seconds=one.seconds * turns,
         interval=(low * turns, high * turns),
         total=(one.total - start) * turns + start,
-        times=kept,
+        times={kind: seconds if kind == "start" else seconds * turns for kind, seconds in one.times.items()},
         bytes_per_worker=one.bytes_per_worker * turns,
     )

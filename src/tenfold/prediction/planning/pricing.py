@@ -141,16 +141,13 @@ class Prices:
     def _by_clock(self, candidate: Candidate) -> _Rates:
         first, both = (self.predict(self._task(candidate, epochs)) for epochs in (1, 2))
         alone = candidate.workers == 1 and self.are_here  # no process has to be started
-        evaluation, save = (
-            float(first.times[kind].max()) if kind in first.times else 0.0 for kind in ("evaluate", "save")
-        )
         return _Rates(
             first=first.seconds,
             epoch=both.seconds - first.seconds,
             error=(both.interval[0] / both.seconds, both.interval[1] / both.seconds),
             start=0.0 if alone else float(first.times["start"].max()),
-            evaluation=evaluation,
-            save=save,
+            evaluation=float(first.times["evaluate"].max()),
+            save=float(first.times["save"].max()),
         )
 
     def _by_probes(self, candidate: Candidate, epochs: float, probes: Sequence[Probe]) -> Price:
