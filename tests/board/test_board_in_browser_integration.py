@@ -6,25 +6,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from browser import NEEDS_BROWSER, started_browser
 from forked import forked_python
 from made_runs import make_run
 
 from tenfold import __file__ as package
 from tenfold.runs import Store
 
-CHROMIUM = Path("/usr/bin/chromium")
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 TRAIN = ["--model", "engine_models:Unhurried", "--data", "digits", "--epochs", "100000", "--name", "<b>watched</b>"]
 TRAIN += ["--set", "limit=200"]
 SOURCES, MODELS = str(Path(package).parents[1]), str(Path(__file__).parents[1] / "support")
 
-playwright = pytest.importorskip("playwright.sync_api", reason="looking at the page needs playwright")
-expect = playwright.expect
-expect.set_options(timeout=30_000)
-pytestmark = [
-    pytest.mark.timeout(180),
-    pytest.mark.skipif(not CHROMIUM.exists(), reason=f"looking at the page needs {CHROMIUM}"),
-]
+pytestmark = [pytest.mark.timeout(180), *NEEDS_BROWSER]
 
 
 @contextmanager
@@ -61,12 +54,10 @@ def address(folder):
 
 @pytest.fixture(scope="module")
 def context(address):
-    with playwright.sync_playwright() as start:
-        browser = start.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
+    with started_browser() as browser:
         context = browser.new_context(viewport={"width": 1280, "height": 900})
         context.set_default_timeout(30_000)
         yield context
-        browser.close()
 
 
 @pytest.fixture
@@ -79,6 +70,14 @@ def page(context, address):
     yield page
     assert page.problems == []
     page.close()
+
+
+def expect(locator):
+    """Wait for what is expected of a part of the page."""
+    from playwright.sync_api import expect
+
+    expect.set_options(timeout=30_000)
+    return expect(locator)
 
 
 def rows(page):

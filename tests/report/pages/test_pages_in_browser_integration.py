@@ -3,6 +3,7 @@ import io
 from pathlib import Path
 
 import pytest
+from browser import NEEDS_BROWSER, started_browser
 from made_runs import made_folds, made_prediction, make_crossval, make_run, make_virtual_run
 
 from tenfold.experiment import Experiment
@@ -11,22 +12,13 @@ from tenfold.report.pages import write_report as report
 from tenfold.report.results.forecast_result import Forecast
 from tenfold.report.results.twin_result import Twin
 
-CHROMIUM = Path("/usr/bin/chromium")
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
-FLAGS += ["--disable-component-update", "--disable-sync"]
-
-playwright = pytest.importorskip("playwright.sync_api", reason="looking at the page needs playwright")
-pytestmark = [
-    pytest.mark.timeout(90),
-    pytest.mark.skipif(not CHROMIUM.exists(), reason=f"looking at the page needs {CHROMIUM}"),
-]
+pytestmark = [pytest.mark.timeout(90), *NEEDS_BROWSER]
 
 
 @pytest.fixture(scope="module")
 def only_page():
     """A page that visits one address after another: making a page takes longer than that."""
-    with playwright.sync_playwright() as start:
-        browser = start.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
+    with started_browser() as browser:
         page = browser.new_page()
         page.problems, page.requests = [], []
         page.on("console", lambda message: page.problems.append(message.text))
@@ -34,7 +26,6 @@ def only_page():
         page.on("dialog", lambda dialog: page.problems.append(dialog.message))
         page.on("request", lambda request: page.requests.append(request.url))
         yield page
-        browser.close()
 
 
 @pytest.fixture
