@@ -16,7 +16,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 import tenfold
-from tenfold.cli import VERBS, app
+from tenfold.cli import COMMANDS, app
 
 ROOT = Path(__file__).parents[1]
 GALLERY = ROOT / "build" / "gallery"
@@ -67,14 +67,14 @@ def commands_page() -> str:
     lines = [
         "# Commands",
         "",
-        "Made from the program's own help. `tenfold VERB --help` shows the same in a terminal.",
+        "Made from the program's own help. `tenfold COMMAND --help` shows the same in a terminal.",
         "",
     ]
     root: Any = typer.main.get_command(app)
-    for heading, verbs in VERBS.items():
+    for heading, commands in COMMANDS.items():
         lines += [f"## {heading}", ""]
-        for verb in verbs:
-            module, _, function = verb.partition(":")
+        for command in commands:
+            module, _, function = command.partition(":")
             name = module.rpartition(".")[2] if function == "app" else function
             lines += _command(root.commands[name], f"tenfold {name}")
     return "\n".join(lines)

@@ -13,8 +13,8 @@ REPEATED = {"__init__", "__main__", "base"}
 """Every room may have these."""
 MOST_FILES = 16
 """In one folder; beyond that, newcomers do not see what belongs together."""
-VERBS = ("cli/train/", "cli/predict_time/", "cli/runs/", "cli/model/", "cli/setup/")
-"""A verb's file is named after the verb, whatever else has the name of what it does."""
+COMMANDS = ("cli/train/", "cli/predict_time/", "cli/runs/", "cli/model/", "cli/setup/")
+"""A command's file is named after the command, whatever else has the name of what it does."""
 
 
 def repeated(places: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
@@ -31,18 +31,18 @@ def modules() -> dict[str, Path]:
 
 
 def test_no_two_modules_have_the_same_name() -> None:
-    names = [(path.stem, place) for place, path in modules().items() if not place.startswith(VERBS)]
+    names = [(path.stem, place) for place, path in modules().items() if not place.startswith(COMMANDS)]
     assert repeated(one for one in names if one[0] not in REPEATED) == {}
 
 
 def test_no_two_verbs_have_the_same_name() -> None:
-    names = [(path.stem, place) for place, path in modules().items() if place.startswith(VERBS)]
+    names = [(path.stem, place) for place, path in modules().items() if place.startswith(COMMANDS)]
     assert repeated(one for one in names if one[0] not in REPEATED) == {}
 
 
 def test_each_heading_of_the_help_has_its_own_folder_of_verbs() -> None:
-    folders = [{path.split(".")[2] for path in paths} for paths in cli.VERBS.values()]
-    assert sorted(f"cli/{name}/" for names in folders for name in names) == sorted(VERBS)
+    folders = [{path.split(".")[2] for path in paths} for paths in cli.COMMANDS.values()]
+    assert sorted(f"cli/{name}/" for names in folders for name in names) == sorted(COMMANDS)
 
 
 def test_no_two_public_classes_have_the_same_name() -> None:

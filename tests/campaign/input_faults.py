@@ -11,7 +11,7 @@ VALUES: tuple[Any, ...] = (
     *(-1, 0, 1, 2**31, 2**63 - 1, 1e308, -0.0, float("nan"), float("inf"), True, False, "", " ", "a:b", "nan", "none"),
     *("../..", "x" * 300, "é\u202e\U0001f600", [], [1, "a"], {}, {"a": {"b": []}}, "line\nbreak", "digits", "sgd"),
 )
-VERBS = (
+COMMANDS = (
     *("train", "crossval", "compare", "launch", "resume", "runs", "show", "report", "init", "schema", "doctor"),
     *("simulate", "twin", "data list", "data where", "recipe list", "recipe show", "recipe", "data", "", "calibrate"),
 )
@@ -129,18 +129,18 @@ def file(attempt: Attempt) -> None:
 
 
 def command(attempt: Attempt) -> None:
-    """Verbs with odd options and arguments."""
+    """Commands with odd options and arguments."""
     chance = attempt.random
     save_experiment(attempt.folder / "experiment.toml", EXPERIMENT | {"epochs": 1, "workers": 1, "limit": 60})
-    verb = chance.choice(VERBS)
+    command = chance.choice(COMMANDS)
     words = [
         word
         for _ in range(chance.randint(0, 4))
         for word in chance.choice([[chance.choice(OPTIONS)], [chance.choice(WORDS)], _pair(chance)])
     ]
-    if verb in SLOW:  # no training: what would be valid has one error
+    if command in SLOW:  # no training: what would be valid has one error
         words += ["--epochs", "many"]
-    attempt.check_said(attempt.forked(*verb.split(), *words), (0, 1, 2, 3))
+    attempt.check_said(attempt.forked(*command.split(), *words), (0, 1, 2, 3))
 
 
 def data(attempt: Attempt) -> None:

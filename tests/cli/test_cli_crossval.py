@@ -125,7 +125,7 @@ def test_interrupted_says_how_to_go_on_and_goes_on() -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(FoldPool, "_take_back", interrupted)
         patched.setattr(FoldProgress, "__exit__", lambda *_: closed.append(True))
-        patched.setattr(output, "tell_interrupted", lambda how: typer.echo(f"{closed} interrupted; {how}", err=True))
+        patched.setattr(output, "print_interrupted", lambda how: typer.echo(f"{closed} interrupted; {how}", err=True))
         done = tenfold_("crossval", *SMALL, "--folds", "3")
     assert done.exit_code == 130
     assert "[True] interrupted; `tenfold resume 1` continues" in done.stderr  # else the display would erase it

@@ -16,7 +16,7 @@ from tenfold.errors import StoreError
 from tenfold.runs import EpochEnded
 
 SMALL: dict[str, Any] = {"model": "mlp", "data": "digits", "limit": 60, "epochs": 3, "threads": 1}
-VERBS = (
+COMMANDS = (
     ("runs",),
     ("runs", "--json"),
     ("show", "1"),
@@ -99,8 +99,8 @@ def test_a_run_of_another_version_is_listed_shown_and_blocks_no_other(store: Pat
 def test_a_damaged_column(store: Path, column: str) -> None:
     for value in ("", "{half", "[1, 2]", b"\xff\xfe\x00", 1e300):
         change(store, f"UPDATE runs SET {column} = ? WHERE id = 1", value)
-        for verb in VERBS:
-            tenfold_(*verb)
+        for command in COMMANDS:
+            tenfold_(*command)
         assert tenfold_("show", "2").exit_code == 0
         assert len(tenfold.list_runs()) == 2
 
@@ -114,8 +114,8 @@ def test_values_of_the_wrong_kind_anywhere_in_a_column(store: Path) -> None:
             spoilt = json.loads(whole)
             spoil(spoilt, chance)
             change(store, f"UPDATE runs SET {column} = ? WHERE id = 2", json.dumps(spoilt))
-            for verb in (("show", "2"), ("show", "2", "--json"), ("show", "2", "--shards")):
-                assert tenfold_(*verb).exit_code in (0, 2)
+            for command in (("show", "2"), ("show", "2", "--json"), ("show", "2", "--shards")):
+                assert tenfold_(*command).exit_code in (0, 2)
             assert tenfold_("runs").exit_code == tenfold_("show", "1").exit_code == 0
             if number % 4 == 0 and column != "experiment":  # drawing takes long
                 assert tenfold_("report", "2").exit_code in (0, 2)

@@ -1,4 +1,4 @@
-"""The command line: one file per verb, which parses, calls and shows. Heavy imports wait until a verb runs."""
+"""The command line: one file per command, which parses, calls and shows. Heavy imports wait until a command runs."""
 
 import errno
 import os
@@ -13,25 +13,25 @@ from typing import Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from tenfold.cli.output import INTERRUPTED, launched_rank, prefix, say_interrupted, tell_interrupted
+from tenfold.cli.output import INTERRUPTED, exit_interrupted, launched_rank, prefix, print_interrupted
 from tenfold.cli.usage import UsageError, usage_sentence
 from tenfold.errors import TenfoldError, WorkerLost
 from tenfold.machine import limits
 from tenfold.machine.cores import set_wait_policy
 
 
-class Verbs(TyperGroup):
+class Commands(TyperGroup):
     """Turns errors that are written for the user, and what the parser refuses, into sentences and exit code 2."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the options before the verb."""
+        """Read the options before the command."""
         try:
             return super().parse_args(ctx, args)
         except UsageError as error:
             _refuse(usage_sentence(error), error)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a verb."""
+        """Run a command."""
         warnings.showwarning = _show_warning
         if os.environ.get("NO_COLOR"):
             ctx.color = False
@@ -44,7 +44,7 @@ class Verbs(TyperGroup):
         except KeyboardInterrupt:
             if launched_rank():
                 raise typer.Exit(INTERRUPTED) from None
-            say_interrupted("nothing was recorded")
+            exit_interrupted("nothing was recorded")
         except (typer.Exit, typer.Abort):
             raise
         except (Exception, SystemExit) as error:  # a model or a dataset may call sys.exit
@@ -74,13 +74,13 @@ def _refuse(sentences: str, error: Exception | None = None) -> NoReturn:
 
 
 app = typer.Typer(
-    cls=Verbs,
+    cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Examples: [cyan]tenfold train --model lenet5 --data mnist --epochs 3[/], [cyan]tenfold runs[/], "
-    "[cyan]tenfold report last -o report.html[/]. Each verb's --help has more.",
+    "[cyan]tenfold report last -o report.html[/]. Each command's --help has more.",
 )
 
 
@@ -101,7 +101,7 @@ def _main(
     """Train PyTorch models faster by dividing their data among workers, and predict the speedup."""
 
 
-VERBS = {
+COMMANDS = {
     "Train": (
         "tenfold.cli.train.train:train",
         "tenfold.cli.train.compare:compare",
@@ -139,16 +139,16 @@ VERBS = {
         "tenfold.cli.setup.doctor:doctor",
     ),
 }
-"""Where each verb is defined, by the heading under which the help lists it. Each heading has its own folder, and each
-verb a module with its name."""
+"""Where each command is defined, by the heading under which the help lists it. Each heading has its own folder, and
+each command a module with its name."""
 
-for heading, verbs in VERBS.items():
-    for module, _, name in (path.partition(":") for path in verbs):
-        verb = getattr(import_module(module), name)
-        if isinstance(verb, typer.Typer):
-            app.add_typer(verb, name=module.rpartition(".")[2], rich_help_panel=heading)
+for heading, commands in COMMANDS.items():
+    for module, _, name in (path.partition(":") for path in commands):
+        command = getattr(import_module(module), name)
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=module.rpartition(".")[2], rich_help_panel=heading)
         else:
-            app.command(rich_help_panel=heading)(verb)
+            app.command(rich_help_panel=heading)(command)
 
 
 def main() -> None:
@@ -185,7 +185,7 @@ def main() -> None:
         if not heard:
             raise
         # A library that was being imported turned the interrupt into an error.
-        tell_interrupted("nothing was recorded")
+        print_interrupted("nothing was recorded")
         sys.exit(INTERRUPTED)
     finally:
         if heard:
@@ -204,7 +204,7 @@ def _guard_rank() -> None:
 
         report_stop(world, lost)
 
-    with suppress(TenfoldError):  # about invalid launcher variables; the verb reports it
+    with suppress(TenfoldError):  # about invalid launcher variables; the command reports it
         world = detect_world()
         if world is not None:
             from tenfold.machine.stop_guard import start_guard

@@ -1,4 +1,4 @@
-"""What verbs over a grid of settings share: how the grid is written, its progress, and its result."""
+"""What commands over a grid of settings share: how the grid is written, its progress, and its result."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ import typer
 
 from tenfold.cli.completion import complete_list
 from tenfold.cli.options import parse_setting, parse_value
-from tenfold.cli.output import exit_partial, print_rich, say_interrupted
+from tenfold.cli.output import exit_interrupted, exit_partial, print_rich
 from tenfold.errors import ExperimentError
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def watching(quiet: bool) -> "Iterator[GridProgress]":
         with GridProgress(quiet=quiet) as progress:
             yield progress
     except KeyboardInterrupt:
-        say_interrupted("run the same command again to do the rest")
+        exit_interrupted("run the same command again to do the rest")
 
 
 def print_result(result: "ResultTable", form: Form) -> None:

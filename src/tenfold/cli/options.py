@@ -1,4 +1,4 @@
-"""Options that several verbs have, declared once."""
+"""Options that several commands have, declared once."""
 
 import inspect
 import tomllib
@@ -186,12 +186,12 @@ FIELDS: dict[str, Any] = {
     "pin": Pin,
     "threads": Annotated[int | None, field("threads", "Threads per worker.", WHERE)],
 }
-"""The options of verbs that train one experiment, by the field that they set."""
+"""The options of commands that train one experiment, by the field that they set."""
 
 
-def with_fields(verb: Callable[..., None], without: Collection[str] = ()) -> Callable[..., None]:
-    """Give a verb the options in FIELDS in place of its `**fields`."""
-    signature = inspect.signature(verb)
+def with_fields(command: Callable[..., None], without: Collection[str] = ()) -> Callable[..., None]:
+    """Give a command the options in FIELDS in place of its `**fields`."""
+    signature = inspect.signature(command)
     *others, _ = signature.parameters.values()
     kind = inspect.Parameter.KEYWORD_ONLY
     added = [
@@ -199,8 +199,8 @@ def with_fields(verb: Callable[..., None], without: Collection[str] = ()) -> Cal
         for name, option in FIELDS.items()
         if name not in without
     ]
-    verb.__signature__ = signature.replace(parameters=[*others, *added])  # type: ignore[attr-defined]
-    return verb
+    command.__signature__ = signature.replace(parameters=[*others, *added])  # type: ignore[attr-defined]
+    return command
 
 
 def experiment_from(file: Path | None, settings: list[str] | None, **fields: Any) -> "Experiment":

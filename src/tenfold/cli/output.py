@@ -1,4 +1,4 @@
-"""The output of verbs: tables and sentences for people, JSON for programs."""
+"""The output of commands: tables and sentences for people, JSON for programs."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -36,7 +36,7 @@ def prefix() -> str:
     """Return the prefix of each line that a rank other than 0 prints; "" for rank 0."""
     try:
         rank = launched_rank()
-    except MachineError:  # the verb that needs the launcher's variables reports it
+    except MachineError:  # the command that needs the launcher's variables reports it
         return ""
     return f"[rank {rank}] " if rank else ""
 
@@ -126,18 +126,18 @@ def following(display: "Display", runs: Path | None, quiet: bool) -> Iterator[tu
             raise
         how = f"`tenfold resume {number}{_elsewhere(runs)}` continues from the last completed epoch"
         if isinstance(error, KeyboardInterrupt):
-            say_interrupted(how)
-        tell_interrupted(how)
+            exit_interrupted(how)
+        print_interrupted(how)
         raise
 
 
-def say_interrupted(how: str) -> NoReturn:
+def exit_interrupted(how: str) -> NoReturn:
     """Say that the command was interrupted and what to do now, and exit."""
-    tell_interrupted(how)
+    print_interrupted(how)
     raise typer.Exit(INTERRUPTED) from None
 
 
-def tell_interrupted(how: str) -> None:
+def print_interrupted(how: str) -> None:
     """Say that the command was interrupted, and what to do now."""
     typer.secho(f"interrupted; {how}", err=True, fg="yellow")
 

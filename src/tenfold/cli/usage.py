@@ -12,18 +12,18 @@ ELSEWHERE = {
     ("resume", "--set"): "a run keeps its settings; `tenfold train` starts another from its experiment.toml",
     ("runs", "--workers"): "`tenfold compare --workers 1,2,4` compares runs",
 }
-"""Options that belong to another verb."""
+"""Options that belong to another command."""
 
 
-def usage_sentence(error: Any, verb: str | None = None) -> str:
+def usage_sentence(error: Any, command: str | None = None) -> str:
     """Return what is wrong with a command line; "" for the error that shows the help when nothing was given.
 
-    `verb` is the one that was being read, for errors that do not say.
+    `command` is the one that was being read, for errors that do not say.
     """
     message = error.format_message().strip().rstrip(".")
     if not message or "\n" in message:
         return ""
-    names = _names(error.ctx) or ([verb] if verb else [])
+    names = _names(error.ctx) or ([command] if command else [])
     option = str(getattr(error, "option_name", ""))
     if names and (names[-1], option) in ELSEWHERE:
         return f"{names[-1]} has no {option}; {ELSEWHERE[names[-1], option]}"
@@ -41,7 +41,7 @@ def usage_sentence(error: Any, verb: str | None = None) -> str:
 
 
 def _field(option: str, context: Any) -> str:
-    """Return the field that an option looks like, where the verb has `--set`; else ""."""
+    """Return the field that an option looks like, where the command has `--set`; else ""."""
     if context is None or not any("--set" in param.opts for param in context.command.params):
         return ""
     from tenfold.experiment import FIELDS
@@ -59,7 +59,7 @@ def _plain(message: str) -> str:
 
 
 def _names(context: Any) -> list[str]:
-    """Return the verb that was being read, with the one it is part of, such as ["data", "get"]."""
+    """Return the command that was being read, with the one it is part of, such as ["data", "get"]."""
     names: list[str] = []
     while context is not None and context.parent is not None:
         names.insert(0, str(context.info_name))

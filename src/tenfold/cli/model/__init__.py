@@ -1,1 +1,1 @@
-"""Verbs that use the model of a recorded run."""
+"""Commands that use the model of a recorded run."""

@@ -1,1 +1,1 @@
-"""Verbs that predict training times, or measure the machine for that."""
+"""Commands that predict training times, or measure the machine for that."""

@@ -5,7 +5,7 @@ from typing import Any
 import typer
 
 from tenfold.cli import options
-from tenfold.cli.output import print_json, print_rich, say_interrupted
+from tenfold.cli.output import exit_interrupted, print_json, print_rich
 
 
 @options.with_fields
@@ -39,7 +39,7 @@ def twin(
         ):
             result = run_both(experiment, runs=runs, watch={"real": real.listen, "virtual": virtual.listen}.__getitem__)
     except KeyboardInterrupt:
-        say_interrupted("a twin needs both runs to finish; run the same command again")
+        exit_interrupted("a twin needs both runs to finish; run the same command again")
     if as_json:
         print_json(result.record())
     else:

@@ -1,1 +1,1 @@
-"""Verbs that show, label or remove recorded runs."""
+"""Commands that show, label or remove recorded runs."""

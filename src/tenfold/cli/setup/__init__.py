@@ -1,1 +1,1 @@
-"""Verbs that prepare: experiment files, data, and checks of the machine."""
+"""Commands that prepare: experiment files, data, and checks of the machine."""

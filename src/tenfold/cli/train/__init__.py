@@ -1,1 +1,1 @@
-"""Verbs that train: an experiment, several side by side, the folds of a cross-validation, a paper's experiments."""
+"""Commands that train: an experiment, several side by side, the folds of a cross-validation, a paper's experiments."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tenfold.cli import options
-from tenfold.cli.output import exit_partial, print_json, print_rich, say_interrupted, showing_progress
+from tenfold.cli.output import exit_interrupted, exit_partial, print_json, print_rich, showing_progress
 from tenfold.errors import ExperimentError, TenfoldError
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def _run_all(recipes: Sequence["Recipe"], quiet: bool, everything: bool, **optio
                         raise
                     results.append(RecipeResult(one, options["scale"], [], problem=str(error).partition("\n")[0]))
     except KeyboardInterrupt:
-        say_interrupted("finished runs are recorded: run the same command again to do the rest")
+        exit_interrupted("finished runs are recorded: run the same command again to do the rest")
     return results
 
 

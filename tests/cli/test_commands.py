@@ -1,4 +1,4 @@
-"""Every verb of the command line: what it prints, as JSON too, and that bad input is one sentence and exit code 2."""
+"""Every command: what it prints, as JSON too, and that bad input is one sentence and exit code 2."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ from tenfold.cli.output import prefix
 from tenfold.runs import EpochEnded, Event
 
 SMALL = ("--model", "mlp", "--data", "digits", "--epochs", "2", "--threads", "1", "--set", "limit=200")
-VERBS = [command.callback.__name__ for command in app.registered_commands if command.callback]
+COMMANDS = [command.callback.__name__ for command in app.registered_commands if command.callback]
 DATA_VERBS = ["list", "get", "where"]
 
 
@@ -210,16 +210,16 @@ class TestTheRest:
 class TestHelp:
     def test_it_lists_the_verbs_and_shows_examples(self) -> None:
         said = tenfold_("--help")
-        assert {"train", "resume", "runs", "show", "report", "init", "schema", "doctor"} <= set(VERBS)
-        assert all(verb in said.stdout for verb in VERBS)
+        assert {"train", "resume", "runs", "show", "report", "init", "schema", "doctor"} <= set(COMMANDS)
+        assert all(command in said.stdout for command in COMMANDS)
         assert "Examples:" in said.stdout
 
-    @looped("verb", [(verb,) for verb in VERBS] + [("data", verb) for verb in DATA_VERBS])
-    def test_each_verb_has_an_example(self, verb: tuple[str, ...]) -> None:
-        said = tenfold_(*verb, "--help")
+    @looped("command", [(command,) for command in COMMANDS] + [("data", command) for command in DATA_VERBS])
+    def test_each_verb_has_an_example(self, command: tuple[str, ...]) -> None:
+        said = tenfold_(*command, "--help")
         assert said.exit_code == 0
         examples = unstyle(said.stdout).split("Example", 1)[1]
-        assert f"tenfold {' '.join(verb)}" in " ".join(examples.split())
+        assert f"tenfold {' '.join(command)}" in " ".join(examples.split())
 
     def test_without_a_verb(self) -> None:
         assert "Usage:" in tenfold_().output
@@ -277,9 +277,9 @@ class TestBadInput:
         arguments, expected = BAD[case]
         assert_one_sentence(tenfold_(*arguments), expected)
 
-    @pytest.mark.parametrize("verb", ["show", "resume", "report"])
-    def test_unknown_runs(self, recorded: Path, verb: str) -> None:
-        said = tenfold_(verb, "17", "--runs", str(recorded))
+    @pytest.mark.parametrize("command", ["show", "resume", "report"])
+    def test_unknown_runs(self, recorded: Path, command: str) -> None:
+        said = tenfold_(command, "17", "--runs", str(recorded))
         assert_one_sentence(said, f"there is no run '17' in {recorded}; use a number from 1 to 3, or last")
 
     def test_a_report_where_none_can_write(self, recorded: Path) -> None:
