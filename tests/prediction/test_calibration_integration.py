@@ -30,6 +30,13 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probes, "MOST_TURNS", 1)
 
 
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where this machine's profile is kept."""
+    monkeypatch.setenv("TENFOLD_PROFILE", str(tmp_path / "own.toml"))
+    return tmp_path / "own.toml"
+
+
 def small() -> Experiment:
     x, y = torch.randn(96, 6), torch.randint(3, (96,))
     data = {"train": (x, y), "test": (x[:8], y[:8])}
@@ -41,7 +48,7 @@ def prepared(experiment: Experiment) -> Task:
 
 
 @pytest.mark.usefixtures("hasty")
-def test_a_calibration_has_everything_that_a_clock_asks_for(tmp_path: Path) -> None:
+def test_a_calibration_has_everything_that_a_clock_asks_for(place: Path) -> None:
     said: list[str] = []
     profile = calibration.measure_all(small(), report=said.append)
     assert {(step.workers, step.batch_size) for step in profile.steps} == {(1, 2), (1, 8), (2, 2), (2, 8)}
@@ -55,32 +62,32 @@ def test_a_calibration_has_everything_that_a_clock_asks_for(tmp_path: Path) -> N
     assert set(profile.costs.save) == {4096, 65536}
     assert profile.check(calibration.profile_facts()) is None
     assert any(line.startswith("rounds of 2 workers") for line in said)
-    assert Profile.load(profile.save(tmp_path / "p.toml")).steps[0].work == profile.steps[0].work
+    assert Profile.load(profile.save()).steps[0].work == profile.steps[0].work
 
-    before = profile.model_copy(update={"steps": ()})
-    path = tmp_path / "known.toml"
-    known = calibration.complete_profile(prepared(small()), before, path=path)
+    profile.model_copy(update={"steps": ()}).save()
+    known = calibration.complete_profile(prepared(small()))
     assert {(step.workers, step.batch_size) for step in known.steps} == {(2, 2), (2, 8)}
-    assert Profile.load(path).averaging != ()
+    assert Profile.load(place).averaging != ()
     said.clear()
-    assert calibration.complete_profile(prepared(small()), known, said.append) is known
+    assert calibration.complete_profile(prepared(small()), said.append) == Profile.load(place)
     assert not said
     compressing = small().replace(compression="int8")
-    known = calibration.complete_profile(prepared(compressing), known, said.append, path=path)
+    known = calibration.complete_profile(prepared(compressing), said.append)
     assert list(known.costs.round_overhead) == ["compression int8"]
     assert len(known.costs.round_overhead["compression int8"]) == 1
-    assert calibration.complete_profile(prepared(compressing), known) is known
+    said.clear()
+    calibration.complete_profile(prepared(compressing), said.append)
+    assert not said
 
 
 @pytest.mark.usefixtures("hasty")
-def test_nodes_of_a_cluster_need_steps_startup_and_checkpoints_but_no_rounds(tmp_path: Path) -> None:
-    path = tmp_path / "new.toml"
-    known = calibration.complete_profile(prepared(small()), cluster=Cluster.of(64), path=path)
+def test_nodes_of_a_cluster_need_steps_startup_and_checkpoints_but_no_rounds(place: Path) -> None:
+    known = calibration.complete_profile(prepared(small()), cluster=Cluster.of(64))
     assert {(step.threads, step.workers, step.batch_size) for step in known.steps} == {(1, 1, 2), (1, 1, 8)}
     assert known.averaging == ()
     assert known.start_seconds(1) > 0
     assert known.save_seconds(4096) > 0
-    assert Profile.load(path).has_step(known.steps[0].work, 8, 1, 1)
+    assert Profile.load(place).has_step(known.steps[0].work, 8, 1, 1)
 
 
 @pytest.mark.usefixtures("hasty")
@@ -95,11 +102,12 @@ def test_the_command_line_shows_what_was_measured_and_saves_it(tmp_path: Path, m
     assert Profile.load(place).steps
 
 
-def test_a_foreign_profile_is_refused(tmp_path: Path) -> None:
+def test_a_foreign_profile_is_refused(place: Path) -> None:
     foreign = Profile(made="", machine={"cpu": {"model": "Abacus"}})
+    foreign.save()
     with pytest.raises(MachineError, match="its processor is Abacus"):
-        calibration.complete_profile(prepared(small()), foreign, path=tmp_path / "p.toml")
-    assert not (tmp_path / "p.toml").exists()
+        calibration.complete_profile(prepared(small()))
+    assert Profile.load(place) == foreign
 
 
 def test_gloo_is_measured_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +161,8 @@ def test_what_was_said_before_patience_ended_is_told(monkeypatch: pytest.MonkeyP
     assert said[-1] == "mpi does not work here and is left out: waiting for node 7"
 
 
-def test_other_transports_are_measured_by_a_calibration_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("place")
+def test_other_transports_are_measured_by_a_calibration_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cores, "budget", lambda: 4)
     monkeypatch.setattr(probes, "measure_saving", lambda report: ({}, 0.1))
     monkeypatch.setattr(probes, "measure_averaging", lambda *counts, turns: ([], {}))
@@ -162,7 +171,7 @@ def test_other_transports_are_measured_by_a_calibration_alone(tmp_path: Path, mo
     monkeypatch.setattr(
         library_averaging, "measure_library_averaging", lambda counts, report: asked.append(counts) or []
     )
-    calibration.complete_profile(prepared(small()), path=tmp_path / "p.toml")
+    calibration.complete_profile(prepared(small()))
     assert asked == []
     calibration.measure_all(small())
     assert asked == [[2, 4]]

@@ -78,22 +78,14 @@ def _takes(experiment: Experiment, splits: Splits) -> bool:
     return True
 
 
-def complete_profile(
-    task: Task,
-    profile: Profile | None = None,
-    report: ReportProgress = silent,
-    *,
-    cluster: ClusterOrHere = HERE,
-    path: str | Path | None = None,
-) -> Profile:
-    """Return a profile with all that a prediction of this task needs; what is missing is measured and saved.
+def complete_profile(task: Task, report: ReportProgress = silent, *, cluster: ClusterOrHere = HERE) -> Profile:
+    """Return this machine's profile with all that a prediction of a task needs; what is missing is measured and saved.
 
     What is measured are the steps of its workers on this machine, in a few seconds, and rounds where none were measured
     yet; or the steps of the workers on one node of each group of a cluster; startup and checkpoints; and what its
-    compression and its outer optimizer add to a round. Without a profile it is the one at `path` (default: this
-    machine's own), or a new one.
+    compression and its outer optimizer add to a round.
     """
-    profile, place = load_profile(profile, path)
+    profile, place = load_profile()
     known = profile
     if cluster is HERE and task.workers > 1 and not known.averaging:
         known = measure_rounds(known, report)
@@ -111,14 +103,13 @@ def complete_profile(
     return known
 
 
-def load_profile(profile: Profile | None = None, path: str | Path | None = None) -> tuple[Profile, Path]:
-    """Return a profile of this machine, by default the one at `path`, and where it is kept; a new one if there is none.
+def load_profile() -> tuple[Profile, Path]:
+    """Return the profile of this machine, a new one if there is none, and where it is kept.
 
     Raise MachineError for one of another machine.
     """
-    place = Path(path) if path is not None else default_path()
-    if profile is None:
-        profile = Profile.load(place) if place.exists() else Profile(made=_now(), machine=profile_facts())
+    place = default_path()
+    profile = Profile.load(place) if place.exists() else Profile(made=_now(), machine=profile_facts())
     if (problem := profile.check(profile_facts())) is not None:
         raise MachineError(problem)
     return profile, place

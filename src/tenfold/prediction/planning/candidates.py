@@ -21,6 +21,9 @@ ROUNDS = (4, 16, 64)
 BATCHES, DEVICE_BATCHES = (0.5, 1, 2), (1, 2, 4)
 """Batch sizes that are tried, relative to the usual one for the number of workers; a GPU has room for larger ones."""
 
+SAVING = 0.97
+"""The part of another's seconds that a more loosely coupled setting may take at most to be worth a try."""
+
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
@@ -102,7 +105,7 @@ def candidates_on(cluster: Cluster, base: Experiment, *, most_workers: int | Non
     return [one for workers in counts_up_to(room) for one in _settings(base.replace(workers=workers), BATCHES)]
 
 
-def drop_dominated(priced: Iterable[tuple[Candidate, float]], saving: float = 0.97) -> list[Candidate]:
+def drop_dominated(priced: Iterable[tuple[Candidate, float]]) -> list[Candidate]:
     """Return the candidates without those that couple replicas more loosely and are hardly faster for it.
 
     Of two that differ only in how replicas are averaged, the looser one never learns more from the same samples.
@@ -114,7 +117,7 @@ def drop_dominated(priced: Iterable[tuple[Candidate, float]], saving: float = 0.
 
     def is_dominated(one: Candidate, seconds: float) -> bool:
         return any(
-            setting(one) == setting(other) and other.looseness < one.looseness and seconds > saving * other_seconds
+            setting(one) == setting(other) and other.looseness < one.looseness and seconds > SAVING * other_seconds
             for other, other_seconds in listed
         )
 
