@@ -19,6 +19,7 @@ from torch import nn
 from tenfold.common.catalog import MODELS
 from tenfold.experiment import Division, Training
 from tenfold.machine import cores
+from tenfold.mixing.builders import make_strategy
 from tenfold.training import Replica, flat_size
 from tenfold.workers.channels import SharedChannels
 from tenfold.workers.trainers.divided_steps import DividedStep, stacks_worth_sharing
@@ -50,7 +51,7 @@ def main() -> None:
 
 
 def measure(name: str, workers: int, batch_size: int) -> dict[str, Any]:
-    shared = SharedChannels(workers, flat_size(network(name)), gradients=True, centre=False)
+    shared = SharedChannels(workers, flat_size(network(name)), strategy=make_strategy(Division()), gradients=True)
     heard = run_ranks(workers, work, shared, name, batch_size)
     shared.close()
     wall, cpu = ({kind: max(one[which][kind] for one in heard) for kind in ("whole", "divided")} for which in (0, 1))

@@ -62,7 +62,7 @@ def together(size: int, numel: int, life: Callable[[int, Channels], T]) -> list[
 
     def opened(rank: int) -> Channels:
         weights, second = (SharedMemoryTransport(Segment.attach(segment.name), rank) for segment in shared)
-        return Channels(weights, second, torch.empty(0), torch.empty(0), [], [])
+        return Channels(weights, second)
 
     threads = [threading.Thread(target=live, args=(rank, opened(rank)), daemon=True) for rank in range(size)]
     for thread in threads:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tenfold.engines.prepare import prepare
 from tenfold.experiment import Experiment
+from tenfold.mixing.builders import make_strategy
 from tenfold.runs import Event, Stopwatch
 from tenfold.runs.checkpoint import Resumption
 from tenfold.training import flat_size
@@ -52,8 +53,8 @@ class Threads:
             task.workers,
             numel,
             locks,
+            strategy=make_strategy(task.division),
             gradients=True,
-            centre=True,
             published_numel=task.experiment.vectors_per_round * numel,
         )
         self.channels: list[Channels] = [self._shared.open(rank) for rank in range(task.workers)]

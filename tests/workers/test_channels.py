@@ -8,8 +8,10 @@ from threaded import make_task
 
 from tenfold.engines import processes
 from tenfold.errors import ModelError
+from tenfold.experiment import Division
+from tenfold.mixing.builders import make_strategy
 from tenfold.training.flat import state_shapes
-from tenfold.workers.channels import single_worker_channels
+from tenfold.workers.channels import SharedChannels, single_worker_channels
 from tenfold.workers.task import make_network
 
 SEMAPHORES = Path("/dev/shm")
@@ -19,16 +21,35 @@ SMALL = {"model": "mlp", "data": "digits", "hidden": [4], "limit": 60, "workers"
 def test_a_single_worker_has_one_buffer_of_the_size_of_its_weights() -> None:
     channels = single_worker_channels(1000, torch.device("cpu"))
     assert channels.transport.buffer.numel() == 1000
-    assert channels.gradient_transport.buffer.numel() + channels.centre.numel() == 1
-    assert single_worker_channels(1000, torch.device("cpu"), centre=True).centre.shape == (2, 1000)
+    assert channels.gradient_transport.buffer.numel() == 1
+    assert channels.exchange_memory is None
+    downpour = single_worker_channels(1000, torch.device("cpu"), make_strategy(Division(strategy="downpour")))
+    assert downpour.exchange_memory is not None
+    assert downpour.exchange_memory.centre.shape == (2, 1000)
 
 
 def test_locks_are_no_semaphores() -> None:
     before = set(SEMAPHORES.glob("sem.*"))
     channels = processes._make_channels(make_task(**SMALL, strategy="downpour"))
-    assert len(channels.open(0).locks) == 4
+    memory = channels.open(0).exchange_memory
+    assert memory is not None
+    assert len(memory.locks) == 4
     channels.close()
     assert not {path for path in SEMAPHORES.glob("sem.mp-*") if path not in before}
+
+
+def test_there_is_room_for_the_versions_of_many_workers() -> None:
+    channels = SharedChannels(200, 8, strategy=make_strategy(Division(strategy="ad-psgd")), gradients=False)
+    memory = channels.open(0).exchange_memory
+    assert memory is not None
+    memory.versions[200] += 1  # of the centre, the last
+    channels.close()
+
+
+def test_workers_that_average_in_rounds_share_no_centre() -> None:
+    channels = processes._make_channels(make_task(**SMALL))
+    assert channels.open(0).exchange_memory is None
+    channels.close()
 
 
 def test_replicas_of_other_shapes_are_refused_even_where_their_vectors_are_equally_long() -> None:

@@ -140,14 +140,15 @@ def _pass_on(events: list[Event], emit: Emit, warned: set[str]) -> None:
 
 
 def _make_channels(task: Task) -> SharedChannels:
-    division = task.experiment.division
-    network = make_network(task)
-    gradients, centre = division.needs_gradient_buffer, make_strategy(division).has_centre
-    shapes = state_shapes(network)
+    division, network = task.experiment.division, make_network(task)
     numel = flat_size(network)
-    published_numel = task.experiment.vectors_per_round * numel
     return SharedChannels(
-        task.workers, numel, gradients=gradients, centre=centre, published_numel=published_numel, shapes=shapes
+        task.workers,
+        numel,
+        strategy=make_strategy(division),
+        gradients=division.needs_gradient_buffer,
+        published_numel=task.experiment.vectors_per_round * numel,
+        shapes=state_shapes(network),
     )
 
 

@@ -51,8 +51,7 @@ class Serial(Engine):
         device = devices.resolve(task.experiment.machine.device)
         network = make_network(task).to(device)
         supervisor = Supervisor(task, stopwatch, emit, resumption.manifest if resumption else None)
-        centre = make_strategy(task.experiment.division).has_centre
-        channels = single_worker_channels(flat_size(network), device, centre=centre)
+        channels = single_worker_channels(flat_size(network), device, make_strategy(task.experiment.division))
 
         def report(message: Message) -> Decision:
             with self._progress.allow_more_time():

@@ -52,7 +52,7 @@ def joined(numel: int, device: torch.device, *, gradients: bool) -> Iterator[tup
             others.network.report_failure(error)
 
     try:
-        yield Channels(transport, gradient_transport, torch.empty(0), torch.empty(0), [], []), report
+        yield Channels(transport, gradient_transport), report
     except TrainingError:
         failure = others.network.failure(within=REASON_SECONDS)
         if failure is not None:

@@ -1,20 +1,19 @@
-"""What connects a worker to the others: transports for vectors, and shared memory for asynchronous strategies."""
+"""What connects a worker to the others: transports for rounds, or memory for exchanges without rounds."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from time import perf_counter
 from typing import Any, ClassVar, TypeVar
 
 import torch
-from torch import Tensor
 
 from tenfold.errors import ModelError
-from tenfold.mixing import Round
+from tenfold.mixing import Round, Strategy
 from tenfold.transport import Segment, SharedMemoryTransport, SingleWorkerTransport, StopReason, Transport
 from tenfold.transport.memory.counters import Until
 from tenfold.transport.memory.published_vectors import SLOTS, PublishedVectors
+from tenfold.workers.exchange_memory import CENTRE_ROWS, ExchangeMemory, create_centre
 
 Result = TypeVar("Result")
 MakeRound = Callable[[int], Round]
@@ -29,18 +28,10 @@ class Channels:
     """Its buffer is the replica's whole state: weights and buffers."""
     gradient_transport: Transport
     """For gradients, or the optimizer's state; its buffer has the size of the parameters."""
-    centre: Tensor
-    """What asynchronous strategies keep for all workers: a row of weights and a row of Adagrad's sums."""
-    replicas: Tensor
-    """All workers' states, one a row, for strategies that change a partner's weights."""
-    versions: Any
-    """How many times each replica, and last the centre, has been changed by any worker."""
-    locks: Sequence[AbstractContextManager[Any]]
-    """One for each replica, and the last for the centre; none where all workers average in rounds."""
+    exchange_memory: ExchangeMemory | None = None
+    """What asynchronous strategies share; None where workers average in rounds."""
     published: PublishedVectors | None = None
     """What overlapped rounds exchange; None where there are none."""
-    lock_seconds: float = 0.0
-    exchange_seconds: float = 0.0
     step: int = 0
     """The step that the worker is in, over the run."""
     is_elastic: ClassVar[bool] = False
@@ -75,30 +66,19 @@ class Channels:
 
     def waited_and_communicated(self) -> tuple[float, float]:
         """Return the seconds that this worker has spent waiting and communicating so far."""
-        used = [one for one in (self.transport, self.gradient_transport, self.published) if one is not None]
-        return (
-            sum((one.wait_seconds for one in used), self.lock_seconds),
-            sum((one.communicate_seconds for one in used), self.exchange_seconds),
-        )
-
-    @contextmanager
-    def holding(self, *owners: int) -> Iterator[None]:
-        """Hold the locks of these replicas (-1: the centre), always taken in the same order."""
-        asked = perf_counter()
-        with ExitStack() as stack:
-            for owner in sorted(range(len(self.locks))[owner] for owner in owners):
-                stack.enter_context(self.locks[owner])
-            held = perf_counter()
-            yield
-            self.exchange_seconds += perf_counter() - held
-        self.lock_seconds += held - asked
+        parts = (self.transport, self.gradient_transport, self.exchange_memory, self.published)
+        used = [part for part in parts if part is not None]
+        return sum(part.wait_seconds for part in used), sum(part.communicate_seconds for part in used)
 
 
-def single_worker_channels(numel: int, device: torch.device, *, centre: bool = False) -> Channels:
-    """Return the channels of a single worker; it never sends gradients, and few strategies keep a centre."""
+def single_worker_channels(numel: int, device: torch.device, strategy: Strategy | None = None) -> Channels:
+    """Return the channels of a single worker; it never sends gradients, and few strategies exchange with a centre."""
     transport, gradients = SingleWorkerTransport(numel, device=device), SingleWorkerTransport(1, device=device)
-    rows = torch.zeros(2, numel if centre else 0, device=device)
-    return Channels(transport, gradients, rows, transport.buffer[None], [0.0, 0.0], [nullcontext(), nullcontext()])
+    if strategy is None or not strategy.asynchronous:
+        return Channels(transport, gradients)
+    rows = torch.zeros(CENTRE_ROWS, numel if strategy.has_centre else 0, device=device)
+    locks = [nullcontext(), nullcontext()]
+    return Channels(transport, gradients, ExchangeMemory(rows, transport.buffer[None], [0.0, 0.0], locks))
 
 
 class SharedChannels:
@@ -110,32 +90,31 @@ class SharedChannels:
         numel: int,
         locks: Sequence[AbstractContextManager[Any]] | None = None,
         *,
+        strategy: Strategy,
         gradients: bool,
-        centre: bool,
         published_numel: int = 0,
         shapes: tuple[tuple[int, ...], ...] | None = None,
     ) -> None:
         """Create the memory; `locks`, one for each worker and one for the centre, are for workers that are threads.
 
-        `gradients` says whether gradients or the optimizer's state are averaged, `centre` whether a strategy keeps one.
-        `published_numel` is how many numbers a worker publishes in an overlapped round, 0 where rounds do not
-        overlap with steps. `shapes` are those of the state that every replica has (default: not checked).
+        `gradients` says whether gradients or the optimizer's state are averaged. `published_numel` is how many numbers
+        a worker publishes in an overlapped round, 0 where rounds do not overlap with steps. `shapes` are those of the
+        state that every replica has (default: not checked).
         """
         self.workers = workers
         self._shapes = shapes
         self.locks = locks
-        self._segments = [
-            Segment.create(workers, numel),
-            Segment.create(workers, numel if gradients else 1),
-            Segment.create(2, numel if centre else 1),
-            *(
-                [Segment.create(workers, SLOTS * published_numel, contents="numbers of overlapped rounds")]
-                if published_numel
-                else []
-            ),
-        ]
-        self.names = [segment.name for segment in self._segments]
-        self._attached: list[Segment] = []
+        self._segments = {
+            "states": Segment.create(workers, numel),
+            "gradients": Segment.create(workers, numel if gradients else 1),
+        }
+        if strategy.asynchronous:
+            self._segments["centre"] = create_centre(workers, numel if strategy.has_centre else 1)
+        if published_numel:
+            contents = "numbers of overlapped rounds"
+            self._segments["published"] = Segment.create(workers, SLOTS * published_numel, contents=contents)
+        self.names = {kind: segment.name for kind, segment in self._segments.items()}
+        self._attached: dict[str, Segment] = {}
 
     def open(
         self,
@@ -156,18 +135,23 @@ class SharedChannels:
         # How long a worker may take is for the process that started it to decide.
         timeout = math.inf
         if not self._attached:
-            self._attached = [Segment.attach(name) for name in self.names]
-        states, gradients, centre, *rest = self._attached
-        count = self.workers + 1
-        locks = self.locks or [centre.lock(number) for number in range(count)]
+            self._attached = {kind: Segment.attach(name) for kind, name in self.names.items()}
+        states, published = self._attached["states"], self._attached.get("published")
         return make(
             SharedMemoryTransport(states, rank, timeout, until=until, check=check),
-            SharedMemoryTransport(gradients, rank, timeout, until=until, check=check),
-            torch.from_numpy(centre.buffers),
-            torch.from_numpy(states.buffers),
+            SharedMemoryTransport(self._attached["gradients"], rank, timeout, until=until, check=check),
+            self._exchange_memory(lock) if "centre" in self._attached else None,
+            PublishedVectors(published, rank, timeout, until=until, check=check) if published is not None else None,
+        )
+
+    def _exchange_memory(self, lock: AbstractContextManager[Any] | None) -> ExchangeMemory:
+        centre, replicas, count = self._attached["centre"], self._attached["states"].buffers, self.workers + 1
+        locks = self.locks or [centre.lock(number) for number in range(count)]
+        return ExchangeMemory(
+            torch.from_numpy(centre.buffers[:CENTRE_ROWS]),
+            torch.from_numpy(replicas),
             centre.mailboxes.reshape(-1),
             locks if lock is None else [lock] * count,
-            PublishedVectors(rest[0], rank, timeout, until=until, check=check) if rest else None,
         )
 
     def check_shapes(self, shapes: tuple[tuple[int, ...], ...]) -> None:
@@ -180,17 +164,17 @@ class SharedChannels:
 
     def ask_for(self, membership: int) -> None:
         """Make all workers with another membership pause, see `ElasticChannels`."""
-        for segment in self._segments:
+        for segment in self._segments.values():
             segment.membership = membership
 
     def stop(self, reason: StopReason, rank: int) -> None:
         """Make all workers that wait for others stop with an error."""
-        for segment in self._segments:
+        for segment in self._segments.values():
             segment.stop(reason, rank)
 
     def close(self) -> None:
         """Free the shared memory."""
-        for segment in self._segments:
+        for segment in self._segments.values():
             segment.close()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -199,7 +183,7 @@ class SharedChannels:
             "workers": self.workers,
             "locks": None,
             "_shapes": self._shapes,
-            "_attached": [],
+            "_attached": {},
         }
 
 

@@ -19,12 +19,18 @@ STILL: dict[str, Any] = SMALL | {"limit": 40, "batch_size": 20, "epochs": 2, "lr
 """Steps too small to change a weight: only mixing moves the replicas. One step an epoch."""
 
 
+def centre_of(threads: Threads) -> torch.Tensor:
+    memory = threads.channels[0].exchange_memory
+    assert memory is not None
+    return memory.centre
+
+
 @pytest.mark.parametrize("strategy", CENTRED)
 def test_the_result_is_the_centre(strategy: str) -> None:
     threads = Threads(make_task(**SMALL | FEW, strategy=strategy, workers=3)).train()
     parameters = threads.workers[0].replica.flat.parameters
     for worker in threads.workers:
-        assert torch.equal(worker.replica.flat.vector[:parameters], threads.channels[0].centre[0, :parameters])
+        assert torch.equal(worker.replica.flat.vector[:parameters], centre_of(threads)[0, :parameters])
 
 
 @pytest.mark.parametrize("strategy", ASYNCHRONOUS)
@@ -69,7 +75,7 @@ def test_elastic_exchanges_keep_the_sum() -> None:
     """x_i - d and centre + d: what replicas lose the centre gains."""
     task = make_task(**STILL, strategy="easgd", strategy_options={"tau": 1, "alpha": 0.25}, workers=2)
     threads = Threads(task, watch=True)
-    centre = threads.channels[0].centre
+    centre = centre_of(threads)
     parameters = threads.workers[0].replica.flat.parameters
     centre[0, :parameters] = 0.0
     for worker in threads.workers:
@@ -92,12 +98,14 @@ def test_staleness_is_told_by_every_worker() -> None:
 
 def test_what_is_pushed_is_where_the_replica_is() -> None:
     """The device without memory stands for a GPU."""
+    from tenfold.mixing.builders import make_strategy
     from tenfold.workers.channels import single_worker_channels
     from tenfold.workers.trainers.trainer import make_trainer
 
-    links = single_worker_channels(16, torch.device("meta"), centre=True)
+    division = Division(strategy="downpour")
+    links = single_worker_channels(16, torch.device("meta"), make_strategy(division))
     replica: Any = SimpleNamespace(flat=SimpleNamespace(vector=links.transport.buffer, parameters=16))
-    trainer = make_trainer(Division(strategy="downpour"), replica, links, [1.0])
+    trainer = make_trainer(division, replica, links, [1.0])
     trainer.average_weights_if_due(1)
     assert trainer.bytes_moved > 0
     assert trainer.state()["accrued"].device.type == "meta"

@@ -298,4 +298,4 @@ class Launched(Engine):
         transport = self.joined.transport(numel, device=device, share_memory=share)
         gradient_numel = numel if division.needs_gradient_buffer else 1
         gradient_transport = self.joined.transport(gradient_numel, device=device, share_memory=share)
-        return Channels(transport, gradient_transport, torch.empty(0), transport.buffer[None], [], [])
+        return Channels(transport, gradient_transport)

@@ -26,9 +26,11 @@ class AsynchronousTrainer(Trainer):
     def __init__(
         self, strategy: AsynchronousStrategy, replica: Replica, channels: Channels, samples: list[float]
     ) -> None:
+        assert channels.exchange_memory is not None, "the channels have no memory for exchanges"
         self.strategy = strategy
         self.replica = replica
-        self.channels = channels
+        self.transport = channels.transport
+        self.memory = channels.exchange_memory
         self.samples = samples
         self.rank, self.size = channels.transport.rank, channels.transport.size
         self.staleness: list[float] = []
@@ -37,7 +39,7 @@ class AsynchronousTrainer(Trainer):
         self.gradients = torch.zeros_like(parameters if strategy.sends_gradients else parameters[:0])
         self._seen = 0.0
         if strategy.has_centre and self.rank == 0:
-            channels.centre[0].copy_(replica.flat.vector)
+            self.memory.centre[0].copy_(replica.flat.vector)
 
     def train_step(self, x: Any, y: Any, sizes: Sequence[int]) -> Tensor | None:
         """Train on one batch, and return its loss."""
@@ -48,14 +50,14 @@ class AsynchronousTrainer(Trainer):
 
     def _train_step_among_partners(self, x: Any, y: Any) -> Tensor | None:
         """Compute a gradient on weights that a partner may change meanwhile, then apply it to what they are now."""
-        replica, versions = self.replica, self.channels.versions
+        replica, versions = self.replica, self.memory.versions
         replica.advance()
         if x is None:
             return None
         before = float(versions[self.rank])
         loss = replica.backward(x, y)
         replica.clip()
-        with self.channels.holding(self.rank):
+        with self.memory.holding(self.rank):
             replica.optimizer.step()
             self.staleness.append(float(versions[self.rank]) - before)
         return loss
@@ -66,27 +68,27 @@ class AsynchronousTrainer(Trainer):
         if exchange is None:
             return
         centred = exchange.partner == CENTRE
-        with self.channels.holding(*((CENTRE,) if centred else (self.rank, exchange.partner))):
+        with self.memory.holding(*((CENTRE,) if centred else (self.rank, exchange.partner))):
             self.strategy.apply(exchange, self._vectors(exchange), self.size)
             if centred:
                 self._note_centre(exchange)
             else:
-                self.channels.versions[exchange.partner] += 1
+                self.memory.versions[exchange.partner] += 1
         if exchange.sends:
             self.gradients.zero_()
         self.bytes_moved += self.nbytes * (exchange.sends + exchange.receives)
 
     def _vectors(self, exchange: Exchange) -> ExchangeVectors:
-        flat, channels, parameters = self.replica.flat, self.channels, self.replica.flat.parameters
+        flat, memory, parameters = self.replica.flat, self.memory, self.replica.flat.parameters
         mine = flat.vector[:parameters]
         if exchange.partner == CENTRE:
-            centre = channels.centre[:, :parameters]
+            centre = memory.centre[:, :parameters]
             return ExchangeVectors(mine, centre[0], self.gradients, centre[1])
-        return ExchangeVectors(mine, channels.replicas[exchange.partner, :parameters], self.gradients, mine[:0])
+        return ExchangeVectors(mine, memory.replicas[exchange.partner, :parameters], self.gradients, mine[:0])
 
     def _note_centre(self, exchange: Exchange) -> None:
         """Record how stale this worker's view of the centre was, and that the worker has changed it."""
-        versions = self.channels.versions
+        versions = self.memory.versions
         if exchange.sends:
             self.staleness.append(float(versions[self.size] - self._seen))
             versions[self.size] += 1
@@ -101,21 +103,21 @@ class AsynchronousTrainer(Trainer):
         """Replace the replica's weights by the mean of all; its parameters by the centre's where there is one."""
         flat = self.replica.flat
         flat.to_moments()
-        self.channels.transport.mix(exact_round(self.size), self.samples)
+        self.transport.mix(exact_round(self.size), self.samples)
         flat.to_variances(alike=True)
         if self.strategy.has_centre:
-            flat.vector[: flat.parameters].copy_(self.channels.centre[0, : flat.parameters])
+            flat.vector[: flat.parameters].copy_(self.memory.centre[0, : flat.parameters])
 
     def state(self) -> dict[str, Any]:
         """Return the centre, which rank 0 keeps for all, and the gradients that were not sent yet."""
-        centre = self.channels.centre.clone() if self.rank == 0 and self.strategy.has_centre else None
+        centre = self.memory.centre.clone() if self.rank == 0 and self.strategy.has_centre else None
         state = {"centre": centre, "bytes_moved": self.bytes_moved}
         return state | {"accrued": self.gradients} if self.strategy.sends_gradients else state
 
     def load(self, state: dict[str, Any]) -> None:
         """Restore a saved state."""
         if state["centre"] is not None:
-            self.channels.centre.copy_(state["centre"])
+            self.memory.centre.copy_(state["centre"])
         self.bytes_moved = state["bytes_moved"]
         if self.strategy.sends_gradients:
             self.gradients.copy_(state["accrued"])
