@@ -73,6 +73,9 @@ def plan(
     print_result(found, form)
     if output is not None:
         found.best.save(output)
-        typer.echo(f"the experiment is in {output}; `tenfold train {output}` runs it", err=form is not Form.TABLE)
+        how = f"`tenfold train {output}` runs it"
+        if cluster is not None:
+            how = f"`tenfold simulate {output} --cluster {cluster}` runs it there, `tenfold launch` on real hosts"
+        typer.echo(f"the experiment is in {output}; {how}", err=form is not Form.TABLE)
     if report is not None:
         typer.echo(f"the report is in {found.report(report)}", err=form is not Form.TABLE)

@@ -137,11 +137,16 @@ class Plan(ResultTable):
         lines = [
             f"best: {describe_candidate(self.chosen.candidate)}{_threads(self.chosen)}, {epochs}",
             f"predicted: {metric_value(self.search.metric, self.target)} {self.search.metric} after "
-            f"{duration(self.predicted_seconds)} {around} of training, {duration(self.total_seconds)} in all; "
-            "`tenfold twin` compares it with a real run",
+            f"{duration(self.predicted_seconds)} {around} of training, {duration(self.total_seconds)} in all"
+            + ("" if self.is_for_cluster else "; `tenfold twin` compares it with a real run"),
             self._about_target(),
         ]
         return [*lines, self._cost()]
+
+    @property
+    def is_for_cluster(self) -> bool:
+        """Whether the times are those of a cluster, not of this machine."""
+        return self.chosen.candidate.experiment.machine.engine == "virtual"
 
     def _about_target(self) -> str:
         share = self.best.data.validation_fraction
