@@ -1,6 +1,7 @@
 """Errors in the user's own code keep the user's lines, and no others."""
 
 import re
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -256,3 +257,15 @@ def test_a_softmax_at_the_end_is_noticed() -> None:
 
     with pytest.warns(UserWarning, match="outputs are probabilities.*leave out the softmax"):
         tenfold.train(model=network, data=(X, (Y > 0).long()), epochs=1)
+
+
+def test_a_traceback_ends_at_the_users_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ModelError) as caught:
+        tenfold.train(**BASE | {"model": lambda: nn.Linear(4, 1)})
+    assert [entry.path.name for entry in caught.traceback] == ["test_user_errors.py", "call_errors.py"]
+    assert isinstance(caught.value.__context__, RuntimeError)
+    assert "direct cause" not in "".join(traceback.format_exception(caught.value))
+    monkeypatch.setenv("TENFOLD_TRACEBACK", "full")
+    with pytest.raises(ModelError) as caught:
+        tenfold.train(**BASE | {"model": lambda: nn.Linear(4, 1)})
+    assert "worker.py" in [entry.path.name for entry in caught.traceback]

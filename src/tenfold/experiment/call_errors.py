@@ -1,10 +1,11 @@
 """Errors for calls such as `train(network, loader)`, which should name fields: they show the correct call."""
 
 import functools
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from tenfold.errors import ExperimentError
+from tenfold.errors import ExperimentError, TenfoldError
 from tenfold.experiment.experiment import Experiment
 from tenfold.experiment.values import format_value
 
@@ -21,9 +22,23 @@ def fields_by_name(function: Function) -> Function:
     def checked(*given: Any, **fields: Any) -> Any:
         if len(given) > 1 or (given and _is_model(given[0])):
             raise ExperimentError(_correct_call(function.__name__, given))
-        return function(*given, **fields)
+        try:
+            return function(*given, **fields)
+        except TenfoldError as error:
+            raise _without_inner_frames(error)  # noqa: B904 - it is the same error
 
     return checked  # type: ignore[return-value]
+
+
+def _without_inner_frames(error: TenfoldError) -> TenfoldError:
+    """Return an error whose traceback ends at the user's call; what it says is enough, with the user's own lines in it.
+
+    What caused it stays in `__context__`. The environment variable TENFOLD_TRACEBACK=full keeps everything.
+    """
+    if os.environ.get("TENFOLD_TRACEBACK") == "full":
+        return error
+    error.__context__, error.__cause__ = error.__cause__ or error.__context__, None  # which also hides the context
+    return error.with_traceback(None)
 
 
 def fields_of_loader(loader: Any) -> str:
