@@ -12,6 +12,7 @@ def test_a_warning_names_its_worker(rank: int) -> None:
         warn(Warned(at=0.0, text="odd", worker=rank, concerns_worker=True))
 
 
-def test_a_warning_about_the_run_names_none() -> None:
-    with pytest.warns(UserWarning, match="^odd$"):
+def test_a_warning_about_the_run_names_none_but_the_line_of_the_users_code() -> None:
+    with pytest.warns(UserWarning, match="^odd$") as caught:
         warn(Warned(at=0.0, text="odd"))
+    assert caught[0].filename == __file__

@@ -1,6 +1,5 @@
 """`tenfold.resume`: continue an interrupted run."""
 
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from tenfold import crossval
 from tenfold.api.open_run import load_model
 from tenfold.api.train import engine_for, finished_run, warn
 from tenfold.common.files import sweep
+from tenfold.common.user_code import warn_user
 from tenfold.engines import RecordedRun
 from tenfold.engines.prepare import prepare, resolve_defaults
 from tenfold.engines.run_facts import check_same_data, own_modules
@@ -102,9 +102,8 @@ def _warn_of_changes(experiment: Experiment, record: dict[str, Any]) -> None:
     before = record["facts"].get("own_files", {})
     for name, digest in own_modules(experiment).items():
         if before.get(name, digest) != digest:
-            warnings.warn(
-                f"the module {name} has changed since run {record['id']} began; the rest is trained with the new one",
-                stacklevel=3,
+            warn_user(
+                f"the module {name} has changed since run {record['id']} began; the rest is trained with the new one"
             )
 
 

@@ -1,11 +1,11 @@
 """`tenfold.train`: train a model and record the run."""
 
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from tenfold.api.open_run import load_model
+from tenfold.common.user_code import warn_user
 from tenfold.data import FetchProgress
 from tenfold.engines import Engine, RecordedRun, choose, validate
 from tenfold.experiment import Experiment
@@ -95,4 +95,4 @@ def warn(event: Event) -> None:
     """Show warning events as Python warnings, where no other listener is given."""
     if isinstance(event, Warned | WorkerDropped):
         concerns_worker = isinstance(event, Warned) and event.concerns_worker
-        warnings.warn(f"worker {event.worker}: {event.text}" if concerns_worker else event.text, stacklevel=2)
+        warn_user(f"worker {event.worker}: {event.text}" if concerns_worker else event.text)

@@ -1,7 +1,9 @@
 """Errors in the user's own code: which lines of a traceback are the user's."""
 
+import sys
 import sysconfig
 import traceback
+import warnings
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1]
@@ -39,6 +41,14 @@ def definition_of(function: object) -> str:
     if code is None or not is_users(code.co_filename):
         return ""
     return f'\n  File "{code.co_filename}", line {code.co_firstlineno}, in {code.co_name}'
+
+
+def warn_user(text: str) -> None:
+    """Give a warning that names the line of the user's code that led to it, not a line of Tenfold's."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and not is_users(frame.f_code.co_filename):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, stacklevel=level)
 
 
 def is_users(filename: str) -> bool:

@@ -1,11 +1,11 @@
 """The means and deviations of a training part's inputs, and whether inputs look as if they should be standardized."""
 
-import warnings
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from tenfold.common.user_code import warn_user
 from tenfold.data.part import Part, Splits, SubsetPart, Tensors
 from tenfold.errors import DataError
 
@@ -50,7 +50,7 @@ def warn_if_unscaled(splits: Splits, *, standardize: bool) -> None:
 
 def _warn(what: str, size: str, advice: str) -> None:
     text = f"{what} are not scaled: their root mean square is {size}, where about 1 trains best; {advice}"
-    warnings.warn(text, stacklevel=4)
+    warn_user(text)
 
 
 def _inputs(part: Part) -> Tensor:

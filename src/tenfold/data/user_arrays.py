@@ -1,6 +1,5 @@
 """Tensors and arrays from the user, checked and turned into a part."""
 
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tenfold.common.user_code import warn_user
 from tenfold.data.part import NO_LABEL, Tensors, as_inputs, as_target
 from tenfold.errors import DataError
 
@@ -66,10 +66,9 @@ def _input(value: Any, y: Tensor, name: str, part: str) -> Tensor:
 
 def warn_of_flags(what: str) -> None:
     """Warn of uint8 inputs that are 0 or 1, which `as_input` takes for pixels."""
-    warnings.warn(
+    warn_user(
         f"{what} is uint8 and holds only 0 and 1, but uint8 is taken for the pixels of images and divided by 255; give "
-        "bool or int64 for a mask, float32 for numbers",
-        stacklevel=2,
+        "bool or int64 for a mask, float32 for numbers"
     )
 
 

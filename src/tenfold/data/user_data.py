@@ -1,7 +1,6 @@
 """The user's own data, in any of the accepted forms, turned into parts."""
 
 import inspect
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -12,6 +11,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 from tenfold.common.imports import resolve
 from tenfold.common.part_names import PARTS
 from tenfold.common.registry import suggest
+from tenfold.common.user_code import warn_user
 from tenfold.data.collate import Collate
 from tenfold.data.dataset_part import DatasetPart
 from tenfold.data.files.column_values import columns_of, is_frame, is_series, series_values
@@ -253,7 +253,7 @@ def _classes(parts: dict[str, Part]) -> int:
         only = f"all samples of the train part have the label {int(train.min())}"
         if classes == 1:
             raise DataError(f"{only}; a classification needs two classes or more, a regression needs floats as targets")
-        warnings.warn(f"{only}; a model cannot learn to tell classes apart from one class", stacklevel=2)
+        warn_user(f"{only}; a model cannot learn to tell classes apart from one class")
     return classes
 
 

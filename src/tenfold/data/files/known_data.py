@@ -1,6 +1,5 @@
 """What a model knows of the table or the folders of images that it was trained on, to read others in the same way."""
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tenfold.common.user_code import warn_user
 from tenfold.data.files.column_values import Column, as_categories, as_column
 from tenfold.errors import DataError
 
@@ -71,10 +71,9 @@ def one_hot(values: Column, known: list[str], name: str) -> NDArray[np.float32]:
         unseen -= set(same)
     if new := sorted(unseen):
         rows = int(np.isin(values, new).sum())
-        warnings.warn(
+        warn_user(
             f"the column '{name}' has values that the model was not trained on, in {rows} of {len(values)} rows: "
-            f"{shorten(new)}; they count as none of its categories",
-            stacklevel=2,
+            f"{shorten(new)}; they count as none of its categories"
         )
     return np.stack([values == one for one in known], 1).astype(np.float32)
 

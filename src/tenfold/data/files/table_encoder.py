@@ -1,13 +1,13 @@
 """Tables with named columns, turned into one matrix of inputs and a target: numbers, categories, missing values."""
 
 import re
-import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from tenfold.common.user_code import warn_user
 from tenfold.data.files.column_values import Column, as_categories, as_column, as_text, is_boolean
 from tenfold.data.files.known_data import InputColumns, KnownData, input_matrix, shorten
 from tenfold.data.part import Tensors
@@ -130,10 +130,9 @@ class TableEncoder:
             rounded = target.astype(np.float32)
         before, after = len(np.unique(target)), len(np.unique(rounded))
         if after < before / 2:
-            warnings.warn(
+            warn_user(
                 f"the target '{self.columns.target}' has {before} different values, of which single precision "
-                f"distinguishes {after}; subtract their mean first",
-                stacklevel=2,
+                f"distinguishes {after}; subtract their mean first"
             )
         return rounded
 
