@@ -85,6 +85,8 @@ def test_a_model_takes_other_frames(frame, tmp_path):
     assert run.evaluate((other, frame["price"])) == run.evaluate(frame)
     with pytest.raises(DataError, match="x has no column 'city', which the model was trained on"):
         run.predict(frame.drop(columns="city"))
+    with pytest.raises(DataError, match=r"x is a Series; .* a single row of a frame is"):
+        run.predict(frame.iloc[0])
 
 
 def test_lists_in_cells_are_refused():

@@ -257,6 +257,7 @@ HOLED[7, 1] = float("nan")
             (X, torch.stack([Y - 1, Y], 1)),
             "the train part has the label -1; .*, and -100 for positions without a label",
         ),
+        ((list(X), Y), "x of the train part is a list of 12 arrays, one for each sample; stack them into one array"),
         ((X[:, 0], Y), r"x of the train part has shape \(12,\)"),
         ((X, Y * 1000), "the largest label is 3000, more than there are samples"),
         (((X, Y), (X[:, :2], Y)), r"samples of the test part have shape \(2,\), those of train \(3,\)"),

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -63,6 +64,11 @@ def inputs_for(run: Run, x: Any) -> Any:
     features = run.facts["data"].get("features")
     if features and (is_frame(x) or isinstance(x, dict)):
         x = KnownData(tuple(features)).inputs(columns_of(x) if is_frame(x) else x, "x")
+    elif features and not isinstance(x, Tensor) and np.asarray(x).dtype.kind == "O":
+        raise DataError(
+            f"x is a {type(x).__name__}; the model of run {run.id} was trained on a table, so x should be a DataFrame "
+            "or a dict of columns; a single row of a frame is frame.iloc[[0]]"
+        )
     if is_loader(x) or isinstance(x, Dataset):
         raise DataError(f"x is a {type(x).__name__}; predict takes samples as an array or a tensor, without targets")
     given = as_tensor(x, "x")

@@ -32,6 +32,11 @@ def part_from_arrays(x: Any, y: Any, part: str) -> Tensors:
     if isinstance(x, Mapping):
         inputs: Any = {key: _input(one, y, f"the input '{key}'", part) for key, one in x.items()}
     elif isinstance(x, (tuple, list)):
+        if len(x) == len(y) > 1 and all(len(as_tensor(one, f"x of the {part} part")) != len(y) for one in x[:2]):
+            raise DataError(
+                f"x of the {part} part is a list of {len(x)} arrays, one for each sample; stack them into one array: "
+                "torch.stack(x) or numpy.stack(x)"
+            )
         inputs = tuple(_input(one, y, f"input {i + 1}", part) for i, one in enumerate(x))
     else:
         inputs = _input(x, y, "x", part)
