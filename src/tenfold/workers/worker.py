@@ -217,7 +217,8 @@ class Worker:
         self._losses, self._sizes = [], []
         odd = next((loss for loss in losses if not math.isfinite(loss)), None)
         if odd is not None:
-            raise make_divergence_error(self.task, odd, step, self.number)
+            first = step == len(losses) and not math.isfinite(losses[0])
+            raise make_divergence_error(self.task, odd, step, self.number, from_the_start=first)
         if self.channels.transport.rank == 0:
             self._emit_metric("loss", total / samples, step)
             self._emit_metric("lr", self.replica.rate, step)
