@@ -1,7 +1,7 @@
 """`tenfold.simulate`: train on a virtual cluster.
 
-That is `train` with engine = "virtual". The seconds are predicted by `prediction/task_prediction.py`; `engine_for` in
-`train.py` gives the function to the engine (`engines/virtual.py`), which calls it before the run is recorded.
+That is `train` with engine = "virtual", which `prediction/virtual_engine.py` trains and `prediction/task_prediction.py`
+predicts the seconds of.
 """
 
 from collections.abc import Sequence

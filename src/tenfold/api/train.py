@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import Unpack
 
 from tenfold.api.open_run import load_model
 from tenfold.common.user_code import warn_user
@@ -18,10 +18,6 @@ from tenfold.report.loggers.make_loggers import make_loggers
 from tenfold.runs import Emit, Event, Note, Run, Stopwatch, Warned, WorkerDropped
 from tenfold.runs.callbacks import Callbacks, as_list
 from tenfold.runs.store import absolute
-from tenfold.workers.task import Task
-
-if TYPE_CHECKING:
-    from tenfold.cluster.time_prediction import Prediction
 
 
 @fields_by_name
@@ -65,18 +61,15 @@ def train(
 def engine_for(experiment: Experiment, stopwatch: Stopwatch, listen: Emit) -> Engine:
     """Return the engine that trains an experiment here; raise ExperimentError if none can.
 
-    The virtual engine is given `predict_task`, as `engines` may not import `prediction`, which measures with engines.
-    What has to be measured for the prediction is reported to `listen`, before the run is recorded.
+    What has to be measured to predict the times of a virtual cluster is reported to `listen`.
     """
-
-    def predict(task: Task) -> "Prediction":
-        from tenfold.prediction.task_prediction import predict_task
-
-        return predict_task(task, lambda text: listen(Note(at=stopwatch.now(), text=text)))
-
     world = detect_world()
     validate(experiment, world)
-    return choose(experiment, world, predict)
+    if experiment.machine.engine != "virtual":
+        return choose(experiment, world)
+    from tenfold.prediction.virtual_engine import Virtual
+
+    return Virtual(lambda text: listen(Note(at=stopwatch.now(), text=text)))
 
 
 def finished_run(recorded: RecordedRun) -> Run:

@@ -1,6 +1,7 @@
 """How long a cross-validation takes on a virtual cluster, predicted from the time of one of its folds."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 from tenfold.cluster.time_prediction import Prediction
@@ -8,12 +9,11 @@ from tenfold.crossval.fold import FoldJob, fold_task
 from tenfold.crossval.fold_experiment import resolve_fold_mode
 from tenfold.crossval.fold_splits import make_fold_splits
 from tenfold.crossval.prepare_folds import check_folds
-from tenfold.engines.base import PredictTime
 from tenfold.errors import ExperimentError
 from tenfold.workers.task import Task
 
 
-def predict_fold_times(task: Task, predict: PredictTime) -> Prediction:
+def predict_fold_times(task: Task, predict: Callable[[Task], Prediction]) -> Prediction:
     """Predict the time of all folds of a task; `predict` predicts a single training.
 
     One fold is predicted, and multiplied by the turns that the busiest worker takes: all folds one after another where

@@ -1,9 +1,8 @@
 """What every engine does: place the replicas, train them to the end, and record the run."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tenfold.data import FetchProgress
 from tenfold.engines.prepare import check_new_run, prepare, resolve_defaults
@@ -13,12 +12,6 @@ from tenfold.experiment import Experiment
 from tenfold.runs import Emit, Stopwatch, Store
 from tenfold.runs.checkpoint import Resumption
 from tenfold.workers.task import Task, make_network
-
-if TYPE_CHECKING:
-    from tenfold.cluster.time_prediction import Prediction
-
-PredictTime = Callable[[Task], "Prediction"]
-"""Predicts how long a task takes on its virtual cluster."""
 
 
 class Engine(ABC):

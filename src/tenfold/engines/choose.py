@@ -7,20 +7,16 @@ from tenfold.launch.detect import World
 from tenfold.machine import devices
 
 if TYPE_CHECKING:
-    from tenfold.engines.base import Engine, PredictTime
+    from tenfold.engines.base import Engine
 
 
-def choose(experiment: Experiment, world: World | None = None, predict: "PredictTime | None" = None) -> "Engine":
-    """Return the engine that a valid experiment asks for, or the one that fits it.
+def choose(experiment: Experiment, world: World | None = None) -> "Engine":
+    """Return the engine that a valid experiment asks for, or the one that fits it; `world` is what a launcher started.
 
-    `world` is what a launcher started, None without one. The virtual engine calls `predict` before it trains.
+    A virtual cluster has an engine in `prediction/virtual_engine.py`, which `api/train.py` chooses before.
     """
     machine, workers = experiment.machine, experiment.division.workers
-    if machine.engine == "virtual":
-        from tenfold.engines.virtual import Virtual
-
-        assert predict is not None, "a virtual engine needs predicted times"
-        return Virtual(predict)
+    assert machine.engine != "virtual", "only real engines are chosen here"
     if world is not None and is_launched(experiment, world):
         from tenfold.engines.launched.launched_engine import Launched
 

@@ -15,12 +15,12 @@ from tenfold.data.splitting import draw
 from tenfold.engines import Engine, Outcome
 from tenfold.engines.processes import Processes
 from tenfold.engines.serial import Serial
-from tenfold.engines.virtual import Virtual, check_memory
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.machine import cores, devices
 from tenfold.mixing.builders import make_strategy
 from tenfold.prediction.planning.learning_curve import SEED_ERROR, Point
+from tenfold.prediction.virtual_engine import Virtual, check_memory
 from tenfold.runs import Emit, Event, Metric, Stopwatch
 from tenfold.runs.checkpoint import Resumption
 from tenfold.training import choose_metrics

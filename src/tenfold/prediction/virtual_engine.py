@@ -3,8 +3,7 @@
 The workers are those of the process engine, several to a process, so the weights are the same bit for bit; on a GPU all
 replicas step together, and the weights are the same up to rounding.
 
-The times come from the function that the engine is given: `predict_task` of `prediction/task_prediction.py`, passed on
-by `engine_for` in `api/train.py`. No engine may import `prediction`, which itself measures with engines.
+It is an engine like the others, but made of predictions, so it is here and not in `engines/`, on which predictions rely.
 """
 
 from typing import Any
@@ -16,14 +15,16 @@ from numpy.typing import NDArray
 
 from tenfold.cluster.time_prediction import Prediction
 from tenfold.data import FetchProgress
-from tenfold.engines.base import PredictTime
 from tenfold.engines.fused import train_replicas
-from tenfold.engines.predicted_events import PredictedEvents
 from tenfold.engines.processes import Processes
 from tenfold.engines.recording import Outcome
 from tenfold.errors import MachineError
 from tenfold.experiment import Experiment
 from tenfold.machine import cores, devices, limits
+from tenfold.prediction.calibration import ReportProgress
+from tenfold.prediction.calibration.measure_machine import silent
+from tenfold.prediction.predicted_events import PredictedEvents
+from tenfold.prediction.task_prediction import predict_task
 from tenfold.runs import Emit, Note, Stopwatch
 from tenfold.runs.checkpoint import Resumption
 from tenfold.training.fused.device_memory import free_memory as left_on_gpu
@@ -38,8 +39,9 @@ class Virtual(Processes):
     name = "virtual"
     can_continue = False  # a process that dies here is not a node that was lost there
 
-    def __init__(self, predict: PredictTime) -> None:
-        self._predict = predict
+    def __init__(self, report: ReportProgress = silent) -> None:
+        """Report what has to be measured for a prediction to `report`."""
+        self._report = report
         self._prediction: Prediction | None = None
         self._memory = ""
 
@@ -47,7 +49,7 @@ class Virtual(Processes):
         """Load the data, check that all replicas fit into memory, and predict the times of the run."""
         task = super().prepare(experiment, fetching)
         self._memory = check_memory(task)
-        self._prediction = self._predict(task)
+        self._prediction = predict_task(task, self._report)
         return task
 
     def run(self, task: Task, stopwatch: Stopwatch, emit: Emit, resumption: Resumption | None = None) -> Outcome:

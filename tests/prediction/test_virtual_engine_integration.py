@@ -86,7 +86,7 @@ def test_times_are_predicted_and_say_so() -> None:
 def test_the_memory_of_all_replicas_is_told_before_they_start(monkeypatch: pytest.MonkeyPatch) -> None:
     told = [event.text for event in _stages(workers=8) if event.stage == "note"]
     assert "8 replicas need about 1 MB of memory; " in told[0]
-    monkeypatch.setattr("tenfold.engines.virtual.free_memory", lambda _: 1000)
+    monkeypatch.setattr("tenfold.prediction.virtual_engine.free_memory", lambda _: 1000)
     with pytest.raises(MachineError, match=r"8 replicas need about 1 MB of memory, but 1 MB are free; use fewer"):
         _stages(workers=8)
 

@@ -8,10 +8,10 @@ import torch
 from threaded import make_task
 
 from tenfold.cluster.time_prediction import Prediction
-from tenfold.engines.predicted_events import PredictedEvents
-from tenfold.engines.virtual import free_memory
 from tenfold.machine import limits
+from tenfold.prediction.predicted_events import PredictedEvents
 from tenfold.prediction.task_prediction import predict_task
+from tenfold.prediction.virtual_engine import free_memory
 from tenfold.runs import Event, Metric
 
 CLUSTER = {"groups": [{"count": 9, "step_seconds": 0.01, "link": "1gbe"}], "stragglers": {"transient": 0.2}}
@@ -44,5 +44,5 @@ def test_a_container_has_only_its_part_of_the_memory(monkeypatch: pytest.MonkeyP
 
 
 def test_replicas_on_a_gpu_need_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tenfold.engines.virtual.left_on_gpu", lambda device: 7.5)
+    monkeypatch.setattr("tenfold.prediction.virtual_engine.left_on_gpu", lambda device: 7.5)
     assert free_memory(torch.device("cuda")) == 7
