@@ -77,6 +77,7 @@ def test_show(recorded: Path) -> None:
 )
 def test_bad_input_is_one_sentence(arguments: tuple[str, ...], sentence: str) -> None:
     assert_one_sentence(tenfold_("crossval", *SMALL, *arguments), sentence)
+    assert not Path("runs").exists()  # nothing is recorded
 
 
 @pytest.fixture

@@ -79,7 +79,7 @@ class TestResult:
         test = task.splits.test
         assert test is not None
         x, y = next(test.batches([range(len(test))]))[0], all_targets(test)
-        split = make_fold_splits(task.experiment, task.splits, task.shards)[1]
+        split = make_fold_splits(task)[1]
         ours = next(task.splits.train.batches([split.validation]))
 
         def accuracy(network: torch.nn.Module, x: Any, y: Any) -> float:

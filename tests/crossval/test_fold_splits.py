@@ -22,7 +22,7 @@ def test_the_test_part_is_in_no_fold(mode: str) -> None:
     task = prepare(asked)
     aside = set(next(iter(task.splits.test.batches([range(20)])))[0][:, 0].tolist())  # type: ignore[union-attr]
     assert len(aside) == 20
-    for split in make_fold_splits(asked, task.splits, task.shards):
+    for split in make_fold_splits(task):
         for indices in (split.train, split.validation):
             seen = {value for x, _ in task.splits.train.batches([indices]) for value in x[:, 0].tolist()}
             assert len(seen) == len(indices)
@@ -31,7 +31,7 @@ def test_the_test_part_is_in_no_fold(mode: str) -> None:
 
 def test_the_folds_of_the_whole() -> None:
     task = prepare(experiment(fold_repeats=2))
-    found = make_fold_splits(task.experiment, task.splits, task.shards)
+    found = make_fold_splits(task)
     assert [(split.repeat, split.fold, split.node) for split in found] == [
         (repeat, fold, 0) for repeat in (1, 2) for fold in (1, 2, 3, 4)
     ]
@@ -40,7 +40,7 @@ def test_the_folds_of_the_whole() -> None:
 
 def test_each_node_has_folds_of_its_own_shard() -> None:
     task = prepare(experiment(workers=2, fold_mode="data-and-folds"))
-    found = make_fold_splits(task.experiment, task.splits, task.shards)
+    found = make_fold_splits(task)
     assert [split.name for split in found[:3]] == ["node 1, fold 1", "node 2, fold 1", "node 1, fold 2"]
     for node, shard in enumerate(task.shards, 1):
         mine = [split.validation for split in found if split.node == node]

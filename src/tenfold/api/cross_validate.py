@@ -82,9 +82,10 @@ def cross_validate(
         listener = Callbacks(shown, [*as_list(callbacks), *make_loggers(log, runs)])
         with crossval.shared_data(prepare(experiment, fetching)) as task:
             check_new_run(task)
+            splits = crossval.make_fold_splits(task)
             store = Store(runs)
             facts = describe(task)
             number = store.create(experiment, kind=CROSSVAL, facts=facts)
-            outcome = crossval.CrossValidationRun(task, store, number, facts, stopwatch, listener).record()
+            outcome = crossval.CrossValidationRun(task, splits, store, number, facts, stopwatch, listener).record()
     done = CrossValidation(finished_run(RecordedRun.finished(store, number, outcome, experiment)))
     return done.as_sklearn() if as_sklearn else done

@@ -76,9 +76,10 @@ def _resume_folds(store: Store, record: dict[str, Any], experiment: Experiment, 
     number, facts = record["id"], record["facts"]
     with crossval.shared_data(prepare(experiment)) as task:
         check_same_data(record, task)
+        splits = crossval.make_fold_splits(task)
         stopwatch = Stopwatch(store.claim_and_restart(number, epoch=1, force=force))  # the events so far stay
         sweep(store.path(number, record["title"]))
-        outcome = crossval.CrossValidationRun(task, store, number, facts, stopwatch, listen).record()
+        outcome = crossval.CrossValidationRun(task, splits, store, number, facts, stopwatch, listen).record()
     return finished_run(RecordedRun.finished(store, number, outcome, experiment))
 
 

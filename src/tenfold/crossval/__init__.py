@@ -2,6 +2,14 @@
 
 from tenfold.crossval.crossval_result import CrossValidation
 from tenfold.crossval.crossval_run import CrossValidationRun
+from tenfold.crossval.fold_splits import make_fold_splits
 from tenfold.crossval.prepare_folds import check_folds, shared_data, start_processes_early
 
-__all__ = ["CrossValidation", "CrossValidationRun", "check_folds", "shared_data", "start_processes_early"]
+__all__ = [
+    "CrossValidation",
+    "CrossValidationRun",
+    "check_folds",
+    "make_fold_splits",
+    "shared_data",
+    "start_processes_early",
+]

@@ -1,6 +1,7 @@
 """The run of a cross-validation: it trains the folds, follows their progress, and combines their results."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -8,7 +9,7 @@ from tenfold.crossval.combine_folds import FoldEntry, best_first, combine_result
 from tenfold.crossval.ensemble import AVERAGE, measure_vote, save_average
 from tenfold.crossval.fold import FoldContext, FoldEnd, FoldJob, FoldWork
 from tenfold.crossval.fold_experiment import resolve_fold_mode
-from tenfold.crossval.fold_splits import make_fold_splits
+from tenfold.crossval.fold_splits import FoldSplit
 from tenfold.crossval.modes import FOLD_MODES
 from tenfold.engines import Outcome
 from tenfold.engines.recording import record_work
@@ -39,9 +40,17 @@ class CrossValidationRun:
     """A cross-validation in progress."""
 
     def __init__(
-        self, task: Task, store: Store, run: int, facts: dict[str, Any], stopwatch: Stopwatch, listen: Emit
+        self,
+        task: Task,
+        fold_splits: Sequence[FoldSplit],
+        store: Store,
+        run: int,
+        facts: dict[str, Any],
+        stopwatch: Stopwatch,
+        listen: Emit,
     ) -> None:
         self.task = task
+        self.fold_splits = fold_splits
         self.store = store
         self.run = run
         self.facts = facts
@@ -49,7 +58,6 @@ class CrossValidationRun:
         self.listen = listen
         """Also receives the metrics of the folds, which are recorded in their own runs only."""
         self.mode = resolve_fold_mode(task.experiment)
-        self.fold_splits = make_fold_splits(task.experiment, task.splits, task.shards)
         self.entries: dict[int, FoldEntry] = {}
         """The folds that have ended, by index."""
         self.stopped_by = ""

@@ -1,15 +1,13 @@
 """Which samples each model of a cross-validation trains on, and which it is validated on."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from tenfold.crossval.fold_experiment import resolve_fold_mode
-from tenfold.data import Fold, Splits, make_folds
-from tenfold.data.shards import Shard
-from tenfold.experiment import Experiment
+from tenfold.data import Fold, make_folds
 from tenfold.runs.fold_name import fold_name
+from tenfold.workers.task import Task
 
 
 @dataclass(frozen=True)
@@ -30,15 +28,16 @@ class FoldSplit(Fold):
         return fold_name(self.fold, self.repeat, self.node)
 
 
-def make_fold_splits(experiment: Experiment, splits: Splits, shards: Sequence[Shard]) -> list[FoldSplit]:
+def make_fold_splits(task: Task) -> list[FoldSplit]:
     """Return the split of every model, in training order; none contains a sample of the test part.
 
     With fold_mode = "data-and-folds" each node splits its own shard into folds; otherwise the whole training part is
     split.
     """
+    experiment, splits = task.experiment, task.splits
     division, targets = experiment.division, splits.train.targets
     by_node = resolve_fold_mode(experiment) == "data-and-folds"
-    sources = list(shards) if by_node else [np.arange(len(splits.train))]
+    sources = list(task.shards) if by_node else [np.arange(len(splits.train))]
     found = []
     for node, samples in enumerate(sources, 1):
         cut = make_folds(

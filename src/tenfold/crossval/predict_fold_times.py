@@ -26,7 +26,7 @@ def predict_fold_times(task: Task, predict: Callable[[Task], Prediction]) -> Pre
             'division.fold_mode = "fused" trains all folds on one device, which a virtual cluster does not have; use '
             "folds-over-workers, data-and-folds or fold-by-fold"
         )
-    splits = make_fold_splits(task.experiment, task.splits, task.shards)
+    splits = make_fold_splits(task)
     longest = max(splits, key=lambda split: len(split.train))
     models = len(splits) // workers if mode == "data-and-folds" else len(splits)
     turns = math.ceil(models / workers) if mode == "folds-over-workers" else models

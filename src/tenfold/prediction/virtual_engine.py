@@ -3,7 +3,7 @@
 The workers are those of the process engine, several to a process, so the weights are the same bit for bit; on a GPU all
 replicas step together, and the weights are the same up to rounding.
 
-It is an engine like the others, but made of predictions, so it is here and not in `engines/`, on which predictions rely.
+It is here and not in `engines/` because it needs predictions, which are measured with the other engines.
 """
 
 from typing import Any
