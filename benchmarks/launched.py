@@ -40,8 +40,8 @@ from tenfold.launch.detect import detect_world
 from tenfold.launch.hosts_file import Host
 from tenfold.machine import cores
 from tenfold.mixing import STRATEGIES
-from tenfold.prediction.predict_from_profile import predict_from_profile
 from tenfold.prediction.profile import Profile
+from tenfold.prediction.task_prediction import predict_from_profile
 from tenfold.transport.network.join import join
 
 SIZES = {"0.25 MB": 61_706, "4.8 MB": 1_200_000}

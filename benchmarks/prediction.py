@@ -32,8 +32,8 @@ import tenfold
 from tenfold.engines.prepare import prepare
 from tenfold.machine import cores
 from tenfold.prediction import calibration, current_speed
-from tenfold.prediction.predict_from_profile import predict_from_profile
 from tenfold.prediction.profile import Profile
+from tenfold.prediction.task_prediction import predict_from_profile
 
 MODELS: dict[str, tuple[dict[str, Any], int]] = {
     "lenet5": ({"model": "lenet5"}, 192),

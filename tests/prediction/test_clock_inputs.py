@@ -13,8 +13,8 @@ from tenfold.mixing.round import exact_round
 from tenfold.prediction.calibration import cost_keys
 from tenfold.prediction.clock_inputs import hardware_here, workload_of
 from tenfold.prediction.measurements import Averaging, Costs, Step
-from tenfold.prediction.predict_from_profile import predict_from_profile
 from tenfold.prediction.profile import Profile
+from tenfold.prediction.task_prediction import predict_from_profile
 from tenfold.workers.task import Task
 
 STEPS, BATCH = 8, 4

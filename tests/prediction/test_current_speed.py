@@ -14,8 +14,8 @@ from tenfold.experiment import Experiment
 from tenfold.prediction import current_speed
 from tenfold.prediction.calibration import cost_keys
 from tenfold.prediction.measurements import Step
-from tenfold.prediction.predict_from_profile import predict_from_profile
 from tenfold.prediction.profile import Profile
+from tenfold.prediction.task_prediction import predict_from_profile
 from tenfold.workers.task import Task
 
 

@@ -20,8 +20,8 @@ from tenfold.prediction.calibration.step_times import measure_until
 from tenfold.prediction.current_speed import profile_now
 from tenfold.prediction.planning.candidates import Candidate
 from tenfold.prediction.planning.learning_probe import Probe
-from tenfold.prediction.predict_from_profile import predict_from_profile
 from tenfold.prediction.profile import Profile
+from tenfold.prediction.task_prediction import predict_from_profile
 from tenfold.workers.task import Task
 
 PROBE_ERROR = 0.1
