@@ -24,5 +24,5 @@ def test_the_order_of_workers_without_rounds_is_predicted() -> None:
 
 
 def test_rounds_need_no_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(task_prediction, "workload_and_hardware")  # must not be made a second time
+    monkeypatch.delattr(task_prediction, "clock_events")  # the clock of single workers is not needed
     assert task_prediction.predict_task(task_of(strategy="ring")).exchange_times is None
