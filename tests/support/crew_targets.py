@@ -7,6 +7,7 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any
 
+from tenfold.errors import WorkerLost
 from tenfold.workers.pool.worker_reports import WorkerProgress, start_heartbeat
 
 
@@ -34,6 +35,13 @@ def leave(rank: int, connection: Connection, lifeline: Connection, beats: Any, l
         os._exit(code)
     time.sleep(0.3)
     say(connection, f"worker {leaver} left us")
+    time.sleep(60)
+
+
+def complain(rank: int, connection: Connection, lifeline: Connection, beats: Any) -> None:
+    """The second worker fails, and the first one says that it is lost."""
+    start_heartbeat(rank, lifeline, beats)
+    say(connection, ValueError("a mistake") if rank == 1 else WorkerLost(1, "worker 1 died"))
     time.sleep(60)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import crew_targets
 import psutil
 import pytest
+from waiting import wait_until
 
 from tenfold.errors import MachineError, WorkerLost
 from tenfold.workers.pool import worker_pool as crew
@@ -76,6 +77,16 @@ def test_last_words_come_before_the_loss_and_complaints_not_at_all(start: Start,
         next(messages)
     assert lost.value.rank == leaver
     assert str(lost.value) == f"worker {leaver} (process {number}) ended with code {code}"
+
+
+def test_a_workers_own_error_comes_before_what_others_say_of_its_loss(start: Start) -> None:
+    two = start(2, crew_targets.complain)
+    wait_until(lambda: all(connection.poll() for connection in two.connections))
+    messages = two.messages()
+    assert [(index, type(message)) for index, message in (next(messages), next(messages))] == [
+        (1, ValueError),
+        (0, WorkerLost),
+    ]
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])

@@ -127,6 +127,7 @@ class WorkerPool:
             heard = {index: self._read(index) for index in present}
             lost = next((index for index, (_, gone) in heard.items() if gone), None)
             self._unheard = [(index, message) for index, (messages, _) in heard.items() for message in messages]
+            self._unheard.sort(key=lambda one: isinstance(one[1], WorkerLost))  # the lost one's own error explains more
             if lost is not None:
                 for message in heard[lost][0]:
                     yield lost, message
