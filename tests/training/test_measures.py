@@ -222,3 +222,9 @@ def test_a_target_that_a_share_cannot_reach_is_refused(monkeypatch):
     check_target(Training(metrics=["my_accuracy"]), 10, 99.0)
     with pytest.raises(ExperimentError, match=r"target = 99: accuracy is between 0 and 1; did you mean 0.99\?"):
         check_target(Training(), 10, 99.0)
+
+
+def test_labels_given_as_floats_are_explained():
+    with pytest.raises(RuntimeError) as caught:
+        choose_loss(Training(loss="cross-entropy"), None)(torch.randn(4, 3), torch.tensor([0.0, 1.0, 2.0, 0.0]))
+    assert "the targets are floats; give labels as integers: y.long()" in describe_failure(caught.value)

@@ -68,9 +68,12 @@ class AlignedMeasure:
             raise
 
     def _hint(self, outputs: Any, targets: Tensor) -> str:
-        """Return the advice for a network with fewer outputs than cross-entropy needs for the classes."""
-        if self.function is not functional.cross_entropy or targets.is_floating_point() or not targets.numel():
+        """Return the advice for labels that are floats, and for a network with too few outputs for cross-entropy."""
+        if self.function is not functional.cross_entropy or not targets.numel():
             return ""
+        if targets.is_floating_point():
+            labels = isinstance(outputs, Tensor) and outputs.ndim == targets.ndim + 1
+            return "the targets are floats; give labels as integers: y.long()" if labels else ""
         found = outputs.shape[1] if isinstance(outputs, Tensor) and outputs.ndim > targets.ndim else 1
         needed = int(targets.max()) + 1
         if found >= max(2, needed):
