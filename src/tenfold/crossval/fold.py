@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -115,65 +114,59 @@ def _numbers(whole: Task, samples: NDArray[np.int64]) -> NDArray[np.int64]:
     return samples if numbers is None else numbers[samples]
 
 
-def try_fold(train: Train, whole: Task, context: FoldContext, job: FoldJob, listen: Emit) -> FoldEnd:
-    """Train one fold; an error ends this fold only and is returned."""
-    try:
-        return FoldEnd(train_fold(train, whole, context, job, listen))
-    except TenfoldError as error:
-        return FoldEnd(error=str(error))
-    except Exception as error:
-        return FoldEnd(error=describe_error(error))
+def train_fold(train: Train, whole: Task, context: FoldContext, job: FoldJob, listen: Emit) -> FoldEnd:
+    """Train one fold, from its last checkpoint if it has one, measure it, and record it as a run.
 
-
-def train_fold(train: Train, whole: Task, context: FoldContext, job: FoldJob, listen: Emit) -> dict[str, Any]:
-    """Train one fold, from its last checkpoint if it has one, record it as a run, and return its result."""
-    task, store = fold_task(whole, job), context.store
-    run, stopwatch, resumption = job.run, Stopwatch(), None
-    if run is None:
-        experiment = fold_experiment(context.stored_experiment, job.split.name)
-        run = store.create(experiment, kind=FOLD, facts=_facts(context, job, task))
-    else:
-        stopwatch, resumption = open_for_resume(store, store.find(run))
-
-    train_this = partial(train_and_measure, train, context, job)
-    return train_recorded(train_this, task, store, run, stopwatch, listen, resumption).result
-
-
-def train_and_measure(
-    train: Train,
-    context: FoldContext,
-    job: FoldJob,
-    task: Task,
-    stopwatch: Stopwatch,
-    emit: Emit,
-    resumption: Resumption | None,
-) -> Outcome:
-    """Train a fold, then measure its network on all three parts; the result's "crossval" has what this gave."""
+    An error ends this fold only and is returned.
+    """
     validation: dict[str, float] = {}
-    began = job.began
-    if began is None:  # a fold's stopwatch starts with it, but that of a resumed one starts earlier
-        began = context.stopwatch.now() if resumption else stopwatch.origin - context.stopwatch.origin
 
     def watch(event: Event) -> None:
         if isinstance(event, Metric) and event.part == "validation":
             validation[event.name] = event.value
-        emit(event)
+        listen(event)
 
-    outcome = train(task, stopwatch, watch, resumption)
-    measuring = perf_counter()
+    def finish(task: Task, outcome: Outcome) -> None:
+        _measure_fold(task, outcome, validation)
+        outcome.result["crossval"] |= {
+            "began": began,
+            "ended": context.stopwatch.now(),
+            "cores": list(job.cores),
+            "threads": job.threads,
+        }
+
+    try:
+        task = fold_task(whole, job)
+        run, stopwatch, resumption = _open_run(context, job, task)
+        began = job.began
+        if began is None:  # a fold's stopwatch starts with it, but that of a resumed one starts earlier
+            began = context.stopwatch.now() if resumption else stopwatch.origin - context.stopwatch.origin
+        outcome = train_recorded(train, task, context.store, run, stopwatch, watch, resumption, before_end=finish)
+    except TenfoldError as error:
+        return FoldEnd(error=str(error))
+    except Exception as error:
+        return FoldEnd(error=describe_error(error))
+    return FoldEnd(outcome.result)
+
+
+def _open_run(context: FoldContext, job: FoldJob, task: Task) -> tuple[int, Stopwatch, Resumption | None]:
+    """Create the run of a fold, or open that of an earlier attempt; return its number, stopwatch and checkpoint."""
+    store = context.store
+    if job.run is not None:
+        return job.run, *open_for_resume(store, store.find(job.run))
+    stopwatch = Stopwatch()
+    experiment = fold_experiment(context.stored_experiment, job.split.name)
+    return store.create(experiment, kind=FOLD, facts=_facts(context, job, task)), stopwatch, None
+
+
+def _measure_fold(task: Task, outcome: Outcome, validation: dict[str, float]) -> None:
+    """Measure a trained fold on all three parts, for the result's "crossval", and save its outputs for the vote."""
+    began = perf_counter()
     is_best_epoch = task.experiment.training.patience is not None  # whose metrics are not the last epoch's
-    metrics = _measure(task, outcome, {} if is_best_epoch else validation)
+    outcome.result["crossval"] = {"metrics": _measure(task, outcome, {} if is_best_epoch else validation)}
     _save_outputs(task, outcome)
     times = outcome.result["times"]
-    times["evaluate"] = times.get("evaluate", 0.0) + perf_counter() - measuring
-    outcome.result["crossval"] = {
-        "metrics": metrics,
-        "began": began,
-        "ended": context.stopwatch.now(),
-        "cores": list(job.cores),
-        "threads": job.threads,
-    }
-    return outcome
+    times["evaluate"] = times.get("evaluate", 0.0) + perf_counter() - began
 
 
 def _save_outputs(task: Task, outcome: Outcome) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from tenfold.crossval.core_slots import CoreSlots
-from tenfold.crossval.fold import FoldContext, FoldEnd, FoldJob, FoldWork, try_fold
+from tenfold.crossval.fold import FoldContext, FoldEnd, FoldJob, FoldWork, train_fold
 from tenfold.engines.recording import Outcome
 from tenfold.engines.serial import Serial
 from tenfold.errors import StopTraining, WorkerLost
@@ -168,4 +168,4 @@ def _do_job(
             more_time.enter_context(progress.allow_more_time())  # later work publishes no progress
             return outcome
 
-        return try_fold(run_serially, task, context, job, listen)
+        return train_fold(run_serially, task, context, job, listen)

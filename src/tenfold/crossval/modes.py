@@ -9,7 +9,7 @@ from dataclasses import replace
 from tenfold.common import catalog
 from tenfold.common.registry import Registry
 from tenfold.crossval.core_slots import share_cores
-from tenfold.crossval.fold import FoldWork, fold_task, try_fold
+from tenfold.crossval.fold import FoldWork, fold_task, train_fold
 from tenfold.crossval.fold_experiment import fold_experiment, trains_folds_together
 from tenfold.crossval.fold_pool import FoldPool
 from tenfold.engines import Outcome, choose
@@ -52,7 +52,7 @@ def fold_by_fold(work: FoldWork) -> None:
                 work.relay(index, replace(event, worker=index))
 
         engine = choose(fold_experiment(task.experiment, job.split.name))
-        work.done(placed, try_fold(engine.run, task, work.context, placed, listen))
+        work.done(placed, train_fold(engine.run, task, work.context, placed, listen))
 
 
 def fused(work: FoldWork) -> None:
@@ -78,7 +78,7 @@ def fused(work: FoldWork) -> None:
             if isinstance(event, Lifecycle) and event not in relayed:
                 work.relay(index, replace(event, worker=index))
 
-        work.done(job, try_fold(_replay(outcome, known), work.task, work.context, job, listen))
+        work.done(job, train_fold(_replay(outcome, known), work.task, work.context, job, listen))
 
 
 def _replay(outcome: Outcome | TenfoldError, events: Sequence[Event]) -> Train:

@@ -165,15 +165,23 @@ def train_recorded(
     stopwatch: Stopwatch,
     listen: Emit,
     resumption: Resumption | None = None,
+    *,
+    before_end: Callable[[Task, Outcome], None] | None = None,
 ) -> Outcome:
-    """Train a task, for example with an engine's `run`, recorded under a run number, with checkpoints in its folder."""
+    """Train a task, for example with an engine's `run`, recorded under a run number, with checkpoints in its folder.
+
+    `before_end` is called after training, before the outcome is recorded, to add to it.
+    """
     task = replace(task, checkpoints=store.folder_of(run) / "checkpoint")
     known = store.find(run)["result"] if resumption else None
 
     def work(emit: Emit) -> Outcome:
         if resumption is not None and resumption.problem:
             emit(Warned(at=stopwatch.now(), text=resumption.problem))
-        return train(task, stopwatch, emit, resumption)
+        outcome = train(task, stopwatch, emit, resumption)
+        if before_end is not None:
+            before_end(task, outcome)
+        return outcome
 
     return record_work(work, store, run, stopwatch, listen, known=known)
 
