@@ -35,6 +35,12 @@ def test_no_two_modules_have_the_same_name() -> None:
     assert repeated(one for one in names if one[0] not in REPEATED) == {}
 
 
+def test_no_two_files_of_tests_have_the_same_name() -> None:
+    """Which pytest could not tell apart."""
+    tests = Path(__file__).parent
+    assert repeated((path.name, str(path.relative_to(tests))) for path in tests.rglob("test_*.py")) == {}
+
+
 def test_no_two_verbs_have_the_same_name() -> None:
     names = [(path.stem, place) for place, path in modules().items() if place.startswith(COMMANDS)]
     assert repeated(one for one in names if one[0] not in REPEATED) == {}
