@@ -120,11 +120,11 @@ def test_the_whole_state_is_mixed(replicas, seed):
         one[1].running_mean.copy_(mean)
         one[1].running_var.copy_(variance)
     for flat in flats:
-        flat.to_moments()
+        flat.batch_norm.variances_to_moments()
     average = torch.stack([flat.vector for flat in flats]).mean(0)
     for flat in flats:
         flat.vector.copy_(average)
-        flat.to_variances(alike=False)
+        flat.batch_norm.moments_to_variances(replicas_are_equal=False)
     for one in made:
         torch.testing.assert_close(one[1].running_mean, means.mean(0))
         expected = variances.mean(0) + means.var(0, unbiased=False)
@@ -139,9 +139,9 @@ def test_the_moments_are_those_of_all_samples_together():
     for one, flat, part in zip(made, flats, x, strict=True):
         one[1].running_mean.copy_(part.mean(0))
         one[1].running_var.copy_(part.var(0, unbiased=False))
-        flat.to_moments()
+        flat.batch_norm.variances_to_moments()
     flats[0].vector.copy_(torch.stack([flat.vector for flat in flats]).mean(0))
-    flats[0].to_variances(alike=False)
+    flats[0].batch_norm.moments_to_variances(replicas_are_equal=False)
     torch.testing.assert_close(
         made[0][1].running_var.double(), x.flatten(0, 1).var(0, unbiased=False), rtol=1e-4, atol=0
     )
@@ -152,10 +152,10 @@ def test_moments_touch_nothing_but_variances_and_variances_never_go_below_zero()
     flat = FlatState(made)
     before = state(made)
     made[1].running_mean.fill_(3.0)
-    flat.to_moments()
+    flat.batch_norm.variances_to_moments()
     assert torch.equal(made[1].running_var, before["1.running_var"] + 9)
     made[1].running_var.fill_(8.999)
-    flat.to_variances(alike=False)
+    flat.batch_norm.moments_to_variances(replicas_are_equal=False)
     assert torch.equal(made[1].running_var, torch.zeros(5))
     assert torch.equal(made[0].weight, before["0.weight"])
 
@@ -176,9 +176,9 @@ def test_the_points_move_to_the_means():
     made = network()
     flat = FlatState(made)
     made[1].running_mean.fill_(3.0)
-    assert not flat.reference_means[0].any()
-    flat.update_reference_means()
-    assert (flat.reference_means[0] == 3).all()
+    assert not flat.batch_norm.reference_means[0].any()
+    flat.batch_norm.update_reference_means()
+    assert (flat.batch_norm.reference_means[0] == 3).all()
 
 
 def test_a_vector_of_another_size_is_refused():

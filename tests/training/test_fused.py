@@ -197,7 +197,7 @@ def test_mixing_is_a_product_with_the_matrix_and_keeps_moments():
         together.step(indices)
     before = [together.state(row) for row in range(K)]
     shares = torch.tensor([[0.5, 0.25, 0.25]]).expand(K, K)
-    together.mix(shares, alike=True)
+    together.mix(shares, replicas_are_equal=True)
     means = torch.stack([state["2.running_mean"] for state in before])
     variances = torch.stack([state["2.running_var"] for state in before])
     mean = shares[0] @ means

@@ -71,11 +71,11 @@ def average_weights(network: nn.Module, weights: Sequence[dict[str, Any]], sampl
     vectors = []
     for one in weights:
         network.load_state_dict(one)
-        flat.to_moments()
+        flat.batch_norm.variances_to_moments()
         vectors.append(flat.vector.clone())
     counts = compute_shares(exact_round(len(weights)), [float(count) for count in samples], 0)
     average_in_rank_order(vectors, counts, flat.vector)
-    flat.to_variances(alike=False)
+    flat.batch_norm.moments_to_variances(replicas_are_equal=False)
     return {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
 
 

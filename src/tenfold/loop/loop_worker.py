@@ -35,7 +35,7 @@ class LoopWorker:
         self._gradients = division.average == "gradients"
         counts = self._agree(division, samples)
         channels.transport.broadcast()
-        replica.flat.update_reference_means()
+        replica.flat.batch_norm.update_reference_means()
         self._rounds = Rounds(division, replica, channels, counts)
 
     @property

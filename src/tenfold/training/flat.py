@@ -1,13 +1,13 @@
 """A network's whole state as views into one vector, so that a round is arithmetic on one tensor."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
 
 from tenfold.errors import ModelError
+from tenfold.training.batch_norm import BatchNormStatistics
 
-BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 ALIGNMENT = 16  # floats in a cache line: every tensor begins on one, as its own allocation would
 
 
@@ -22,13 +22,7 @@ def state_shapes(network: nn.Module) -> tuple[tuple[int, ...], ...]:
 
 
 class FlatState:
-    """Parameters, then floating-point buffers, laid one after another into `vector`.
-
-    Batch normalization keeps a running variance, and variances cannot be averaged: var = avg(var_i) + var(mean_i).
-    Second moments can, about any point c that all replicas agree on: E[(x - c)^2] = var + (mean - c)^2. They replace
-    the variances while replicas are averaged. The nearer c is to the means, the fewer digits are lost, so it moves to
-    the running means whenever these are the same on all replicas.
-    """
+    """Parameters, then floating-point buffers, laid one after another into `vector`."""
 
     def __init__(self, network: nn.Module, vector: Tensor | None = None) -> None:
         tensors = self._tensors = list(_floating(network))
@@ -55,13 +49,8 @@ class FlatState:
         self._names = [name for name, _ in network.named_parameters()]
         self.parameters = sum(room for _, room in self._slots)
         """How many of the vector's first numbers are parameters."""
-        self._statistics = [
-            (layer.running_mean, layer.running_var)
-            for layer in network.modules()
-            if isinstance(layer, BATCH_NORMS) and layer.running_mean is not None and layer.running_var is not None
-        ]
-        self.reference_means = [mean.clone() for mean, _ in self._statistics]
-        """The points c, one for each batch normalization layer."""
+        self.batch_norm = BatchNormStatistics(network)
+        """The running statistics in the vector, which a round averages as second moments."""
 
     def release(self) -> None:
         """Give every tensor its own memory again."""
@@ -90,23 +79,6 @@ class FlatState:
     def frozen(self) -> list[slice]:
         """Where in the vector the parameters are that are not trained."""
         return frozen(parameter for parameter, _ in self._slots)
-
-    def to_moments(self, reference_means: Sequence[Tensor] | None = None) -> None:
-        """Replace each running variance by E[(x - c)^2], before a round; `reference_means` are other points c."""
-        for (mean, variance), reference in zip(self._statistics, reference_means or self.reference_means, strict=True):
-            variance.add_((mean - reference).square_())
-
-    def to_variances(self, reference_means: Sequence[Tensor] | None = None, *, alike: bool) -> None:
-        """Restore the variances, after a round; `alike` says that all replicas are the same now."""
-        for (mean, variance), reference in zip(self._statistics, reference_means or self.reference_means, strict=True):
-            variance.sub_((mean - reference).square_()).clamp_(min=0)
-        if alike:
-            self.update_reference_means()
-
-    def update_reference_means(self) -> None:
-        """Move the points c to the running means, which are the same on all replicas."""
-        for (mean, _), reference in zip(self._statistics, self.reference_means, strict=True):
-            reference.copy_(mean)
 
 
 def _floating(network: nn.Module) -> Iterator[Tensor]:

@@ -164,7 +164,7 @@ class Replica:
             "network": self.network.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "steps": self.steps,
-            "centres": self.flat.reference_means,
+            "centres": self.flat.batch_norm.reference_means,
             **({"ema": self.ema_weights} if self.ema_weights is not None else {}),
             **({"scaler": self.scaler.state_dict()} if self.scaler is not None else {}),
         }
@@ -178,7 +178,7 @@ class Replica:
             self.ema_weights.copy_(state["ema"] if "ema" in state else state["average"])  # older checkpoints: "average"
         if self.scaler is not None:
             self.scaler.load_state_dict(state["scaler"])
-        for reference, saved in zip(self.flat.reference_means, state["centres"], strict=True):
+        for reference, saved in zip(self.flat.batch_norm.reference_means, state["centres"], strict=True):
             reference.copy_(saved)
 
 

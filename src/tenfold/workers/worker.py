@@ -274,12 +274,12 @@ class Worker:
     def _restoring(self) -> Iterator[Tensor]:
         """Yield a copy of the weights; restore all if the members change meanwhile, so that this can be repeated."""
         flat = self.replica.flat
-        own, reference_means = flat.vector.clone(), [reference.clone() for reference in flat.reference_means]
+        own, reference_means = flat.vector.clone(), [reference.clone() for reference in flat.batch_norm.reference_means]
         try:
             yield own
         except MembersChanged:
             flat.vector.copy_(own)
-            for reference, before in zip(flat.reference_means, reference_means, strict=True):
+            for reference, before in zip(flat.batch_norm.reference_means, reference_means, strict=True):
                 reference.copy_(before)
             raise
 

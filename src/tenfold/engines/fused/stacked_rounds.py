@@ -74,7 +74,7 @@ class StackedRounds:
         nbytes = self._compress()
         matrix = self._matrix(round_)
         before = self.weights.clone() if self._measure_distances else None
-        self.fused.mix(matrix, alike=round_.is_exact, rows=self.rows)
+        self.fused.mix(matrix, replicas_are_equal=round_.is_exact, rows=self.rows)
         if before is not None:
             self._distances = (before - self.weights).norm(dim=1) / self.weights.norm(dim=1).clamp_min(1e-30)
             self._measure_distances = False
@@ -136,7 +136,7 @@ class StackedRounds:
         """Give every replica the mean of all."""
         last = self.strategy.final(self.size)
         if not last.is_idle:
-            self.fused.mix(self._matrix(last), alike=last.is_exact, rows=self.rows)
+            self.fused.mix(self._matrix(last), replicas_are_equal=last.is_exact, rows=self.rows)
 
     def state(self) -> dict[str, Any]:
         """Return the state that a checkpoint stores."""

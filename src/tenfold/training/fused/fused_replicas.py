@@ -124,9 +124,9 @@ class Fused:
             self.optimizer.step(rows)
         return losses
 
-    def mix(self, matrix: Tensor, *, alike: bool = False, rows: slice = ALL) -> None:
-        """Multiply the states of all replicas or some by a matrix; `alike` says that they are equal afterwards."""
-        self.stack.mix(matrix, alike=alike, rows=rows)
+    def mix(self, matrix: Tensor, *, replicas_are_equal: bool = False, rows: slice = ALL) -> None:
+        """Multiply the states of all replicas or some by a matrix; `replicas_are_equal`: it makes them the same."""
+        self.stack.mix(matrix, replicas_are_equal=replicas_are_equal, rows=rows)
 
     @property
     def has_own_generators(self) -> bool:

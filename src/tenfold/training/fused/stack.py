@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tenfold.training.flat import BATCH_NORMS, FlatState, frozen, padded_size, view_like
+from tenfold.training.batch_norm import BATCH_NORMS, moments_to_variances, variances_to_moments
+from tenfold.training.flat import FlatState, frozen, padded_size, view_like
 from tenfold.training.precision import product
 
 ALL = slice(None)
@@ -121,24 +122,23 @@ class Stack:
         """Load a replica's state_dict."""
         self.network_at(row).load_state_dict(state)
 
-    def mix(self, matrix: Tensor, *, alike: bool = False, rows: slice = ALL) -> None:
-        """Compute X <- M X for all rows or some; `alike` says that all rows of M, and so of the new X, are equal.
+    def mix(self, matrix: Tensor, *, replicas_are_equal: bool = False, rows: slice = ALL) -> None:
+        """Compute X <- M X for all rows or some; `replicas_are_equal`: all rows of M, and so of the new X, are equal.
 
-        Running variances are averaged as second moments about reference means, as in `FlatState`; that of some rows is
-        the mean of their running means.
+        Running variances are averaged as second moments (`batch_norm.py`); the reference mean of some rows is the mean
+        of their running means.
         """
         mixed = self.matrix[rows]
         statistics = [(mean[rows], variance[rows]) for mean, variance in self._statistics]
         reference_means = self.reference_means if rows == ALL else [mean.mean(0) for mean, _ in statistics]
-        for (mean, variance), reference in zip(statistics, reference_means, strict=True):
-            variance.add_((mean - reference).square_())
-        if alike:
+        variances_to_moments(statistics, reference_means)
+        if replicas_are_equal:
             mixed.copy_(product(matrix[:1], mixed).expand_as(mixed))
         else:
             mixed.copy_(product(matrix, mixed))
-        for (mean, variance), reference in zip(statistics, reference_means, strict=True):
-            variance.sub_((mean - reference).square_()).clamp_(min=0)
-            if alike:
+        moments_to_variances(statistics, reference_means)
+        if replicas_are_equal:
+            for (mean, _), reference in zip(statistics, reference_means, strict=True):
                 reference.copy_(mean[0])
 
     def displacement(self, matrix: Tensor, rows: slice = ALL) -> tuple[Tensor, list[Tensor]]:
@@ -149,8 +149,7 @@ class Stack:
         statistics = [(mean[rows], variance[rows]) for mean, variance in self._statistics]
         reference_means = [mean.mean(0) for mean, _ in statistics]
         own = self.matrix[rows].clone()
-        for (mean, variance), reference in zip(statistics, reference_means, strict=True):
-            variance.add_((mean - reference).square_())
+        variances_to_moments(statistics, reference_means)
         moments = self.matrix[rows].clone()
         self.matrix[rows].copy_(own)
         return product(matrix, moments).sub_(moments), reference_means
@@ -158,11 +157,9 @@ class Stack:
     def move(self, displacement: Tensor, reference_means: list[Tensor], rows: slice = ALL) -> None:
         """Add to all rows or some what `displacement` returned."""
         statistics = [(mean[rows], variance[rows]) for mean, variance in self._statistics]
-        for (mean, variance), reference in zip(statistics, reference_means, strict=True):
-            variance.add_((mean - reference).square_())
+        variances_to_moments(statistics, reference_means)
         self.matrix[rows].add_(displacement)
-        for (mean, variance), reference in zip(statistics, reference_means, strict=True):
-            variance.sub_((mean - reference).square_()).clamp_(min=0)
+        moments_to_variances(statistics, reference_means)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all tensors that a step changes, by name."""

@@ -102,9 +102,9 @@ class AsynchronousTrainer(Trainer):
     def use_mean_of_replicas(self) -> None:
         """Replace the replica's weights by the mean of all; its parameters by the centre's where there is one."""
         flat = self.replica.flat
-        flat.to_moments()
+        flat.batch_norm.variances_to_moments()
         self.transport.mix(exact_round(self.size), self.samples)
-        flat.to_variances(alike=True)
+        flat.batch_norm.moments_to_variances(replicas_are_equal=True)
         if self.strategy.has_centre:
             flat.vector[: flat.parameters].copy_(self.memory.centre[0, : flat.parameters])
 

@@ -26,7 +26,7 @@ class OverlappedRounds(Rounds):
     _begun = False
     """Whether a round has begun and not ended."""
     _reference_means: list[Tensor]
-    """Those of the second moments that were published in it, see `FlatState`."""
+    """Those of the second moments that were published in it, see `training/batch_norm.py`."""
     _momenta: list[tuple[nn.Parameter, str]]
     """The optimizer's state that was published in it: of which parameters, and under which names."""
 
@@ -41,10 +41,10 @@ class OverlappedRounds(Rounds):
 
     def _begin(self, round_: Round) -> None:
         flat, state = self.replica.flat, self.replica.optimizer.state
-        self._reference_means = [reference.clone() for reference in flat.reference_means]
+        self._reference_means = [reference.clone() for reference in flat.batch_norm.reference_means]
         self._momenta = self._find_momenta()
         own = flat.vector.clone() if self._reference_means else flat.vector
-        flat.to_moments()
+        flat.batch_norm.variances_to_moments()
         self._publish(round_, [flat.vector, *(state[owner][name] for owner, name in self._momenta)])
         flat.vector.copy_(own)
         self._count_bytes(round_, flat.vector.nbytes)
@@ -60,9 +60,9 @@ class OverlappedRounds(Rounds):
         momenta = [state[owner][name] for owner, name in self._momenta]
         sizes = [flat.vector.numel(), *(momentum.numel() for momentum in momenta)]
         added, *others = torch.split(self.channels.published.collect(), sizes)
-        flat.to_moments(self._reference_means)
+        flat.batch_norm.variances_to_moments(self._reference_means)
         flat.vector.add_(added)
-        flat.to_variances(self._reference_means, alike=False)
+        flat.batch_norm.moments_to_variances(self._reference_means, replicas_are_equal=False)
         for (_, name), momentum, other in zip(self._momenta, momenta, others, strict=True):
             momentum.add_(other.view_as(momentum))
             if name == SECOND_MOMENT:

@@ -96,9 +96,9 @@ class Rounds:
             return
         nbytes = self._compress()
         before = self.parameters.clone() if self.measure_distance else None
-        self.replica.flat.to_moments()
+        self.replica.flat.batch_norm.variances_to_moments()
         round_ = self.channels.run_round(transport, make_round, self.samples)
-        self.replica.flat.to_variances(alike=round_.is_exact)
+        self.replica.flat.batch_norm.moments_to_variances(replicas_are_equal=round_.is_exact)
         if before is not None:
             self.distance_from_mean = float((before - self.parameters).norm() / self.parameters.norm().clamp_min(1e-30))
             self.measure_distance = False
@@ -114,9 +114,9 @@ class Rounds:
         flat, transport = self.replica.flat, self.channels.transport
         if self.strategy.final(transport.size).is_idle:
             return
-        flat.to_moments()
+        flat.batch_norm.variances_to_moments()
         round_ = self.channels.try_round(transport, self.strategy.final, self.samples if samples is None else samples)
-        flat.to_variances(alike=round_.is_exact)
+        flat.batch_norm.moments_to_variances(replicas_are_equal=round_.is_exact)
 
     def average_gradients(self, samples: Sequence[float]) -> None:
         """Replace the replica's gradients by the average of all, weighted by the samples they were computed on.
