@@ -23,7 +23,8 @@ from torch import nn
 
 from tenfold.data import SubsetPart, Tensors, order
 from tenfold.engines import Outcome
-from tenfold.engines.fused import train_folds, train_replicas
+from tenfold.engines.fused.fold_training import train_folds
+from tenfold.engines.fused.fused_engine import train_replicas
 from tenfold.engines.prepare import prepare, resolve_defaults
 from tenfold.engines.serial import Serial
 from tenfold.errors import TenfoldError

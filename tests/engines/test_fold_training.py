@@ -11,7 +11,7 @@ from threaded import Threads, make_task
 
 from tenfold.data import SubsetPart, Tensors
 from tenfold.engines import Outcome
-from tenfold.engines.fused import train_folds
+from tenfold.engines.fused.fold_training import train_folds
 from tenfold.engines.serial import Serial
 from tenfold.errors import ExperimentError, ModelError, TenfoldError, TrainingError
 from tenfold.runs import Event, Lifecycle, Metric, Span, Stopwatch

@@ -13,7 +13,7 @@ from tenfold.crossval.fold import FoldWork, fold_task, train_fold
 from tenfold.crossval.fold_experiment import fold_experiment, trains_folds_together
 from tenfold.crossval.fold_pool import FoldPool
 from tenfold.engines import Outcome, choose
-from tenfold.engines.fused import train_folds
+from tenfold.engines.fused.fold_training import train_folds
 from tenfold.engines.recording import Train
 from tenfold.errors import TenfoldError
 from tenfold.machine.cores import budget

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tenfold.cluster.time_prediction import Prediction
 from tenfold.data import FetchProgress
-from tenfold.engines.fused import train_replicas
+from tenfold.engines.fused.fused_engine import train_replicas
 from tenfold.engines.processes import Processes
 from tenfold.engines.recording import Outcome
 from tenfold.errors import MachineError

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from tenfold.data import order
-from tenfold.engines.fused.fused_training import FusedTraining, Seed, make_fused, resident_numbers, select
+from tenfold.engines.fused.fused_training import FusedTraining, Seed, make_fused, on_device, resident_numbers, select
 from tenfold.engines.fused.lockstep import Lockstep, find_diverged
 from tenfold.engines.fused.stacked_rounds import StackedRounds
 from tenfold.engines.recording import Outcome
@@ -19,6 +19,16 @@ from tenfold.training.fused.fused_replicas import resident
 from tenfold.workers.model_errors import check_metrics, make_divergence_error
 from tenfold.workers.supervisor import Supervisor
 from tenfold.workers.task import Task
+
+
+def train_folds(tasks: Sequence[Task], stopwatch: Stopwatch, emits: Sequence[Emit]) -> list[Outcome | TenfoldError]:
+    """Train independent tasks together on one device: same model and settings, different samples of one data set.
+
+    The workers of a task average in rounds, and its events go to its own `emit`. A task that fails has its error in
+    place of an outcome. The seconds of each are those of all, as they share the device.
+    """
+    with on_device(tasks[0]):
+        return FoldTraining(tasks, stopwatch, emits).train()
 
 
 class FoldTraining(FusedTraining):
