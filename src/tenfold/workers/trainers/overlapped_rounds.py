@@ -30,14 +30,16 @@ class OverlappedRounds(Rounds):
     _momenta: list[tuple[nn.Parameter, str]]
     """The optimizer's state that was published in it: of which parameters, and under which names."""
 
-    def average_weights_if_due(self, step: int) -> None:
-        """End the round that began after the previous step, and begin the next one, if it is due."""
+    def end_overlapped(self) -> None:
+        """End the round that began after the previous step, if one did."""
         if self._begun:
             self._end()
-        if self.is_due(step):
-            round_ = self.begin()(self.channels.transport.size)
-            if not round_.is_idle:
-                self._begin(round_)
+
+    def average_weights(self) -> None:
+        """Begin the next round; it ends after the next step."""
+        round_ = self.begin()(self.channels.transport.size)
+        if not round_.is_idle:
+            self._begin(round_)
 
     def _begin(self, round_: Round) -> None:
         flat, state = self.replica.flat, self.replica.optimizer.state

@@ -83,10 +83,8 @@ class Rounds:
         """Return whether a round follows this step, counted from 1 over the run."""
         return is_round_due(step, self.division.steps_between_rounds, self.division.local_after)
 
-    def average_weights_if_due(self, step: int) -> None:
-        """Carry out the next round, if it is due after this step, counted from 1 over the run."""
-        if self.is_due(step):
-            self.average_weights()
+    def end_overlapped(self) -> None:
+        """Do nothing, as a round has ended when `average_weights` returns; `OverlappedRounds` ends the one it began."""
 
     def average_weights(self) -> None:
         """Average the replica's state with the others', as the next round says."""

@@ -93,8 +93,10 @@ class WeightAveragingTrainer(Trainer):
         return self.rounds.bytes_moved
 
     def average_weights_if_due(self, step: int) -> None:
-        """Carry out the next round, if it is due after this step."""
-        self.rounds.average_weights_if_due(step)
+        """Carry out the next round, if it is due after this step; one that overlaps with this step ends first."""
+        self.rounds.end_overlapped()
+        if self.rounds.is_due(step):
+            self.rounds.average_weights()
 
     def take_distance_from_mean(self) -> float | None:
         """Return the distance before the first round after the last call; None where there was no round."""
