@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import tenfold
-from tenfold.api.compare import Turn, compare, experiments_of, parts
+from tenfold.api.compare import Turn, compare
+from tenfold.api.experiment_grid import experiments_of, split_grid
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.experiment.fields import with_defaults
@@ -61,10 +62,10 @@ class TestPlan:
     def test_a_list_of_samples_is_one_value(self) -> None:
         samples = [{"tokens": [1, 2], "label": 0}] * 5
         for one in (samples, [np.ones((4, 2)), np.arange(4)]):
-            base, dimensions = parts(Experiment(), {"data": one, "workers": [1, 2]})
+            base, dimensions = split_grid(Experiment(), {"data": one, "workers": [1, 2]})
             assert base.data.name == PythonObject(one)
             assert dimensions == {"workers": [1, 2]}
-        assert parts(Experiment(), {"data": ["digits", "mnist"]})[1] == {"data": ["digits", "mnist"]}
+        assert split_grid(Experiment(), {"data": ["digits", "mnist"]})[1] == {"data": ["digits", "mnist"]}
 
     def test_the_same_value_twice_runs_once(self) -> None:
         assert len(list(experiments_of(Experiment(), {"lr": [0.1, 0.1]}, 1))) == 1
@@ -95,7 +96,7 @@ class TestLists:
         assert settings([run.experiment for run in result.runs], "lr", "momentum") == [(0.1, 0.5), (0.2, 0.5)]
 
     def test_values_may_come_as_an_array_or_from_a_generator(self) -> None:
-        _, found = parts(Experiment(), {"lr": np.array([0.5, 0.25]), "seed": (seed for seed in (1, 2))})
+        _, found = split_grid(Experiment(), {"lr": np.array([0.5, 0.25]), "seed": (seed for seed in (1, 2))})
         assert found == {"lr": [0.5, 0.25], "seed": [1, 2]}
 
     def test_data_as_a_pair_is_one_value(self, tmp_path: Path) -> None:
@@ -110,11 +111,11 @@ class TestLists:
 
     def test_groups_are_one_value_unless_there_are_several(self) -> None:
         one = [0, 0, 1, 1]
-        assert parts(Experiment(), {"groups": one})[0].data.groups == PythonObject(one)
+        assert split_grid(Experiment(), {"groups": one})[0].data.groups == PythonObject(one)
         for fixed in (one, list(np.array(one)), np.array(one), tuple(one), "package.module:groups"):
-            assert parts(Experiment(), {"groups": fixed})[1] == {}
+            assert split_grid(Experiment(), {"groups": fixed})[1] == {}
         for several in ([one, [0, 1, 2, 3]], [tuple(one)], [np.array(one), torch.tensor(one)]):
-            assert parts(Experiment(), {"groups": several})[1] == {"groups": several}
+            assert split_grid(Experiment(), {"groups": several})[1] == {"groups": several}
 
     def test_groups_of_a_cross_validation(self, tmp_path: Path) -> None:
         data = (torch.randn(40, 3), torch.arange(40) % 2)

@@ -1,28 +1,23 @@
 """Comparisons: the same experiment over a grid of settings, run in turns, recorded, and put side by side."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
 from tenfold.api.cross_validate import cross_validate
-from tenfold.api.equal_exchanges import drop_repeated
+from tenfold.api.experiment_grid import drop_repeated, experiments_of, split_grid
 from tenfold.api.open_run import open_run
 from tenfold.api.train import train
 from tenfold.common.catalog import SOURCES
-from tenfold.common.registry import suggest
-from tenfold.data.user_data import is_one_part
 from tenfold.engines import require_no_launcher
-from tenfold.engines.prepare import resolve_defaults
 from tenfold.engines.run_facts import own_files
 from tenfold.errors import ExperimentError, TenfoldError
-from tenfold.experiment import FIELDS, FOLD_FIELDS, SECTIONS, Division, Experiment
+from tenfold.experiment import Experiment
 from tenfold.experiment.call_errors import fields_by_name
 from tenfold.experiment.field_types import Grid
-from tenfold.experiment.values import TakesList
 from tenfold.launch.detect import detect_world
 from tenfold.report.differences import describe_settings
 from tenfold.report.live.follow import is_watched
@@ -85,7 +80,7 @@ def compare(
     a terminal and in a notebook.
     """
     require_no_launcher("a comparison", detect_world())
-    base, dimensions = parts(Experiment.given(experiment), dict(grid))
+    base, dimensions = split_grid(Experiment.given(experiment), dict(grid))
     planned, left_out = drop_repeated(experiments_of(base, dimensions, repeats, together))
     dimensions |= {name: [one[name] for one in together if name in one] for one in together for name in one}
     _require_own_names(planned)
@@ -176,66 +171,10 @@ def _both(one: Callable[[Any], None], other: Callable[[Any], None] | None) -> Ca
     return call
 
 
-def parts(experiment: Experiment, grid: dict[str, Any]) -> tuple[Experiment, dict[str, list[Any]]]:
-    """Separate what changes the experiment from the dimensions of the grid."""
-    grid = {key: _as_list(key, value) for key, value in grid.items()}
-    fixed = {key: value for key, value in grid.items() if not _listed(key, value)}
-    return experiment.replace(**fixed), {key: list(value) for key, value in grid.items() if _listed(key, value)}
-
-
 def _run(experiment: Experiment, store: Store, callbacks: Sequence[object], listen: Emit | None) -> Run:
     if experiment.division.folds is None:
         return train(experiment, runs=store.folder, kind=KIND, callbacks=callbacks, listen=listen, progress=False)
     return cross_validate(experiment, runs=store.folder, callbacks=callbacks, listen=listen, progress=False).run
-
-
-def experiments_of(
-    base: Experiment, dimensions: dict[str, list[Any]], repeats: int, together: Sequence[Mapping[str, Any]] = ()
-) -> Iterable[Experiment]:
-    """Yield the experiments of a grid in the order in which they run, each once; `together` as in `compare`.
-
-    A single worker does not average, so settings of the division other than its size and its folds are left at their
-    defaults there: one run serves as the baseline of all.
-    """
-    if repeats < 1:
-        raise ExperimentError(f"repeats = {repeats}: should be at least 1")
-    for name in (*dimensions, *(name for one in together for name in one)):
-        if name not in FIELDS:
-            raise ExperimentError(f"'{name}' is not an experiment field; {suggest(name, FIELDS)}")
-        if name in dimensions and any(name in one for one in together):
-            raise ExperimentError(f"{name} is given twice, in the grid and among settings that change together")
-        if not dimensions.get(name, [name]):
-            raise ExperimentError(f"{name} = []: give at least one value to compare")
-    seen: list[Experiment] = []
-    for repeat in range(repeats):
-        for *values, group in product(*dimensions.values(), together or [{}]):
-            one = base.replace(**dict(zip(dimensions, values, strict=True)), **group)
-            one = one.replace(seed=one.training.seed + repeat)
-            if one.division.workers == 1:
-                kept = {name: getattr(one.division, name) for name in FOLD_FIELDS}
-                one = one.replace(division=Division(**kept))
-            one = resolve_defaults(one)
-            if one not in seen:  # by equality, which distinguishes Python objects of one name
-                seen.append(one)
-                yield one
-
-
-def _as_list(key: str, value: Any) -> Any:
-    """Return values that are given as an array or by a generator as a list; data as they are."""
-    if key not in FIELDS or FIELDS[key][0] == "data":
-        return value
-    if getattr(value, "ndim", 0) == 1 and hasattr(value, "tolist"):
-        return value.tolist()
-    return list(value) if isinstance(value, Iterator) else value
-
-
-def _listed(key: str, value: Any) -> bool:
-    """Return whether a field is given several values; a field that takes a list itself needs a list of lists."""
-    if not isinstance(value, list | range) or (key in ("data", "data.name") and is_one_part(value)):
-        return False
-    section, field = FIELDS.get(key, ("training", "seed"))
-    takes_lists = any(isinstance(one, TakesList) for one in SECTIONS[section].model_fields[field].metadata)
-    return not takes_lists or any(isinstance(one, list | tuple) or getattr(one, "ndim", 0) for one in value)
 
 
 def _finished(store: Store) -> dict[str, ReusableRun]:

@@ -3,8 +3,7 @@
 from functools import partial
 from typing import Any, Unpack
 
-from tenfold.api import compare as grid
-from tenfold.api.simulate import on_cluster
+from tenfold.api.experiment_grid import experiments_of, split_grid
 from tenfold.crossval.predict_fold_times import predict_fold_times
 from tenfold.data import Splits
 from tenfold.engines import require_no_launcher
@@ -34,7 +33,7 @@ def forecast(
     machine: True anywhere, False nowhere, None where a person looks, or a function that is called with each line.
     """
     require_no_launcher("a forecast", detect_world())
-    base, dimensions = grid.parts(on_cluster(experiment), dict(settings))
+    base, dimensions = split_grid(Experiment.given(experiment, engine="virtual"), dict(settings))
     return forecast_grid(base, dimensions, LoadedData(), reporter(progress))
 
 
@@ -60,7 +59,7 @@ def forecast_grid(
     """Predict every combination of the dimensions of a grid."""
     predict = partial(predict_task, report=report)
     found = []
-    for experiment in grid.experiments_of(base, dimensions, repeats=1):
+    for experiment in experiments_of(base, dimensions, repeats=1):
         task = loaded.task_of(experiment)
         predicted = predict(task) if experiment.division.folds is None else predict_fold_times(task, predict)
         found.append((experiment, predicted))

@@ -7,8 +7,9 @@ predicts the seconds of.
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Unpack
 
+from tenfold.api.simulation_baseline import simulation_baseline
 from tenfold.api.train import train
 from tenfold.data import FetchProgress
 from tenfold.errors import TenfoldError
@@ -16,8 +17,6 @@ from tenfold.experiment import Experiment
 from tenfold.experiment.call_errors import fields_by_name
 from tenfold.experiment.field_types import Fields
 from tenfold.runs import Emit, Run
-
-VIRTUAL: Literal["virtual"] = "virtual"
 
 
 @fields_by_name
@@ -40,7 +39,7 @@ def simulate(
     speedup over it; both are left out where the run stopped early or reached a target, because nobody knows when one
     worker would have done so.
     """
-    experiment = on_cluster(experiment, **fields)
+    experiment = Experiment.given(experiment, **fields).replace(engine="virtual")
     run = train(
         experiment,
         runs=runs,
@@ -60,13 +59,6 @@ def _record_baseline(experiment: Experiment, run: Run) -> None:
 
     Errors are ignored: the run is trained and recorded by now, and complete without a speedup.
     """
-    from tenfold.api.simulation_baseline import simulation_baseline
-
     with suppress(TenfoldError):
         if (baseline := simulation_baseline(experiment, run)) is not None:
             baseline.record(run)
-
-
-def on_cluster(experiment: Experiment | None, **fields: Any) -> Experiment:
-    """Return the experiment as one for a virtual cluster."""
-    return Experiment.given(experiment, engine=VIRTUAL, **fields)

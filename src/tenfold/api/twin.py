@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Unpack
 
-from tenfold.api.simulate import VIRTUAL, on_cluster
 from tenfold.api.train import train
 from tenfold.engines import require_no_launcher
 from tenfold.engines.prepare import prepare, resolve_defaults
@@ -33,15 +32,15 @@ def twin(
     require_no_launcher("a twin", detect_world())
     runs = absolute(runs)  # before the user's own code can change the current folder
     real = Experiment.given(experiment, **fields)
-    if real.machine.engine == VIRTUAL:
+    if real.machine.engine == "virtual":
         real = real.replace(engine="auto", cluster=None, link=None)
-    virtual = on_cluster(real, cluster="here")
+    virtual = real.replace(engine="virtual", cluster="here")
     predict_task(prepare(resolve_defaults(virtual)))  # measures what it needs before either of the two runs
     done = {
         name: train(one, runs=runs, kind="twin", listen=watch(name) if watch else None)
-        for name, one in {"real": real, VIRTUAL: virtual}.items()
+        for name, one in {"real": real, "virtual": virtual}.items()
     }
-    return Twin(done["real"], done[VIRTUAL], difference(done["real"].weights, done[VIRTUAL].weights))
+    return Twin(done["real"], done["virtual"], difference(done["real"].weights, done["virtual"].weights))
 
 
 def difference(one: dict[str, Any], other: dict[str, Any]) -> float:

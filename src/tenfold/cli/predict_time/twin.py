@@ -28,14 +28,13 @@ def twin(
     from tenfold.workers.pool.fork_server import start_server
 
     start_server()  # early: it imports torch while this process does
-    from tenfold.api.simulate import on_cluster
     from tenfold.api.twin import twin as run_both
     from tenfold.report.live.run_progress import RunProgress
 
     try:
         with (
             RunProgress(experiment, quiet=quiet or as_json) as real,
-            RunProgress(on_cluster(experiment), quiet=True) as virtual,
+            RunProgress(experiment.replace(engine="virtual"), quiet=True) as virtual,
         ):
             result = run_both(experiment, runs=runs, watch={"real": real.listen, "virtual": virtual.listen}.__getitem__)
     except KeyboardInterrupt:
