@@ -7,7 +7,7 @@ import pytest
 import torch
 from threaded import make_task
 
-from tenfold.cluster.time_prediction import Prediction
+from tenfold.cluster.time_prediction import TimePrediction
 from tenfold.machine import limits
 from tenfold.prediction.predicted_events import PredictedEvents
 from tenfold.prediction.task_prediction import predict_task
@@ -20,7 +20,7 @@ SMALL: dict[str, Any] = {"model": "mlp", "data": "digits", "hidden": [4], "limit
 
 def test_a_run_that_stops_early_takes_the_time_of_the_epochs_it_had() -> None:
     task = make_task(**SMALL, engine="virtual", cluster=CLUSTER)
-    prediction: Prediction = predict_task(task)
+    prediction: TimePrediction = predict_task(task)
     prediction = dataclasses.replace(prediction, times={**prediction.times, "start": prediction.times["wait"] * 0 + 5})
     heard: list[Event] = []
     told = PredictedEvents(task, prediction, 0.0, heard.append)

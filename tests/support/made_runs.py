@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tenfold.cluster.time_prediction import Prediction
+from tenfold.cluster.time_prediction import TimePrediction
 from tenfold.experiment import Experiment
 from tenfold.runs import Ended, EpochEnded, Event, Metric, Recorder, Run, Span, Started, Store, Warned
 
@@ -257,13 +257,13 @@ def make_crossval(folder: Path, result: dict[str, Any] | None = None, **fields: 
 
 def made_prediction(
     workers: int, *, compute: float = 100.0, talk: float = 0.01, calibrated: bool = True, reasons: Sequence[str] = ()
-) -> Prediction:
+) -> TimePrediction:
     """Return a prediction: computing is divided, talking grows with the workers, and waiting is a tenth of both."""
     computing, talking = compute / workers, talk * workers * (workers > 1)
     waiting = 0.1 * (computing + talking) * (workers > 1)
     seconds = computing + talking + waiting
     kinds = {"start": 1.0, "compute": computing, "wait": waiting, "communicate": talking, "evaluate": 0.5, "save": 0.1}
-    return Prediction(
+    return TimePrediction(
         seconds=seconds,
         interval=(seconds * 0.95, seconds * 1.06),
         total=seconds + 1.6,

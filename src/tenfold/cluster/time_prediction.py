@@ -20,7 +20,7 @@ LEVEL = 0.9
 
 
 @dataclass(frozen=True, eq=False)
-class Prediction:
+class TimePrediction:
     """The predicted times of a workload on some hardware."""
 
     seconds: float
@@ -47,7 +47,9 @@ class Prediction:
     """When each worker's step takes effect [steps, workers]; known only for strategies without rounds."""
 
 
-def predict_time(workload: Workload, hardware: Hardware, *, seed: int = 0, repeats: int | None = None) -> Prediction:
+def predict_time(
+    workload: Workload, hardware: Hardware, *, seed: int = 0, repeats: int | None = None
+) -> TimePrediction:
     """Predict how long a workload takes on hardware; the same for the same seed.
 
     The run is drawn `repeats` times, by default 20 and fewer where that would take long. The interval contains
@@ -58,7 +60,7 @@ def predict_time(workload: Workload, hardware: Hardware, *, seed: int = 0, repea
         raise ExperimentError(f"repeats is {repeats}; it must be at least 1")
     draws = repeats or _affordable(workload, hardware)
     timing = (run_round_clock if workload.has_rounds else run_event_clock)(workload, hardware, seed=seed, repeats=draws)
-    return Prediction(
+    return TimePrediction(
         seconds=float(timing.seconds.mean()),
         interval=_interval(timing.seconds, hardware.model_error),
         total=float(timing.total.mean()),

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from tenfold.cluster.time_prediction import Prediction
+from tenfold.cluster.time_prediction import TimePrediction
 from tenfold.crossval.fold import FoldJob, fold_task
 from tenfold.crossval.fold_experiment import resolve_fold_mode
 from tenfold.crossval.fold_splits import make_fold_splits
@@ -13,7 +13,7 @@ from tenfold.errors import ExperimentError
 from tenfold.workers.task import Task
 
 
-def predict_fold_times(task: Task, predict: Callable[[Task], Prediction]) -> Prediction:
+def predict_fold_times(task: Task, predict: Callable[[Task], TimePrediction]) -> TimePrediction:
     """Predict the time of all folds of a task; `predict` predicts a single training.
 
     One fold is predicted, and multiplied by the turns that the busiest worker takes: all folds one after another where
@@ -33,7 +33,7 @@ def predict_fold_times(task: Task, predict: Callable[[Task], Prediction]) -> Pre
     return _repeated(predict(fold_task(task, FoldJob(0, longest, threads=task.threads))), turns)
 
 
-def _repeated(one: Prediction, turns: int) -> Prediction:
+def _repeated(one: TimePrediction, turns: int) -> TimePrediction:
     """Return the prediction of `turns` trainings, one after another; workers start once."""
     low, high = one.interval
     start = float(one.times["start"].max())

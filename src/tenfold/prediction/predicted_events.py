@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from tenfold.cluster.time_prediction import Prediction
+from tenfold.cluster.time_prediction import TimePrediction
 from tenfold.machine.process_state import MEMORY_METRICS
 from tenfold.runs import Emit, EpochEnded, Event, Lifecycle, Metric, Span, Started
 from tenfold.workers.task import Task
@@ -14,7 +14,7 @@ from tenfold.workers.task import Task
 class PredictedEvents:
     """Replaces the measured times of events by predicted ones, and passes the events on."""
 
-    def __init__(self, task: Task, prediction: Prediction, origin: float, emit: Emit) -> None:
+    def __init__(self, task: Task, prediction: TimePrediction, origin: float, emit: Emit) -> None:
         self.task = task
         self.origin = origin
         self.prediction = prediction

@@ -9,7 +9,7 @@ from tenfold.cluster.cluster import Cluster
 from tenfold.cluster.event_clock import clock_events
 from tenfold.cluster.experiment_cluster import HERE, ClusterOrHere, cluster_of
 from tenfold.cluster.hardware import Floats, Hardware
-from tenfold.cluster.time_prediction import Prediction, predict_time
+from tenfold.cluster.time_prediction import TimePrediction, predict_time
 from tenfold.cluster.timing import ClockSpan
 from tenfold.cluster.workload import Workload
 from tenfold.mixing.builders import make_strategy
@@ -22,7 +22,7 @@ from tenfold.prediction.profile import Profile
 from tenfold.workers.task import Task
 
 
-def predict_task(task: Task, report: ReportProgress = silent) -> Prediction:
+def predict_task(task: Task, report: ReportProgress = silent) -> TimePrediction:
     """Predict a task's times on its virtual cluster; step times that are not known yet are measured first.
 
     Times of this machine are those of its calibration, scaled by how fast it is now. `report` is called with a line
@@ -47,7 +47,7 @@ def predict_task(task: Task, report: ReportProgress = silent) -> Prediction:
 
 def predict_from_profile(
     task: Task, profile: Profile, cluster: ClusterOrHere = HERE, *, seed: int = 0, marks: tuple[int, ...] = ()
-) -> Prediction:
+) -> TimePrediction:
     """Predict how long a task takes: on a cluster, or on this machine by worker processes in shared memory.
 
     `marks` are the steps, counted from 1 over the run, whose times are predicted in addition to the ends of epochs.
@@ -71,7 +71,7 @@ def _about_threads(task: Task, profile: Profile, cluster: Cluster) -> Iterator[s
             )
 
 
-def _delayed(prediction: Prediction, seconds: float) -> Prediction:
+def _delayed(prediction: TimePrediction, seconds: float) -> TimePrediction:
     """Return the prediction with the extra seconds that the first steps take on a cold machine."""
     low, high = prediction.interval
     return replace(

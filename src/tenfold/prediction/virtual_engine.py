@@ -13,7 +13,7 @@ import psutil
 import torch
 from numpy.typing import NDArray
 
-from tenfold.cluster.time_prediction import Prediction
+from tenfold.cluster.time_prediction import TimePrediction
 from tenfold.data import FetchProgress
 from tenfold.engines.fused.fused_engine import train_replicas
 from tenfold.engines.processes import Processes
@@ -42,7 +42,7 @@ class Virtual(Processes):
     def __init__(self, report: ReportProgress = silent) -> None:
         """Report what has to be measured for a prediction to `report`."""
         self._report = report
-        self._prediction: Prediction | None = None
+        self._prediction: TimePrediction | None = None
         self._memory = ""
 
     def prepare(self, experiment: Experiment, fetching: FetchProgress | None = None) -> Task:

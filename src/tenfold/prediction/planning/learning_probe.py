@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from tenfold.cluster.time_prediction import Prediction
+from tenfold.cluster.time_prediction import TimePrediction
 from tenfold.data import Part, Splits
 from tenfold.data.splitting import draw
 from tenfold.engines import Engine, Outcome
@@ -123,7 +123,9 @@ def chance_error(metric: str, gap: float, validation: Part, classes: int | None)
     return math.sqrt(CHANCE / (gap * len(validation) + 1)) if is_share else 0.0
 
 
-def train_probe(experiment: Experiment, splits: Splits, samples: int, predict: Callable[[Task], Prediction]) -> Probe:
+def train_probe(
+    experiment: Experiment, splits: Splits, samples: int, predict: Callable[[Task], TimePrediction]
+) -> Probe:
     """Train a setting with its full schedule over about `samples` samples: a part of an epoch, or whole epochs.
 
     Replicas learn what those of a real run would, and save checkpoints as it does. `predict` is asked for the order in
@@ -171,7 +173,7 @@ def _by_epoch(events: Iterable[Event], metric: str) -> list[Metric]:
 class _Replicas(Virtual):
     """The replicas of a virtual cluster with the times that this machine takes for them."""
 
-    def __init__(self, prediction: Prediction | None) -> None:
+    def __init__(self, prediction: TimePrediction | None) -> None:
         self._prediction = prediction
 
     def run(self, task: Task, stopwatch: Stopwatch, emit: Emit, resumption: Resumption | None = None) -> Outcome:

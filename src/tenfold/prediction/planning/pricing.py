@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from tenfold.cluster.experiment_cluster import HERE, ClusterOrHere
-from tenfold.cluster.time_prediction import Prediction
+from tenfold.cluster.time_prediction import TimePrediction
 from tenfold.data import Splits
 from tenfold.engines.prepare import assign_cores
 from tenfold.experiment.section_fields import USUAL_BATCH
@@ -129,7 +129,7 @@ class Prices:
             self._threads[candidate] = self._task(candidate, 1).threads
         return self._threads[candidate]
 
-    def predict(self, task: Task) -> Prediction:
+    def predict(self, task: Task) -> TimePrediction:
         """Return the clock's prediction for a task; on this machine, by how fast it is now."""
         profile, setting = self._profile, (task.threads, task.workers)
         if self._cluster is HERE and setting not in self._measured:

@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from tenfold.cluster.time_prediction import Prediction
+from tenfold.cluster.time_prediction import TimePrediction
 from tenfold.experiment import Experiment
 from tenfold.report import clocks, summary
 from tenfold.report.differences import describe_settings, varied_fields
@@ -26,13 +26,13 @@ class Predicted:
     """An experiment and its prediction."""
 
     experiment: Experiment
-    prediction: Prediction
+    prediction: TimePrediction
 
 
 class Forecast(ResultTable):
     """Predictions side by side, one row for each setting: as a table, as files, and as an HTML report."""
 
-    def __init__(self, rows: Sequence[tuple[Experiment, Prediction]]) -> None:
+    def __init__(self, rows: Sequence[tuple[Experiment, TimePrediction]]) -> None:
         self.forecasts = [Predicted(*row) for row in rows]
         names = [*ALWAYS, *(name for name in varied_fields(self.forecasts) if name not in ALWAYS)]
         self.rows = with_ratios([_row(one, names) for one in self.forecasts])
