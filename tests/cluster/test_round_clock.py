@@ -8,7 +8,7 @@ from largest import expected_largest
 
 from tenfold.cluster import Cluster, Hardware, StepTime, Workload, run_round_clock
 from tenfold.cluster import round_clock as clock_module
-from tenfold.cluster.meetings import Meetings
+from tenfold.cluster.timed_rounds import StrategyRounds
 from tenfold.mixing import STRATEGIES, AsynchronousStrategy, is_round_due
 from tenfold.mixing.strategies.gossip import Gossip
 
@@ -42,7 +42,7 @@ def naive(plan, means, price, start, evaluation, save):
             ends, published = begun or (None, now)
         if ends is not None:
             begin = [max([now[i], *(published[j] for j in ends.partners(i))]) for i in range(n)]
-            cost = np.broadcast_to(0.0 if ends.is_idle else price(ends, plan.travelling), n).tolist()
+            cost = np.broadcast_to(0.0 if ends.is_idle else price(ends, plan.compressed_bytes), n).tolist()
             waited = [total + late - at for total, late, at in zip(waited, begin, now, strict=True)]
             communicated = [total + own for total, own in zip(communicated, cost, strict=True)]
             now = [late + own for late, own in zip(begin, cost, strict=True)]
@@ -51,12 +51,12 @@ def naive(plan, means, price, start, evaluation, save):
             marks[step] = max(at - off for at, off in zip(now, not_training, strict=True))
         if step % plan.steps_per_epoch == 0:
             final = plan.strategy.final(n)
-            end = max(now) + (0.0 if final.is_idle else np.max(price(final, plan.travelling))) + evaluation + save
+            end = max(now) + (0.0 if final.is_idle else np.max(price(final, plan.compressed_bytes))) + evaluation + save
             not_training = [off + end - at for off, at in zip(not_training, now, strict=True)]
             now = [end] * n
     if not plan.ends_equal:
         final = plan.strategy.final(n)
-        last = 0.0 if final.is_idle else float(np.max(price(final, plan.travelling)))
+        last = 0.0 if final.is_idle else float(np.max(price(final, plan.compressed_bytes)))
         communicated, now = [total + last for total in communicated], [at + last for at in now]
     return [at - off for at, off in zip(now, not_training, strict=True)], waited, communicated, marks, now[0]
 
@@ -186,8 +186,8 @@ class TestDrawing:
 
     @pytest.mark.parametrize("n", [3, 8, 9])
     def test_pairs_as_arrays_meet_as_their_rounds_do(self, n):
-        fast = Meetings(Gossip(seed=3), n, 1000, Cluster.of(n).round_price(n))
-        slow = Meetings(Gossip(seed=3), n, 1000, lambda *given: Cluster.of(n).round_price(n)(*given))
+        fast = StrategyRounds(Gossip(seed=3), n, 1000, Cluster.of(n).round_price(n))
+        slow = StrategyRounds(Gossip(seed=3), n, 1000, lambda *given: Cluster.of(n).round_price(n)(*given))
         now = np.random.default_rng(0).random((2, n))
         for r in range(20):
             np.testing.assert_array_equal(fast[r].wait(now), slow[r].wait(now))

@@ -12,8 +12,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from tenfold.cluster.hardware import ExchangePrice, Floats, Hardware, RoundPrice
-from tenfold.cluster.meetings import Meetings
 from tenfold.cluster.stragglers import Pace
+from tenfold.cluster.timed_rounds import StrategyRounds
 from tenfold.cluster.timing import SINGLE_STEPS, ClockLanes, ClockSpan, TimeKind, Timing, relative_step_times
 from tenfold.cluster.workload import Workload
 from tenfold.mixing import AsynchronousStrategy
@@ -83,7 +83,7 @@ class _EventClock:
         self.price = hardware.exchange_price or price_as_rounds(hardware.round_price, n)
         self.pace = Pace(step_times, 1, np.random.default_rng(seed))
         self.relative_times = relative_step_times(workload, step_times)
-        self.final = Meetings(workload.strategy, n, workload.travelling, hardware.round_price).final
+        self.final = StrategyRounds(workload.strategy, n, workload.compressed_bytes, hardware.round_price).final
         self.done = 0
         self.now = np.full(n, hardware.start)
         self.not_training = np.full(n, hardware.start)
@@ -166,8 +166,8 @@ class _EventClock:
 
     def _serve(self, exchange: Exchange, worker: int, step: int, at: float, free: list[float]) -> tuple[float, float]:
         """Return when an exchange begins and ends, as soon as both sides are free, and record its time."""
-        travelling, other = self.workload.travelling, exchange.partner
-        sent, received = exchange.sends * travelling, exchange.receives * travelling
+        nbytes, other = self.workload.compressed_bytes, exchange.partner
+        sent, received = exchange.sends * nbytes, exchange.receives * nbytes
         begin = max(at, free[worker], free[other])
         end = begin + self.price(worker, other, sent, received)
         free[worker] = free[other] = end

@@ -69,17 +69,17 @@ def _about_topology(workload: Workload) -> list[str]:
 def _about_price(workload: Workload, hardware: Hardware, seconds: float) -> list[str]:
     n, strategy, price = workload.workers, workload.strategy, hardware.round_price
     round_ = strategy.round(0, n)
-    if round_.is_idle or not workload.travelling:
+    if round_.is_idle or not workload.compressed_bytes:
         return []
     found = []
-    whole = float(np.max(price(round_, workload.travelling)))
+    whole = float(np.max(price(round_, workload.compressed_bytes)))
     latency = float(np.max(price(round_, 1)))
     if whole and latency / whole > 1 - 5 * LITTLE:
         found.append(
             f"A round is bound by latency ({latency / whole:.0%} of {whole:.3g} s): compression or more bandwidth "
             "would help little; fewer rounds (a larger sync_every) would help."
         )
-    more = workload.rounds * (float(np.max(price(strategy.final(n), workload.travelling))) - whole) / seconds
+    more = workload.rounds * (float(np.max(price(strategy.final(n), workload.compressed_bytes))) - whole) / seconds
     if not strategy.always_exact and 0 < more < LITTLE:
         found.append(f"All-reduce instead of {strategy.name} would cost only {more:.2%} more, not counting waiting.")
     return found

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tenfold.cluster.hardware import Floats, Hardware
-from tenfold.cluster.meetings import Meeting, Meetings
 from tenfold.cluster.stragglers import Pace
+from tenfold.cluster.timed_rounds import StrategyRounds, TimedRound
 from tenfold.cluster.timing import SINGLE_STEPS, ClockLanes, TimeKind, Timing, relative_step_times
 from tenfold.cluster.workload import Workload
 
@@ -36,15 +36,15 @@ class _RoundClock:
         step_times = hardware.step_times(n)
         self.pace = Pace(step_times, repeats, np.random.default_rng(seed))
         self.relative_times = relative_step_times(workload, step_times)
-        self.meetings = Meetings(workload.strategy, n, workload.travelling, hardware.round_price)
-        self.final = self.meetings.final
+        self.timed_rounds = StrategyRounds(workload.strategy, n, workload.compressed_bytes, hardware.round_price)
+        self.final = self.timed_rounds.final
         self.now = np.full((repeats, n), hardware.start)
         self.not_training = np.full((repeats, n), hardware.start)
         """Time spent on anything other than training."""
         self.computed = np.zeros((repeats, n))
         self.communicated = np.zeros(n)
         self.rounds = 0
-        self.published: tuple[Meeting, Floats] | None = None
+        self.published: tuple[TimedRound, Floats] | None = None
         """The overlapped round that has begun, and when each worker has published its weights for it."""
         self.marks: dict[int, Floats] = {}
         self.lanes = ClockLanes(n)
@@ -99,9 +99,9 @@ class _RoundClock:
             drawn = drawn + self.hardware.overhead * due[stops, None]
         self.computed += drawn.sum(axis=1)
         only_rounds = due[stops].all() and first > SINGLE_STEPS and not workload.overlap
-        always = self.meetings.always if only_rounds else None
+        always = self.timed_rounds.always if only_rounds else None
         if always is not None:
-            self._all_meet(always, drawn, steps[stops], marked[stops])
+            self._advance_together(always, drawn, steps[stops], marked[stops])
         else:
             for k, (stop, step) in enumerate(zip(stops.tolist(), steps[stops].tolist(), strict=True)):
                 self._step(step, drawn[:, k], bool(due[stop]))
@@ -112,21 +112,21 @@ class _RoundClock:
         before = self.now
         ready = before + seconds
         self.now = ready
-        meeting = self.meetings[self.rounds] if is_due else None
+        round_ = self.timed_rounds[self.rounds] if is_due else None
         self.rounds += is_due
         begin = ready
         if self.workload.overlap:
-            begin = self._overlapped(ready, meeting)
-        elif meeting is not None and not meeting.is_idle:
-            begin = meeting.wait(ready)
-            self.now = begin + meeting.price
-            self.communicated += meeting.price
+            begin = self._overlapped(ready, round_)
+        elif round_ is not None and not round_.is_idle:
+            begin = round_.wait(ready)
+            self.now = begin + round_.price
+            self.communicated += round_.price
         if step <= SINGLE_STEPS:
             self.lanes.add("compute", before[0], ready[0])
             self.lanes.add("wait", ready[0], begin[0])
             self.lanes.add("communicate", begin[0], self.now[0])
 
-    def _overlapped(self, ready: Floats, meeting: Meeting | None) -> Floats:
+    def _overlapped(self, ready: Floats, round_: TimedRound | None) -> Floats:
         """End the round that began one step before, begin the next one, and return when each was done waiting."""
         begin = ready
         if self.published is not None:
@@ -134,16 +134,18 @@ class _RoundClock:
             begin = np.maximum(ready, before.wait(times))
             self.now = begin + before.price
             self.communicated += before.price
-        self.published = (meeting, self.now) if meeting is not None and not meeting.is_idle else None
+        self.published = (round_, self.now) if round_ is not None and not round_.is_idle else None
         return begin
 
-    def _all_meet(self, meeting: Meeting, seconds: Floats, steps: NDArray[np.int64], marked: NDArray[np.bool_]) -> None:
+    def _advance_together(
+        self, round_: TimedRound, seconds: Floats, steps: NDArray[np.int64], marked: NDArray[np.bool_]
+    ) -> None:
         """Advance by many steps that each end with a round of all workers: the slowest sets the time of all."""
         latest = seconds.max(axis=2)
         latest[:, 0] = (self.now + seconds[:, 0]).max(axis=1)
-        ends = np.cumsum(latest + meeting.price, axis=1)
+        ends = np.cumsum(latest + round_.price, axis=1)
         self.now = np.repeat(ends[:, -1:], self.workload.workers, axis=1)
-        self.communicated += meeting.price * len(steps)
+        self.communicated += round_.price * len(steps)
         self.rounds += len(steps)
         not_training = self.not_training.min(axis=1)
         for k in np.flatnonzero(marked).tolist():

@@ -97,7 +97,7 @@ def _sent(workload: Workload) -> Floats:
     n, strategy = workload.workers, workload.strategy
     sent = np.zeros(n)
     for turn, times in _turns(workload.rounds, strategy.period(n)).items():
-        sent += times * np.asarray(strategy.round(turn, n).bytes_per_worker(workload.travelling), dtype=float)
+        sent += times * np.asarray(strategy.round(turn, n).bytes_per_worker(workload.compressed_bytes), dtype=float)
     return sent
 
 

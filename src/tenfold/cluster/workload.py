@@ -54,8 +54,8 @@ class Workload:
         return self.steps_per_epoch * self.epochs
 
     @property
-    def travelling(self) -> int:
-        """Bytes of one replica as they are sent."""
+    def compressed_bytes(self) -> int:
+        """Bytes of one replica as they are sent, after compression."""
         return round(self.nbytes * self.compression)
 
     @property

@@ -44,7 +44,7 @@ def workload_of(task: Task, *, compressed: bool = False) -> Workload:
         overlap=division.overlap,
         average="gradients" if division.average == "gradients" else "weights",
         nbytes=nbytes,
-        compression=_travelling(task, nbytes) if compressed else 1.0,
+        compression=_compressed_share(task, nbytes) if compressed else 1.0,
         batch_sizes=task.batch_sizes,
     )
 
@@ -125,7 +125,7 @@ def _divided(
     nbytes = stacked_bytes(stacks)
     return (
         replace(step_time, mean=step_time.mean - saved, fixed=max(0.0, step_time.fixed - saved)),
-        lambda round_, travelling: price(round_, travelling) + plain(round_, nbytes) / 2,
+        lambda round_, sent: price(round_, sent) + plain(round_, nbytes) / 2,
     )
 
 
@@ -134,7 +134,7 @@ def _with_copies(price: RoundPrice, adding: float) -> RoundPrice:
     return lambda round_, nbytes: price(round_, nbytes) + 2 * nbytes * adding
 
 
-def _travelling(task: Task, nbytes: int) -> float:
+def _compressed_share(task: Task, nbytes: int) -> float:
     """Return the share of `nbytes` bytes that is sent."""
     size = nbytes // 4
     compressor = make_compressor(task.experiment.division, size)

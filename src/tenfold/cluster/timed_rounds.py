@@ -16,8 +16,8 @@ KEPT = 128
 
 
 @dataclass(frozen=True, eq=False)
-class Meeting:
-    """One round: T_i <- max over those that meet i, then + price. `now` is an array [repeats, workers]."""
+class TimedRound:
+    """One round: T_i <- max over those that i waits for, then + price. `now` is an array [repeats, workers]."""
 
     price: float | Floats = 0.0
     everybody: bool = False
@@ -51,27 +51,27 @@ class Meeting:
         return now
 
 
-IDLE = Meeting()
+IDLE = TimedRound()
 
 
-def meeting(round_: Round, price: float | Floats) -> Meeting:
+def timed_round(round_: Round, price: float | Floats) -> TimedRound:
     """Return a round that is not idle in the clock's form."""
     groups = round_.groups
     if groups is None:
-        return Meeting(price, partners=_neighbours(round_.sources))
+        return TimedRound(price, partners=_neighbours(round_.sources))
     if len(groups) == 1:
-        return Meeting(price, everybody=True)
+        return TimedRound(price, everybody=True)
     sizes = np.array([len(group) for group in groups])
     order = _joined(groups)
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
     if sizes.max() > FEW:
-        return Meeting(price, order=order, starts=starts, sizes=sizes)
+        return TimedRound(price, order=order, starts=starts, sizes=sizes)
     first, size = np.repeat(starts, sizes), np.repeat(sizes, sizes)
     place = np.arange(len(order)) - first
     partners = np.empty((sizes.max() - 1, len(order)), dtype=np.int64)
     for k, row in enumerate(partners, start=1):
         row[order] = order[first + (place + k) % size]
-    return Meeting(price, partners=partners)
+    return TimedRound(price, partners=partners)
 
 
 def _joined(groups: tuple[tuple[int, ...], ...]) -> Integers:
@@ -98,18 +98,18 @@ class _Matching(Protocol):
     def matching(self, r: int, n: int, /) -> Integers: ...
 
 
-class Meetings:
+class StrategyRounds:
     """The rounds of a strategy, each priced and put into the clock's form once."""
 
     def __init__(self, strategy: Strategy, workers: int, nbytes: int, price: RoundPrice) -> None:
         self._strategy, self._n, self._nbytes, self._price = strategy, workers, nbytes, price
         self._period = strategy.period(workers)
-        self._kept: dict[int, Meeting] = {}
+        self._kept: dict[int, TimedRound] = {}
         is_uniform = getattr(price, "is_uniform", False)
         self._matching = strategy if is_uniform and isinstance(strategy, _Matching) and workers > 2 else None
         self._pair_price = 0.0 if self._matching is None else float(np.max(price(strategy.round(0, workers), nbytes)))
 
-    def __getitem__(self, r: int) -> Meeting:
+    def __getitem__(self, r: int) -> TimedRound:
         """Return round r = 0, 1, ..."""
         if self._matching is not None:
             return self._matched(self._matching.matching(r, self._n))
@@ -121,22 +121,22 @@ class Meetings:
         return self._kept[key]
 
     @property
-    def final(self) -> Meeting:
+    def final(self) -> TimedRound:
         """The round that gives all replicas their mean."""
         return self._priced(self._strategy.final(self._n))
 
     @property
-    def always(self) -> Meeting | None:
+    def always(self) -> TimedRound | None:
         """The only round of the strategy, if it has one that involves all workers and costs each the same."""
         only = self[0] if self._period == 1 else None
         return only if only is not None and only.everybody and isinstance(only.price, float) else None
 
-    def _priced(self, round_: Round) -> Meeting:
-        return IDLE if round_.is_idle else meeting(round_, self._price(round_, self._nbytes))
+    def _priced(self, round_: Round) -> TimedRound:
+        return IDLE if round_.is_idle else timed_round(round_, self._price(round_, self._nbytes))
 
-    def _matched(self, pairs: Integers) -> Meeting:
+    def _matched(self, pairs: Integers) -> TimedRound:
         partner = np.arange(self._n)
         partner[pairs] = pairs[:, ::-1]
         rests = self._n % 2 == 1
         price = self._pair_price * (partner != np.arange(self._n)) if rests else self._pair_price
-        return Meeting(price, partners=partner[None])
+        return TimedRound(price, partners=partner[None])
