@@ -200,7 +200,7 @@ def _guard_rank() -> None:
     from tenfold.launch.detect import World, detect_world
 
     def report(world: World, lost: WorkerLost) -> None:
-        from tenfold.transport.network.start_store import report_stop
+        from tenfold.transport.network.startup_store import report_stop
 
         report_stop(world, lost)
 

@@ -10,6 +10,8 @@ from torch import Tensor
 from tenfold.errors import TrainingError
 from tenfold.transport.network import codec
 
+START_SECONDS = 120.0
+"""Seconds that ranks wait for one another at the start: importing torch from a busy file system takes long."""
 PATIENCE = 1800.0
 """Seconds that one rank waits for another, which may be loading data or evaluating."""
 LEAVE_SECONDS = 5.0

@@ -7,6 +7,7 @@ detects is kept in the store, and all ranks raise that one.
 
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from typing import Any, Protocol
 
 from tenfold.errors import WorkerLost
 from tenfold.machine.process_state import is_alive, is_stopped
+from tenfold.transport.network.abstract_network import START_SECONDS, Network
 from tenfold.transport.network.codec import decode_error, encode_error
 
 BEAT = 0.5
@@ -172,3 +174,22 @@ class FailureDetector:
         if self._failure is None:
             self._failure = failure
             self._failed.set()
+
+
+def start_detector(network: Network, store: Any) -> FailureDetector | None:
+    """Return this rank's failure detector, which uses a store that all ranks reach; None without a store.
+
+    All ranks call this together.
+    """
+    here = socket.gethostname()
+    places = network.all_gather((here, os.getpid()))
+    if store is None:
+        return None
+    import torch.distributed as dist
+
+    names = [f"worker {rank} (process {pid} on {host})" for rank, (host, pid) in enumerate(places)]
+    store = dist.PrefixStore("failure-detector", store)  # type: ignore[attr-defined]
+    detector = FailureDetector(store, network.rank, names)
+    network.barrier(START_SECONDS)
+    detector.start({rank: pid for rank, (host, pid) in enumerate(places) if host == here and rank != network.rank})
+    return detector

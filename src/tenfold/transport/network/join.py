@@ -15,11 +15,10 @@ from tenfold.errors import MachineError
 from tenfold.launch.detect import World
 from tenfold.machine.stop_guard import end_guard, start_guard
 from tenfold.transport.base import Transport
-from tenfold.transport.network.abstract_network import Network
+from tenfold.transport.network.abstract_network import START_SECONDS, Network
 from tenfold.transport.network.multi_host_transport import Hosts, connect, hosts_of
 from tenfold.transport.network.network_transport import NetworkTransport
-from tenfold.transport.network.start_store import report_stop
-from tenfold.transport.network.start_watch import START_SECONDS
+from tenfold.transport.network.startup_store import report_stop
 
 SHORTEST_START_SECONDS = 30.0
 

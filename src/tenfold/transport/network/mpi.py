@@ -10,12 +10,11 @@ from torch import Tensor
 from tenfold.errors import MachineError, TrainingError
 from tenfold.launch.detect import World
 from tenfold.transport.base import CHECK_SECONDS, LONGEST_NAP, SPINS, wait
-from tenfold.transport.network.abstract_network import LEAVE_SECONDS, PATIENCE, Network, Transfers
+from tenfold.transport.network.abstract_network import LEAVE_SECONDS, PATIENCE, START_SECONDS, Network, Transfers
 from tenfold.transport.network.codec import decode_error, encode_error
-from tenfold.transport.network.failure_detector import BEAT, FailureDetector
+from tenfold.transport.network.failure_detector import BEAT, FailureDetector, start_detector
 from tenfold.transport.network.meeting_store import open_store
-from tenfold.transport.network.start_detector import start_detector
-from tenfold.transport.network.start_watch import START_SECONDS, StartWatch
+from tenfold.transport.network.startup_watch import StartupWatch
 
 
 class MPI(Network):
@@ -49,7 +48,7 @@ class MPI(Network):
     @classmethod
     def join(cls, world: World, start_seconds: float = START_SECONDS) -> "MPI":
         """Join the ranks that mpirun, mpiexec or srun started; MPI itself sets no limit to how long that may take."""
-        with StartWatch(world, start_seconds=start_seconds) as watch:
+        with StartupWatch(world, start_seconds=start_seconds) as watch:
             with watch.in_another_process():
                 communicator = _world_communicator(world)
             return cls(communicator, starting=watch.check)

@@ -17,11 +17,10 @@ from torch.distributed.rendezvous import rendezvous
 from tenfold.errors import MachineError, TrainingError
 from tenfold.launch.detect import World
 from tenfold.transport.base import CHECK_SECONDS
-from tenfold.transport.network.abstract_network import LEAVE_SECONDS, PATIENCE, Network, Transfers
-from tenfold.transport.network.failure_detector import BEAT, SILENCE, FailureDetector
+from tenfold.transport.network.abstract_network import LEAVE_SECONDS, PATIENCE, START_SECONDS, Network, Transfers
+from tenfold.transport.network.failure_detector import BEAT, SILENCE, FailureDetector, start_detector
 from tenfold.transport.network.meeting_store import open_store
-from tenfold.transport.network.start_detector import start_detector
-from tenfold.transport.network.start_watch import START_SECONDS, StartWatch
+from tenfold.transport.network.startup_watch import StartupWatch
 from tenfold.transport.network.waiting_thread import WaitingThread
 
 MARGIN = 10.0
@@ -78,7 +77,7 @@ class TorchDistributed(Network):
     @classmethod
     def join(cls, world: World, start_seconds: float = START_SECONDS) -> "TorchDistributed":
         """Join the ranks that a launcher started; each waits `start_seconds` for the others."""
-        with StartWatch(world, start_seconds=start_seconds) as watch:
+        with StartupWatch(world, start_seconds=start_seconds) as watch:
             store = None if dist.is_initialized() else _meet(world, watch)
             return cls(store, world.rank, world.size, starting=watch.check, start_seconds=start_seconds)
 
@@ -170,7 +169,7 @@ class TorchDistributed(Network):
         return len(set(places)) == self.size
 
 
-def _meet(world: World, watch: StartWatch) -> Any:
+def _meet(world: World, watch: StartupWatch) -> Any:
     """Return the store at the address that a launcher has set, once it answers."""
     missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
     if missing:

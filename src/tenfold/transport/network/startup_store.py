@@ -19,7 +19,7 @@ READ_SECONDS = 4 * BEAT
 """Seconds after which every rank that waits has read a report."""
 
 
-class StartStore:
+class StartupStore:
     """Records which ranks have arrived and which will not; it has its own connection, as another may be blocked."""
 
     def __init__(self, world: World) -> None:
@@ -78,7 +78,7 @@ def report_stop(world: World, lost: WorkerLost) -> None:
     """Tell the ranks of other hosts that a rank of this host was stopped; under MPI they learn it from its end."""
     if not has_address():
         return
-    store = StartStore(world)
+    store = StartupStore(world)
     if not store.connect() and world.rank == 0:
         store.serve()
     with suppress(RuntimeError):

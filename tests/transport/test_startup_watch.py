@@ -17,8 +17,8 @@ import torch.distributed as dist
 
 from tenfold.errors import TrainingError, WorkerLost
 from tenfold.launch.detect import World
-from tenfold.transport.network.start_store import report_stop
-from tenfold.transport.network.start_watch import StartWatch
+from tenfold.transport.network.startup_store import report_stop
+from tenfold.transport.network.startup_watch import StartupWatch
 
 WORLD = World(rank=0, size=2, local_rank=0, local_size=2, launcher="torchrun", launch="one")
 RANK = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "one"}
@@ -36,7 +36,7 @@ def stopped(**variables: str) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
-def check_until_it_raises(watch: StartWatch) -> None:
+def check_until_it_raises(watch: StartupWatch) -> None:
     until = time.monotonic() + 30
     while time.monotonic() < until:
         watch.check()
@@ -45,7 +45,7 @@ def check_until_it_raises(watch: StartWatch) -> None:
 
 @pytest.mark.timeout(60)
 def test_it_is_named() -> None:
-    watch, sentence = StartWatch(WORLD, os.getpid(), SILENCE), r"worker 1 \(process \d+ on .*was stopped before"
+    watch, sentence = StartupWatch(WORLD, os.getpid(), SILENCE), r"worker 1 \(process \d+ on .*was stopped before"
     with stopped(**RANK), watch, pytest.raises(WorkerLost, match=sentence) as lost:
         check_until_it_raises(watch)
     assert lost.value.rank == 1
@@ -54,7 +54,7 @@ def test_it_is_named() -> None:
 @pytest.mark.timeout(60)
 def test_processes_of_other_launches_do_not_matter() -> None:
     other = RANK | {"TORCHELASTIC_RUN_ID": "two"}
-    with stopped(), stopped(**other), StartWatch(WORLD, os.getpid(), SILENCE) as watch:
+    with stopped(), stopped(**other), StartupWatch(WORLD, os.getpid(), SILENCE) as watch:
         time.sleep(5 * SILENCE)
         watch.check()
 
@@ -76,13 +76,13 @@ ON_TWO_HOSTS = replace(WORLD, local_size=1)
 @pytest.mark.timeout(60)
 def test_a_rank_that_was_stopped_on_another_host_is_named(launchers_store: Any) -> None:
     report_stop(replace(ON_TWO_HOSTS, rank=1), WorkerLost(1, "worker 1 was stopped"))
-    with StartWatch(ON_TWO_HOSTS, os.getpid()) as watch, pytest.raises(WorkerLost, match="worker 1 was stopped"):
+    with StartupWatch(ON_TWO_HOSTS, os.getpid()) as watch, pytest.raises(WorkerLost, match="worker 1 was stopped"):
         check_until_it_raises(watch)
 
 
 @pytest.mark.timeout(60)
 def test_a_rank_that_does_not_come_is_named(launchers_store: Any) -> None:
-    watch = StartWatch(ON_TWO_HOSTS, os.getpid(), start_seconds=0.1)
+    watch = StartupWatch(ON_TWO_HOSTS, os.getpid(), start_seconds=0.1)
     with watch, pytest.raises(WorkerLost, match=r"worker 1 has not come within 0.1 s of worker 0"):
         check_until_it_raises(watch)
 
@@ -90,7 +90,7 @@ def test_a_rank_that_does_not_come_is_named(launchers_store: Any) -> None:
 @pytest.mark.timeout(60)
 def test_a_report_that_cannot_be_read_runs_nothing(launchers_store: Any) -> None:
     launchers_store.set("tenfold-start/0/lost", b"cos\nsystem\n(S'exit 1'\ntR.")
-    with StartWatch(ON_TWO_HOSTS, os.getpid()) as watch, pytest.raises(TrainingError, match="cannot be read"):
+    with StartupWatch(ON_TWO_HOSTS, os.getpid()) as watch, pytest.raises(TrainingError, match="cannot be read"):
         check_until_it_raises(watch)
 
 

@@ -16,17 +16,16 @@ from tenfold.errors import WorkerLost
 from tenfold.launch.detect import World, detect_world
 from tenfold.machine.process_state import is_stopped
 from tenfold.machine.stop_guard import describe_stop, kill_if_stopped
+from tenfold.transport.network.abstract_network import START_SECONDS
 from tenfold.transport.network.failure_detector import BEAT, SILENCE
 from tenfold.transport.network.meeting_store import CONNECT_SECONDS
-from tenfold.transport.network.start_store import READ_SECONDS, StartStore, has_address, report_stop
+from tenfold.transport.network.startup_store import READ_SECONDS, StartupStore, has_address, report_stop
 
-START_SECONDS = 120.0
-"""Seconds that ranks wait for one another at the start: importing torch from a busy file system takes long."""
 BLOCKED_SECONDS = 2.0
 """Seconds after which the thread that started the watch is assumed to be blocked in a library."""
 
 
-class StartWatch:
+class StartupWatch:
     """Watches the ranks that the same launcher has started, from threads, during a `with` block.
 
     It looks at the processes of this host, and reads what other hosts report in the launcher's store. `check` raises
@@ -55,10 +54,10 @@ class StartWatch:
         self._reader: threading.Thread | None = None
         self._over = threading.Event()
 
-    def __enter__(self) -> "StartWatch":
-        threading.Thread(target=self._watch_in_thread, daemon=True, name="tenfold-start-watch").start()
+    def __enter__(self) -> "StartupWatch":
+        threading.Thread(target=self._watch_in_thread, daemon=True, name="tenfold-startup-watch").start()
         if self._world.local_size < self._world.size and has_address():
-            self._reader = threading.Thread(target=self._read_store, daemon=True, name="tenfold-start-store")
+            self._reader = threading.Thread(target=self._read_store, daemon=True, name="tenfold-startup-store")
             self._reader.start()
         return self
 
@@ -102,7 +101,7 @@ class StartWatch:
 
     def _read_store(self) -> None:
         """Read the reports of other hosts, and find ranks that do not arrive."""
-        store = StartStore(self._world)
+        store = StartupStore(self._world)
         while not store.connect():
             if self._over.wait(BEAT):
                 return
