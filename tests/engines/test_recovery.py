@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from tenfold.engines import choose
 from tenfold.engines.launched.launched_engine import Launched
+from tenfold.engines.launched.relaunch import assign_states
 from tenfold.engines.prepare import prepare
-from tenfold.engines.recovery import assign_states, divide_among
+from tenfold.engines.processes import divide_among
 from tenfold.engines.validate import validate, validate_mixing
 from tenfold.errors import ExperimentError, StoreError, WorkerLost
 from tenfold.experiment import Experiment

@@ -1,6 +1,7 @@
 """Replicas in processes of this machine, which average in shared memory."""
 
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 from numpy.typing import NDArray
@@ -8,7 +9,6 @@ from numpy.typing import NDArray
 from tenfold.data import FetchProgress
 from tenfold.engines.base import Engine
 from tenfold.engines.recording import Outcome
-from tenfold.engines.recovery import divide_among
 from tenfold.errors import WorkerLost, name_workers
 from tenfold.experiment import Experiment
 from tenfold.machine import limits
@@ -114,6 +114,11 @@ class Processes(Engine):
                     raise
                 replacement.lose(lost)
                 received = {}
+
+
+def divide_among(task: Task, workers: int) -> Task:
+    """Return the task with its data divided among `workers` workers."""
+    return task if workers == task.workers else replace(task, experiment=task.experiment.replace(workers=workers))
 
 
 def _answer_all(

@@ -24,12 +24,11 @@ from tenfold.engines.launched.rank import (
     launch_name,
     own_device,
 )
-from tenfold.engines.launched.relaunch import find_begun, find_lost
+from tenfold.engines.launched.relaunch import assign_states, find_begun, find_lost
 from tenfold.engines.launched.scatter import scatter
 from tenfold.engines.launched.stall_watch import watch_progress
 from tenfold.engines.prepare import assign_cores, check_new_run, load
 from tenfold.engines.recording import Outcome, RecordedRun, open_for_resume, train_recorded
-from tenfold.engines.recovery import assign_states
 from tenfold.engines.run_facts import check_same_data, describe
 from tenfold.errors import ExperimentError, TrainingError, WorkerLost
 from tenfold.experiment import Experiment

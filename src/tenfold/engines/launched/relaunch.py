@@ -1,12 +1,13 @@
-"""A launch whose ranks were started again: which run it had begun, and which workers are missing."""
+"""A launch whose ranks were started again: its run, the workers that are missing, and the states that ranks load."""
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import psutil
 
 from tenfold.engines.launched.rank import launch_name
-from tenfold.errors import ExperimentError, WorkerLost
+from tenfold.errors import ExperimentError, StoreError, WorkerLost
 from tenfold.experiment import Experiment
 from tenfold.launch.detect import World
 from tenfold.runs import Store
@@ -53,3 +54,23 @@ def find_lost(record: dict[str, Any], resumption: Resumption | None, world: Worl
     why = record["error"].partition("\n")[0] or f"{world.launcher} has started {world.size} ranks after {before}"
     rank = record["result"].get("lost_rank")
     return [LostWorker.of(WorkerLost(before - 1 if rank is None else rank, why), world.size, resumption)]
+
+
+def assign_states(visible: Sequence[Sequence[int]]) -> list[int]:
+    """Return the saved rank whose state each new rank loads, from those whose files it can see on its host.
+
+    Each takes its own if it can, else one that no other rank has taken, else any.
+
+    >>> assign_states([[0, 1], [3], [3]])
+    [0, 3, 3]
+    """
+    if not all(visible):
+        blind = next(rank for rank, ranks in enumerate(visible) if not ranks)
+        raise StoreError(
+            f"rank {blind} finds no checkpoint on its host to resume from; keep the runs in a folder that all hosts see"
+        )
+    taken: dict[int, int] = {rank: rank for rank, ranks in enumerate(visible) if rank in ranks}
+    for rank, ranks in enumerate(visible):
+        if rank not in taken:
+            taken[rank] = next((one for one in ranks if one not in taken.values()), ranks[rank % len(ranks)])
+    return [taken[rank] for rank in range(len(visible))]
