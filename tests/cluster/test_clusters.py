@@ -104,7 +104,7 @@ class TestPlacing:
         assert example.placed(3) == [3, 0]
         wiring = example.wiring(18)
         assert wiring.node.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 9]
-        assert wiring.group.tolist() == [0] * 16 + [1] * 2
+        assert wiring.node_group.tolist() == [0] * 16 + [1] * 2
 
     def test_too_many_are_refused(self, example):
         with pytest.raises(ExperimentError, match="room for 20 workers \\(rack 8 x 2, phones 4 x 1\\), not for 21"):

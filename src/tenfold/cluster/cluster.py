@@ -40,9 +40,9 @@ import numpy as np
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from tenfold.cluster.costs import LinkPrice, Wiring
-from tenfold.cluster.groups import GroupLink, NodeGroup, Stragglers
 from tenfold.cluster.hardware import Hardware, StepTime
 from tenfold.cluster.links import Link, LinkField
+from tenfold.cluster.node_groups import GroupLink, NodeGroup, Stragglers
 from tenfold.common.files import read_toml, write_toml
 from tenfold.common.registry import suggest
 from tenfold.errors import ExperimentError
@@ -156,15 +156,15 @@ class Cluster(Section):
             table.append(line.link if line is not None else slower)
         if self.server is not None:
             table.append(self.server)
-        group = np.repeat(np.arange(size), taken)
+        node_group = np.repeat(np.arange(size), taken)
         first = np.concatenate([[0], np.cumsum(taken)[:-1]])
         nodes_before = np.concatenate([[0], np.cumsum([one.count for one in self.groups])[:-1]])
         per_node = np.array([one.workers for one in self.groups])
         return Wiring(
             latency=np.array([link.latency for link in table]),
             per_byte=np.array([link.per_byte for link in table]),
-            group=group,
-            node=nodes_before[group] + (np.arange(workers) - first[group]) // per_node[group],
+            node_group=node_group,
+            node=nodes_before[node_group] + (np.arange(workers) - first[node_group]) // per_node[node_group],
             inside=np.arange(size),
             across=across,
             shares_port=np.array([one.shared_port for one in self.groups]),

@@ -29,18 +29,18 @@ class Wiring:
 
     latency: Floats
     per_byte: Floats
-    group: Integers
-    """Each worker's group."""
+    node_group: Integers
+    """Each worker's node group."""
     node: Integers
     """Each worker's node."""
     inside: Integers
-    """For each group, the link between workers of one node."""
+    """For each node group, the link between workers of one node."""
     across: Integers
-    """For each pair of groups, the link between nodes."""
+    """For each pair of node groups, the link between nodes."""
     shares_port: NDArray[np.bool_]
-    """For each group, whether the workers of a node share its port to other nodes."""
+    """For each node group, whether the workers of a node share its port to other nodes."""
     shares_line: NDArray[np.bool_]
-    """For each pair of groups, whether all that travels between them shares one line."""
+    """For each pair of node groups, whether all that travels between them shares one line."""
     server: int | None = None
     """The link of servers; None: that of the worker at the other end."""
     adding: float = 0.0
@@ -60,17 +60,19 @@ class Wiring:
         """Return the link of each message between two workers, or between a worker and a server."""
         s, d = np.where(src < 0, dst, src), np.where(dst < 0, src, dst)
         same_node = (self.node[s] == self.node[d]) & (src >= 0) & (dst >= 0)
-        chosen: Integers = np.where(same_node, self.inside[self.group[s]], self.across[self.group[s], self.group[d]])
+        chosen: Integers = np.where(
+            same_node, self.inside[self.node_group[s]], self.across[self.node_group[s], self.node_group[d]]
+        )
         return chosen
 
     def ports(self, near: Integers, far: Integers, link: Integers) -> Integers:
         """Return a number for the port that each message passes at its near end."""
-        n, groups = self.workers, len(self.across)
-        g, h = self.group[near], self.group[np.where(far < 0, near, far)]
+        n, node_groups = self.workers, len(self.across)
+        g, h = self.node_group[near], self.node_group[np.where(far < 0, near, far)]
         leaves_node = (far < 0) | (self.node[near] != self.node[far])
         port = np.where(leaves_node & self.shares_port[g], n + self.node[near], near)
-        port = np.where(leaves_node & self.shares_line[g, h], 2 * n + g * groups + h, port)
-        port = np.where(near < 0, 2 * n + groups**2 - 1 - near, port)
+        port = np.where(leaves_node & self.shares_line[g, h], 2 * n + g * node_groups + h, port)
+        port = np.where(near < 0, 2 * n + node_groups**2 - 1 - near, port)
         numbers: Integers = port * len(self.latency) + np.where(near < 0, 0, link)
         return numbers
 
@@ -103,7 +105,7 @@ class LinkPrice:
 
     @property
     def is_uniform(self) -> bool:
-        """What a round costs depends only on the sizes of its groups, not on who is in them."""
+        """What a round costs depends only on the sizes of its groups of replicas, not on who is in them."""
         return self.wiring.is_uniform
 
     def __call__(self, round_: Round, nbytes: int) -> float | Floats:
@@ -151,8 +153,8 @@ class LinkPrice:
 
         With the centre, what is sent is added before the answer comes back; two workers send to each other at once.
         """
-        group, node = self._placed
-        g, h = group[worker], group[other] if other >= 0 else -1
+        node_group, node = self._placed
+        g, h = node_group[worker], node_group[other] if other >= 0 else -1
         key = g, h, other >= 0 and node[worker] == node[other], there, back
         if key not in self._exchanges:
             ways = [(worker, other, there, True), (other, worker, back, other >= 0)]
@@ -169,7 +171,7 @@ class LinkPrice:
 
     @cached_property
     def _placed(self) -> tuple[list[int], list[int]]:
-        return self.wiring.group.tolist(), self.wiring.node.tolist()
+        return self.wiring.node_group.tolist(), self.wiring.node.tolist()
 
 
 def _sizes(wave: Wave) -> Integers:
