@@ -44,29 +44,30 @@ class Supervisor:
         task: Task,
         stopwatch: Stopwatch,
         emit: Emit,
-        resumed: dict[str, Any] | None = None,
+        manifest: dict[str, Any] | None = None,
         lost: Sequence[LostWorker] | None = None,
     ) -> None:
+        """Continue from the manifest of a checkpoint, if given; `lost` replaces the lost workers that it lists."""
         self.task = task
         self.stopwatch = stopwatch
         self.emit = emit
         training = task.experiment.training
         self.loss = choose_loss(training, task.splits.classes)
         self.metrics = choose_metrics(training, task.splits.classes)
-        resumed = resumed or {}
-        self.best_loss: float | None = resumed.get("best_loss")
-        self.best_epoch: int | None = resumed.get("best_epoch")
-        self.measured: dict[str, float] = resumed.get("measured", {})
-        self.epochs: int = resumed.get("epochs", 0)
-        self.reached: dict[str, Any] | None = resumed.get("reached")
+        manifest = manifest or {}
+        self.best_loss: float | None = manifest.get("best_loss")
+        self.best_epoch: int | None = manifest.get("best_epoch")
+        self.measured: dict[str, float] = manifest.get("measured", {})
+        self.epochs: int = manifest.get("epochs", 0)
+        self.reached: dict[str, Any] | None = manifest.get("reached")
         """Steps and seconds of training after which the target was reached."""
         self.stopped_by = ""
         """What the callback that asked to stop said; "" if none did."""
-        self.lost = list(lost) if lost is not None else lost_in(resumed) if resumed else []
+        self.lost = list(lost) if lost is not None else lost_in(manifest)
         """The workers that were lost while the others continued."""
         self.members = list(range(task.workers))
         """The workers that take part."""
-        self.skipped: int = resumed.get("skipped", 0)
+        self.skipped: int = manifest.get("skipped", 0)
         """Samples that were not trained on because their workers were lost and not yet replaced."""
         self._absent: dict[int, int] = {}
         self.weights: dict[str, Any] = {}
