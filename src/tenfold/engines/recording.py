@@ -14,7 +14,7 @@ from tenfold.machine.facts import EnergyMeter, machine_load
 from tenfold.runs import Emit, Recorded, Recorder, Stopwatch, Store, Warned, checkpoint, stored_predictions, tensor_file
 from tenfold.runs.checkpoint import Resumption
 from tenfold.runs.console import keeping_console
-from tenfold.runs.recorder import Journal
+from tenfold.runs.recorder import EventDispatcher
 from tenfold.runs.storage.claim import check_claim
 from tenfold.runs.stored_predictions import Predictions
 from tenfold.workers.supervisor import Supervisor
@@ -81,41 +81,41 @@ def record_work(
     path = store.folder_of(run)
     load_before, energy = machine_load(), EnergyMeter()
     with keeping_console(path) as console:
-        journal = Journal(Recorder(store, run), stopwatch, listen, console, dict(known or {}), partial)
-        outcome = _work_recorded(work, journal, path)
+        dispatcher = EventDispatcher(Recorder(store, run), stopwatch, listen, console, dict(known or {}), partial)
+        outcome = _run_or_record_failure(work, dispatcher, path)
         outcome.result["total_seconds"] = stopwatch.now()
-        outcome.result["listening_seconds"] = journal.listening
+        outcome.result["listening_seconds"] = dispatcher.listening
         predicted = outcome.result.get("clock") == "predicted"
         outcome.result.update(_machine_use(load_before, energy, predicted=predicted))
-        _finish(outcome, journal, path)
+        _finish(outcome, dispatcher, path)
     return outcome
 
 
-def _work_recorded(work: Work, journal: Journal, path: Path) -> Outcome:
+def _run_or_record_failure(work: Work, dispatcher: EventDispatcher, path: Path) -> Outcome:
     """Do the work; if it fails or is interrupted, record that and raise the error again."""
     try:
-        journal(Recorded(at=journal.stopwatch.now(), run=journal.recorder.run))
-        outcome = work(journal)
+        dispatcher(Recorded(at=dispatcher.stopwatch.now(), run=dispatcher.recorder.run))
+        outcome = work(dispatcher)
         check_claim(path)
     except RunTakenOver:
-        journal.recorder.abandon()
+        dispatcher.recorder.abandon()
         raise
     except WorkerLost as error:
-        journal.known["lost_rank"] = error.rank
-        journal.end("interrupted", str(error))
+        dispatcher.known["lost_rank"] = error.rank
+        dispatcher.end("interrupted", str(error))
         raise
     except TenfoldError as error:
-        journal.end("failed", str(error))
+        dispatcher.end("failed", str(error))
         raise
     except KeyboardInterrupt as error:
-        journal.end("interrupted")
-        number = journal.recorder.run
+        dispatcher.end("interrupted")
+        number = dispatcher.recorder.run
         error.add_note(
             f"run {number} was interrupted; tenfold.resume({number}) continues from the last completed epoch"
         )
         raise
     except BaseException as error:
-        journal.end("failed", describe_error(error))
+        dispatcher.end("failed", describe_error(error))
         raise
     return outcome
 
@@ -131,16 +131,16 @@ def _machine_use(load_before: float | None, energy: EnergyMeter, *, predicted: b
     return found
 
 
-def _finish(outcome: Outcome, journal: Journal, path: Path) -> None:
+def _finish(outcome: Outcome, dispatcher: EventDispatcher, path: Path) -> None:
     """Save the files of a run whose work is done, record its result, and then remove its checkpoints."""
-    if problem := _save_files(outcome, path, journal.recorder):
+    if problem := _save_files(outcome, path, dispatcher.recorder):
         outcome.result["problem"] = problem
-        journal.end("interrupted", problem, outcome.result)
+        dispatcher.end("interrupted", problem, outcome.result)
         return
     outcome.result["problem"] = ""
-    if journal.end("finished", result=outcome.result):
+    if dispatcher.end("finished", result=outcome.result):
         checkpoint.remove(path / "checkpoint")
-    outcome.result["problem"] = journal.recorder.problem
+    outcome.result["problem"] = dispatcher.recorder.problem
 
 
 def _save_files(outcome: Outcome, folder: Path, recorder: Recorder) -> str:

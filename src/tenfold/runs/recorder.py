@@ -75,8 +75,8 @@ class Recorder:
         return True
 
 
-class Journal:
-    """Passes events on to the recorder and the listener, and remembers how far the run has come."""
+class EventDispatcher:
+    """Passes each event on to the recorder or the console file and to the listener; knows how far the run has come."""
 
     def __init__(
         self,
