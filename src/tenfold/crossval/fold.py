@@ -89,32 +89,32 @@ class FoldWork:
     """Returns whether no further fold is to be trained."""
 
 
-def fold_task(whole: Task, job: FoldJob) -> Task:
-    """Return the task of one fold; it refers to the data of the whole task without copying them."""
+def fold_task(crossval_task: Task, job: FoldJob) -> Task:
+    """Return the task of one fold; it refers to the data of the cross-validation without copying them."""
     splits = replace(
-        whole.splits,
-        train=SubsetPart(whole.splits.train, job.split.train),
-        validation=SubsetPart(whole.splits.train, job.split.validation),
+        crossval_task.splits,
+        train=SubsetPart(crossval_task.splits.train, job.split.train),
+        validation=SubsetPart(crossval_task.splits.train, job.split.validation),
         groups=None,
         copy_seconds=0.0,  # all folds share what was copied once
-        numbers=whole.splits.numbers | {"validation": _numbers(whole, job.split.validation)},
+        numbers=crossval_task.splits.numbers | {"validation": _numbers(crossval_task, job.split.validation)},
     )
     if splits.scaling is not None:
-        splits = with_scaling(splits, standardize=whole.experiment.data.standardize)
-    experiment = fold_experiment(whole.experiment, job.split.name)
-    if resolve_fold_mode(whole.experiment) == "fold-by-fold":
-        return replace(whole, experiment=experiment, splits=splits)
-    cores = CoreMap(whole.experiment.machine.pin, (job.cores,)) if job.pinned else NOT_PINNED
+        splits = with_scaling(splits, standardize=crossval_task.experiment.data.standardize)
+    experiment = fold_experiment(crossval_task.experiment, job.split.name)
+    if resolve_fold_mode(crossval_task.experiment) == "fold-by-fold":
+        return replace(crossval_task, experiment=experiment, splits=splits)
+    cores = CoreMap(crossval_task.experiment.machine.pin, (job.cores,)) if job.pinned else NOT_PINNED
     return Task(experiment, splits, max(1, job.threads // experiment.division.workers), cores)
 
 
-def _numbers(whole: Task, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+def _numbers(crossval_task: Task, samples: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the numbers, in the data as they were given, of some samples of the training part."""
-    numbers = whole.splits.numbers.get("train")
+    numbers = crossval_task.splits.numbers.get("train")
     return samples if numbers is None else numbers[samples]
 
 
-def train_fold(train: Train, whole: Task, context: FoldContext, job: FoldJob, listen: Emit) -> FoldEnd:
+def train_fold(train: Train, crossval_task: Task, context: FoldContext, job: FoldJob, listen: Emit) -> FoldEnd:
     """Train one fold, from its last checkpoint if it has one, measure it, and record it as a run.
 
     An error ends this fold only and is returned.
@@ -136,7 +136,7 @@ def train_fold(train: Train, whole: Task, context: FoldContext, job: FoldJob, li
         }
 
     try:
-        task = fold_task(whole, job)
+        task = fold_task(crossval_task, job)
         run, stopwatch, resumption = _open_run(context, job, task)
         began = job.began
         if began is None:  # a fold's stopwatch starts with it, but that of a resumed one starts earlier
@@ -174,8 +174,8 @@ def _save_outputs(task: Task, outcome: Outcome) -> None:
     if outcome.outputs is None or task.checkpoints is None:
         return
     predictions = outcome.predictions.get("test")
-    whole = isinstance(outcome.outputs, torch.Tensor)  # of several outputs only the main one is a prediction
-    if not whole or predictions is None or predictions.outputs.nbytes > stored_predictions.LIMIT:
+    one_output = isinstance(outcome.outputs, torch.Tensor)  # of several only the main one is a prediction
+    if not one_output or predictions is None or predictions.outputs.nbytes > stored_predictions.LIMIT:
         tensor_file.save(outcome.outputs, task.checkpoints.parent / OUTPUTS)
 
 
