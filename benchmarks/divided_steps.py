@@ -22,7 +22,7 @@ from tenfold.machine import cores
 from tenfold.mixing.builders import make_strategy
 from tenfold.training import Replica, flat_size
 from tenfold.workers.channels import SharedChannels
-from tenfold.workers.trainers.divided_steps import DividedStep, stacks_worth_sharing
+from tenfold.workers.trainers.shared_orthogonalization import SharedOrthogonalization, stacks_worth_sharing
 from tenfold.workers.trainers.trainer import make_trainer
 
 NETWORKS_AND_STEPS: dict[str, tuple[str, dict[str, Any], int]] = {
@@ -69,7 +69,7 @@ def work(rank: int, workers: int, shared: SharedChannels, name: str, batch_size:
         vector=channels.transport.buffer,
     )
     trainer: Any = make_trainer(Division(workers=workers, average="gradients"), replica, channels, [1.0] * workers)
-    divided = DividedStep(replica, replica.optimizer, channels.transport)  # type: ignore[arg-type]
+    divided = SharedOrthogonalization(replica, replica.optimizer, channels.transport)  # type: ignore[arg-type]
     own = replica.optimizer.own
     torch.manual_seed(rank)
     x, y = torch.randn(batch_size, 1, 28, 28), torch.randint(10, (batch_size,))
@@ -77,7 +77,7 @@ def work(rank: int, workers: int, shared: SharedChannels, name: str, batch_size:
     cpu: dict[str, list[float]] = {"whole": [], "divided": []}
     for _ in range(NETWORKS_AND_STEPS[name][2] // STRETCH):
         for kind, chosen in (("whole", None), ("divided", divided)):
-            trainer.divided, replica.optimizer.own = chosen, own if chosen else {}
+            trainer.shared_orthogonalization, replica.optimizer.own = chosen, own if chosen else {}
             for step in range(STRETCH):
                 began, began_cpu = perf_counter(), thread_time()
                 trainer.train_step(x, y, [batch_size] * workers)

@@ -48,7 +48,7 @@ def test_without_time_the_extremes_are_measured_and_the_rest_is_interpolated(tas
 
 
 def test_the_share_that_workers_divide_is_measured_and_kept(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure_machine, "measure_divided_share", lambda _: 0.4)
+    monkeypatch.setattr(measure_machine, "measure_orthogonalization_share", lambda _: 0.4)
     wide = resolve_defaults(
         Experiment(model="mlp", data="digits", limit=100, hidden=[2048, 2048], optimizer="muon", workers=2)
     )

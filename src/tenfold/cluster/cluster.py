@@ -213,7 +213,7 @@ class Cluster(Section):
     def hardware(
         self, workers: int, measured: StepTime | Mapping[str, StepTime] | None = None, **extra: Any
     ) -> Hardware:
-        """Return the clock's inputs for the first workers; `extra` are further fields of Hardware."""
+        """Return the hardware of the first workers; `extra` are further fields of it."""
         price = self.round_price(workers)
         return Hardware(
             step_time=self.step_times(workers, measured),

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from tenfold.cluster.clock_records import Timing
 from tenfold.cluster.hardware import Hardware
-from tenfold.cluster.timing import Timing
 from tenfold.cluster.workload import Workload
 from tenfold.mixing.collectives import Server
 

@@ -12,10 +12,10 @@ Times are arrays [repeats, workers]: several draws of the same run go through th
 import numpy as np
 from numpy.typing import NDArray
 
+from tenfold.cluster.clock_records import SINGLE_STEPS, ClockLanes, TimeKind, Timing, relative_step_times
 from tenfold.cluster.hardware import Floats, Hardware
 from tenfold.cluster.stragglers import Pace
 from tenfold.cluster.timed_rounds import StrategyRounds, TimedRound
-from tenfold.cluster.timing import SINGLE_STEPS, ClockLanes, TimeKind, Timing, relative_step_times
 from tenfold.cluster.workload import Workload
 
 CHUNK = 1 << 18

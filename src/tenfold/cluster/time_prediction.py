@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tenfold.cluster.clock_records import ClockSpan, TimeKind
 from tenfold.cluster.event_clock import run_event_clock
 from tenfold.cluster.hardware import Floats, Hardware
 from tenfold.cluster.reasons import find_reasons
 from tenfold.cluster.round_clock import run_round_clock
-from tenfold.cluster.timing import ClockSpan, TimeKind
 from tenfold.cluster.workload import Workload
 from tenfold.errors import ExperimentError
 

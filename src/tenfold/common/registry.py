@@ -27,7 +27,10 @@ def suggest(name: str, known: Iterable[str], aliases: Mapping[str, str] | None =
 
 
 class Registry(Generic[T]):
-    """The members of one family by name; the error for an unknown name lists the known ones."""
+    """The members of one family by name; the error for an unknown name lists the known ones.
+
+    The names in an experiment are checked before, when it is made (`OneOf` in `experiment/values.py`).
+    """
 
     def __init__(self, kind: str, members: Mapping[str, T], error: type[TenfoldError] = ExperimentError) -> None:
         self.kind = kind

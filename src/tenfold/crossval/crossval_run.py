@@ -98,7 +98,7 @@ class CrossValidationRun:
                 jobs.append(FoldJob(index, split, run=before["id"] if before else None))
         if jobs and not self.stopped_by:
             work = FoldWork(self.task, context, jobs, self._relay, self._done, lambda: bool(self.stopped_by))
-            FOLD_MODES[self.mode](work)
+            FOLD_MODES[self.mode](work)  # a function of `modes.py`
         if not self.entries:
             raise TrainingError(f"stopped by {self.stopped_by} before any fold was trained")
         if not self._results:

@@ -31,7 +31,7 @@ from tenfold.workers.task import Task, make_network
 
 
 class Processes(Engine):
-    """Trains every replica in a separate process."""
+    """Trains every replica in a separate process; `Engine.train` calls `prepare`, then `run` while recording."""
 
     name = "processes"
     can_continue = True

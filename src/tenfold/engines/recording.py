@@ -61,6 +61,36 @@ Work = Callable[[Emit], Outcome]
 """Anything that can be recorded: it reports its events to the function it is given, and returns its outcome."""
 
 
+def train_recorded(
+    train: Train,
+    task: Task,
+    store: Store,
+    run: int,
+    stopwatch: Stopwatch,
+    listen: Emit,
+    resumption: Resumption | None = None,
+    *,
+    before_end: Callable[[Task, Outcome], None] | None = None,
+) -> Outcome:
+    """Train a task, for example with an engine's `run`, recorded under a run number, with checkpoints in its folder.
+
+    `record_work` calls `train` and saves what comes of it, however that ends. `before_end` is called after training,
+    before the outcome is recorded, to add to it.
+    """
+    task = replace(task, checkpoints=store.folder_of(run) / "checkpoint")
+    known = store.find(run)["result"] if resumption else None
+
+    def work(emit: Emit) -> Outcome:
+        if resumption is not None and resumption.problem:
+            emit(Warned(at=stopwatch.now(), text=resumption.problem))
+        outcome = train(task, stopwatch, emit, resumption)
+        if before_end is not None:
+            before_end(task, outcome)
+        return outcome
+
+    return record_work(work, store, run, stopwatch, listen, known=known)
+
+
 def record_work(
     work: Work,
     store: Store,
@@ -155,35 +185,6 @@ def _save_files(outcome: Outcome, folder: Path, recorder: Recorder) -> str:
     except StoreError as error:  # a run is complete without its predictions
         recorder.report(str(error))
     return ""
-
-
-def train_recorded(
-    train: Train,
-    task: Task,
-    store: Store,
-    run: int,
-    stopwatch: Stopwatch,
-    listen: Emit,
-    resumption: Resumption | None = None,
-    *,
-    before_end: Callable[[Task, Outcome], None] | None = None,
-) -> Outcome:
-    """Train a task, for example with an engine's `run`, recorded under a run number, with checkpoints in its folder.
-
-    `before_end` is called after training, before the outcome is recorded, to add to it.
-    """
-    task = replace(task, checkpoints=store.folder_of(run) / "checkpoint")
-    known = store.find(run)["result"] if resumption else None
-
-    def work(emit: Emit) -> Outcome:
-        if resumption is not None and resumption.problem:
-            emit(Warned(at=stopwatch.now(), text=resumption.problem))
-        outcome = train(task, stopwatch, emit, resumption)
-        if before_end is not None:
-            before_end(task, outcome)
-        return outcome
-
-    return record_work(work, store, run, stopwatch, listen, known=known)
 
 
 def open_for_resume(

@@ -16,7 +16,7 @@ from tenfold.errors import ExperimentError
 from tenfold.experiment import Division
 from tenfold.loop.loop_replica import LoopReplica
 from tenfold.workers.channels import Channels
-from tenfold.workers.trainers.replica_rounds import Rounds, average_tensors
+from tenfold.workers.trainers.replica_rounds import ReplicaRounds, average_tensors
 
 DONE, FIRST_MEAN = -1.0, -2.0
 """Instead of the number of a round: the rank has left its block, or waits in the first block of its `mean()`."""
@@ -36,7 +36,7 @@ class LoopWorker:
         counts = self._agree(division, samples)
         channels.transport.broadcast()
         replica.flat.batch_norm.update_reference_means()
-        self._rounds = Rounds(division, replica, channels, counts)
+        self._rounds = ReplicaRounds(division, replica, channels, counts)
 
     @property
     def rounds(self) -> int:

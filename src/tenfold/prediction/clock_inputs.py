@@ -16,7 +16,7 @@ from tenfold.prediction.measurements import Step
 from tenfold.prediction.profile import Profile
 from tenfold.workers.pool.snapshot import bytes_to_share
 from tenfold.workers.task import Task, weight_bytes
-from tenfold.workers.trainers.divided_steps import largest_share, shared_stacks, stacked_bytes
+from tenfold.workers.trainers.shared_orthogonalization import largest_share, shared_stacks, stacked_bytes
 
 LEAST_FACTOR, MOST_FACTOR = 0.5, 3.0
 """Limits of how much rounds between real steps may differ from those measured alone; beyond, one was disturbed."""

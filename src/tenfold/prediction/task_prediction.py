@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from tenfold.cluster.clock_records import ClockSpan
 from tenfold.cluster.cluster import Cluster
 from tenfold.cluster.event_clock import clock_events
 from tenfold.cluster.experiment_cluster import HERE, ClusterOrHere, cluster_of
 from tenfold.cluster.hardware import Floats, Hardware
 from tenfold.cluster.time_prediction import TimePrediction, predict_time
-from tenfold.cluster.timing import ClockSpan
 from tenfold.cluster.workload import Workload
 from tenfold.mixing.builders import make_strategy
 from tenfold.prediction.calibration import ReportProgress, complete_profile

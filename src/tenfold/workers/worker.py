@@ -63,7 +63,7 @@ class Worker:
             choose_loss(training, task.splits.classes),
             part=task.splits.train,
             warn=self._warn,
-            capturing=can_capture(task.experiment.division),
+            capturing=can_capture(task.division),
             steps_per_epoch=task.steps_per_epoch,
             rate_scale=rate_scale(task.experiment),
             warmup=warmup_epochs(task.experiment),

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tenfold.experiment import Division, Experiment
 from tenfold.mixing import STRATEGIES
-from tenfold.workers.trainers.replica_rounds import Rounds
+from tenfold.workers.trainers.replica_rounds import ReplicaRounds
 
 SYNCHRONOUS = [name for name in STRATEGIES if not STRATEGIES[name].asynchronous]
 UNEQUAL: dict[str, Any] = {"shards": "fractions", "fractions": [0.6, 0.3, 0.1]}
@@ -143,7 +143,7 @@ def test_what_was_saved_goes_to_the_device_of_the_replica(fields: dict[str, Any]
     """The device without memory stands for a GPU."""
     links: Any = SimpleNamespace(weights=SimpleNamespace(size=2, rank=0))
     here, there = (
-        Rounds(
+        ReplicaRounds(
             Division(workers=2, **fields),
             SimpleNamespace(flat=SimpleNamespace(vector=torch.ones(4, device=device), parameters=4)),  # type: ignore[arg-type]
             links,
@@ -161,7 +161,7 @@ def test_a_reference_is_kept_only_where_weights_are_compressed() -> None:
     links: Any = SimpleNamespace(weights=SimpleNamespace(size=2, rank=0))
     replica: Any = SimpleNamespace(flat=SimpleNamespace(vector=torch.ones(16), parameters=16), learning=[torch.ones(3)])
     kept, gradients, plain = (
-        Rounds(Division(workers=2, **fields), replica, links, [1.0, 1.0])
+        ReplicaRounds(Division(workers=2, **fields), replica, links, [1.0, 1.0])
         for fields in ({"compression": "int8"}, {"compression": "int8", "average": "gradients"}, {})
     )
     assert kept.reference is not None

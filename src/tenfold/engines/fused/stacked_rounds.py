@@ -22,7 +22,7 @@ REMEMBERED = 64
 
 class StackedRounds:
     """The rounds of replicas that average with each other: all of them, or those in some rows, such as those of
-    one fold. `workers.trainers.replica_rounds.Rounds` does the same for one replica."""
+    one fold. `workers.trainers.replica_rounds.ReplicaRounds` does the same for one replica."""
 
     def __init__(self, division: Division, fused: Fused, samples: Sequence[float], rows: slice = ALL) -> None:
         self.division = division

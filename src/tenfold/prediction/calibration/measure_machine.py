@@ -15,12 +15,12 @@ from tenfold.experiment import Experiment
 from tenfold.machine import cores, facts
 from tenfold.prediction.calibration import cost_keys, library_averaging, probes
 from tenfold.prediction.calibration.calibration_data import random_images
-from tenfold.prediction.calibration.divided_share import measure_divided_share
+from tenfold.prediction.calibration.orthogonalization_share import measure_orthogonalization_share
 from tenfold.prediction.calibration.probes import ReportProgress
 from tenfold.prediction.profile import Profile, default_path
 from tenfold.workers.pool.fork_server import start_server
 from tenfold.workers.task import Task, make_network, weight_bytes
-from tenfold.workers.trainers.divided_steps import shared_stacks
+from tenfold.workers.trainers.shared_orthogonalization import shared_stacks
 
 QUICK_TURNS = 2
 FEW_TURNS = 3
@@ -175,7 +175,7 @@ def with_orthogonalization(profile: Profile, task: Task, counts: Iterable[int], 
     if work in known or not any(shared_stacks(task, count) for count in counts):
         return profile
     report("the share of a step that workers divide")
-    return profile.with_costs(orthogonalization=known | {work: {batch: measure_divided_share(task)}})
+    return profile.with_costs(orthogonalization=known | {work: {batch: measure_orthogonalization_share(task)}})
 
 
 def _with_steps(

@@ -33,7 +33,7 @@ def measure_until(
     profile, place = load_profile()
     settings = list(settings)
     if perf_counter() < deadline:
-        profile = _with_divided_share(profile, place, task, settings, report)
+        profile = _with_orthogonalization_share(profile, place, task, settings, report)
     name, batch = cost_keys.work_of(task)
     sizes = sorted({batch, max(1, batch // SMALLER_BY)}, reverse=True)
     lacking = [one for one in settings if not all(profile.has_step(name, size, *one) for size in sizes)]
@@ -53,7 +53,7 @@ def measure_until(
     return _with_rounds(found, name, nbytes), {setting[1:] for setting in bursts}
 
 
-def _with_divided_share(
+def _with_orthogonalization_share(
     profile: Profile, place: Path, task: Task, settings: Iterable[tuple[int, int]], report: ReportProgress
 ) -> Profile:
     """Return the profile with the share of a step that workers with one thread each divide; it is saved."""

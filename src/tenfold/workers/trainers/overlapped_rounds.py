@@ -6,13 +6,13 @@ import torch
 from torch import Tensor, nn
 
 from tenfold.mixing import Round
-from tenfold.workers.trainers.replica_rounds import Rounds
+from tenfold.workers.trainers.replica_rounds import ReplicaRounds
 
 SECOND_MOMENT = "exp_avg_sq"
 """The name under which torch's optimizers keep averages of squared gradients, of which they take the root."""
 
 
-class OverlappedRounds(Rounds):
+class OverlappedRounds(ReplicaRounds):
     """The rounds of one replica, each of which begins after one step and ends after the next.
 
     With the weights x_i(t) of worker i after step t and the matrix M of the round that begins then,

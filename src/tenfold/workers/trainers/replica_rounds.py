@@ -38,7 +38,7 @@ class AveragedReplica(Protocol):
         ...
 
 
-class Rounds:
+class ReplicaRounds:
     """The rounds of one replica, in which all replicas take part."""
 
     bytes_moved: float = 0.0

@@ -8,12 +8,13 @@ For every batch, `Worker` calls `train_step` and then `average_weights_if_due` o
 | `WeightAveragingTrainer`   | backward, optimizer's step (`Replica.step`)     | a round of all, every `sync_every`  |
 | `AsynchronousTrainer`      | the same                                        | an exchange with one partner        |
 
-By default gradients are averaged. With `overlap`, a round of weights ends after the step that follows
-(`OverlappedRounds`). A single worker has a `WeightAveragingTrainer`, whose rounds have nothing to do.
+By default gradients are averaged (`with_defaults` in `experiment/fields.py` decides). With `overlap`, a round of
+weights ends after the step that follows (`OverlappedRounds`). A single worker has a `WeightAveragingTrainer`, whose
+rounds have nothing to do.
 
-Averaging passes through three layers: `Rounds.average_gradients` or `Rounds.average_weights` does all that belongs to
-a round (compression, the outer optimizer, the optimizer's state), `Channels.run_round` knows which workers take part,
-and `Transport.mix` averages their vectors.
+Averaging passes through three layers: `average_gradients` or `average_weights` of `ReplicaRounds` does all that belongs
+to a round (compression, the outer optimizer, the optimizer's state), `Channels.run_round` knows which workers take
+part, and `Transport.mix` averages their vectors.
 """
 
 from abc import ABC, abstractmethod
@@ -27,8 +28,8 @@ from tenfold.mixing import AsynchronousStrategy
 from tenfold.mixing.builders import make_strategy
 from tenfold.training import Replica
 from tenfold.workers.channels import Channels
-from tenfold.workers.trainers.divided_steps import divide_steps
-from tenfold.workers.trainers.replica_rounds import Rounds
+from tenfold.workers.trainers.replica_rounds import ReplicaRounds
+from tenfold.workers.trainers.shared_orthogonalization import share_orthogonalization
 
 
 class Trainer(ABC):
@@ -83,7 +84,7 @@ class Trainer(ABC):
 class WeightAveragingTrainer(Trainer):
     """Lets every replica step by its own gradients, and averages the weights of all in rounds after the same step."""
 
-    def __init__(self, replica: Replica, rounds: Rounds) -> None:
+    def __init__(self, replica: Replica, rounds: ReplicaRounds) -> None:
         self.replica = replica
         self.rounds = rounds
 
@@ -120,9 +121,9 @@ class WeightAveragingTrainer(Trainer):
 class GradientAveragingTrainer(WeightAveragingTrainer):
     """Averages gradients before every step, weighted by the sizes of their batches, so that weights never differ."""
 
-    def __init__(self, replica: Replica, rounds: Rounds) -> None:
+    def __init__(self, replica: Replica, rounds: ReplicaRounds) -> None:
         super().__init__(replica, rounds)
-        self.divided = divide_steps(replica, rounds.channels, rounds.strategy)
+        self.shared_orthogonalization = share_orthogonalization(replica, rounds.channels, rounds.strategy)
 
     def train_step(self, x: Any, y: Any, sizes: Sequence[int]) -> Tensor | None:
         """Compute this worker's gradient, average it with the others', then step."""
@@ -133,8 +134,8 @@ class GradientAveragingTrainer(WeightAveragingTrainer):
         self.replica.densify()
         self.rounds.average_gradients([float(size) for size in sizes])
         self.replica.clip()
-        if self.divided is not None:
-            self.divided.step()
+        if self.shared_orthogonalization is not None:
+            self.shared_orthogonalization.step()
         else:
             self.replica.optimizer.step()
         return loss
@@ -155,7 +156,7 @@ def make_trainer(division: Division, replica: Replica, channels: Channels, sampl
 
         return WeightAveragingTrainer(replica, OverlappedRounds(division, replica, channels, samples))
     kind = GradientAveragingTrainer if division.average == "gradients" else WeightAveragingTrainer
-    return kind(replica, Rounds(division, replica, channels, samples))
+    return kind(replica, ReplicaRounds(division, replica, channels, samples))
 
 
 def can_capture(division: Division) -> bool:

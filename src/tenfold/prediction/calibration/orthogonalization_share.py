@@ -9,13 +9,13 @@ from tenfold.machine.cores import using_threads
 from tenfold.training import Replica, choose_loss
 from tenfold.training.optimizers.muon import Muon
 from tenfold.workers.task import Task, make_network
-from tenfold.workers.trainers.divided_steps import large_stacks
+from tenfold.workers.trainers.shared_orthogonalization import large_stacks
 
 TURNS, WARMUP = 20, 5
 """Steps of each kind, and how many of them do not count."""
 
 
-def measure_divided_share(task: Task) -> float:
+def measure_orthogonalization_share(task: Task) -> float:
     """Return how much of a step's CPU time the orthogonalization of large matrices takes, with one thread."""
     training = task.experiment.training
     replica = Replica(make_network(task), training, choose_loss(training, task.splits.classes), steps_per_epoch=10**6)

@@ -28,7 +28,7 @@ MEETING_SECONDS = 1e-3
 """Seconds that an additional wait for the slowest worker may cost in every step, on a machine that is not idle."""
 
 
-class DividedStep:
+class SharedOrthogonalization:
     """One worker's part of every step."""
 
     def __init__(self, replica: Replica, optimizer: Muon, transport: SharedMemoryTransport) -> None:
@@ -49,7 +49,7 @@ class DividedStep:
         self._transport.copy_to_others(self._slices)
 
 
-def divide_steps(replica: Replica, channels: Channels, strategy: Strategy) -> DividedStep | None:
+def share_orthogonalization(replica: Replica, channels: Channels, strategy: Strategy) -> SharedOrthogonalization | None:
     """Return this worker's part of the steps, or None where every worker should take whole steps.
 
     A worker may write into another's weights only after that one has computed its gradient: averaging waits for all.
@@ -59,7 +59,11 @@ def divide_steps(replica: Replica, channels: Channels, strategy: Strategy) -> Di
         return None
     if channels.is_elastic or not strategy.always_exact or torch.get_num_threads() > 1:
         return None
-    return DividedStep(replica, optimizer, transport) if stacks_worth_sharing(optimizer, transport.size) else None
+    return (
+        SharedOrthogonalization(replica, optimizer, transport)
+        if stacks_worth_sharing(optimizer, transport.size)
+        else None
+    )
 
 
 def shared_stacks(task: Task, workers: int | None = None) -> list[Shape]:

@@ -12,8 +12,8 @@ from threaded import Threads, make_task
 from torch import nn
 
 from tenfold.training.optimizers.muon import Muon, as_matrices
-from tenfold.workers.trainers import divided_steps
-from tenfold.workers.trainers.divided_steps import (
+from tenfold.workers.trainers import shared_orthogonalization
+from tenfold.workers.trainers.shared_orthogonalization import (
     assign_matrices,
     division_pays,
     large_stacks,
@@ -42,7 +42,7 @@ def _one_thread() -> Iterator[None]:
 def choose(monkeypatch: pytest.MonkeyPatch) -> Any:
     def choose(divided: bool) -> None:
         monkeypatch.setattr(
-            divided_steps, "stacks_worth_sharing", lambda optimizer, _: divided and large_stacks(optimizer)
+            shared_orthogonalization, "stacks_worth_sharing", lambda optimizer, _: divided and large_stacks(optimizer)
         )
 
     return choose
@@ -51,7 +51,7 @@ def choose(monkeypatch: pytest.MonkeyPatch) -> Any:
 def divides(**fields: Any) -> bool:
     threads = Threads(make_task(**fields))
     threads._shared.close()
-    return getattr(threads.workers[0].trainer, "divided", None) is not None
+    return getattr(threads.workers[0].trainer, "shared_orthogonalization", None) is not None
 
 
 @given(shapes, st.integers(1, 7), st.sampled_from([8, 64]), st.integers(0, 99))
@@ -108,7 +108,7 @@ def test_training_gives_the_same_bits(choose: Any, workers: int) -> None:
     for divided in (True, False):
         choose(divided)
         threads = Threads(make_task(**SMALL | {"workers": workers})).train()
-        assert (threads.workers[0].trainer.divided is not None) == divided  # type: ignore[attr-defined]
+        assert (threads.workers[0].trainer.shared_orthogonalization is not None) == divided  # type: ignore[attr-defined]
         states = [worker.replica.network.state_dict() for worker in threads.workers]
         assert all(same(states[0], state) for state in states)
         found.append(threads.weights)
