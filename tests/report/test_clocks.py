@@ -251,3 +251,11 @@ def test_traces_are_named_after_the_clock(real, virtual):
         assert {event["pid"] for event in events} == {pid}
         assert [event["args"]["name"] for event in events if event["name"] == "process_name"] == [run.clock]
         assert any(event["ph"] == "i" for event in events) == (run.clock == "measured")
+
+
+def test_how_fast_the_machine_is_now_is_said_from_slow_to_fast() -> None:
+    assert clocks.speed_notes([]) == clocks.speed_notes([1.0, 1.001]) == []
+    (note,) = clocks.speed_notes([1.0, 1.1, 0.97])
+    assert note.startswith("this machine is now 0.97x to 1.1x as fast")
+    assert "now 1x to 1.1x as" in clocks.speed_notes([1.1, 1.0])[0]
+    assert "now 0.5x as" in clocks.speed_notes([0.5, 0.501])[0]

@@ -37,8 +37,8 @@ def is_uncalibrated(run: Run) -> bool:
 
 def speed_notes(speeds: Iterable[float]) -> list[str]:
     """Return a sentence on how fast this machine was for predictions, if not as fast as when it was calibrated."""
-    found = sorted({f"{speed:.2g}x" for speed in speeds})
-    if found in ([], ["1x"]):
+    found = [f"{speed:.2g}x" for speed in sorted(speeds)]
+    if set(found) <= {"1x"}:
         return []
     ends = " to ".join(dict.fromkeys((found[0], found[-1])))
     return [f"this machine is now {ends} as fast as when calibrated; predicted times are scaled by it"]
