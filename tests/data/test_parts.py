@@ -1,4 +1,5 @@
 import pickle
+import random
 
 import numpy as np
 import pytest
@@ -102,6 +103,24 @@ def test_quiet_randomness_restores_after_an_error_too():
     with pytest.raises(IndexError), quiet_randomness():
         _ = [][int(torch.randint(9, ()))]
     assert torch.equal(before, torch.get_rng_state())
+
+
+def test_quiet_randomness_saves_and_restores_all_generators_under_the_lock(monkeypatch):
+    class Lock:
+        def __enter__(self):
+            random.seed(7)  # as another thread does before it releases the lock
+            np.random.seed(7)
+
+        def __exit__(self, *_):
+            states.append((random.random(), np.random.random()))
+
+    states = []
+    monkeypatch.setattr("tenfold.data.dataset_part.RANDOM_LOCK", Lock())
+    with quiet_randomness():
+        random.random()
+    random.seed(7)
+    np.random.seed(7)
+    assert states == [(random.random(), np.random.random())]
 
 
 def test_batches_of_a_dataset_come_in_the_types_that_training_takes():

@@ -289,6 +289,13 @@ def test_one_class_in_training_and_more_in_testing_is_warned_about():
         assert as_splits([(X, torch.ones(len(X), dtype=torch.int64)), (X, Y)]).classes > 1
 
 
+def test_positions_without_a_label_are_no_class():
+    labels = torch.zeros(len(X), 3, dtype=torch.int64)
+    labels[:, 0] = -100
+    with pytest.raises(DataError, match="all samples of the train part have the label 0; a classification needs two"):
+        as_splits((X, labels))
+
+
 def test_options_need_something_that_takes_them():
     with pytest.raises(DataError, match=r"options \(count\) need data that can be called"):
         as_splits((X, Y), {"count": 3})
@@ -300,6 +307,19 @@ def test_too_many_unknown_labels_are_not_read(monkeypatch):
     monkeypatch.setattr("tenfold.data.user_datasets._MOST_READ_FOR_LABELS", 10)
     with pytest.raises(DataError, match="give the Dataset an attribute 'targets'"):
         as_splits(Items())
+
+
+def test_labels_of_too_many_positions_are_counted_but_not_kept(monkeypatch):
+    monkeypatch.setattr("tenfold.data.user_datasets._MOST_LABELS_KEPT", 100)
+    monkeypatch.setattr("tenfold.data.user_datasets._READ_AT_ONCE", 7)
+    masks = torch.full((len(X), 4, 4), -100)
+    masks[1, 2, 3], masks[2, 0, 0] = 4, 0
+    splits = as_splits([(x, mask) for x, mask in zip(X, masks, strict=True)])
+    assert splits.classes == 5
+    assert splits.train.targets is None
+    masks[2, 0, 0] = -1
+    with pytest.raises(DataError, match="the train part has the label -1"):
+        as_splits([(x, mask) for x, mask in zip(X, masks, strict=True)])
 
 
 def test_errors_in_the_users_own_code_keep_their_traceback():

@@ -37,10 +37,13 @@ class DatasetPart(Part):
         loader_workers: int = 0,
         *,
         targets: Tensor | None = None,
+        label_range: Tensor | None = None,
         device: torch.device | str = "cpu",
         collate: Collate | None = None,
     ) -> None:
         self.dataset = dataset
+        self.label_range = label_range
+        """The lowest and the highest label of each sample, where the labels of all positions are too many to keep."""
         self.collate = collate
         """How samples become a batch; None: as torch does it for pairs."""
         self.loader_workers = loader_workers
@@ -236,16 +239,16 @@ def _read_by_sample(part: Part) -> DatasetPart:
 @contextmanager
 def quiet_randomness() -> Iterator[None]:
     """Seed the global generators of torch, numpy and Python, and put them back as they were at the end."""
-    states = random.getstate(), np.random.get_state()
-    try:
-        with RANDOM_LOCK, torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(0)
-            np.random.seed(0)
-            random.seed(0)
+    with RANDOM_LOCK, torch.random.fork_rng(devices=[]):
+        states = random.getstate(), np.random.get_state()
+        torch.default_generator.manual_seed(0)
+        np.random.seed(0)
+        random.seed(0)
+        try:
             yield
-    finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])
+        finally:
+            random.setstate(states[0])
+            np.random.set_state(states[1])
 
 
 def _as_target(y: Any) -> Any:

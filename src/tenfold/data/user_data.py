@@ -18,7 +18,7 @@ from tenfold.data.files.column_values import columns_of, is_frame, is_series, se
 from tenfold.data.files.known_data import KnownData
 from tenfold.data.files.read_files import read_file
 from tenfold.data.files.table_encoder import TableEncoder
-from tenfold.data.part import Part, Splits
+from tenfold.data.part import NO_LABEL, Part, Splits
 from tenfold.data.table_columns import NOT_NAMED, Columns, split_sample
 from tenfold.data.tree import shape_of
 from tenfold.data.user_arrays import is_array, part_from_arrays
@@ -242,14 +242,19 @@ def _described(name: str, parts: dict[str, Part], known_classes: int | None = No
 def _classes(parts: dict[str, Part]) -> int:
     """Return the number of classes; a training part with a single class is refused, or warned about if others exist."""
     labels = {name: part.targets for name, part in parts.items() if part.targets is not None}
+    ranges = {name: part.label_range for name, part in parts.items() if isinstance(part, DatasetPart)}
+    many = {name: some for name, some in ranges.items() if some is not None}
+    labels |= many
     classes = max(int(some.max()) for some in labels.values()) + 1
-    if classes > max(_MANY_CLASSES, sum(some.numel() for some in labels.values())):
+    if not many and classes > max(_MANY_CLASSES, sum(some.numel() for some in labels.values())):
         raise DataError(
             f"the largest label is {classes - 1}, more than there are samples; "
             f"number the classes from 0 up, or give floats as targets of a regression"
         )
     train = labels.get("train")
-    if train is not None and int(train.min()) == int(train.max()):
+    if train is not None:
+        train = train[train != NO_LABEL]
+    if train is not None and len(train) and int(train.min()) == int(train.max()):
         only = f"all samples of the train part have the label {int(train.min())}"
         if classes == 1:
             raise DataError(f"{only}; a classification needs two classes or more, a regression needs floats as targets")

@@ -29,6 +29,8 @@ from tenfold.errors import DataError
 from tenfold.experiment.call_errors import is_loader
 
 _MOST_READ_FOR_LABELS = 100_000
+_MOST_LABELS_KEPT = 2**26
+_READ_AT_ONCE = 1000
 _MOST_COMPARED = 32
 
 
@@ -90,13 +92,18 @@ def part_from_dataset(dataset: Any, part: str, collate: Collate) -> DatasetPart:
             collate = replace(collate, columns=collate.columns.choose(sample))  # the same for every sample
         label = _first_target(sample, part, collate)
         targets = _known_targets(dataset, label, collate)
-        if targets is None and not label.is_floating_point():
-            targets = _read_targets(dataset, part, collate, single=not label.ndim)
+    label_range = None
+    if targets is None and not label.is_floating_point():
+        if label.numel() * length <= _MOST_LABELS_KEPT:
+            targets = _read_targets(dataset, part, collate, label.shape)
+        else:
+            label_range = _read_targets(dataset, part, collate, label.shape, keep=_range_of)
+            check_targets(label_range, part)
     if targets is not None:
         _check_labels(targets, part)
         check_targets(targets, part)
     plain = collate == STACKED and is_plain_pair(sample)
-    return DatasetPart(dataset, targets=targets, collate=None if plain else collate)
+    return DatasetPart(dataset, targets=targets, label_range=label_range, collate=None if plain else collate)
 
 
 def first_sample(part: Part) -> tuple[Any, Tensor]:
@@ -190,20 +197,33 @@ def _listed(dataset: Any, column: str | None = None) -> Tensor | None:
     return as_target(torch.as_tensor(array)) if array.dtype.kind in "fiub" and array.ndim else None
 
 
-def _read_targets(dataset: Any, part: str, collate: Collate, *, single: bool) -> Tensor:
+def _read_targets(
+    dataset: Any, part: str, collate: Collate, shape: torch.Size, *, keep: Callable[[Tensor], Tensor] = lambda y: y
+) -> Tensor:
+    """Read the labels of all samples, and return what `keep` makes of each, stacked."""
     if len(dataset) > _MOST_READ_FOR_LABELS:
         raise DataError(
             f"the labels of the {part} part's {len(dataset)} samples are unknown and too many to read one by one; "
             f"give the Dataset an attribute 'targets' that lists them"
         )
-    labels = [_read_target(dataset[i], i, part, collate, single=single) for i in range(len(dataset))]
-    odd = next((i for i, one in enumerate(labels) if one.shape != labels[0].shape), None)
-    if odd is not None:
-        raise DataError(
-            f"the labels of samples 0 and {odd} of the {part} part have the shapes {tuple(labels[0].shape)} and "
-            f"{tuple(labels[odd].shape)}; they should be the same, with {NO_LABEL} for positions without a label"
-        )
-    return torch.stack(labels)
+    kept = []
+    for start in range(0, len(dataset), _READ_AT_ONCE):
+        with quiet_randomness():  # other threads wait for it: not for all samples at once
+            for i in range(start, min(start + _READ_AT_ONCE, len(dataset))):
+                label = _read_target(dataset[i], i, part, collate, single=not shape)
+                if label.shape != shape:
+                    raise DataError(
+                        f"the labels of samples 0 and {i} of the {part} part have the shapes {tuple(shape)} and "
+                        f"{tuple(label.shape)}; they should be the same, with {NO_LABEL} for positions without a label"
+                    )
+                kept.append(keep(label))
+    return torch.stack(kept)
+
+
+def _range_of(labels: Tensor) -> Tensor:
+    """Return the lowest and the highest label of a sample; positions without a label do not count."""
+    known = labels[labels != NO_LABEL]
+    return torch.stack([known.min(), known.max()]) if len(known) else labels.new_full((2,), NO_LABEL)
 
 
 def _check_labels(targets: Tensor, part: str) -> None:
