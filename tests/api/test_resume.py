@@ -13,8 +13,10 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 import tenfold
+from tenfold.engines.recording import Outcome, record_work
 from tenfold.errors import ExperimentError, ModelError, StoreError
-from tenfold.runs import EpochEnded, Event
+from tenfold.experiment import Experiment
+from tenfold.runs import EpochEnded, Event, Stopwatch, Store
 
 pytestmark = pytest.mark.usefixtures("_in_a_folder_of_its_own")
 SMALL: dict[str, Any] = {
@@ -68,6 +70,23 @@ def run(interrupted_runs: Path) -> tenfold.Run:
     """A run of `SMALL` that was interrupted at the end of its third epoch, in a store of its own."""
     shutil.copytree(interrupted_runs, "runs")
     return tenfold.open_run()
+
+
+def test_an_interrupted_run_says_how_to_resume_it_and_a_fold_does_not() -> None:
+    def stop(_: object) -> Outcome:
+        raise KeyboardInterrupt
+
+    for folder, is_fold, call in [
+        (None, False, ["tenfold.resume(1)"]),
+        ("other", False, ['tenfold.resume(1, runs="other")']),
+        ("folds", True, []),
+    ]:
+        store = Store(folder)
+        number = store.create(Experiment(**SMALL), kind="train", facts={})
+        with pytest.raises(KeyboardInterrupt) as caught:
+            record_work(stop, store, number, Stopwatch(), lambda _: None, is_fold=is_fold)
+        notes = getattr(caught.value, "__notes__", [])
+        assert [note.split("; ")[1].removesuffix(" continues from the last completed epoch") for note in notes] == call
 
 
 def assert_same(resumed: tenfold.Run, whole: tenfold.Run) -> None:

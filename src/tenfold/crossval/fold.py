@@ -141,7 +141,9 @@ def train_fold(train: Train, crossval_task: Task, context: FoldContext, job: Fol
         began = job.began
         if began is None:  # a fold's stopwatch starts with it, but that of a resumed one starts earlier
             began = context.stopwatch.now() if resumption else stopwatch.origin - context.stopwatch.origin
-        outcome = train_recorded(train, task, context.store, run, stopwatch, watch, resumption, before_end=finish)
+        outcome = train_recorded(
+            train, task, context.store, run, stopwatch, watch, resumption, before_end=finish, is_fold=True
+        )
     except TenfoldError as error:
         return FoldEnd(error=str(error))
     except Exception as error:

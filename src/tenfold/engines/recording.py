@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tenfold.common.files import sweep
+from tenfold.common.files import short_path, sweep
 from tenfold.common.user_code import describe_error
 from tenfold.errors import RunTakenOver, StoreError, TenfoldError, WorkerLost
 from tenfold.experiment import Experiment
@@ -16,6 +16,7 @@ from tenfold.runs.checkpoint import Resumption
 from tenfold.runs.console import keeping_console
 from tenfold.runs.recorder import EventDispatcher
 from tenfold.runs.storage.claim import check_claim
+from tenfold.runs.store import absolute
 from tenfold.runs.stored_predictions import Predictions
 from tenfold.workers.supervisor import Supervisor
 from tenfold.workers.task import Task
@@ -71,11 +72,12 @@ def train_recorded(
     resumption: Resumption | None = None,
     *,
     before_end: Callable[[Task, Outcome], None] | None = None,
+    is_fold: bool = False,
 ) -> Outcome:
     """Train a task, for example with an engine's `run`, recorded under a run number, with checkpoints in its folder.
 
     `record_work` calls `train` and saves what comes of it, however that ends. `before_end` is called after training,
-    before the outcome is recorded, to add to it.
+    before the outcome is recorded, to add to it. A fold (`is_fold`) is resumed with its cross-validation only.
     """
     task = replace(task, checkpoints=store.folder_of(run) / "checkpoint")
     known = store.find(run)["result"] if resumption else None
@@ -88,7 +90,7 @@ def train_recorded(
             before_end(task, outcome)
         return outcome
 
-    return record_work(work, store, run, stopwatch, listen, known=known)
+    return record_work(work, store, run, stopwatch, listen, known=known, is_fold=is_fold)
 
 
 def record_work(
@@ -100,6 +102,7 @@ def record_work(
     *,
     partial: Callable[[], dict[str, Any]] | None = None,
     known: dict[str, Any] | None = None,
+    is_fold: bool = False,
 ) -> Outcome:
     """Do the work and record it under a run number: events, what it prints, its result, and its weights as model.pt.
 
@@ -112,7 +115,7 @@ def record_work(
     load_before, energy = machine_load(), EnergyMeter()
     with keeping_console(path) as console:
         dispatcher = EventDispatcher(Recorder(store, run), stopwatch, listen, console, dict(known or {}), partial)
-        outcome = _run_or_record_failure(work, dispatcher, path)
+        outcome = _run_or_record_failure(work, dispatcher, path, is_fold=is_fold)
         outcome.result["total_seconds"] = stopwatch.now()
         outcome.result["listening_seconds"] = dispatcher.listening
         predicted = outcome.result.get("clock") == "predicted"
@@ -121,7 +124,7 @@ def record_work(
     return outcome
 
 
-def _run_or_record_failure(work: Work, dispatcher: EventDispatcher, path: Path) -> Outcome:
+def _run_or_record_failure(work: Work, dispatcher: EventDispatcher, path: Path, *, is_fold: bool) -> Outcome:
     """Do the work; if it fails or is interrupted, record that and raise the error again."""
     try:
         dispatcher(Recorded(at=dispatcher.stopwatch.now(), run=dispatcher.recorder.run))
@@ -139,15 +142,19 @@ def _run_or_record_failure(work: Work, dispatcher: EventDispatcher, path: Path) 
         raise
     except KeyboardInterrupt as error:
         dispatcher.end("interrupted")
-        number = dispatcher.recorder.run
-        error.add_note(
-            f"run {number} was interrupted; tenfold.resume({number}) continues from the last completed epoch"
-        )
+        if not is_fold:
+            error.add_note(_how_to_resume(dispatcher.recorder))
         raise
     except BaseException as error:
         dispatcher.end("failed", describe_error(error))
         raise
     return outcome
+
+
+def _how_to_resume(recorder: Recorder) -> str:
+    number, folder = recorder.run, recorder.store.folder
+    runs = "" if folder == absolute() else f', runs="{short_path(folder).as_posix()}"'
+    return f"run {number} was interrupted; tenfold.resume({number}{runs}) continues from the last completed epoch"
 
 
 def _machine_use(load_before: float | None, energy: EnergyMeter, *, predicted: bool) -> dict[str, Any]:
