@@ -557,9 +557,10 @@ class TestFailure:
         with pytest.raises(StoreError, match="has no saved model: it is failed"):
             _ = run.model
 
-    def test_a_loss_that_is_no_number_from_the_start_is_not_blamed_on_the_learning_rate(self) -> None:
-        with pytest.raises(TrainingError, match="the loss is nan in the first step already") as caught:
-            train(**SMALL, loss=lambda outputs, _: outputs.sum() * float("nan"))
+    @pytest.mark.parametrize("engine", ["auto", "fused"])
+    def test_a_loss_that_is_no_number_from_the_start_is_not_blamed_on_the_learning_rate(self, engine: str) -> None:
+        with pytest.raises(TrainingError, match="the loss is nan already in the first step") as caught:
+            train(**SMALL, engine=engine, loss=lambda outputs, _: outputs.sum() * float("nan"))
         assert "learning rate" not in str(caught.value)
 
     def test_unknown_fields_are_refused(self) -> None:

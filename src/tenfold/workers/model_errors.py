@@ -61,10 +61,10 @@ def check_parameters(task: Task, replica: Replica, step: int) -> None:
 def make_divergence_error(
     task: Task, loss: float, step: int, worker: int, *, from_the_start: bool = False
 ) -> TrainingError:
-    """Return the error for a loss that is NaN or infinite; a learning rate has no part in that of the first step."""
+    """Return the error for a loss that is NaN or infinite; the learning rate cannot cause it in the first step."""
     if from_the_start:
         return TrainingError(
-            f"the loss is {loss:g} in the first step already (worker {worker}), before any weight has changed; look "
+            f"the loss is {loss:g} already in the first step (worker {worker}), before any weight has changed; look "
             "for a logarithm of 0, a division by 0 or an overflow in the model and the loss, and for NaN in the samples"
         )
     rate = base_rate(task.experiment.training, make_network(task))

@@ -107,6 +107,10 @@ class FusedTraining(ABC):
         """The number of steps before this epoch."""
         return self.epoch * len(self.lockstep.sizes)
 
+    def diverged_at_once(self, row: int) -> bool:
+        """Return whether a replica's loss was NaN or infinite in the first step of the run."""
+        return self.epoch == 0 and not self.lockstep.starts_finite(row)
+
     def _prepare(self, emits: Sequence[Emit]) -> None:
         not_captured = self.fused.prepare(self.lockstep.shapes(self.epochs - self.epoch))
         if self.fused.failure:

@@ -54,6 +54,10 @@ class Lockstep:
         sums = torch.where(weights > 0, self._losses[steps].cpu().double() * weights, 0.0).sum(0)
         return sums.tolist(), weights.sum(0).tolist()
 
+    def starts_finite(self, row: int) -> bool:
+        """Return whether a replica's loss was finite in the first step of this epoch."""
+        return math.isfinite(float(self._losses[0, row]))
+
 
 def find_diverged(sums: Sequence[float]) -> int | None:
     """Return the first replica whose loss is not finite."""

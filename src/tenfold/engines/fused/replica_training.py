@@ -86,7 +86,8 @@ class ReplicaTraining(FusedTraining):
         """Report the loss of rank 0 and the spread of the replicas, and stop the run if any rank diverged."""
         rank = find_diverged(sums)
         if rank is not None:
-            raise make_divergence_error(self.task, sums[rank], step, rank)
+            first = self.diverged_at_once(rank)
+            raise make_divergence_error(self.task, sums[rank], step, rank, from_the_start=first)
         self.emit_losses(self.emit, step, sums[0], counts[0])
         self.emit_spread(self.emit, step, self.rounds.take_distances_from_mean())
         self.loss, self.samples = self.loss + sum(sums), self.samples + sum(counts)
