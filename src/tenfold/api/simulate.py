@@ -1,7 +1,7 @@
 """`tenfold.simulate`: train on a virtual cluster.
 
-That is `train` with engine = "virtual", which `prediction/virtual_engine.py` trains and `prediction/task_prediction.py`
-predicts the seconds of.
+That is `train` with engine = "virtual": `prediction/virtual_engine.py` trains it; `prediction/task_prediction.py`
+predicts its times.
 """
 
 from collections.abc import Sequence

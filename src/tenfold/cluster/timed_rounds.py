@@ -79,7 +79,7 @@ def _joined(groups: tuple[tuple[int, ...], ...]) -> Integers:
 
 
 def _neighbours(sources: tuple[tuple[int, ...], ...]) -> Integers:
-    """Return for each worker those it reads and those that read it, one a row; missing ones are the worker itself."""
+    """Return for each worker those it reads and those that read it, one per row; missing ones are the worker itself."""
     n = len(sources)
     reader = np.repeat(np.arange(n), [len(read) for read in sources])
     read = _joined(sources)

@@ -84,7 +84,7 @@ def draw(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Draw `count` of `samples` at random; return the numbers of the drawn and of the rest, each in ascending order.
 
-    With `targets` of one class a sample, every class gives its share, rounded by largest remainders, and keeps at
+    With `targets` of one class per sample, every class gives its share, rounded by largest remainders, and keeps at
     least one sample in the rest, so that a class with a single sample is never drawn. Where `count` leaves no room for
     that, shares alone decide.
     """

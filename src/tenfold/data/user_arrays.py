@@ -78,7 +78,7 @@ def warn_of_flags(what: str) -> None:
 
 
 def check_targets(y: Tensor, part: str) -> None:
-    """Check that targets are finite floats, or labels 0..C-1: one a sample, or one for each of its positions."""
+    """Check that targets are finite floats, or labels 0..C-1: one per sample, or one for each of its positions."""
     if y.is_floating_point():
         check_finite(y, f"y of the {part} part")
         return

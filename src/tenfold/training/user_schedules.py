@@ -16,7 +16,7 @@ from tenfold.experiment import Training
 from tenfold.experiment.values import PythonObject, UnrecordedObject
 
 COUNTERS = ("epoch", "epochs", "step", "steps", "iteration", "current_step", "global_step")
-"""What a function's argument is called that counts epochs or steps, as LambdaLR of torch does."""
+"""Names of arguments that count epochs or steps, as those of torch's LambdaLR do."""
 
 
 def make_own_schedule(training: Training, base: float, steps_per_epoch: int) -> Callable[[int, int], float]:

@@ -21,7 +21,7 @@ class ExchangeMemory:
     centre: Tensor
     """What is kept for all workers: a row of weights and a row of Adagrad's sums."""
     replicas: Tensor
-    """All workers' states, one a row, for strategies that change a partner's weights."""
+    """All workers' states, one per row, for strategies that change a partner's weights."""
     versions: Any
     """How many times each replica, and last the centre, has been changed by any worker."""
     locks: Sequence[AbstractContextManager[Any]]

@@ -17,7 +17,7 @@ FEW: dict[str, Any] = {"limit": 60, "epochs": 2, "batch_size": 6, "overlap": Tru
 
 
 def rows(states: list[State], name: str) -> torch.Tensor:
-    """All replicas' values of a tensor, one a row."""
+    """All replicas' values of a tensor, one per row."""
     return torch.stack([state[name].double().flatten() for state in states])
 
 

@@ -7,7 +7,7 @@ Layout, in cache lines of 128 bytes (two real ones, since processors fetch neigh
     counters     one line a worker, see `counters.py`
     pids         one line a worker
     mailboxes    four lines a worker, for `gather`
-    buffers      one a worker, each starting on a page
+    buffers      one per worker, each starting on a page
 
 The memory is a memfd, which workers open as /proc/<pid>/fd/<number>. It vanishes with the last process that maps it,
 even after kill -9, needs no resource tracker, and is not limited by the size of /dev/shm (64 MB in many containers).
