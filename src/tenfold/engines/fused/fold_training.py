@@ -134,9 +134,7 @@ class FoldTraining(FusedTraining):
             rank = find_diverged(sums[rows])
             if rank is not None:
                 loss, first = sums[rows][rank], self.diverged_at_once(rows.start + rank)
-                self.outcomes[index] = make_divergence_error(
-                    self.tasks[index], loss, step, rank, from_the_start=first
-                )
+                self.outcomes[index] = make_divergence_error(self.tasks[index], loss, step, rank, from_the_start=first)
                 continue
             self.losses[index] += sum(sums[rows])
             self.samples[index] += sum(counts[rows])
