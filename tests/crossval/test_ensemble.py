@@ -66,4 +66,12 @@ def test_what_outputs_are(loss: str | None, classes: int | None, expected: str) 
 def test_a_vote_is_a_network() -> None:
     members = [trained(seed).eval() for seed in range(3)]
     x = torch.randn(5, 3)
-    assert torch.equal(Vote(members, "classes")(x), combine_outputs([member(x) for member in members], "classes"))
+    found = Vote(members, Training(), 2)(x)
+    assert torch.equal(found, combine_outputs([member(x) for member in members], "classes"))
+
+
+def test_a_vote_of_probabilities_is_their_mean() -> None:
+    members = [nn.Sequential(nn.Linear(3, 1), nn.Sigmoid()) for _ in range(3)]
+    x = torch.randn(5, 3)
+    found = Vote(members, Training(loss=nn.BCELoss()), None)(x)
+    assert torch.allclose(found, torch.stack([member(x) for member in members]).mean(0))

@@ -9,7 +9,7 @@ from torch.nn import functional
 from tenfold.errors import ExperimentError, ModelError
 from tenfold.experiment import Experiment, Training
 from tenfold.training import LOSSES, METRICS, choose_loss, choose_metrics
-from tenfold.training.measures import accuracy, check_target, describe_failure, output_kind
+from tenfold.training.measures import accuracy, check_labels, check_target, describe_failure, output_kind
 
 law = settings(deadline=None, derandomize=True, max_examples=40)
 
@@ -75,6 +75,35 @@ def test_torchs_losses_of_floats_take_labels(loss):
     outputs, targets = torch.randn(6, 1), torch.arange(6) % 2
     function = loss() if isinstance(loss, type) else loss
     assert torch.equal(choose_loss(Training(loss=loss), 2)(outputs, targets), function(outputs[:, 0], targets.float()))
+
+
+def mse_loss(outputs, targets):
+    return functional.mse_loss(outputs.softmax(1), functional.one_hot(targets, 3).float())
+
+
+class OneHotLoss(nn.MSELoss):
+    def forward(self, outputs, targets):
+        return mse_loss(outputs, targets)
+
+
+def test_losses_of_your_own_may_be_called_as_those_of_torch():
+    outputs, targets = torch.randn(6, 3), torch.arange(6) % 3
+    for loss in (mse_loss, OneHotLoss()):
+        assert output_kind(Training(loss=loss), 3, outputs) == "classes"
+        assert list(choose_metrics(Training(loss=loss), 3)) == ["accuracy"]
+        assert torch.equal(choose_loss(Training(loss=loss), 3)(outputs, targets), mse_loss(outputs, targets))
+
+
+def test_a_logit_for_each_position():
+    outputs, masks = torch.randn(4, 1, 5, 5), torch.randint(0, 2, (4, 5, 5))
+    for loss, kind in (("bce", "logit"), (nn.BCEWithLogitsLoss(), "logit"), (nn.BCELoss(), "probability")):
+        assert output_kind(Training(loss=loss), 2, outputs) == kind
+    expected = ((outputs[:, 0] > 0) == masks.bool())[:, 1:].float().mean()
+    masks[:, 0] = -100
+    assert float(METRICS["accuracy"](outputs, masks)) == pytest.approx(float(expected))
+    with pytest.raises(ExperimentError, match="the label -100 stands for a position without one"):
+        check_labels(Training(loss="bce"), masks)
+    check_labels(Training(), masks)
 
 
 def test_a_single_output_is_a_logit_of_two_classes_and_a_number_for_more():

@@ -35,7 +35,14 @@ def test_outputs_of_other_shapes_are_compared_apart(counted: TrainingAccuracy) -
     for length in (2, 5):
         counted.keep(torch.zeros(4, 3, length), torch.zeros(4, length, dtype=torch.long))
     counted.keep((torch.zeros(4, 3), torch.zeros(4, 3)), torch.zeros(4))  # which of the two is meant is not known
-    assert counted.take() == (8.0, 8)
+    assert counted.take() == (28.0, 28)  # labels
+
+
+def test_positions_without_labels_do_not_count(counted: TrainingAccuracy) -> None:
+    for labels in ([[0, -100], [1, 0]], [[-100, -100], [-100, -100]]):
+        counted.keep(torch.tensor([1.0, 0.0, 0.0])[:, None].expand(2, 3, 2), torch.tensor(labels))
+        counted._compare()
+    assert counted.take() == pytest.approx((2.0, 3))
 
 
 def test_a_single_logit_is_judged_by_its_sign() -> None:

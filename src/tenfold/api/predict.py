@@ -51,7 +51,7 @@ def predict(run: Run, x: Any, *, probabilities: bool = False) -> Any:
         predicted = outputs if probabilities else (outputs > 0.5).long()
     else:
         predicted = outputs
-    if predicted.ndim == 2 and predicted.shape[1] == 1:
+    if predicted.ndim > 1 and predicted.shape[1] == 1 and (predicted.ndim == 2 or kind in ("logit", "probability")):
         predicted = predicted.squeeze(1)
     return predicted if isinstance(tree_leaves(x)[0], Tensor) else predicted.numpy()
 

@@ -17,7 +17,6 @@ from tenfold.runs import Run, tensor_file
 from tenfold.runs.fold_name import fold_name
 from tenfold.runs.store import CROSSVAL
 from tenfold.runs.stored_predictions import Predictions
-from tenfold.training.measures import output_kind
 
 
 class CrossValidation:
@@ -109,7 +108,7 @@ class CrossValidation:
     def vote(self) -> nn.Module:
         """A network that averages the outputs of all folds' networks."""
         training, classes = self.run.experiment.training, self.run.facts["data"]["classes"]
-        return Vote([run.model for run in self.runs if run.status == "finished"], output_kind(training, classes)).eval()
+        return Vote([run.model for run in self.runs if run.status == "finished"], training, classes).eval()
 
     def as_sklearn(self) -> dict[str, Any]:
         """Return the dictionary that `sklearn.model_selection.cross_validate` returns.

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from tenfold.crossval.fold import OUTPUTS
 from tenfold.data.tree import find_main_output, tree_combine
+from tenfold.experiment import Training
 from tenfold.machine import devices
 from tenfold.mixing.round import exact_round
 from tenfold.runs import stored_predictions, tensor_file
@@ -38,8 +39,6 @@ def combine_outputs(outputs: Sequence[Any], kind: OutputKind) -> Any:
 
         return tree_combine(combine, outputs)
     stacked = torch.stack(list(outputs))
-    if kind == "classes" and outputs[0].numel() == len(outputs[0]):
-        kind = "logit"  # of a network with a single output for two classes
     if kind == "classes" and stacked.ndim == 3:
         return stacked.log_softmax(-1).logsumexp(0) - math.log(len(stacked))
     if kind == "logit":
@@ -50,14 +49,17 @@ def combine_outputs(outputs: Sequence[Any], kind: OutputKind) -> Any:
 class Vote(nn.Module):
     """Several networks as one, which averages their probabilities or numbers."""
 
-    def __init__(self, networks: Sequence[nn.Module], kind: OutputKind) -> None:
+    def __init__(self, networks: Sequence[nn.Module], training: Training, classes: int | None) -> None:
         super().__init__()
         self.networks = nn.ModuleList(networks)
-        self.kind = kind
+        self.training_fields, self.classes = training, classes
+        """What the outputs are is judged by these, see `output_kind`."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return the combined outputs of all networks."""
-        return combine_outputs([plain_outputs(network(*args, **kwargs)) for network in self.networks], self.kind)
+        outputs = [plain_outputs(network(*args, **kwargs)) for network in self.networks]
+        kind = output_kind(self.training_fields, self.classes, find_main_output(outputs[0]))
+        return combine_outputs(outputs, kind)
 
 
 def average_weights(network: nn.Module, weights: Sequence[dict[str, Any]], samples: Sequence[int]) -> dict[str, Any]:

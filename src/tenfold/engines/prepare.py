@@ -14,7 +14,7 @@ from tenfold.experiment import Experiment, Machine
 from tenfold.experiment.fields import with_defaults
 from tenfold.experiment.values import PythonObject, UnrecordedObject
 from tenfold.machine import affinity, cores, devices
-from tenfold.training.measures import check_target
+from tenfold.training.measures import check_labels, check_target
 from tenfold.workers.task import Task
 
 
@@ -26,9 +26,13 @@ def resolve_defaults(experiment: Experiment) -> Experiment:
 
 
 def check_new_run(task: Task) -> None:
-    """Raise ExperimentError for a target that cannot be reached; recorded runs that have one can be resumed."""
+    """Raise ExperimentError for a target that cannot be reached, and for labels that the loss does not know.
+
+    Recorded runs that have them can be resumed.
+    """
     training = task.experiment.training
     check_target(training, task.splits.classes, training.target)
+    check_labels(training, task.splits.train.targets)
 
 
 def prepare(

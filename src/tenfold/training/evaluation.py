@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tenfold.data import Part, Splits, batches
+from tenfold.data.part import NO_LABEL
 from tenfold.data.tree import find_main_output, tree_concatenate, tree_leaves, tree_map
 from tenfold.errors import ModelError
 from tenfold.experiment import Training
@@ -130,7 +131,7 @@ class TrainingAccuracy:
             self._compare()
 
     def take(self) -> tuple[float, int]:
-        """Return how many samples were right and how many there were, since the last call."""
+        """Return how many labels were right and how many there were, since the last call."""
         self._compare()
         right = float(torch.stack(self._sums).cpu().double().sum()) if self._sums else 0.0
         samples, self._sums, self._samples = self._samples, [], 0
@@ -144,8 +145,11 @@ class TrainingAccuracy:
             if len({(outputs.shape[1:], targets.shape[1:]) for outputs, targets in kept}) == 1:
                 kept = [(torch.cat([one for one, _ in kept]), torch.cat([one for _, one in kept]))]
             for outputs, targets in kept:
-                self._sums.append(self.measure(outputs, targets) * len(targets))
-                self._samples += len(targets)
+                by_position = targets.ndim > 1 and not targets.is_floating_point()
+                count = int((targets != NO_LABEL).sum()) if by_position else len(targets)
+                if count:
+                    self._sums.append(self.measure(outputs, targets) * count)
+                    self._samples += count
         except Exception:  # the evaluation reports what is wrong with it, if there is one
             return
 

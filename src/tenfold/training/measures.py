@@ -147,8 +147,8 @@ def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
             "accuracy needs classes, but the targets are numbers other than 0 and 1; use rmse, mae or r2, or give "
             "classes as integers"
         )
-    outputs = _aligned(outputs, targets)
-    return ((outputs > 0) == (targets > 0.5)).float().mean()
+    right = (_aligned(outputs, targets) > 0) == (targets > 0.5)
+    return (right if targets.ndim == 1 else right[targets != NO_LABEL]).float().mean()
 
 
 def accuracy_of_shares(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -254,12 +254,25 @@ def choose_metrics(training: Training, classes: int | None) -> "dict[str, Aligne
 
 
 def _loss_name(training: Training) -> str:
-    """Return the name of the loss: built in, or that of its class or function."""
-    return "" if training.loss is None else label_of(training.loss)
+    """Return the name of a built-in loss, or the class or function of one of torch's; "" for any other."""
+    loss = training.loss
+    if loss is None:
+        return ""
+    if isinstance(loss, PythonObject):
+        known = _is_of_torch(loss.value)
+    elif isinstance(loss, UnrecordedObject):
+        known = loss.name.endswith("Loss")  # functions of torch are recorded with their module
+    else:
+        known = ":" not in loss or loss.startswith("torch.")
+    return label_of(loss) if known else ""
+
+
+def _is_of_torch(value: Any) -> bool:
+    return str(getattr(value, "__module__", "")).startswith("torch.")
 
 
 def _takes_logits(metric: object) -> bool:
-    """Return whether a built-in metric takes the outputs for logits of classes or labels."""
+    """Return whether a built-in metric treats the outputs as logits of classes or labels."""
     from tenfold.training.scorers import OF_NUMBERS
 
     if not isinstance(metric, str) or ":" in metric or metric in ("mae", "rmse"):
@@ -293,9 +306,10 @@ def output_kind(training: Training, classes: int | None, outputs: Tensor | None 
     A network with a single output for two classes gives a logit, or with a sigmoid at its end a probability.
     """
     loss, single = _loss_name(training), outputs is not None and outputs.numel() == len(outputs)
-    if loss == "bce" or (single and loss in LOSSES_OF_LOGITS):
+    each = single or (outputs is not None and outputs.ndim > 2 and outputs.shape[1] == 1)  # one for each position
+    if loss == "bce" or (each and loss in LOSSES_OF_LOGITS):
         return "logit"
-    if single and loss in LOSSES_OF_PROBABILITIES:
+    if each and loss in LOSSES_OF_PROBABILITIES:
         return "probability"
     if classes is None or loss in LOSSES_OF_NUMBERS or (single and classes > 2):
         return "numbers"
@@ -330,7 +344,7 @@ def _find(name: str | PythonObject | UnrecordedObject, family: Registry[Measure]
         raise ExperimentError(f"the {family.kind} {name} is a {type(value).__name__}; it must be f(outputs, targets)")
     built_in = isinstance(name, str) and ":" not in name
     needs_tensor = (built_in or type(value).__module__.startswith("torch.")) and value is not loss_of_network
-    if family is LOSSES and isinstance(value, _ONE_OUTPUT_FOR_EACH_TARGET):
+    if family is LOSSES and type(value) in _ONE_OUTPUT_FOR_EACH_TARGET:  # not a subclass, which may do otherwise
         value = _shaped(value)
     found = AlignedMeasure(value, f"the {family.kind} {label_of(name)}", needs_tensor=needs_tensor)
     found.own = not built_in
@@ -372,6 +386,18 @@ def check_target(training: Training, classes: int | None, target: float | None) 
     problem = beyond_share(metric, target)
     if problem and not metrics[metric].own:
         raise ExperimentError(f"target = {target:g}: {problem}")
+
+
+def check_labels(training: Training, targets: Any) -> None:
+    """Raise an ExperimentError where a loss would compute with labels that stand for none."""
+    of_floats = _loss_name(training) in (*LOSSES_OF_LOGITS, *LOSSES_OF_PROBABILITIES, *LOSSES_OF_NUMBERS)
+    if not of_floats or not isinstance(targets, Tensor) or targets.ndim < 2 or targets.is_floating_point():
+        return
+    if bool((targets == NO_LABEL).any()):
+        raise ExperimentError(
+            f"the label {NO_LABEL} stands for a position without one, which the loss {_loss_name(training)} does not "
+            'know; use loss = "cross-entropy", or a loss of your own that leaves such positions out'
+        )
 
 
 def is_reached(metric: str, value: float, target: float) -> bool:
