@@ -15,6 +15,7 @@ from tenfold.experiment.fields import with_defaults
 from tenfold.experiment.values import PythonObject, UnrecordedObject
 from tenfold.machine import affinity, cores, devices
 from tenfold.training.measures import check_labels, check_target
+from tenfold.training.user_schedules import check_own_schedule
 from tenfold.workers.task import Task
 
 
@@ -26,11 +27,12 @@ def resolve_defaults(experiment: Experiment) -> Experiment:
 
 
 def check_new_run(task: Task) -> None:
-    """Raise ExperimentError for a target that cannot be reached, and for labels that the loss does not know.
+    """Raise ExperimentError for an unreachable target, labels that the loss does not know, and schedules of the epoch.
 
     Recorded runs that have them can be resumed.
     """
     training = task.experiment.training
+    check_own_schedule(training)
     check_target(training, task.splits.classes, training.target)
     check_labels(training, task.splits.train.targets)
 

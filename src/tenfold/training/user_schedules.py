@@ -14,6 +14,7 @@ from tenfold.common.user_code import user_frames
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
 from tenfold.experiment.values import PythonObject, UnrecordedObject
+from tenfold.training.schedules import SCHEDULES
 
 COUNTERS = ("epoch", "epochs", "step", "steps", "iteration", "current_step", "global_step")
 """Names of arguments that count epochs or steps, as those of torch's LambdaLR do."""
@@ -37,13 +38,22 @@ def make_own_schedule(training: Training, base: float, steps_per_epoch: int) -> 
     names = _argument_names(value)
     if names[:1] == ["optimizer"]:
         return StepwiseSchedule(value, base, options, names, steps_per_epoch, str(given))
+    return lambda step, steps: _factor(value, min(1.0, step / steps), options, str(given))
+
+
+def check_own_schedule(training: Training) -> None:
+    """Raise ExperimentError for a function of the epoch or step; one that a recorded run has can be resumed."""
+    given = training.rate_schedule
+    if isinstance(given, UnrecordedObject) or (isinstance(given, str) and given in SCHEDULES):
+        return
+    value: Any = given.value if isinstance(given, PythonObject) else resolve(given, "schedule")
+    names = _argument_names(value)
     if names and names[0] in COUNTERS:
         raise ExperimentError(
             f"training.schedule = {given} is a function of `{names[0]}`, but a schedule is called with the progress "
             "from 0 to 1; name its argument progress, or give lambda optimizer: LambdaLR(optimizer, f) for a function "
             "of the training step"
         )
-    return lambda step, steps: _factor(value, min(1.0, step / steps), options, str(given))
 
 
 class StepwiseSchedule:

@@ -11,6 +11,7 @@ from tenfold.training import base_rate
 from tenfold.training.fused.updates import make_rule
 from tenfold.training.optimizers.make_optimizer import make_optimizer
 from tenfold.training.replica import plan_rates
+from tenfold.training.user_schedules import check_own_schedule
 
 
 def two_groups(network):
@@ -145,10 +146,6 @@ def test_a_function_of_the_progress_is_a_schedule():
             {"schedule": "cosine", "schedule_options": {"a": 1}},
             "are for a schedule of your own, but cosine was given a",
         ),
-        (
-            {"schedule": lambda epoch: 0.9**epoch},
-            "is a function of `epoch`, but a schedule is called with the progress",
-        ),
         ({"schedule": "<made>"}, "the schedule <made> was given as a Python object; pass it again"),
     ],
 )
@@ -156,6 +153,14 @@ def test_what_is_no_schedule_is_explained(fields, message):
     with pytest.raises(ExperimentError) as caught:
         plan_rates(Training(**fields), steps_per_epoch=4).at(0)
     assert message in str(caught.value)
+
+
+def test_a_function_of_the_epoch_is_refused_for_new_runs_only():
+    training = Training(lr=1.0, epochs=1, schedule=lambda epoch: 1 - epoch)
+    with pytest.raises(ExperimentError, match="is a function of `epoch`, but a schedule is called with the progress"):
+        check_own_schedule(training)
+    assert plan_rates(training, steps_per_epoch=4).at(1) == 0.75
+    check_own_schedule(Training())
 
 
 @pytest.mark.parametrize(("size", "warned"), [(1, True), (30, False)])
