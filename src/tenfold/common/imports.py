@@ -1,6 +1,7 @@
 """Importing by name: a user's own objects, "package.module:callable", optional packages, and names on first use."""
 
 import importlib
+import random
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -66,7 +67,9 @@ def lazy_attributes(package: str, homes: Mapping[str, str]) -> Callable[[str], A
     def get(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module '{package}' has no attribute '{name}'; it has {', '.join(sorted(homes))}")
+        state = random.getstate()
         home = importlib.import_module(homes[name])
+        random.setstate(state)  # from which rich draws while it is imported
         return home if homes[name] == f"{package}.{name}" else getattr(home, name)
 
     return get
