@@ -67,9 +67,11 @@ def lazy_attributes(package: str, homes: Mapping[str, str]) -> Callable[[str], A
     def get(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module '{package}' has no attribute '{name}'; it has {', '.join(sorted(homes))}")
-        state = random.getstate()
-        home = importlib.import_module(homes[name])
-        random.setstate(state)  # from which rich draws while it is imported
+        if homes[name] not in sys.modules:
+            state = random.getstate()
+            importlib.import_module(homes[name])
+            random.setstate(state)  # rich draws from it while it is imported
+        home = sys.modules[homes[name]]
         return home if homes[name] == f"{package}.{name}" else getattr(home, name)
 
     return get
