@@ -67,11 +67,10 @@ def lazy_attributes(package: str, homes: Mapping[str, str]) -> Callable[[str], A
     def get(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module '{package}' has no attribute '{name}'; it has {', '.join(sorted(homes))}")
-        if homes[name] not in sys.modules:
-            state = random.getstate()
-            importlib.import_module(homes[name])
+        state = random.getstate() if homes[name] not in sys.modules else None
+        home = importlib.import_module(homes[name])
+        if state is not None:
             random.setstate(state)  # rich draws from it while it is imported
-        home = sys.modules[homes[name]]
         return home if homes[name] == f"{package}.{name}" else getattr(home, name)
 
     return get
